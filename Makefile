@@ -1,0 +1,20 @@
+# Trainyard in two commands: `make up`, and `make test`. Everything lives in this checkout: .venv and .state.
+SHELL := /bin/bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+PYTHON ?= $(shell command -v python3.11 || command -v python3)
+PY := .venv/bin/python
+
+.PHONY: help install up test lint demo bench lock
+
+help: ## this list
+	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
+
+lint: ## ruff, its formatter, mypy
+	@$(PY) -m ruff check .
+	@$(PY) -m ruff format --check .
+	@$(PY) -m mypy
+
+lock: ## resolve requirements*.in again, with hashes
+	@uv pip compile -q --generate-hashes --python-version 3.11 requirements.in -o requirements.txt
+	@uv pip compile -q --generate-hashes --python-version 3.11 requirements-dev.in -o requirements-dev.txt
