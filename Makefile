@@ -10,6 +10,9 @@ PY := .venv/bin/python
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
 
+install: ## .venv, the locked requirements, the browser libraries and `yard`; does nothing when all is there
+	@$(PYTHON) -IS tools/install.py
+
 lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
