@@ -1,0 +1,101 @@
+"""What the scheduler answers: a tuple of decisions, each with a reason code and the numbers compared."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from controlplane.scheduling.view import PodPlacement
+
+Details = Mapping[str, Any]
+"""Plain JSON data: numbers, strings, lists. Field names carry units (`milli_gpus`, `memory_mib`)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Start every pod of `job` where `placements` says. Reason: `started_in_quota` or `started_over_quota`."""
+
+    job: str
+    project: str
+    placements: tuple[PodPlacement, ...]
+    reason: str
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Preempt:
+    """Stop `job` and queue it again, so that `beneficiary` can start once its GPUs are proven free.
+
+    `kind`: `reclaim` between projects, `preempt` inside one. The reason is always `preempted`; `details` has
+    `by_job`, `by_project` and `kind`: record it on the victim.
+    """
+
+    job: str
+    project: str
+    beneficiary: str
+    beneficiary_project: str
+    kind: Literal["reclaim", "preempt"]
+    reason: str
+    details: Details = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """`job` stays queued. `details` holds the numbers compared, `ahead`, `holders` and `would_start_if`.
+
+    `is_promised`: room is being made for this job. Record it (`details` repeats it) and give it back as
+    `JobView.is_promised` in the next view: that is what keeps the room from being given to anyone else.
+    `queue_position` counts from 1 over all held jobs of the cluster.
+    """
+
+    job: str
+    project: str
+    reason: str
+    details: Details
+    queue_position: int
+    is_promised: bool = False
+
+
+Decision = Start | Preempt | Hold
+
+
+@dataclass(frozen=True, slots=True)
+class Share:
+    """A project's standing when the cycle began: milli-GPUs. `requested` is allocated plus what it waits for."""
+
+    project: str
+    fair_share_milli_gpus: int
+    allocated_milli_gpus: int
+    requested_milli_gpus: int
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """The answer to one view. Decisions are in the order taken: victims stand before their beneficiary's Hold."""
+
+    decisions: tuple[Decision, ...] = ()
+    shares: tuple[Share, ...] = ()
+
+    @property
+    def starts(self) -> tuple[Start, ...]:
+        """The jobs to start, in order."""
+        return tuple(decision for decision in self.decisions if isinstance(decision, Start))
+
+    @property
+    def preempts(self) -> tuple[Preempt, ...]:
+        """The jobs to stop and queue again, in order."""
+        return tuple(decision for decision in self.decisions if isinstance(decision, Preempt))
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """The jobs that stay queued, by queue position."""
+        return tuple(decision for decision in self.decisions if isinstance(decision, Hold))
+
+
+def plan_to_dict(plan: Plan) -> dict[str, Any]:
+    """The plan as plain JSON data; each decision names its `action`."""
+    return {
+        "decisions": [{"action": type(item).__name__.lower(), **asdict(item)} for item in plan.decisions],
+        "shares": [asdict(share) for share in plan.shares],
+    }

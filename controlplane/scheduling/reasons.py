@@ -1,0 +1,223 @@
+"""The closed list of reasons: code, label, colour and sentence, defined once for API, CLI, badge and chart.
+
+Order is precedence: the first reason that applies is the one that is told.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+PROJECT_MISSING = "project_missing"
+SPEC_IMPOSSIBLE = "spec_impossible"
+NO_SUCH_NODE_POOL = "no_such_node_pool"
+OVER_GPU_LIMIT = "over_gpu_limit"
+INTERACTIVE_OVER_QUOTA = "interactive_over_quota"
+WAITING_FOR_DATA = "waiting_for_data"
+WAITING_FOR_VOLUME = "waiting_for_volume"
+PREEMPTED = "preempted"
+WAITING_FOR_RECLAIM = "waiting_for_reclaim"
+GANG_DOES_NOT_FIT = "gang_does_not_fit"
+FRAGMENTED = "fragmented"
+OVER_FAIR_SHARE = "over_fair_share"
+CLUSTER_FULL = "cluster_full"
+RESERVED_FOR_OLDER_GANG = "reserved_for_older_gang"
+BACKING_OFF = "backing_off"
+ENGINE_UNREACHABLE = "engine_unreachable"
+JUST_SUBMITTED = "just_submitted"
+
+STARTED_IN_QUOTA = "started_in_quota"
+STARTED_OVER_QUOTA = "started_over_quota"
+
+Details = Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Reason:
+    """One reason. `colour` names a design token: `error` needs a person, `waiting` passes, `info` is on its way."""
+
+    code: str
+    label: str
+    colour: str
+    sentence: Callable[[Details], str]
+
+
+def describe(code: str, details: Details | None = None) -> str:
+    """The sentence for a reason: what is the matter, then the next step. Raises KeyError on an unknown code."""
+    return REASONS[code].sentence(details or {})
+
+
+def gpus(milli_gpus: int) -> str:
+    """Milli-GPUs as people write them: 2000 is "2", 500 is "0.5"."""
+    return f"{milli_gpus / 1000:g}"
+
+
+def count_gpus(milli_gpus: int) -> str:
+    """A count with its noun: "1 GPU", "0.5 GPUs", "4 GPUs"."""
+    return f"{gpus(milli_gpus)} GPU{'' if milli_gpus == 1000 else 's'}"
+
+
+def _milli(details: Details, key: str) -> str:
+    return count_gpus(int(details.get(key, 0)))
+
+
+def _number(details: Details, key: str) -> str:
+    return gpus(int(details.get(key) or 0))
+
+
+def _project(details: Details) -> str:
+    return str(details.get("project", "its project"))
+
+
+def _project_missing(details: Details) -> str:
+    return f"Project {_project(details)} does not exist on this cluster. Create it, or submit to another project."
+
+
+def _spec_impossible(details: Details) -> str:
+    return str(details.get("shortage", "No node of this cluster can ever hold this job.")) + str(
+        f" The largest that fits is {details['largest']}." if details.get("largest") else ""
+    )
+
+
+def _no_such_node_pool(details: Details) -> str:
+    pool = details.get("node_pool") or ", ".join(details.get("node_pools", ())) or "asked for"
+    exists = details.get("existing") or ()
+    if details.get("is_not_allowed"):
+        return f"Project {_project(details)} may not use node pool {pool}. It may use {', '.join(exists)}."
+    known = f" Existing pools: {', '.join(exists)}." if exists else ""
+    return f"Node pool {pool} does not exist on this cluster.{known}"
+
+
+def _over_gpu_limit(details: Details) -> str:
+    return (
+        f"{_project(details)} holds {_milli(details, 'allocated_milli_gpus')} and may hold at most "
+        f"{_number(details, 'limit_milli_gpus')}; this job asks for {_number(details, 'request_milli_gpus')}. "
+        "Wait for one of its jobs to end, or raise the limit."
+    )
+
+
+def _interactive_over_quota(details: Details) -> str:
+    return (
+        f"Jobs that cannot be preempted stay inside the quota: {_project(details)} has "
+        f"{_milli(details, 'quota_milli_gpus')}, {_number(details, 'non_preemptible_milli_gpus')} of them in use "
+        f"by such jobs, and this job asks for {_number(details, 'request_milli_gpus')}. "
+        "Stop one, raise the quota, or submit a preemptible job."
+    )
+
+
+def _waiting_for_data(details: Details) -> str:
+    return "Its datasets are still being brought to the cluster. It starts when they are there."
+
+
+def _waiting_for_volume(details: Details) -> str:
+    return "A volume that it mounts is not ready yet. It starts when the volume is."
+
+
+def _preempted(details: Details) -> str:
+    by_job, by_project = details.get("by_job"), details.get("by_project")
+    if details.get("kind") == "preempt":
+        taker = f"job {by_job} of higher priority in the same project"
+    else:
+        taker = f"job {by_job} of {by_project}, which was owed them" if by_project else f"job {by_job}"
+    return f"Its GPUs went to {taker}. It keeps its place in the queue and restarts when GPUs are free."
+
+
+def _waiting_for_reclaim(details: Details) -> str:
+    jobs = details.get("stopping") or ()
+    by = f" by stopping {len(jobs)} job{'' if len(jobs) == 1 else 's'}" if jobs else ""
+    return f"{_milli(details, 'request_milli_gpus')} are being freed for it{by}. It starts as soon as they are."
+
+
+def _gang_does_not_fit(details: Details) -> str:
+    return (
+        f"All {details.get('pods', 0)} pods must start together, and only {details.get('pods_that_fit', 0)} fit now "
+        f"({_milli(details, 'free_milli_gpus')} free). It waits for the rest, or ask for fewer pods."
+    )
+
+
+def _fragmented(details: Details) -> str:
+    return (
+        f"{_milli(details, 'free_milli_gpus')} are free, but no single node has the "
+        f"{_number(details, 'request_milli_gpus')} that it needs. "
+        f"Ask for {_number(details, 'largest_free_milli_gpus')} to start now, or wait."
+    )
+
+
+def _over_fair_share(details: Details) -> str:
+    head = _room_left(details)
+    is_at_share = details.get("allocated_milli_gpus") == details.get("fair_share_milli_gpus")
+    standing = "is at" if is_at_share else "would pass"
+    return f"{head} and {_project(details)} {standing} its fair share ({_number(details, 'fair_share_milli_gpus')})."
+
+
+def _cluster_full(details: Details) -> str:
+    if details.get("resource") in ("cpus", "memory"):
+        return f"No node has enough free {details['resource']} for it. It waits for a job to end, or ask for less."
+    return f"{_room_left(details)} and none of them may be taken for it. It waits for a job to end."
+
+
+def _room_left(details: Details) -> str:
+    free, total = details.get("free_milli_gpus", 0), details.get("total_milli_gpus", 0)
+    if not free:
+        return f"All {count_gpus(total)} are in use"
+    return f"Only {gpus(free)} of {count_gpus(total)} {'is' if free == 1000 else 'are'} free"
+
+
+def _reserved(details: Details) -> str:
+    return f"The free GPUs are kept for {details.get('reserved_for', 'an older job')}, which is first in line."
+
+
+def _backing_off(details: Details) -> str:
+    seconds = details.get("seconds", 0)
+    return f"Its last attempt failed. It is tried again in {seconds} second{'' if seconds == 1 else 's'}."
+
+
+def _engine_unreachable(details: Details) -> str:
+    return "The cluster does not answer. Running jobs go on; this one starts when the cluster is back."
+
+
+def _just_submitted(details: Details) -> str:
+    return "Submitted; the scheduler looks at it within a second."
+
+
+def _started_in_quota(details: Details) -> str:
+    return f"Started inside the quota of {_project(details)} ({_number(details, 'quota_milli_gpus')})."
+
+
+def _started_over_quota(details: Details) -> str:
+    return f"Started on idle GPUs above the quota of {_project(details)}: they are given back when owed to others."
+
+
+def _table(*rows: tuple[str, str, str, Callable[[Details], str]]) -> dict[str, Reason]:
+    return {code: Reason(code, label, colour, sentence) for code, label, colour, sentence in rows}
+
+
+QUEUED_REASONS = _table(
+    (PROJECT_MISSING, "Project missing", "error", _project_missing),
+    (SPEC_IMPOSSIBLE, "Can never fit", "error", _spec_impossible),
+    (NO_SUCH_NODE_POOL, "No such node pool", "error", _no_such_node_pool),
+    (OVER_GPU_LIMIT, "Over GPU limit", "error", _over_gpu_limit),
+    (INTERACTIVE_OVER_QUOTA, "Over quota", "error", _interactive_over_quota),
+    (WAITING_FOR_DATA, "Waiting for data", "info", _waiting_for_data),
+    (WAITING_FOR_VOLUME, "Waiting for volume", "info", _waiting_for_volume),
+    (PREEMPTED, "Preempted", "waiting", _preempted),
+    (WAITING_FOR_RECLAIM, "GPUs on their way", "info", _waiting_for_reclaim),
+    (GANG_DOES_NOT_FIT, "Gang does not fit", "waiting", _gang_does_not_fit),
+    (FRAGMENTED, "Fragmented", "waiting", _fragmented),
+    (OVER_FAIR_SHARE, "Over fair share", "waiting", _over_fair_share),
+    (CLUSTER_FULL, "Cluster full", "waiting", _cluster_full),
+    (RESERVED_FOR_OLDER_GANG, "Reserved", "waiting", _reserved),
+    (BACKING_OFF, "Backing off", "waiting", _backing_off),
+    (ENGINE_UNREACHABLE, "Cluster unreachable", "error", _engine_unreachable),
+    (JUST_SUBMITTED, "Just submitted", "info", _just_submitted),
+)
+"""Why a job is queued, most specific first: the dictionary's order is the precedence."""
+
+REASONS = {
+    **QUEUED_REASONS,
+    **_table(
+        (STARTED_IN_QUOTA, "Started", "info", _started_in_quota),
+        (STARTED_OVER_QUOTA, "Started over quota", "info", _started_over_quota),
+    ),
+}

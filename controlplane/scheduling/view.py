@@ -1,0 +1,175 @@
+"""What the scheduler is told: one cluster at one moment, as frozen plain data.
+
+Units: milli-GPUs (1 GPU = 1,000), MiB, milli-CPUs (1 CPU = 1,000), whole Unix seconds. Ids are strings.
+`view_to_dict` and `view_from_dict` give plain JSON, so any moment can be kept and replayed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import asdict, dataclass
+from typing import Any, Literal
+
+JobState = Literal["queued", "active"]
+"""queued: wants to start. active: starting, running or stopping, and holds its placements."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceView:
+    """One GPU. `held_milli_gpus` is held by pods of no active job in this view (a pod not yet proven gone)."""
+
+    index: int
+    memory_mib: int
+    held_milli_gpus: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class NodeView:
+    """One node. `milli_cpus` and `memory_mib` are what pods may use in total, not what is free.
+
+    `is_schedulable` is false for a node that is cordoned, drained or not ready: it gets nothing new.
+    """
+
+    name: str
+    pool: str
+    devices: tuple[DeviceView, ...]
+    milli_cpus: int
+    memory_mib: int
+    is_schedulable: bool = True
+
+
+@dataclass(frozen=True, slots=True)
+class DepartmentView:
+    """A parent of projects. Quota `None` = no bound of its own; weight is already defaulted to the quota."""
+
+    name: str
+    quota_milli_gpus: int | None
+    weight: int
+    limit_milli_gpus: int | None = None
+    priority: int = 0
+    created_rank: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectView:
+    """A project's rights on this cluster.
+
+    `weight` is the over-quota weight in any one unit for all projects (the quota in milli-GPUs when unset).
+    `node_pools` maps a job kind to the pools that it may use, in order of preference; a kind that is absent
+    or has no pools may use every pool. `usage` is the time-decayed share of the cluster used so far, 0 to 1.
+    """
+
+    name: str
+    quota_milli_gpus: int | None
+    weight: int
+    limit_milli_gpus: int | None = None
+    priority: int = 0
+    created_rank: int = 0
+    department: str | None = None
+    node_pools: tuple[tuple[str, tuple[str, ...]], ...] = ()
+    usage: float = 0.0
+
+
+@dataclass(frozen=True, slots=True)
+class PodPlacement:
+    """Where one pod runs, or shall run: `devices` is ((device index, milli-GPUs), ...), empty without GPUs."""
+
+    rank: int
+    node: str
+    devices: tuple[tuple[int, int], ...] = ()
+
+    @property
+    def milli_gpus(self) -> int:
+        """The milli-GPUs that this pod holds over all its devices."""
+        return sum(milli_gpus for _, milli_gpus in self.devices)
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One unfinished job.
+
+    Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a share of
+    one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size: all or none.
+    `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
+    stop, and its GPUs are held until its pods are proven gone. `is_promised`: an earlier cycle made room
+    for this queued job (its last recorded Hold said so) and the room is kept for it.
+    `was_preempted_by` is the id of the job that took its GPUs, until it starts again.
+    """
+
+    id: str
+    project: str
+    submit_rank: int
+    kind: str = "train"
+    state: JobState = "queued"
+    priority: int = 50
+    is_preemptible: bool = True
+    milli_gpus: int = 0
+    gpu_memory_mib: int | None = None
+    pods: int = 1
+    milli_cpus: int = 0
+    memory_mib: int = 0
+    node_pool: str | None = None
+    not_before: int | None = None
+    is_waiting_for_data: bool = False
+    is_waiting_for_volume: bool = False
+    is_promised: bool = False
+    is_stopping: bool = False
+    was_preempted_by: str | None = None
+    started_at: int | None = None
+    last_checkpoint_at: int | None = None
+    placements: tuple[PodPlacement, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterView:
+    """Everything that one decision may look at. `now` is in Unix seconds; nothing else tells the time.
+
+    `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
+    """
+
+    name: str
+    now: int
+    nodes: tuple[NodeView, ...] = ()
+    projects: tuple[ProjectView, ...] = ()
+    departments: tuple[DepartmentView, ...] = ()
+    jobs: tuple[JobView, ...] = ()
+    is_engine_reachable: bool = True
+    usage_weight_milli: int = 1000
+
+
+def view_to_dict(view: ClusterView) -> dict[str, Any]:
+    """The view as plain JSON data (dicts, lists, numbers, strings)."""
+    return asdict(view)
+
+
+def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
+    """The view that `view_to_dict` wrote. Raises TypeError on an unknown field, KeyError on a missing one."""
+    plain = {
+        **data,
+        "nodes": tuple(_node(node) for node in data["nodes"]),
+        "projects": tuple(_project(project) for project in data["projects"]),
+        "departments": tuple(DepartmentView(**department) for department in data["departments"]),
+        "jobs": tuple(_job(job) for job in data["jobs"]),
+    }
+    return ClusterView(**plain)
+
+
+def _node(data: Mapping[str, Any]) -> NodeView:
+    return NodeView(**{**data, "devices": tuple(DeviceView(**device) for device in data["devices"])})
+
+
+def _project(data: Mapping[str, Any]) -> ProjectView:
+    pools = tuple((kind, tuple(names)) for kind, names in data["node_pools"])
+    return ProjectView(**{**data, "node_pools": pools})
+
+
+def _job(data: Mapping[str, Any]) -> JobView:
+    return JobView(**{**data, "placements": placements_from_lists(data["placements"])})
+
+
+def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
+    """Placements as `asdict` and JSON give them, back in their frozen form."""
+    return tuple(
+        PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
+        for pod in data
+    )
