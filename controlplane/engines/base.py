@@ -1,0 +1,243 @@
+"""What the control plane asks of an engine, and the plain data that goes in and out.
+
+An engine runs pods on nodes. It knows nothing of projects' quotas, of rows or of Django. Every engine
+passes the one contract suite in tests/contract. All calls are safe to repeat, and no call keeps the
+engine's only copy of a fact in memory: another process that opens the same engine sees the same pods.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Protocol, TypeAlias
+
+from controlplane.logs import LogPage
+
+# Pod states. `succeeded` and `failed` are final.
+STARTING = "starting"
+RUNNING = "running"
+SUCCEEDED = "succeeded"
+FAILED = "failed"
+FINAL_STATES = frozenset({SUCCEEDED, FAILED})
+
+# Reason codes of a pod's state. The control plane shows `message` beside them.
+COMPLETED = "completed"
+EXIT_CODE = "exit_code"  # ended with an exit code other than 0
+KILLED = "killed"  # ended by a signal that we did not send
+STOPPED = "stopped"  # ended because stop() was called
+OUT_OF_MEMORY = "out_of_memory"
+COMMAND_NOT_FOUND = "command_not_found"
+COMMAND_NOT_EXECUTABLE = "command_not_executable"
+WORKING_DIR_MISSING = "working_dir_missing"
+SHIM_LOST = "shim_lost"  # the supervisor of the pod was killed; its exit code is not known
+NODE_LOST = "node_lost"  # also a restart of the machine
+
+# Codes of EngineRefused.
+IMAGE_UNKNOWN = "image_unknown"
+NO_SUCH_NODE = "no_such_node"
+NO_SUCH_DEVICE = "no_such_device"
+NO_SUCH_POD = "no_such_pod"
+POD_NOT_RUNNING = "pod_not_running"
+POD_NOT_GONE = "pod_not_gone"
+INVALID_POD = "invalid_pod"
+NOT_SUPPORTED = "not_supported"
+
+# Capabilities.
+SHELL = "shell"
+USAGE = "usage"
+FRACTIONS = "fractions"
+WRITES_LOG_STORE = "writes_log_store"  # pods' output is in PodSpec.log_path without a collector
+REACHES_PORTS = "reaches_ports"  # PodReport.ports can be connected to from the control plane
+
+Capabilities: TypeAlias = frozenset[str]
+Address: TypeAlias = tuple[str, int]
+
+
+class EngineUnreachable(Exception):  # noqa: N818 - named for what happened, as the reasons are
+    """The engine did not answer. Nothing is known; the caller tries again later and frees nothing."""
+
+
+class EngineRefused(Exception):  # noqa: N818 - a refusal is an answer
+    """The engine will not do this, now or later. `code` is a constant, `message` says what to do."""
+
+    def __init__(self, code: str, message: str) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceReport:
+    """One GPU of a node."""
+
+    index: int
+    uuid: str
+    model: str
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class NodeReport:
+    """One node. `pool` is the name of its node pool, `labels` are the engine's own."""
+
+    name: str
+    pool: str
+    devices: tuple[DeviceReport, ...]
+    milli_cpus: int
+    memory_mib: int
+    is_ready: bool
+    labels: Mapping[str, str] = field(default_factory=dict)
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceShare:
+    """What a pod holds of one device: 1,000 milli-GPUs is all of it; `memory_mib` is its memory there."""
+
+    index: int
+    milli_gpus: int
+    memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class PodSpec:
+    """All that an engine needs to start a pod.
+
+    `name` is the pod's identity and is never used twice (see `pod_name`). `command` and `args` mean what
+    they mean in Kubernetes: the command replaces the image's, the args replace the image's args; `$(NAME)`
+    in them is replaced from the pod's environment. `working_dir` None means the pod's own directory, which
+    all attempts of (job_id, rank) share, so that a preempted job finds its checkpoints again.
+    """
+
+    name: str
+    job_id: str
+    job_name: str
+    project: str
+    attempt: int
+    rank: int
+    node: str
+    image: str = ""
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    role: str = "worker"
+    world_size: int = 1
+    devices: tuple[DeviceShare, ...] = ()
+    working_dir: str | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    ports: tuple[int, ...] = ()
+    large_shm: bool = False
+    milli_cpus: int = 1000
+    memory_mib: int = 1024
+    grace_seconds: int = 30
+    log_path: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class PodReport:
+    """What the engine knows of one pod.
+
+    `exit_code` is the command's own, 128 + n after signal n, None where it is not known. `is_proven_gone` is
+    True only when no process of the pod is left: the one condition under which its devices may be given out
+    again. `ports` maps a declared port to the address at which the control plane reaches it.
+    """
+
+    name: str
+    state: str
+    reason: str = ""
+    message: str = ""
+    exit_code: int | None = None
+    started_at: datetime | None = None
+    finished_at: datetime | None = None
+    ports: Mapping[int, Address] = field(default_factory=dict)
+    is_proven_gone: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class PodUsage:
+    """One pod's use of what it was given: `utilization` 0 to 1 of its share, None where nothing is known."""
+
+    pod_name: str
+    utilization: float | None
+    memory_used_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class UsageReport:
+    """One device at one moment: `utilization` 0 to 1 of the whole device, None where it could not be read."""
+
+    node: str
+    device_index: int
+    utilization: float | None
+    memory_used_mib: int
+    pods: tuple[PodUsage, ...] = ()
+
+
+class Shell(Protocol):
+    """An interactive terminal in a running pod. `fileno` becomes readable when there is output."""
+
+    def fileno(self) -> int: ...
+
+    def read(self, limit: int = 65536) -> bytes:
+        """Bytes of output; empty when the shell has ended."""
+
+    def write(self, data: bytes) -> None: ...
+
+    def resize(self, columns: int, rows: int) -> None: ...
+
+    def close(self) -> None:
+        """End the shell and all that runs in it."""
+
+
+class Engine(Protocol):
+    """One cluster's metal. Every method may raise EngineUnreachable."""
+
+    @property
+    def capabilities(self) -> Capabilities: ...
+
+    def nodes(self) -> tuple[NodeReport, ...]: ...
+
+    def start(self, spec: PodSpec) -> None:
+        """Start the pod, once: a repeat, also from another process, starts nothing. Raises EngineRefused."""
+
+    def stop(self, pod_name: str, grace_seconds: int) -> None:
+        """Ask the pod to end and kill it after the grace; does not wait. A repeat may only shorten the grace.
+
+        Stopping a pod that was never started makes sure that it never will be.
+        """
+
+    def pods(self) -> tuple[PodReport, ...]:
+        """Every pod that was started (or stopped before it could be) and is not forgotten yet."""
+
+    def forget(self, pod_name: str) -> None:
+        """Clean up after a pod whose end was recorded; its log stays. Before that:
+        EngineRefused(POD_NOT_GONE)."""
+
+    def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
+        """Lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""
+
+    def usage(self) -> tuple[UsageReport, ...]:
+        """One report per device of every node, in node and device order."""
+
+    def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
+        """A shell in a running pod. Raises EngineRefused."""
+
+    def wait_for_change(self, timeout_seconds: float) -> bool:
+        """Block until a pod may have changed state; False after the timeout. Missing a change is allowed."""
+
+
+POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
+
+
+def pod_name(job_id: str, attempt: int, rank: int) -> str:
+    """The engine's name of a pod: derived from (job, attempt, rank), so that a repeated start is harmless."""
+    return f"{job_id}-{attempt}-{rank}"
+
+
+def check_pod_name(name: str) -> None:
+    """Raise EngineRefused unless the name can be a file name and a Kubernetes name."""
+    if not POD_NAME.fullmatch(name):
+        raise EngineRefused(
+            INVALID_POD, f"{name!r} is not a pod name: use small letters, digits, '-' and '.'."
+        )

@@ -1,0 +1,157 @@
+"""Read pods' logs, whichever engine wrote them: pages from a byte offset, the tail, a search.
+
+The one store is a file per (job, attempt, rank) in the format of `controlplane.logwriter`. Output is data:
+bytes that are not UTF-8 become replacement characters here, and nothing here makes markup of it. Standard
+library only.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import BinaryIO
+
+from controlplane.logwriter import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
+
+STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
+SCAN_BYTES = 8 * 1024 * 1024  # how much one call reads at most, so that a search in a huge log comes back
+_TAIL_BLOCK_BYTES = 64 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class LogLine:
+    """One record. `is_partial`: the line goes on in the stream's next record."""
+
+    n: int
+    time_ms: int
+    stream: str
+    text: str
+    is_partial: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class LogGap:
+    """Output is missing after line `after_n`."""
+
+    after_n: int
+    time_ms: int
+    message: str
+
+
+@dataclass(frozen=True, slots=True)
+class LogPage:
+    """Lines and where to go on. `complete`: the pod has ended and nothing comes after these lines."""
+
+    lines: tuple[LogLine, ...] = ()
+    next_offset: int = 0
+    complete: bool = False
+    gaps: tuple[LogGap, ...] = ()
+
+
+@dataclass(slots=True)
+class _Collector:
+    """Turns records into a page."""
+
+    lines: list[LogLine] = field(default_factory=list)
+    gaps: list[LogGap] = field(default_factory=list)
+    is_ended: bool = False
+
+    def add(self, record: bytes, search: str | None) -> None:
+        fields = record.split(b" ", 3)
+        if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
+            self.gaps.append(LogGap(self.lines[-1].n if self.lines else 0, 0, "a damaged record"))
+            return
+        n, time_ms, kind = int(fields[0]), int(fields[1]), fields[2]
+        text = fields[3].decode("utf-8", "replace")
+        stream = STREAMS.get(kind.lower())
+        if stream is not None:
+            if search is None or search.casefold() in text.casefold():
+                self.lines.append(LogLine(n, time_ms, stream, text, kind.isupper()))
+        elif kind == GAP:
+            self.gaps.append(LogGap(n, time_ms, text))
+        elif kind == END:
+            self.is_ended = True
+
+
+def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
+    """Where the log of one pod is kept, under STATE_DIR/logs."""
+    return Path(logs_dir) / job_id / f"{attempt}-{rank}.log"
+
+
+def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
+    """At most `limit` lines from a byte offset (0 or a `next_offset`), those that contain `search` if it is
+    given.
+
+    An offset inside a record starts at the next one; one beyond the end gives an empty page. A pod without a
+    log yet has an empty page. A page may be short or empty and not `complete`: go on at `next_offset`.
+    """
+    if offset < 0 or limit < 1:
+        raise ValueError("offset must be 0 or more, and limit 1 or more")
+    if not os.path.exists(path):
+        return LogPage(next_offset=offset)
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        position = _seek_record(file, min(offset, size))
+        collector = _Collector()
+        stop_at = position + SCAN_BYTES
+        for record in _whole_records(file):
+            collector.add(record[:-1], search)
+            position += len(record)
+            if len(collector.lines) >= limit or position >= stop_at:
+                break
+    return _page(collector, position, size)
+
+
+def tail(path: str | Path, n: int) -> LogPage:
+    """The last `n` lines, and the offset from which to follow. Read backwards, so a long log costs no
+    more."""
+    if not os.path.exists(path):
+        return LogPage()
+    with open(path, "rb") as file:
+        size = os.fstat(file.fileno()).st_size
+        start = _tail_start(file, size, n)
+        file.seek(start)
+        collector, position = _Collector(), start
+        for record in _whole_records(file):
+            collector.add(record[:-1], None)
+            position += len(record)
+    del collector.lines[: max(0, len(collector.lines) - n)]
+    return _page(collector, position, size)
+
+
+def _page(collector: _Collector, position: int, size: int) -> LogPage:
+    is_complete = collector.is_ended and position >= size
+    return LogPage(tuple(collector.lines), position, is_complete, tuple(collector.gaps))
+
+
+def _whole_records(file: BinaryIO) -> Iterator[bytes]:
+    """Records that end in a newline; one that is being written is left for the next call."""
+    for record in file:
+        if record.endswith(b"\n"):
+            yield record
+
+
+def _seek_record(file: BinaryIO, offset: int) -> int:
+    """Move to the first record that starts at or after the offset."""
+    if offset == 0:
+        return 0
+    file.seek(offset - 1)
+    skipped = file.readline()
+    return offset - 1 + len(skipped) if skipped.endswith(b"\n") else offset
+
+
+def _tail_start(file: BinaryIO, size: int, n: int) -> int:
+    """The offset of a record that leaves at least `n` numbered lines (gap and end records come on top)."""
+    wanted, position, found = n + 2, size, 0
+    limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
+    while position > 0 and size - position < limit_bytes:
+        start = max(0, position - _TAIL_BLOCK_BYTES)
+        file.seek(start)
+        block = file.read(position - start)
+        found += block.count(b"\n")
+        position = start
+        if found > wanted:
+            break
+    return _seek_record(file, position) if position else 0

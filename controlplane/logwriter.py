@@ -1,0 +1,99 @@
+"""Write a pod's log: one record per line, append only.
+
+    <n> <unix_ms> <kind> <text>\\n
+
+`n` numbers the records from 1. `kind` is `o` (stdout) or `e` (stderr), in capitals (`O`, `E`) when the line
+goes on in that stream's next record, so that the exact bytes can be put together again; `g` says that
+output is missing here and `x` is the end of the log, both without a number of their own. `text` is the
+output as it is, any bytes but a newline: a record cannot be forged, because whatever a job prints stands
+behind the three fields.
+
+The shim imports this file at every start of a pod, so it imports next to nothing: `controlplane.logs` reads.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+
+MAX_TEXT_BYTES = 64 * 1024
+STDOUT, STDERR = b"o", b"e"
+GAP, END = b"g", b"x"
+
+
+class LogWriter:
+    """Appends records to one file. Reopening a file goes on with its numbers."""
+
+    def __init__(self, path: str) -> None:
+        os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
+        self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self._last_number = self._repair()
+        self._partial: dict[bytes, bytes] = {}
+
+    def feed(self, kind: bytes, data: bytes) -> None:
+        """Take output as it comes; whole lines are written at once, the rest waits for its newline."""
+        *lines, rest = (self._partial.get(kind, b"") + data).split(b"\n")
+        records = [record for line in lines for record in self._split(kind, line, is_whole=True)]
+        while len(rest) >= MAX_TEXT_BYTES:
+            records.append((kind.upper(), rest[:MAX_TEXT_BYTES]))
+            rest = rest[MAX_TEXT_BYTES:]
+        self._partial[kind] = rest
+        self._append(records)
+
+    def has_partial(self) -> bool:
+        return any(self._partial.values())
+
+    def flush(self) -> None:
+        """Write lines that have no newline yet, such as a prompt."""
+        self._append([(kind.upper(), rest) for kind, rest in self._partial.items() if rest])
+        self._partial.clear()
+
+    def gap(self, message: str) -> None:
+        """Say that output is missing here."""
+        self._append_unnumbered(GAP, message)
+
+    def end(self, message: str) -> None:
+        """Flush, mark the log as complete and put it on the disk."""
+        self.flush()
+        self._append_unnumbered(END, message)
+        os.fsync(self._fd)
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _split(self, kind: bytes, line: bytes, is_whole: bool) -> list[tuple[bytes, bytes]]:
+        pieces = [line[at : at + MAX_TEXT_BYTES] for at in range(0, len(line), MAX_TEXT_BYTES)] or [b""]
+        kinds = [kind.upper()] * (len(pieces) - 1) + [kind if is_whole else kind.upper()]
+        return list(zip(kinds, pieces, strict=True))
+
+    def _append(self, records: list[tuple[bytes, bytes]]) -> None:
+        if not records:
+            return
+        stamp = b"%d" % (time.time_ns() // 1_000_000)
+        first = self._last_number + 1
+        self._last_number += len(records)
+        self._write(
+            b"".join(b"%d %b %b %b\n" % (first + i, stamp, *record) for i, record in enumerate(records))
+        )
+
+    def _append_unnumbered(self, kind: bytes, message: str) -> None:
+        stamp = time.time_ns() // 1_000_000
+        self._write(b"%d %d %b %b\n" % (self._last_number, stamp, kind, message.replace("\n", " ").encode()))
+
+    def _write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._fd, view) :]
+
+    def _repair(self) -> int:
+        """Close a record that a crash cut short; the number of the last record, 0 in a new file."""
+        size = os.fstat(self._fd).st_size
+        if size == 0:
+            return 0
+        block = os.pread(self._fd, 3 * MAX_TEXT_BYTES, max(0, size - 3 * MAX_TEXT_BYTES))
+        if not block.endswith(b"\n"):
+            os.write(self._fd, b"\n")
+            block += b"\n"
+        last_line = block[:-1].rpartition(b"\n")[2]
+        number = last_line.partition(b" ")[0]
+        return int(number) if number.isdigit() else 0
