@@ -1,0 +1,113 @@
+"""Impossible settings are refused at start, with an id and what to do. `make up` runs these before anything."""
+
+import difflib
+import ipaddress
+import os
+from collections.abc import Iterator, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.core import checks
+from django.core.checks import CheckMessage, Error, register
+
+from controlplane import environment
+
+BOOTSTRAP_TOKEN_LENGTH = 32
+LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
+CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}  # what `yard` reads
+REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
+
+
+@register("trainyard")
+def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
+    """Every refusal at once, so that a person mends a configuration in one go."""
+    return [
+        *_check_bootstrap_token(),
+        *_check_clusters(),
+        *_check_exposure(),
+        *_check_public_url(),
+        *_check_redis(),
+        *_check_log_level(),
+        *_check_spelling(),
+        *_check_browser_libraries(),
+    ]
+
+
+def _check_bootstrap_token() -> Iterator[CheckMessage]:
+    token = settings.BOOTSTRAP_TOKEN
+    if token and len(token) < BOOTSTRAP_TOKEN_LENGTH:
+        message = (
+            f"TRAINYARD_BOOTSTRAP_TOKEN has {len(token)} characters; {BOOTSTRAP_TOKEN_LENGTH} is the least."
+        )
+        hint = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        yield Error(message, hint=hint, id="trainyard.E001")
+
+
+def _check_clusters() -> Iterator[CheckMessage]:
+    # Imported here: the web processes load this module and never need an engine.
+    from controlplane.engines.registry import DEFAULT_CLUSTERS, ClustersSyntaxError, parse_clusters
+
+    try:
+        parse_clusters(settings.CLUSTERS)
+    except ClustersSyntaxError as error:
+        yield Error(str(error), hint=f"The default is {DEFAULT_CLUSTERS}", id="trainyard.E002")
+
+
+def _check_exposure() -> Iterator[CheckMessage]:
+    has_tls = settings.PUBLIC_URL.startswith("https://")
+    if not (_is_loopback(settings.HOST) or settings.ALLOW_REMOTE or has_tls):
+        message = (
+            f"TRAINYARD_HOST={settings.HOST} opens the control plane to the network, without encryption."
+        )
+        hint = (
+            "Put a TLS proxy before it and say so with TRAINYARD_PUBLIC_URL=https://..., "
+            "or set TRAINYARD_ALLOW_REMOTE=yes if the network is trusted."
+        )
+        yield Error(message, hint=hint, id="trainyard.E003")
+
+
+def _check_public_url() -> Iterator[CheckMessage]:
+    parts = urlsplit(settings.PUBLIC_URL)
+    if parts.scheme not in {"http", "https"} or not parts.hostname or parts.path or parts.query:
+        message = (
+            f"TRAINYARD_PUBLIC_URL={settings.PUBLIC_URL!r} is not an address like https://yard.example.org"
+        )
+        yield Error(message, hint="Scheme and host only, without a path.", id="trainyard.E004")
+
+
+def _check_redis() -> Iterator[CheckMessage]:
+    scheme = urlsplit(settings.REDIS_URL).scheme
+    if scheme not in REDIS_SCHEMES:
+        message = (
+            f"TRAINYARD_REDIS_URL starts with {scheme or 'nothing'}; known are {', '.join(REDIS_SCHEMES)}."
+        )
+        yield Error(message, hint="Leave it empty to use the built-in server.", id="trainyard.E005")
+
+
+def _check_log_level() -> Iterator[CheckMessage]:
+    if settings.LOG_LEVEL not in LOG_LEVELS:
+        message = f"TRAINYARD_LOG_LEVEL={settings.LOG_LEVEL.lower()} is not a level."
+        yield Error(message, hint=f"One of {', '.join(LOG_LEVELS).lower()}.", id="trainyard.E006")
+
+
+def _check_spelling() -> Iterator[CheckMessage]:
+    known = set(environment.DEFAULTS) | CLIENT_VARIABLES
+    for name in sorted(set(os.environ) - known):
+        if name.startswith("TRAINYARD_"):
+            near = difflib.get_close_matches(name, known, n=1)
+            hint = f"Did you mean {near[0]}?" if near else "docs/reference/settings.md has the list."
+            yield checks.Warning(f"{name} is set, and is not a setting.", hint=hint, id="trainyard.W001")
+
+
+def _check_browser_libraries() -> Iterator[CheckMessage]:
+    if not (settings.BASE_DIR / "static" / "vendor").is_dir():
+        message = "The browser libraries are missing; pages show tables instead of charts."
+        yield checks.Warning(message, hint="make install", id="trainyard.W002")
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host.strip("[]")).is_loopback
+    except ValueError:
+        return host == "localhost"
