@@ -1,0 +1,276 @@
+"""An engine without processes: pods start and stop at once, time is what the given clock says, faults are
+scripted.
+
+For tests, benchmarks and replays of clusters that one does not have. A pod whose command is ["sleep", "N"]
+ends after N seconds; every other one runs until it is stopped. Its pods end with the process that holds the
+engine.
+"""
+
+from __future__ import annotations
+
+import json
+import threading
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from controlplane.engines import base
+from controlplane.engines.base import (
+    Capabilities,
+    EngineRefused,
+    EngineUnreachable,
+    NodeReport,
+    PodReport,
+    PodSpec,
+    PodUsage,
+    Shell,
+    UsageReport,
+)
+from controlplane.engines.catalogue import BUILT_IN, Catalogue, load_catalogue
+from controlplane.engines.simulated import check_spec, simulated_nodes
+from controlplane.logs import LogPage, read_page
+from controlplane.logwriter import STDOUT, LogWriter
+
+Clock = Callable[[], datetime]
+SIGTERM_EXIT_CODE = 143
+SIGKILL_EXIT_CODE = 137
+FOREVER_SECONDS = 10 * 365 * 86400
+
+
+def wall_clock() -> datetime:
+    return datetime.now(UTC)
+
+
+class VirtualClock:
+    """A clock that moves only when it is told to."""
+
+    def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
+        self._now = start
+
+    def __call__(self) -> datetime:
+        return self._now
+
+    def advance(self, seconds: float) -> None:
+        self._now += timedelta(seconds=seconds)
+
+
+@dataclass(slots=True)
+class Faults:
+    """The script of what goes wrong. Tests and fault benchmarks set these at any time.
+
+    `start_refusal` (code, message) refuses every start; `stop_delay_seconds` is how long pods take to end
+    after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
+    but raise.
+    """
+
+    is_unreachable: bool = False
+    loses_answers: bool = False
+    start_refusal: tuple[str, str] | None = None
+    stop_delay_seconds: float = 0.0
+    nodes_down: frozenset[str] = frozenset()
+
+
+@dataclass(slots=True)
+class _Pod:
+    spec: PodSpec | None
+    report: PodReport
+    ends_at: datetime | None = None
+    ending: tuple[int, str, str] = (0, base.COMPLETED, "")
+    utilization: float = 0.0
+    memory_used_mib: int = 0
+
+
+class MemoryEngine:
+    """See the module's docstring. Thread-safe."""
+
+    capabilities: Capabilities = frozenset({base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE})
+
+    def __init__(
+        self,
+        settings: Mapping[str, Any],
+        clock: Clock = wall_clock,
+        catalogue: Catalogue | None = None,
+    ) -> None:
+        self.faults = Faults()
+        self._nodes = simulated_nodes(settings["nodes"])
+        self._clock = clock
+        self._catalogue = catalogue or load_catalogue(BUILT_IN)
+        self._pods: dict[str, _Pod] = {}
+        self._changed = threading.Condition(threading.RLock())
+
+    def nodes(self) -> tuple[NodeReport, ...]:
+        self._check_reachable()
+        down = self.faults.nodes_down
+        return tuple(replace(node, is_ready=node.name not in down) for node in self._nodes)
+
+    def start(self, spec: PodSpec) -> None:
+        self._check_reachable()
+        if self.faults.start_refusal is not None:
+            raise EngineRefused(*self.faults.start_refusal)
+        check_spec(spec, self._nodes)
+        command = self._catalogue.command_line(spec.image, spec.command, spec.args)
+        with self._changed:
+            if spec.name not in self._pods:
+                now = self._clock()
+                pod = _Pod(spec, PodReport(spec.name, base.RUNNING, started_at=now))
+                seconds = _sleep_seconds(command)
+                pod.ends_at = None if seconds is None else now + timedelta(seconds=seconds)
+                self._pods[spec.name] = pod
+                self._changed.notify_all()
+        self._lose_answer()
+
+    def stop(self, pod_name: str, grace_seconds: int) -> None:
+        self._check_reachable()
+        base.check_pod_name(pod_name)
+        with self._changed:
+            pod = self._pods.setdefault(pod_name, _Pod(None, PodReport(pod_name, base.STARTING)))
+            self._settle_pod(pod)
+            if pod.report.state not in base.FINAL_STATES:
+                self._begin_end(pod, grace_seconds)
+                self._settle_pod(pod)
+        self._lose_answer()
+
+    def pods(self) -> tuple[PodReport, ...]:
+        self._check_reachable()
+        with self._changed:
+            self._settle()
+            return tuple(pod.report for pod in self._pods.values())
+
+    def forget(self, pod_name: str) -> None:
+        self._check_reachable()
+        with self._changed:
+            self._settle()
+            pod = self._pods.get(pod_name)
+            if pod is not None and not pod.report.is_proven_gone:
+                raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
+            self._pods.pop(pod_name, None)
+
+    def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
+        self._check_reachable()
+        pod = self._pods.get(pod_name)
+        if pod is None or pod.spec is None:
+            raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        return read_page(pod.spec.log_path, offset, limit)
+
+    def usage(self) -> tuple[UsageReport, ...]:
+        self._check_reachable()
+        with self._changed:
+            self._settle()
+            return tuple(
+                self._device_usage(node.name, device.index) for node in self._nodes for device in node.devices
+            )
+
+    def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
+        raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no shell.")
+
+    def wait_for_change(self, timeout_seconds: float) -> bool:
+        with self._changed:
+            return self._changed.wait(timeout_seconds)
+
+    # The script of tests, benchmarks and replays.
+
+    def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
+        """Let a running pod end by itself, now."""
+        with self._changed:
+            pod = self._pods[pod_name]
+            own_reason = base.COMPLETED if exit_code == 0 else base.EXIT_CODE
+            pod.ends_at, pod.ending = self._clock(), (exit_code, reason or own_reason, message)
+            self._settle()
+
+    def lose(self, pod_name: str) -> None:
+        """Let a pod vanish from the reports, as when somebody deletes it behind our back."""
+        with self._changed:
+            del self._pods[pod_name]
+            self._changed.notify_all()
+
+    def set_usage(self, pod_name: str, utilization: float, memory_used_mib: int) -> None:
+        """What the pod uses of its share from now on, 0 to 1."""
+        pod = self._pods[pod_name]
+        pod.utilization, pod.memory_used_mib = utilization, memory_used_mib
+
+    def print_line(self, pod_name: str, text: str) -> None:
+        """Let a pod print a line."""
+        spec = self._pods[pod_name].spec
+        if spec is not None:
+            writer = LogWriter(spec.log_path)
+            writer.feed(STDOUT, text.encode() + b"\n")
+            writer.close()
+
+    def _check_reachable(self) -> None:
+        if self.faults.is_unreachable:
+            raise EngineUnreachable("The memory engine plays unreachable.")
+
+    def _lose_answer(self) -> None:
+        if self.faults.loses_answers:
+            raise EngineUnreachable("The answer was lost.")
+
+    def _begin_end(self, pod: _Pod, grace_seconds: int) -> None:
+        delay = self.faults.stop_delay_seconds if pod.spec is not None else 0.0
+        exit_code = SIGKILL_EXIT_CODE if delay > grace_seconds else SIGTERM_EXIT_CODE
+        ends_at = self._clock() + timedelta(seconds=min(delay, grace_seconds))
+        if pod.ends_at is None or ends_at <= pod.ends_at:
+            pod.ends_at, pod.ending = ends_at, (exit_code, base.STOPPED, "Stopped.")
+
+    def _settle(self) -> None:
+        """Write the end of every pod whose time has come."""
+        for pod in self._pods.values():
+            self._settle_pod(pod)
+
+    def _settle_pod(self, pod: _Pod) -> None:
+        is_over = pod.report.state in base.FINAL_STATES
+        if not is_over and pod.ends_at is not None and pod.ends_at <= self._clock():
+            self._end(pod, pod.ends_at)
+
+    def _end(self, pod: _Pod, at: datetime) -> None:
+        exit_code, reason, message = pod.ending
+        state = base.SUCCEEDED if exit_code == 0 else base.FAILED
+        pod.report = replace(
+            pod.report,
+            state=state,
+            reason=reason,
+            message=message,
+            exit_code=exit_code if pod.spec is not None else None,
+            finished_at=at,
+            is_proven_gone=True,
+        )
+        if pod.spec is not None and pod.spec.log_path:
+            writer = LogWriter(pod.spec.log_path)
+            writer.end(f"exit {exit_code}")
+            writer.close()
+        self._changed.notify_all()
+
+    def _device_usage(self, node_name: str, index: int) -> UsageReport:
+        pods, utilization = [], 0.0
+        for name, pod in self._pods.items():
+            if pod.spec is None or pod.spec.node != node_name or pod.report.state != base.RUNNING:
+                continue
+            share = next((share for share in pod.spec.devices if share.index == index), None)
+            if share is not None:
+                pods.append(PodUsage(name, pod.utilization, pod.memory_used_mib))
+                utilization += pod.utilization * share.milli_gpus / 1000
+        used_mib = sum(usage.memory_used_mib for usage in pods)
+        return UsageReport(node_name, index, min(1.0, utilization), used_mib, tuple(pods))
+
+
+def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
+    """The one memory engine of this process for these settings: all callers see the same pods."""
+    return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
+
+
+@cache
+def _shared_engine(settings_json: str, state_dir: str) -> MemoryEngine:
+    catalogue = load_catalogue(BUILT_IN, Path(state_dir) / "images.toml")
+    return MemoryEngine(json.loads(settings_json), catalogue=catalogue)
+
+
+def _sleep_seconds(command: tuple[str, ...]) -> float | None:
+    if len(command) != 2 or command[0] != "sleep":
+        return None
+    try:
+        seconds = float(command[1])
+    except ValueError:
+        return None
+    return seconds if 0 <= seconds <= FOREVER_SECONDS else None

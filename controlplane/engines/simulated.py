@@ -1,0 +1,61 @@
+"""Nodes that exist only in the settings, as the memory and the local engine report them."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.engines.base import (
+    INVALID_POD,
+    NO_SUCH_DEVICE,
+    NO_SUCH_NODE,
+    DeviceReport,
+    EngineRefused,
+    NodeReport,
+    PodSpec,
+    check_pod_name,
+)
+
+MODEL = "Simulated GPU"
+# What a node has beside its GPUs unless the settings say otherwise: the proportions of a DGX-1.
+MILLI_CPUS_PER_DEVICE = 10_000
+MEMORY_MIB_PER_DEVICE = 64 * 1024
+
+
+def simulated_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[NodeReport, ...]:
+    """From {name: {"devices": n, "memory_mib": per device, "pool": ..., "milli_cpus": ...,
+    "node_memory_mib": ...}}."""
+    return tuple(_node(name, node) for name, node in nodes.items())
+
+
+def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
+    """Raise EngineRefused unless the pod's name, node and devices are good."""
+    check_pod_name(spec.name)
+    node = next((node for node in nodes if node.name == spec.node), None)
+    if node is None:
+        raise EngineRefused(NO_SUCH_NODE, f"There is no node {spec.node!r}.")
+    indexes = [share.index for share in spec.devices]
+    missing = set(indexes) - {device.index for device in node.devices}
+    if missing:
+        raise EngineRefused(NO_SUCH_DEVICE, f"Node {node.name} has no device {min(missing)}.")
+    if len(indexes) != len(set(indexes)):
+        raise EngineRefused(INVALID_POD, f"Pod {spec.name} names a device twice.")
+
+
+def _node(name: str, node: Mapping[str, Any]) -> NodeReport:
+    count = int(node["devices"])
+    return NodeReport(
+        name=name,
+        pool=str(node.get("pool", "default")),
+        devices=tuple(_device(name, index, int(node["memory_mib"])) for index in range(count)),
+        milli_cpus=int(node.get("milli_cpus", MILLI_CPUS_PER_DEVICE * max(1, count))),
+        memory_mib=int(node.get("node_memory_mib", MEMORY_MIB_PER_DEVICE * max(1, count))),
+        is_ready=True,
+    )
+
+
+def _device(node_name: str, index: int, memory_mib: int) -> DeviceReport:
+    """A device with a UUID that is the same after every restart."""
+    identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{node_name}.trainyard")
+    return DeviceReport(index, f"SIM-{identity}", MODEL, memory_mib)
