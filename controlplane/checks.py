@@ -1,4 +1,4 @@
-"""Impossible settings are refused at start, with an id and what to do. `make up` runs these before anything."""
+"""Impossible settings are refused at start, each with an id and a hint. `make up` runs these first."""
 
 import difflib
 import ipaddress
