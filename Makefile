@@ -13,6 +13,9 @@ help: ## this list
 install: ## .venv, the locked requirements, the browser libraries and `yard`; does nothing when all is there
 	@$(PYTHON) -IS tools/install.py
 
+up: install ## install if needed, then run the control plane until Ctrl-C
+	@exec $(PY) -m controlplane.supervisor
+
 lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .

@@ -1,0 +1,18 @@
+"""`python manage.py up`: the same as `make up`, without the install."""
+
+import os
+import sys
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+
+class Command(BaseCommand):
+    """Start the whole control plane on this machine, in the foreground."""
+
+    help = "Start the control plane under its supervisor, until SIGINT or SIGTERM."
+    requires_system_checks: list[str] = []
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # A fresh process: the supervisor lives for months and needs none of Django's memory.
+        os.execv(sys.executable, [sys.executable, "-m", "controlplane.supervisor"])

@@ -1,0 +1,1 @@
+"""`make up`: one process that starts the control plane, restarts what dies, and stops it. Imports no Django."""

@@ -1,0 +1,97 @@
+"""`python -m controlplane.supervisor`: what `make up` runs in the foreground until SIGINT or SIGTERM."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+
+from controlplane.supervisor import keeper as keeping
+from controlplane.supervisor import programs
+from controlplane.supervisor.children import PR_SET_PDEATHSIG, PRCTL, Child
+from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, claim, read_instance
+from controlplane.supervisor.keeper import Keeper, answers, is_make_waiting, tell
+
+
+def main() -> int:
+    """Exit code 0 after a stop that was asked for, 1 when it could not start."""
+    began = time.monotonic()
+    try:
+        instance = read_instance(os.environ)
+        claim(instance)
+        return _run(instance, began)
+    except CannotStart as error:
+        print(error, file=sys.stderr)
+        return 1
+
+
+def _run(instance: Instance, began: float) -> int:
+    listener = bind(instance)
+    redis_url, redis = programs.redis(instance)
+    environment = programs.child_environment(instance, redis_url)
+    started = [*([redis] if redis else [])]
+    keeper = Keeper([Child(program, instance.control_dir) for program in started])
+    keeper.listen_to_signals()
+    keeper.tend()  # Redis starts while the database is prepared
+    try:
+        prepared = _prepare(environment)
+        served = [*programs.web(instance, listener, environment), *programs.celery(instance, environment)]
+        keeper.children += [Child(program, instance.control_dir) for program in served]
+        _keep(keeper, instance, began, prepared)
+    finally:
+        stopping = time.monotonic()
+        keeper.stop()
+    tell(f"Stopped in {time.monotonic() - stopping:.1f} s. Running jobs live on; `make up` finds them again.")
+    return 0
+
+
+def _prepare(environment: dict[str, str]) -> dict[str, str]:
+    """Checks, migrations and static files, in a process whose memory goes back before the servers start."""
+    command = [sys.executable, "-m", "controlplane.supervisor.prepare"]
+    answer = subprocess.run(
+        command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, check=False, process_group=0
+    )
+    if answer.returncode != 0:
+        raise CannotStart("Trainyard did not start; what to mend is said above.")
+    prepared: dict[str, str] = json.loads(answer.stdout.splitlines()[-1])
+    return prepared
+
+
+def _keep(keeper: Keeper, instance: Instance, began: float, prepared: dict[str, str]) -> None:
+    parent = os.getppid()
+    _end_with_make(parent)
+    is_announced = False
+    while not keeper.is_stopping:
+        keeper.tend()
+        if not is_announced and answers((_reachable(instance.host), instance.port)):
+            is_announced = True
+            _announce(instance, time.monotonic() - began, prepared)
+        keeper.sleep(keeping.TICK_SECONDS if is_announced else keeping.STARTING_TICK_SECONDS)
+        keeper.is_stopping |= is_make_waiting(parent)
+
+
+def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> None:
+    tell(f"\nTrainyard is up after {seconds:.1f} s:  {instance.public_url}")
+    if prepared["setup_path"]:
+        tell(f"First admin, once:             {instance.public_url}{prepared['setup_path']}")
+    tell(
+        f"Command line:                  {CHECKOUT / '.venv' / 'bin' / 'yard'} login {instance.public_url}",
+        f"Logs:                          {instance.control_dir}",
+        "Ctrl-C stops the control plane; running jobs live on.\n",
+    )
+
+
+def _end_with_make(parent: int) -> None:
+    """Under make, a make that was killed with -9 ends us too; started in other ways, we outlive the shell."""
+    if PRCTL is not None and "MAKELEVEL" in os.environ:
+        PRCTL(PR_SET_PDEATHSIG, 15)
+        if os.getppid() != parent:
+            raise CannotStart("make has gone.")
+
+
+def _reachable(host: str) -> str:
+    return {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(host, host.strip("[]"))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

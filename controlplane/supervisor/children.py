@@ -1,0 +1,113 @@
+"""One child process: started, restarted with a growing pause, ended, its output in a file of bounded size."""
+
+import ctypes
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.supervisor.instance import CHECKOUT
+from controlplane.supervisor.programs import Program
+
+FIRST_PAUSE_SECONDS = 0.1
+LONGEST_PAUSE_SECONDS = 10.0
+STEADY_SECONDS = 10.0  # who lived this long starts again at once
+LARGEST_LOG_BYTES = 8 << 20
+PR_SET_PDEATHSIG = 1
+
+
+class Child:
+    """A program and, while it lives, its process. Times are of the caller's monotonic clock, in seconds."""
+
+    def __init__(self, program: Program, log_dir: Path) -> None:
+        self.program = program
+        self.log_path = log_dir / f"{program.name}.log"
+        self.process: subprocess.Popen[bytes] | None = None
+        self.start_at = 0.0  # when it may start; meaningful while there is no process
+        self._started_at = 0.0
+        self._quick_deaths = 0
+
+    @property
+    def name(self) -> str:
+        return self.program.name
+
+    def start(self, now: float) -> None:
+        """Start the process in a process group of its own, so that Ctrl-C reaches the supervisor alone."""
+        with self.log_path.open("ab") as log:
+            self.process = subprocess.Popen(
+                self.program.arguments,
+                cwd=CHECKOUT,
+                env=self.program.environment,
+                stdin=subprocess.DEVNULL,
+                stdout=log,
+                stderr=subprocess.STDOUT,
+                pass_fds=self.program.descriptors,
+                process_group=0,
+                preexec_fn=_die_with_parent,  # noqa: PLW1509  the supervisor has one thread
+            )
+        self._started_at = now
+
+    def notice_death(self, now: float) -> str | None:
+        """When the process has ended, plan its next start and return a sentence on how it ended."""
+        if self.process is None or self.process.poll() is None:
+            return None
+        how, self.process = _describe(self.process.returncode), None
+        self._quick_deaths = 0 if now - self._started_at >= STEADY_SECONDS else self._quick_deaths + 1
+        pause = (
+            min(LONGEST_PAUSE_SECONDS, FIRST_PAUSE_SECONDS * 2**self._quick_deaths)
+            if self._quick_deaths
+            else 0.0
+        )
+        self.start_at = now + pause
+        return f"{self.name} {how}; starting it again{f' in {pause:.1f} s' if pause else ''}"
+
+    def send(self, number: int) -> None:
+        """Signal the process, if it lives."""
+        if self.process is not None and self.process.poll() is None:
+            self.process.send_signal(number)
+
+    def wait(self, seconds: float) -> bool:
+        """Wait for the end; True when it has ended."""
+        if self.process is None:
+            return True
+        try:
+            self.process.wait(max(0.0, seconds))
+        except subprocess.TimeoutExpired:
+            return False
+        return True
+
+    def cap_log(self) -> None:
+        """Keep one older file. Copy and cut, because the child appends to an open file."""
+        if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
+            shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
+            os.truncate(self.log_path, 0)
+
+    def last_lines(self, count: int) -> list[str]:
+        """The end of the log, for the console."""
+        with self.log_path.open("rb") as log:
+            log.seek(max(0, self.log_path.stat().st_size - 8192))
+            return log.read().decode(errors="replace").splitlines()[-count:]
+
+
+def _describe(code: int) -> str:
+    return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with code {code}"
+
+
+def _prctl() -> Callable[[int, int], int] | None:
+    """Linux's call that ties a child's life to its parent's; looked up before any fork."""
+    if not sys.platform.startswith("linux"):
+        return None
+    prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
+    return prctl
+
+
+PRCTL = _prctl()
+
+
+def _die_with_parent() -> None:
+    """Runs in the child, so that a supervisor killed with -9 leaves none behind. Pods are no children of it."""
+    if PRCTL is not None:
+        PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)

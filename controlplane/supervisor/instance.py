@@ -1,0 +1,103 @@
+"""Which instance this is: its address, its directory, its Redis. Read once from the environment."""
+
+import fcntl
+import os
+import socket
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane import environment
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+MAX_WEB_PROCESSES = 64
+
+
+class CannotStart(Exception):
+    """Why this instance cannot start, and what to do about it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Instance:
+    """Where one control plane listens and what it owns. Paths are absolute."""
+
+    host: str
+    port: int
+    public_url: str
+    state_dir: Path
+    redis_url: str  # empty: the supervisor starts one of its own
+    web_processes: int
+
+    @property
+    def control_dir(self) -> Path:
+        """Where the supervisor keeps its lock and the control plane's own logs."""
+        return self.state_dir / "control"
+
+    @property
+    def redis_dir(self) -> Path:
+        return self.state_dir / "redis"
+
+
+def read_instance(env: Mapping[str, str]) -> Instance:
+    """Read the instance from TRAINYARD_* variables. Raises CannotStart with the variable at fault."""
+    try:
+        host = environment.text(env, "TRAINYARD_HOST")
+        port = environment.integer(env, "TRAINYARD_PORT", 1, 65535)
+        return Instance(
+            host=host,
+            port=port,
+            public_url=environment.text(env, "TRAINYARD_PUBLIC_URL").rstrip("/") or _url(host, port),
+            state_dir=(CHECKOUT / environment.text(env, "TRAINYARD_STATE_DIR")).resolve(),
+            redis_url=environment.text(env, "TRAINYARD_REDIS_URL"),
+            web_processes=environment.integer(env, "TRAINYARD_WEB_PROCESSES", 1, MAX_WEB_PROCESSES),
+        )
+    except environment.SettingInvalid as error:
+        raise CannotStart(str(error)) from error
+
+
+def claim(instance: Instance) -> int:
+    """Lock the state directory for this process's life and return the lock's descriptor.
+
+    The kernel drops the lock when the process dies in any way, so nothing stale can be left behind.
+    """
+    try:
+        instance.control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        handle = os.open(instance.control_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except OSError as error:
+        raise CannotStart(
+            f"The state directory {instance.state_dir} cannot be used: {error.strerror}."
+        ) from error
+    try:
+        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except BlockingIOError as error:
+        holder = os.read(handle, 200).decode(errors="replace").strip() or "another process"
+        message = (
+            f"Trainyard already runs on {instance.state_dir}: {holder}.\n"
+            "Stop it first, or start a second instance with its own TRAINYARD_STATE_DIR and TRAINYARD_PORT."
+        )
+        raise CannotStart(message) from error
+    os.ftruncate(handle, 0)
+    os.write(handle, f"process {os.getpid()}, {instance.public_url}\n".encode())
+    return handle
+
+
+def bind(instance: Instance) -> socket.socket:
+    """Take the port now, so that a clash is told at once and connections survive a restart of the web server."""
+    family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
+    listener = socket.socket(family, socket.SOCK_STREAM)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((instance.host.strip("[]"), instance.port))
+        listener.set_inheritable(True)
+    except OSError as error:
+        listener.close()
+        message = (
+            f"{instance.host}:{instance.port} cannot be used: {error.strerror}.\n"
+            f"Choose another port: TRAINYARD_PORT={min(instance.port + 1, 65535)} make up"
+        )
+        raise CannotStart(message) from error
+    return listener
+
+
+def _url(host: str, port: int) -> str:
+    return f"http://[{host}]:{port}" if ":" in host and not host.startswith("[") else f"http://{host}:{port}"

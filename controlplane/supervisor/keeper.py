@@ -1,0 +1,112 @@
+"""Keeps the children alive until a signal says stop, then ends them within ten seconds."""
+
+import select
+import signal
+import socket
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from types import FrameType
+
+from controlplane.supervisor.children import Child
+
+TICK_SECONDS = 1.0
+STARTING_TICK_SECONDS = 0.05
+LOG_CHECK_SECONDS = 5.0
+GRACE_SECONDS = 6.0  # of ten: two remain for Redis, two to spare
+REDIS_GRACE_SECONDS = 2.0
+
+
+class Keeper:
+    """Owns the children. One thread; it sleeps until a signal, a child's end or the next tick."""
+
+    def __init__(self, children: Sequence[Child]) -> None:
+        self.children = list(children)
+        self.is_stopping = False
+        self._reader, self._writer = socket.socketpair()
+        self._reader.setblocking(False)
+        self._writer.setblocking(False)
+        self._log_check_at = 0.0
+
+    def listen_to_signals(self) -> None:
+        """SIGINT, SIGTERM and SIGHUP ask for the stop; SIGCHLD and all others only end the sleep."""
+        signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
+        for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+            signal.signal(number, self._ask_to_stop)
+        signal.signal(signal.SIGCHLD, lambda number, frame: None)
+
+    def tend(self) -> None:
+        """One round: start whom it is time to start, tell who died, keep the logs small."""
+        now = time.monotonic()
+        for child in self.children:
+            ending = child.notice_death(now)
+            if ending:
+                tell(ending, *(f"    {line}" for line in child.last_lines(3)))
+            if child.process is None and now >= child.start_at:
+                child.start(now)
+        if now >= self._log_check_at:
+            self._log_check_at = now + LOG_CHECK_SECONDS
+            for child in self.children:
+                child.cap_log()
+
+    def sleep(self, longest_seconds: float) -> None:
+        """Wait for a signal, a child's end, a planned restart, or the time given."""
+        now = time.monotonic()
+        planned = [child.start_at - now for child in self.children if child.process is None]
+        ready, _, _ = select.select([self._reader], [], [], max(0.0, min([longest_seconds, *planned])))
+        if ready:
+            self._reader.recv(4096)
+
+    def stop(self) -> None:
+        """End all but Redis, then Redis, which the others still write to while they finish."""
+        others = [child for child in self.children if child.name != "redis"]
+        _end(others, GRACE_SECONDS)
+        _end([child for child in self.children if child not in others], REDIS_GRACE_SECONDS)
+
+    def _ask_to_stop(self, number: int, frame: FrameType | None) -> None:
+        # Only a flag: an exception from here could strike between any two statements.
+        self.is_stopping = True
+
+
+def tell(*lines: str) -> None:
+    """Say something on the console. A console that went away stops nothing."""
+    try:
+        print(*lines, sep="\n", flush=True)
+    except OSError:
+        return
+
+
+def answers(address: tuple[str, int]) -> bool:
+    """True when the web server answers /healthz with 200."""
+    request = "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n"
+    try:
+        with socket.create_connection(address, timeout=2.0) as connection:
+            connection.sendall(request.encode())
+            return b" 200 " in connection.recv(64)
+    except OSError:
+        return False
+
+
+def is_make_waiting(parent: int) -> bool:
+    """True when our parent is a `make` that took SIGINT, stopped catching it, and now waits for us to end.
+
+    A terminal sends Ctrl-C to make and to us; a script's signal reaches make alone, and make does not pass SIGINT on.
+    """
+    try:
+        status = Path(f"/proc/{parent}/status").read_text()
+    except OSError:
+        return False
+    fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
+    catches = int(fields.get("SigCgt", "0"), 16)
+    return fields.get("Name") == "make" and not catches >> (signal.SIGINT - 1) & 1
+
+
+def _end(children: Sequence[Child], grace_seconds: float) -> None:
+    for child in children:
+        child.send(signal.SIGTERM)
+    deadline = time.monotonic() + grace_seconds
+    for child in children:
+        if not child.wait(deadline - time.monotonic()):
+            tell(f"{child.name} did not end in {grace_seconds:.0f} s; killing it")
+            child.send(signal.SIGKILL)
+            child.wait(grace_seconds)

@@ -1,0 +1,76 @@
+"""Before the servers start: settings checked, database migrated, static files gathered, a link for the first admin.
+
+Prints one JSON object for the supervisor on stdout; what a person must mend goes to stderr.
+"""
+
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from controlplane.environment import SettingInvalid
+
+
+def main() -> int:
+    """Exit code 0, or 1 with what to mend on stderr."""
+    import django
+    from django.core import checks
+
+    try:
+        django.setup()
+    except SettingInvalid as error:
+        print(error, file=sys.stderr)
+        return 1
+    findings = checks.run_checks(tags=["trainyard"])
+    for finding in findings:
+        print(finding, file=sys.stderr)
+    if any(finding.is_serious() for finding in findings):
+        return 1
+    _migrate()
+    _gather_static_files()
+    print(json.dumps({"setup_path": _setup_path()}))
+    return 0
+
+
+def _migrate() -> None:
+    """Migrate when something is to be done: the plan costs 10 ms, the command a second."""
+    from django.core.management import call_command
+    from django.db import connection
+    from django.db.migrations.executor import MigrationExecutor
+
+    executor = MigrationExecutor(connection)
+    if executor.migration_plan(executor.loader.graph.leaf_nodes()):
+        call_command("migrate", interactive=False, verbosity=0, skip_checks=True)
+
+
+def _gather_static_files() -> None:
+    """Collect into the state directory what whitenoise serves, when a file has changed."""
+    from django.conf import settings
+    from django.core.management import call_command
+
+    stamp = Path(settings.STATIC_ROOT) / ".gathered"
+    state = hashlib.sha256(repr(sorted(_static_files(settings.BASE_DIR))).encode()).hexdigest()
+    if stamp.exists() and stamp.read_text() == state:
+        return
+    call_command("collectstatic", interactive=False, verbosity=0, clear=True, skip_checks=True)
+    stamp.parent.mkdir(parents=True, exist_ok=True)
+    stamp.write_text(state)
+
+
+def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
+    for path in (checkout / "static").rglob("*"):
+        if path.is_file():
+            facts = path.stat()
+            yield str(path.relative_to(checkout)), facts.st_size, facts.st_mtime_ns
+
+
+def _setup_path() -> str:
+    """The path of the one-time link that makes the first admin; empty once there is one."""
+    from controlplane.actions.accounts import create_setup_link
+
+    return create_setup_link() or ""
+
+
+if __name__ == "__main__":
+    sys.exit(main())

