@@ -1,0 +1,124 @@
+"""The only way from a person to an object. Strangers get NotVisible (404), weak roles get Forbidden (403).
+
+Names and allocations of projects are known to everybody who is signed in (they share the GPUs); jobs, their logs,
+members and settings are seen by members only.
+"""
+
+import uuid
+from dataclasses import dataclass
+
+from django.db.models import Q, QuerySet
+
+from controlplane.models import Membership, Node, Project, Role, User
+from jobs.models import Job
+
+
+class NotVisible(LookupError):
+    """There is no such object, or the actor may not know of it."""
+
+
+class Forbidden(PermissionError):
+    """The object is visible, but the actor's role does not allow this."""
+
+
+@dataclass(frozen=True, slots=True)
+class Actor:
+    """Who acts, and through what. `user` None is the system itself."""
+
+    user: User | None
+    token_prefix: str = ""
+    address: str = ""
+    request_id: str = ""
+    is_read_only: bool = False
+
+    @property
+    def name(self) -> str:
+        return self.user.username if self.user else "system"
+
+    @property
+    def is_admin(self) -> bool:
+        return self.user is None or self.user.is_admin
+
+
+SYSTEM = Actor(user=None)
+
+
+def require_admin(actor: Actor) -> None:
+    """Raise Forbidden unless the actor is a site admin."""
+    require_write(actor)
+    if not actor.is_admin:
+        raise Forbidden("Only an admin may do this.")
+
+
+def require_write(actor: Actor) -> None:
+    """Raise Forbidden for a read-only token."""
+    if actor.is_read_only:
+        raise Forbidden("This token is read-only; use one that may write.")
+
+
+def visible_projects(actor: Actor) -> QuerySet[Project]:
+    """Return the projects whose inside the actor may see."""
+    if actor.is_admin:
+        return Project.objects.all()
+    return Project.objects.filter(memberships__user=actor.user)
+
+
+def visible_project_ids(actor: Actor) -> frozenset[int] | None:
+    """Return the ids of visible projects, or None for all of them."""
+    if actor.is_admin:
+        return None
+    return frozenset(Membership.objects.filter(user=actor.user).values_list("project_id", flat=True))
+
+
+def role_in(actor: Actor, project: Project) -> str | None:
+    """Return the actor's role in a project; an admin acts as owner everywhere."""
+    if actor.is_admin:
+        return Role.OWNER
+    return Membership.objects.filter(project=project, user=actor.user).values_list("role", flat=True).first()
+
+
+def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
+    """Return a project by name. Raises NotVisible or Forbidden."""
+    project = Project.objects.select_related("cluster", "department").filter(name=name).first()
+    if project is None:
+        raise NotVisible(f"There is no project named {name!r} that you can see.")
+    _require_role(actor, project, needed)
+    return project
+
+
+def visible_jobs(actor: Actor) -> QuerySet[Job]:
+    """Return the jobs of visible projects."""
+    if actor.is_admin:
+        return Job.objects.all()
+    return Job.objects.filter(Q(project__memberships__user=actor.user))
+
+
+def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
+    """Return a job by id, with its project and user. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    try:
+        key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)
+    except ValueError as error:
+        raise NotVisible("There is no such job.") from error
+    job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()
+    if job is None:
+        raise NotVisible("There is no such job.")
+    _require_role(actor, job.project, needed)
+    return job
+
+
+def node_for(actor: Actor, name: str) -> Node:
+    """Return a node by name; every signed-in person may see nodes. Raises NotVisible."""
+    node = Node.objects.select_related("cluster", "pool").filter(name=name).first()
+    if node is None:
+        raise NotVisible(f"There is no node named {name!r}.")
+    return node
+
+
+def _require_role(actor: Actor, project: Project, needed: str) -> None:
+    held = role_in(actor, project)
+    if held is None:
+        raise NotVisible("There is no such object that you can see.")
+    if needed != Role.VIEWER:
+        require_write(actor)
+    if not Role.is_at_least(held, needed):
+        raise Forbidden(f"This needs the role {needed} in {project.name}; you are {held}.")

@@ -1,0 +1,149 @@
+"""Verbs on users and their tokens, and the one-time link of the first admin."""
+
+import hashlib
+import secrets
+from datetime import datetime, timedelta
+
+from django.contrib.auth.password_validation import validate_password
+from django.core.exceptions import ValidationError
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.access import SYSTEM, Actor, Forbidden, require_admin, require_write
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import Conflict, Invalid, invalid
+from controlplane.models import Event, SetupLink, Token, User
+from jobs.kinds.checks import FieldError
+
+TOKEN_PREFIX = "yard_"
+TOKEN_DAYS = 90
+TOKEN_MOST_DAYS = 365
+
+
+def digest_of(secret: str) -> str:
+    """Return what is stored of a secret of 256 random bits."""
+    return hashlib.sha256(secret.encode()).hexdigest()
+
+
+def create_user(username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = "") -> User:
+    """Create a user; without a password only tokens work. Raises Forbidden, Invalid, Conflict."""
+    require_admin(actor)
+    if not username.strip() or not username.isprintable() or "/" in username:
+        raise invalid("/username", "bad_username", "Use printable characters without a slash.")
+    user = User(username=username, email=email, is_admin=is_admin)
+    if password is not None:
+        _check_password(password, user)
+    user.set_password(password)
+    try:
+        with transaction.atomic():
+            user.save()
+            write_audit(actor, "user.create", "user", username, after={"is_admin": is_admin})
+            Event.objects.append([Event(kind="user.created", actor=actor.name, message=username)])
+    except IntegrityError as error:
+        raise Conflict("name_taken", f"There is a user named {username} already.") from error
+    return user
+
+
+def edit_user(user: User, *, actor: Actor, is_admin: bool | None = None, is_active: bool | None = None) -> User:
+    """Change a user's site role or lock the account. Raises Conflict for the last active admin."""
+    require_admin(actor)
+    before = {"is_admin": user.is_admin, "is_active": user.is_active}
+    user.is_admin = user.is_admin if is_admin is None else is_admin
+    user.is_active = user.is_active if is_active is None else is_active
+    with transaction.atomic():
+        user.save(update_fields=["is_admin", "is_active"])
+        if not User.objects.filter(is_admin=True, is_active=True).exists():
+            raise Conflict("last_admin", "This is the last active admin; make another one first.")
+        after = {"is_admin": user.is_admin, "is_active": user.is_active}
+        write_audit(actor, "user.edit", "user", user.username, before=before, after=after)
+        Event.objects.append([Event(kind="user.edited", actor=actor.name, message=user.username)])
+    return user
+
+
+def set_password(user: User, password: str, *, actor: Actor) -> None:
+    """Set a password; everybody their own, admins anyone's."""
+    require_write(actor)
+    if actor.user is None or actor.user.pk != user.pk:
+        require_admin(actor)
+    _check_password(password, user)
+    user.set_password(password)
+    with transaction.atomic():
+        user.save(update_fields=["password"])
+        write_audit(actor, "user.set_password", "user", user.username)
+        Event.objects.append([Event(kind="user.edited", actor=actor.name, message=user.username)])
+
+
+def issue_token(
+    user: User, name: str, *, actor: Actor, days: int = TOKEN_DAYS, is_read_only: bool = False
+) -> tuple[Token, str]:
+    """Return a new token and its secret, which is shown once and never stored."""
+    require_write(actor)
+    if actor.user is not None and actor.user.pk != user.pk and not actor.is_admin:
+        raise Forbidden("Only an admin may make a token for somebody else.")
+    if not 1 <= days <= TOKEN_MOST_DAYS:
+        raise invalid("/days", "out_of_range", f"A token lives from 1 to {TOKEN_MOST_DAYS} days.")
+    secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
+    with transaction.atomic():
+        token = Token.objects.create(
+            user=user,
+            name=name,
+            prefix=secret[:12],
+            digest=digest_of(secret),
+            is_read_only=is_read_only,
+            expires_at=timezone.now() + timedelta(days=days),
+        )
+        write_audit(actor, "token.issue", "user", user.username, after={"token": token.prefix, "days": days})
+        Event.objects.append([Event(kind="token.issued", actor=actor.name, message=user.username)])
+    return token, secret
+
+
+def revoke_token(token: Token, *, actor: Actor) -> None:
+    """End a token at once; live connections that used it are closed by the hub when it reads the event."""
+    require_write(actor)
+    if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
+        raise Forbidden("Only an admin may revoke somebody else's token.")
+    with transaction.atomic():
+        Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
+        write_audit(actor, "token.revoke", "user", token.user.username, before={"token": token.prefix})
+        Event.objects.append([Event(kind="token.revoked", actor=actor.name, data={"token": token.pk})])
+
+
+def token_owner(secret: str, now: datetime) -> Token | None:
+    """Return the live token of a secret, its user loaded; None when it is unknown, revoked, expired or locked."""
+    return (
+        Token.objects.select_related("user")
+        .filter(digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True)
+        .first()
+    )
+
+
+def create_setup_link() -> str | None:
+    """Return a fresh secret for /setup/<secret>, or None when an admin exists. Earlier unused links stop working."""
+    if User.objects.filter(is_admin=True).exists():
+        return None
+    secret = secrets.token_urlsafe(32)
+    with transaction.atomic():
+        SetupLink.objects.filter(used_at=None).delete()
+        SetupLink.objects.create(digest=digest_of(secret))
+    return secret
+
+
+def is_setup_link_open(secret: str) -> bool:
+    """True while the link can still be used."""
+    return SetupLink.objects.filter(digest=digest_of(secret), used_at=None).exists()
+
+
+def use_setup_link(secret: str, username: str, password: str) -> User:
+    """Create the first admin. Raises Conflict when the link was used or is unknown, Invalid for a weak password."""
+    with transaction.atomic():
+        claimed = SetupLink.objects.filter(digest=digest_of(secret), used_at=None).update(used_at=timezone.now())
+        if claimed != 1:
+            raise Conflict("link_used", "This set-up link was used already or is not the newest; start again for another.")
+        return create_user(username, password, actor=SYSTEM, is_admin=True)
+
+
+def _check_password(password: str, user: User) -> None:
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise Invalid(*(FieldError("/password", "weak_password", text) for text in error.messages)) from error

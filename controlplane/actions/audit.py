@@ -1,0 +1,29 @@
+"""One audit row for every verb that changes something, written in the verb's own transaction."""
+
+from typing import Any
+
+from controlplane.access import Actor
+from controlplane.models import AuditEntry
+
+
+def write_audit(
+    actor: Actor,
+    verb: str,
+    object_type: str,
+    object_name: str,
+    *,
+    before: dict[str, Any] | None = None,
+    after: dict[str, Any] | None = None,
+) -> None:
+    """Record who did `verb` to an object, with the values that changed. Secrets never go in."""
+    AuditEntry.objects.create(
+        actor=actor.name,
+        token_prefix=actor.token_prefix,
+        address=actor.address,
+        request_id=actor.request_id,
+        verb=verb,
+        object_type=object_type,
+        object_name=object_name,
+        before=before or {},
+        after=after or {},
+    )

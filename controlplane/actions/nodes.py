@@ -1,0 +1,80 @@
+"""Verbs on nodes and node pools: cordon, uncordon, drain, assign to a pool."""
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, require_admin
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import Conflict
+from controlplane.loop.wake import wake
+from controlplane.models import Cluster, Event, Node, NodePool
+from jobs.actions import begin_stop
+from jobs.lifecycle import QUEUED
+from jobs.models import Job
+
+
+def cordon_node(node: Node, *, actor: Actor) -> Node:
+    """Give the node no new pods; those on it stay."""
+    return _set_cordon(node, True, "node.cordoned", actor)
+
+
+def uncordon_node(node: Node, *, actor: Actor) -> Node:
+    """Let the node take pods again."""
+    return _set_cordon(node, False, "node.uncordoned", actor)
+
+
+def jobs_on(node: Node) -> list[Job]:
+    """Return the jobs with pods on a node: what a drain moves (preemptible) or waits for (the rest)."""
+    return list(Job.objects.filter(pods__node=node, pods__released_at=None).distinct().select_related("project", "user"))
+
+
+def drain_node(node: Node, *, actor: Actor) -> list[Job]:
+    """Cordon a node and send its preemptible jobs back to the queue. Returns the jobs that move; others stay until
+    they end, since interactive work is never taken away."""
+    require_admin(actor)
+    with transaction.atomic():
+        cordon_node(node, actor=actor)
+        moving = [job for job in jobs_on(node) if job.is_preemptible]
+        for job in moving:
+            begin_stop(job, next_state=QUEUED, reason="node_drained", message=f"{node.name} is being drained.", actor=actor)
+        write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
+        Event.objects.append([Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name)])
+        wake()
+    return moving
+
+
+def create_pool(cluster: Cluster, name: str, *, actor: Actor) -> NodePool:
+    """Create a node pool. Raises Conflict when the name is taken."""
+    require_admin(actor)
+    try:
+        with transaction.atomic():
+            pool = NodePool.objects.create(cluster=cluster, name=name)
+            write_audit(actor, "node_pool.create", "node_pool", name)
+            Event.objects.append([Event(kind="node_pool.created", actor=actor.name, message=name)])
+    except IntegrityError as error:
+        raise Conflict("name_taken", f"There is a node pool named {name} already.") from error
+    return pool
+
+
+def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
+    """Move a node to a pool, or out of any."""
+    require_admin(actor)
+    with transaction.atomic():
+        before = {"pool": node.pool.name if node.pool else None}
+        node.pool = pool
+        node.save(update_fields=["pool"])
+        after = {"pool": pool.name if pool else None}
+        write_audit(actor, "node.set_pool", "node", node.name, before=before, after=after)
+        Event.objects.append([Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after)])
+        wake()
+    return node
+
+
+def _set_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Node:
+    require_admin(actor)
+    with transaction.atomic():
+        if Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned) == 1:
+            write_audit(actor, kind, "node", node.name, after={"is_cordoned": is_cordoned})
+            Event.objects.append([Event(kind=kind, node_id=node.pk, actor=actor.name, message=node.name)])
+            wake()
+    node.is_cordoned = is_cordoned
+    return node

@@ -1,0 +1,123 @@
+"""Verbs on projects: create, edit, delete, members. One transaction, one audit row, one event, one wake-up each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, require_admin
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import Conflict, invalid
+from controlplane.loop.wake import wake
+from controlplane.models import Device, Event, Membership, Project, Role, User
+from jobs.lifecycle import FINAL_STATES
+from jobs.models import Job
+
+PALETTE_SIZE = 12
+OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive_idle_seconds"})
+
+
+def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
+    """Create a project from checked model fields. Raises Forbidden, Conflict when the name is taken."""
+    require_admin(actor)
+    try:
+        with transaction.atomic():
+            project = Project.objects.create(palette_index=Project.objects.count() % PALETTE_SIZE, **fields)
+            write_audit(actor, "project.create", "project", project.name, after=_shown(project))
+            _happened("project.created", project, actor)
+    except IntegrityError as error:
+        raise Conflict("name_taken", f"There is a project named {fields['name']} already.") from error
+    return project
+
+
+def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
+    """Change fields of a project. Owners may change description and interactive limits, admins everything."""
+    if not set(changes) <= OWNER_FIELDS:
+        require_admin(actor)
+    before = _shown(project)
+    with transaction.atomic():
+        for name, value in changes.items():
+            setattr(project, name, value)
+        project.save(update_fields=list(changes))
+        write_audit(actor, "project.edit", "project", project.name, before=before, after=_shown(project))
+        _happened("project.edited", project, actor)
+    return project
+
+
+def delete_project(project: Project, *, actor: Actor) -> None:
+    """Delete a project with its finished jobs. Raises Conflict while jobs are unfinished."""
+    require_admin(actor)
+    with transaction.atomic():
+        unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES).count()
+        if unfinished:
+            raise Conflict("project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first.")
+        write_audit(actor, "project.delete", "project", project.name, before=_shown(project))
+        project_id, name = project.pk, project.name
+        project.delete()
+        Event.objects.append([Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)])
+        wake()
+
+
+def taken_along(project: Project) -> dict[str, int]:
+    """Return what deleting the project would remove: counts by noun."""
+    jobs = Job.objects.filter(project=project)
+    return {
+        "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),
+        "finished_jobs": jobs.filter(state__in=FINAL_STATES).count(),
+        "members": project.memberships.count(),
+    }
+
+
+def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Membership:
+    """Give a user a role in a project, or change it. Raises Invalid for an unknown role, Conflict for the last owner."""
+    if role not in Role.ORDER:
+        raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
+    with transaction.atomic():
+        _keep_an_owner(project, user, role)
+        membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
+        after = {"user": user.username, "role": role}
+        write_audit(actor, "project.set_member", "project", project.name, after=after)
+        _happened("project.member_set", project, actor, after)
+    return membership
+
+
+def remove_member(project: Project, user: User, *, actor: Actor) -> None:
+    """Take a user out of a project. Raises Conflict for the last owner."""
+    with transaction.atomic():
+        _keep_an_owner(project, user, None)
+        Membership.objects.filter(project=project, user=user).delete()
+        before = {"user": user.username}
+        write_audit(actor, "project.remove_member", "project", project.name, before=before)
+        _happened("project.member_removed", project, actor, before)
+
+
+def oversold_warning(project: Project) -> str | None:
+    """Return the warning that quotas of a cluster exceed its GPUs, or None."""
+    gpus = Device.objects.filter(node__cluster=project.cluster).count()
+    if project.gpu_quota_milli <= gpus * 1000:
+        return None
+    return f"The quota of {project.gpu_quota_milli / 1000:g} GPUs is above the cluster's {gpus}; it cannot be met in full."
+
+
+def _keep_an_owner(project: Project, user: User, role: str | None) -> None:
+    owners = Membership.objects.filter(project=project, role=Role.OWNER)
+    if role != Role.OWNER and owners.filter(user=user).exists() and owners.count() == 1:
+        raise Conflict("last_owner", f"{user.username} is the last owner of {project.name}; name another one first.")
+
+
+def _happened(kind: str, project: Project, actor: Actor, data: dict[str, Any] | None = None) -> None:
+    Event.objects.append([Event(kind=kind, project_id=project.pk, actor=actor.name, data=data or {})])
+    wake()
+
+
+def _shown(project: Project) -> dict[str, Any]:
+    return {
+        "gpu_quota_milli": project.gpu_quota_milli,
+        "over_quota_weight_milli": project.over_quota_weight_milli,
+        "gpu_limit_milli": project.gpu_limit_milli,
+        "priority": project.priority,
+        "description": project.description,
+        "node_pools": project.node_pools,
+        "interactive_max_seconds": project.interactive_max_seconds,
+        "interactive_idle_seconds": project.interactive_idle_seconds,
+    }

@@ -1,0 +1,5 @@
+"""Every REST route."""
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

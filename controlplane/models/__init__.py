@@ -1,0 +1,33 @@
+"""STATE: what exists. One file a noun; everything is importable from here."""
+
+from controlplane.models.accounts import AuditEntry, Membership, Role, SetupLink, Token, User
+from controlplane.models.clusters import Cluster, Device, Node, NodePool
+from controlplane.models.commands import Command
+from controlplane.models.cycles import Cycle
+from controlplane.models.events import Counter, Event
+from controlplane.models.leases import Lease
+from controlplane.models.projects import Department, Project
+from controlplane.models.requests import RememberedRequest
+from controlplane.models.telemetry import Sample
+
+__all__ = [
+    "AuditEntry",
+    "Cluster",
+    "Command",
+    "Counter",
+    "Cycle",
+    "Department",
+    "Device",
+    "Event",
+    "Lease",
+    "Membership",
+    "Node",
+    "NodePool",
+    "Project",
+    "RememberedRequest",
+    "Role",
+    "Sample",
+    "SetupLink",
+    "Token",
+    "User",
+]

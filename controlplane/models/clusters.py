@@ -1,0 +1,77 @@
+"""What jobs run on: clusters, their node pools, nodes and devices."""
+
+from django.db import models
+from django.utils import timezone
+
+
+class Cluster(models.Model):
+    """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it."""
+
+    name = models.CharField(max_length=50, unique=True)
+    engine = models.CharField(max_length=16)
+    scheduler = models.CharField(max_length=16, default="planner")
+    settings = models.JSONField(default=dict)
+    is_reachable = models.BooleanField(default=True)
+    unreachable_message = models.CharField(max_length=500, blank=True, default="")
+    created_at = models.DateTimeField(default=timezone.now)
+    detached_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.CheckConstraint(
+                condition=models.Q(engine__in=["local", "kubernetes", "memory"]), name="cluster_engine_known"
+            ),
+            models.CheckConstraint(condition=models.Q(scheduler__in=["planner", "kai"]), name="cluster_scheduler_known"),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class NodePool(models.Model):
+    """A named group of nodes that projects and jobs can ask for."""
+
+    cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="pools")
+    name = models.CharField(max_length=50)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["cluster", "name"], name="node_pool_name")]
+
+
+class Node(models.Model):
+    """A machine that runs pods. Cordoned nodes keep their pods and get no new ones."""
+
+    cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="nodes")
+    pool = models.ForeignKey(NodePool, models.SET_NULL, null=True, related_name="nodes")
+    name = models.CharField(max_length=253, unique=True)
+    milli_cpus = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveIntegerField(default=0)
+    labels = models.JSONField(default=dict)
+    is_ready = models.BooleanField(default=True)
+    is_cordoned = models.BooleanField(default=False)
+    seen_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class Device(models.Model):
+    """One GPU. `allocated_milli` is kept by database triggers on Allocation; its check refuses a double booking."""
+
+    node = models.ForeignKey(Node, models.CASCADE, related_name="devices")
+    index = models.PositiveSmallIntegerField()
+    uuid = models.CharField(max_length=64, blank=True, default="")
+    model = models.CharField(max_length=100, blank=True, default="")
+    memory_mib = models.PositiveIntegerField(default=0)
+    allocated_milli = models.IntegerField(default=0)
+    utilization = models.FloatField(null=True)  # 0..1, last measured
+    memory_used_mib = models.PositiveIntegerField(null=True)
+    busy_at = models.DateTimeField(null=True)  # last time utilisation was above zero
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["node", "index"], name="device_index"),
+            models.CheckConstraint(
+                condition=models.Q(allocated_milli__gte=0, allocated_milli__lte=1000), name="device_never_double_booked"
+            ),
+        ]

@@ -1,0 +1,18 @@
+"""One pass of the loop that decided something: what it saw, what it did and how long it took."""
+
+from django.db import models
+from django.utils import timezone
+
+
+class Cycle(models.Model):
+    """A pass that started or stopped something. Passes without a decision leave no row."""
+
+    cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cycles")
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    observed_seq = models.BigIntegerField()
+    started = models.PositiveIntegerField(default=0)
+    preempted = models.PositiveIntegerField(default=0)
+    held = models.PositiveIntegerField(default=0)
+    observe_ms = models.FloatField(default=0)
+    decide_ms = models.FloatField(default=0)
+    record_ms = models.FloatField(default=0)

@@ -1,0 +1,66 @@
+"""The numbered, append-only log of everything that happened. Every face reads it after a number."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db import models
+from django.db.models import F
+from django.utils import timezone
+
+SYSTEM = "system"
+
+
+class Counter(models.Model):
+    """A named number that only grows. Updating it last in a transaction makes its order the commit order."""
+
+    name = models.CharField(max_length=32, primary_key=True)
+    value = models.BigIntegerField(default=0)
+
+
+class EventManager(models.Manager["Event"]):
+    """Numbers events so that a reader of `seq > n` never misses one that commits later."""
+
+    def append(self, events: Sequence["Event"]) -> int:
+        """Write events with the next numbers and return the last one. Call it last in a transaction:
+        the counter's row stays locked until the commit, which is what keeps numbers and commits in one order.
+        """
+        if not events:
+            return self.last_seq()
+        Counter.objects.filter(name="event").update(value=F("value") + len(events))
+        last = self.last_seq()
+        for offset, event in enumerate(reversed(events)):
+            event.seq = last - offset
+        self.bulk_create(events)
+        return last
+
+    def last_seq(self) -> int:
+        """Return the number of the newest event, 0 when there is none."""
+        return Counter.objects.values_list("value", flat=True).get(name="event")
+
+    def after(self, seq: int, limit: int) -> Iterable["Event"]:
+        """Return up to `limit` events numbered above `seq`, oldest first."""
+        return self.filter(seq__gt=seq).order_by("seq")[:limit]
+
+
+class Event(models.Model):
+    """Something that happened, in the past tense: `job.submitted`, `node.cordoned`, `telemetry.sampled`."""
+
+    seq = models.BigIntegerField(primary_key=True)
+    at = models.DateTimeField(default=timezone.now, db_index=True)
+    kind = models.CharField(max_length=40)
+    # plain ids, not foreign keys: an event outlives its subject
+    project_id = models.BigIntegerField(null=True)
+    job_id = models.UUIDField(null=True)
+    node_id = models.BigIntegerField(null=True)
+    actor = models.CharField(max_length=150, default=SYSTEM)
+    reason = models.CharField(max_length=40, blank=True, default="")
+    message = models.CharField(max_length=500, blank=True, default="")
+    data = models.JSONField(default=dict)
+
+    objects = EventManager()
+
+    class Meta:
+        indexes = [
+            models.Index(fields=["job_id", "seq"], name="event_job"),
+            models.Index(fields=["project_id", "seq"], name="event_project"),
+        ]

@@ -1,0 +1,46 @@
+"""Who shares the GPUs: projects with a guaranteed quota, under optional departments."""
+
+from django.db import models
+from django.utils import timezone
+
+
+class Share(models.Model):
+    """What a project or department is entitled to. Quantities in milli-GPUs (1 GPU = 1,000)."""
+
+    gpu_quota_milli = models.PositiveIntegerField(default=0)
+    over_quota_weight_milli = models.PositiveIntegerField(null=True)  # null: same as the quota; 0: earns no surplus
+    gpu_limit_milli = models.PositiveIntegerField(null=True)
+    priority = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        abstract = True
+
+    @property
+    def weight_milli(self) -> int:
+        """The over-quota weight with its default filled in."""
+        return self.gpu_quota_milli if self.over_quota_weight_milli is None else self.over_quota_weight_milli
+
+
+class Department(Share):
+    """A group of projects with a share of its own."""
+
+    name = models.CharField(max_length=50, unique=True)
+    created_at = models.DateTimeField(default=timezone.now)
+
+
+class Project(Share):
+    """A team with a quota on one cluster. `palette_index` gives it the same colour everywhere."""
+
+    name = models.CharField(max_length=50, unique=True)
+    description = models.CharField(max_length=500, blank=True, default="")
+    cluster = models.ForeignKey("controlplane.Cluster", models.PROTECT, related_name="projects")
+    department = models.ForeignKey(Department, models.PROTECT, null=True, related_name="projects")
+    node_pools = models.JSONField(default=dict)  # {"train": ["dgx"], "interactive": []}; empty list: any pool
+    interactive_max_seconds = models.PositiveIntegerField(null=True)
+    interactive_idle_seconds = models.PositiveIntegerField(null=True)
+    palette_index = models.PositiveSmallIntegerField(default=0)
+    fair_share_milli = models.PositiveIntegerField(default=0)  # as the last cycle computed it
+    created_at = models.DateTimeField(default=timezone.now)
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,24 @@
+"""Numbers over time: utilisation, allocation, queue lengths."""
+
+from django.db import models
+
+
+class Sample(models.Model):
+    """A metric of one subject over one span. `step_seconds` 0 marks a change point: the value holds from `at` on,
+    until the subject's next change point (used for allocation, exact over any range)."""
+
+    metric = models.CharField(max_length=32)
+    by = models.CharField(max_length=16)  # cluster, project, node, device or job
+    subject = models.CharField(max_length=80)
+    step_seconds = models.PositiveIntegerField()
+    at = models.DateTimeField()
+    minimum = models.FloatField()
+    maximum = models.FloatField()
+    total = models.FloatField()
+    count = models.PositiveIntegerField(default=1)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["metric", "by", "subject", "step_seconds", "at"], name="sample_once")
+        ]
+        indexes = [models.Index(fields=["step_seconds", "at"], name="sample_age")]

@@ -1,0 +1,15 @@
+"""Two trees: the REST API and the pages, and the two probes that need no sign-in."""
+
+from django.urls import include, path
+
+from controlplane import health
+
+urlpatterns = [
+    path("healthz", health.healthz, name="healthz"),
+    path("readyz", health.readyz, name="readyz"),
+    path("api/v1/", include("controlplane.api.urls")),
+    path("", include("dashboards.urls")),
+]
+handler403 = "dashboards.pages.errors.forbidden"
+handler404 = "dashboards.pages.errors.not_found"
+handler500 = "dashboards.pages.errors.server_error"

@@ -1,0 +1,9 @@
+"""The synchronous half of the web server: everything but websockets, event streams and the service proxy."""
+
+import os
+
+from django.core.wsgi import get_wsgi_application
+
+os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+
+application = get_wsgi_application()

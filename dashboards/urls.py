@@ -1,0 +1,5 @@
+"""Every page."""
+
+from django.urls import URLPattern
+
+urlpatterns: list[URLPattern] = []

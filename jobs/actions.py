@@ -1,0 +1,225 @@
+"""Verbs on jobs. One function, one transaction, one event, one wake-up each; guards are conditional UPDATEs."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+from django.db.models import Count, F, Max
+from django.utils import timezone
+
+from controlplane.access import Actor
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import Conflict, Invalid, invalid
+from controlplane.loop.wake import wake
+from controlplane.models import Counter, Device, Event, Node, Project
+from jobs import lifecycle
+from jobs.kinds.registry import KINDS
+from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
+from jobs.models import Job
+
+QUEUE_MOST = 10_000  # unfinished jobs of one project
+
+
+def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec of a submission with defaults. Raises Invalid with every refused field."""
+    try:
+        spec = parse_spec(body)
+    except SpecInvalid as error:
+        raise Invalid(*error.errors) from error
+    _check_largest_node(project, spec)
+    _check_room_in_queue(project, spec)
+    return spec
+
+
+def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
+    """Queue a job. Raises Invalid for what is refused and Conflict when the name is in use; then nothing is left."""
+    spec = check_submission(project, body)
+    try:
+        with transaction.atomic():
+            job = _new_job(project, spec, actor)
+            _happened("job.submitted", job, actor)
+    except IntegrityError as error:
+        raise Conflict("name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name.") from error
+    return job
+
+
+def clone_body(job: Job, name: str) -> dict[str, Any]:
+    """Return the submission that repeats a job under another name."""
+    body = to_edge(job.spec)
+    return {key: value for key, value in body.items() if value not in (None, [], {})} | {"name": name}
+
+
+def stop_job(job: Job, *, actor: Actor) -> Job:
+    """Stop a job for good. A final job is left as it is."""
+    if job.is_final:
+        return job
+    return begin_stop(job, next_state=lifecycle.STOPPED, reason="stopped_by_user", message=f"Stopped by {actor.name}.", actor=actor)
+
+
+def suspend_job(job: Job, *, actor: Actor) -> Job:
+    """Give the job's GPUs back and hold it until it is resumed. Raises Conflict for a final job."""
+    _refuse_final(job, "suspended")
+    message = f"Suspended by {actor.name}; resume it to queue it again."
+    return begin_stop(job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor)
+
+
+def resume_job(job: Job, *, actor: Actor) -> Job:
+    """Queue a suspended job again, at its first rank. Raises Conflict when it is not suspended."""
+    with transaction.atomic():
+        if not _move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, "just_submitted", "", queued_at=timezone.now()):
+            raise Conflict("not_suspended", f"The job is {job.state}; only a suspended job can be resumed.")
+        _happened("job.resumed", job, actor)
+    return job
+
+
+def delete_job(job: Job, *, actor: Actor) -> None:
+    """Remove a job and its history; one that still runs is stopped first and removed once its pods are gone."""
+    with transaction.atomic():
+        if not job.is_final:
+            Job.objects.filter(pk=job.pk).update(is_deleted=True)
+            stop_job(job, actor=actor)
+            return
+        job_id, project_id, name = job.pk, job.project_id, job.name
+        job.delete()
+        write_audit(actor, "job.delete", "job", str(job_id))
+        gone = Event(kind="job.deleted", job_id=job_id, project_id=project_id, actor=actor.name, message=name)
+        Event.objects.append([gone])
+
+
+def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
+    """Change priority or labels (checked values)."""
+    before = {name: getattr(job, name) for name in changes}
+    with transaction.atomic():
+        for name, value in changes.items():
+            setattr(job, name, value)
+        job.spec = {**job.spec, **changes}
+        job.save(update_fields=[*changes, "spec"])
+        write_audit(actor, "job.edit", "job", str(job.pk), before=before, after=dict(changes))
+        _happened("job.edited", job, actor, audit=False)
+    return job
+
+
+def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
+    """Record that somebody opened a shell in a pod; the gateway calls it before the first byte."""
+    with transaction.atomic():
+        write_audit(actor, "job.shell", "job", str(job.pk), after={"rank": rank})
+        _append("job.shell_opened", job, actor, {"rank": rank})
+
+
+def begin_stop(job: Job, *, next_state: str, reason: str, message: str, actor: Actor, details: dict[str, Any] | None = None) -> Job:
+    """Send a job towards `next_state`: at once when it holds no pods, else through `stopping`; the loop stops the
+    pods and moves it on when they are proven gone. A second stop may only make the end more final."""
+    with transaction.atomic():
+        fields = {"reason": reason, "message": message, "details": details or {}}
+        waiting = tuple(state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES)
+        holding = lifecycle.states_before(lifecycle.STOPPING)
+        if _move(job, waiting, next_state, **fields, **_ending(next_state)):
+            if _forget_if_deleted(job, actor):
+                return job
+        elif _move(job, holding, lifecycle.STOPPING, next_state=next_state, **fields):
+            pass
+        elif lifecycle.is_final(next_state):
+            _retarget(job, next_state, fields)
+        _happened(f"job.{next_state if job.state == next_state else 'stopping'}", job, actor)
+    return job
+
+
+def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> None:
+    changed = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING).exclude(next_state__in=lifecycle.FINAL_STATES)
+    changed.update(next_state=next_state, **fields)
+    job.refresh_from_db()
+
+
+def _ending(next_state: str) -> dict[str, Any]:
+    return {"finished_at": timezone.now(), "queue_position": None} if lifecycle.is_final(next_state) else {}
+
+
+def _forget_if_deleted(job: Job, actor: Actor) -> bool:
+    if not (job.is_deleted and job.is_final):
+        return False
+    delete_job(job, actor=actor)
+    return True
+
+
+def _move(job: Job, sources: tuple[str, ...], target: str, reason: str, message: str, **fields: Any) -> bool:
+    """Move a job under a guard on its state and reload it. False when it was in none of `sources`."""
+    moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, reason=reason, message=message, **fields)
+    job.refresh_from_db()
+    return moved == 1
+
+
+def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
+    if actor.user is None:
+        raise invalid("/user", "user_required", "A job belongs to a user.")
+    # the rank is a number of its own, taken under the counter's lock, so that two submissions never share one
+    Counter.objects.filter(name="submission").update(value=F("value") + 1)
+    rank = Counter.objects.values_list("value", flat=True).get(name="submission")
+    return Job.objects.create(
+        project=project,
+        user=actor.user,
+        name=spec["name"],
+        kind=spec["kind"],
+        spec=spec,
+        labels=spec["labels"],
+        priority=spec["priority"],
+        is_preemptible=spec["preemptible"],
+        milli_gpus=spec["gpus"],
+        gpu_memory_mib=spec["gpu_memory_mib"],
+        pods_wanted=len(KINDS[spec["kind"]].pods(spec)),
+        submit_rank=rank,
+    )
+
+
+def _check_largest_node(project: Project, spec: dict[str, Any]) -> None:
+    """Refuse what no node of the cluster could ever hold, and name the largest that fits."""
+    nodes = Node.objects.filter(cluster=project.cluster)
+    if not nodes.exists():
+        return  # nodes are still being discovered; the scheduler judges
+    most_gpus = nodes.annotate(gpus=Count("devices")).aggregate(most=Max("gpus"))["most"]
+    largest = Device.objects.filter(node__cluster=project.cluster).aggregate(most=Max("memory_mib"))["most"] or 0
+    room = nodes.aggregate(cpus=Max("milli_cpus"), memory=Max("memory_mib"))
+    checks = (
+        ("gpus", spec["gpus"], most_gpus * 1000, f"The largest node has {most_gpus} GPUs; ask for at most {most_gpus} a pod."),
+        ("gpu_memory_mib", spec["gpu_memory_mib"] or 0, largest, f"The largest GPU has {largest} MiB; ask for at most that."),
+        ("cpus", spec["cpus"], room["cpus"], f"The largest node has {room['cpus'] / 1000:g} CPUs; ask for at most that."),
+        ("memory_mib", spec["memory_mib"], room["memory"], f"The largest node has {room['memory']} MiB; ask for at most that."),
+    )
+    for name, asked, most, detail in checks:
+        if asked > most:
+            raise invalid(f"/{name}", "spec_impossible", detail)
+
+
+def _check_room_in_queue(project: Project, spec: dict[str, Any]) -> None:
+    unfinished = Job.objects.filter(project=project).exclude(state__in=lifecycle.FINAL_STATES)
+    if unfinished.count() >= QUEUE_MOST:
+        raise Conflict("queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended.")
+    if unfinished.filter(name=spec["name"]).exists():
+        raise Conflict("name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name.")
+
+
+def _refuse_final(job: Job, verb: str) -> None:
+    if job.is_final:
+        raise Conflict("job_finished", f"The job is {job.state} and cannot be {verb}.")
+
+
+def _happened(kind: str, job: Job, actor: Actor, *, audit: bool = True) -> None:
+    if audit:
+        write_audit(actor, kind, "job", str(job.pk), after={"state": job.state})
+    _append(kind, job, actor, {"state": job.state})
+    wake()
+
+
+def _append(kind: str, job: Job, actor: Actor, data: dict[str, Any]) -> None:
+    Event.objects.append(
+        [
+            Event(
+                kind=kind,
+                job_id=job.pk,
+                project_id=job.project_id,
+                actor=actor.name,
+                reason=job.reason,
+                message=job.message or job.name,
+                data=data,
+            )
+        ]
+    )

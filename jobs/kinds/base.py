@@ -1,0 +1,75 @@
+"""What a kind of job answers. Pure; nothing outside this package switches on a kind's name."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from jobs.kinds.checks import FieldError
+
+
+@dataclass(frozen=True, slots=True)
+class PodShape:
+    """One pod that a job wants: its rank and what it is for."""
+
+    rank: int
+    role: str
+
+
+@dataclass(frozen=True, slots=True)
+class PodEnd:
+    """How one pod stands: its rank, state (jobs.models.Pod.state) and exit code."""
+
+    rank: int
+    state: str
+    exit_code: int | None
+
+
+class Kind(Protocol):
+    """The questions that the platform asks every kind."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def label(self) -> str: ...
+    @property
+    def is_preemptible(self) -> bool:
+        """Default of `preemptible`."""
+        ...
+
+    @property
+    def priority(self) -> int:
+        """Default of `priority`."""
+        ...
+
+    @property
+    def has_interactive_limits(self) -> bool:
+        """True when the project's interactive time and idle limits apply."""
+        ...
+
+    def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
+        """Return what this kind refuses in a spec whose single fields are fine."""
+        ...
+
+    def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
+        """Return the pods of one attempt; together they are the gang."""
+        ...
+
+    def outcome(self, ends: Sequence[PodEnd]) -> str | None:
+        """Return `succeeded` or `failed` once the attempt is decided, else None."""
+        ...
+
+
+def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:
+    """Refuse the fields that only an elastic job has."""
+    return [
+        FieldError(f"/{name}", "only_elastic", "Only an elastic job has this; leave it out.")
+        for name in ("min_workers", "max_workers")
+        if spec[name] is not None
+    ]
+
+
+def all_must_succeed(ends: Sequence[PodEnd]) -> str | None:
+    """One failure decides; success needs every pod."""
+    if any(end.state == "failed" for end in ends):
+        return "failed"
+    return "succeeded" if ends and all(end.state == "succeeded" for end in ends) else None

@@ -1,0 +1,199 @@
+"""Readers of single fields of a submitted job. Pure: a JSON value in, the inside value or a named refusal out."""
+
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any
+
+DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
+ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
+LABEL_CHARS = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
+ENV_VALUE_BYTES = 32 * 1024
+MILLI = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class FieldError:
+    """One refused field: JSON pointer, stable code, and what to do."""
+
+    pointer: str
+    code: str
+    detail: str
+
+
+class Refused(ValueError):
+    """A value that a reader refuses. `suffix` points inside the field, e.g. `/3/port`."""
+
+    def __init__(self, code: str, detail: str, suffix: str = "") -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.suffix = code, detail, suffix
+
+
+Reader = Callable[[Any], Any]
+
+
+def dns_label(longest: int) -> Reader:
+    """Lower-case letters, digits and hyphens, as host names are."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > longest or not DNS_LABEL.fullmatch(value):
+            raise Refused(
+                "not_a_dns_label",
+                f"Use 1 to {longest} lower-case letters, digits and hyphens; begin and end with a letter or digit.",
+            )
+        return value
+
+    return read
+
+
+def text(longest: int) -> Reader:
+    """Any text without NUL."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str):
+            raise Refused("not_a_string", "This must be a string.")
+        if "\0" in value:
+            raise Refused("contains_nul", "NUL characters cannot be passed to a process; remove them.")
+        if len(value.encode("utf-8", "surrogatepass")) > longest:
+            raise Refused("too_long", f"At most {longest} bytes.")
+        if not value.isascii():
+            _refuse_surrogates(value)
+        return value
+
+    return read
+
+
+def _refuse_surrogates(value: str) -> None:
+    try:
+        value.encode()
+    except UnicodeEncodeError as error:
+        raise Refused("not_unicode", "The text holds half a surrogate pair; send valid Unicode.") from error
+
+
+def whole(low: int, high: int) -> Reader:
+    """A whole number; booleans and 1.0 are not."""
+
+    def read(value: Any) -> int:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise Refused("not_a_whole_number", f"This must be a whole number from {low} to {high}.")
+        if not low <= value <= high:
+            raise Refused("out_of_range", f"This must be from {low} to {high}.")
+        return value
+
+    return read
+
+
+def switch(value: Any) -> bool:
+    """true or false."""
+    if not isinstance(value, bool):
+        raise Refused("not_a_boolean", "This must be true or false.")
+    return value
+
+
+def number(value: Any) -> float:
+    """A finite number."""
+    if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
+        raise Refused("not_a_number", "This must be a finite number.")
+    return float(value)
+
+
+def milli_gpus(value: Any) -> int:
+    """GPUs per pod at the edge -> milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
+    count = number(value)
+    if count < 0:
+        raise Refused("out_of_range", "GPUs cannot be negative; use 0 for none.")
+    if count > 100_000:
+        raise Refused("out_of_range", "No cluster has that many GPUs; ask for fewer.")
+    milli = round(count * MILLI)
+    if abs(milli - count * MILLI) > 1e-6:
+        raise Refused("gpu_share_too_fine", "Shares of a GPU go in steps of 0.001; round it.")
+    if milli > MILLI and milli % MILLI:
+        raise Refused("gpu_share_above_one", "Above 1, ask for whole GPUs.")
+    return milli
+
+
+def milli_cpus(value: Any) -> int:
+    """CPUs at the edge -> milli-CPUs, above 0."""
+    count = number(value)
+    if not 0.001 <= count <= 10_000:
+        raise Refused("out_of_range", "CPUs must be above 0 and at most 10,000.")
+    return round(count * MILLI)
+
+
+def optional(reader: Reader) -> Reader:
+    """The value, or null."""
+    return lambda value: None if value is None else reader(value)
+
+
+def listed(reader: Reader, most: int) -> Reader:
+    """A list of at most `most` values."""
+
+    def read(value: Any) -> tuple[Any, ...]:
+        if not isinstance(value, list):
+            raise Refused("not_a_list", "This must be a list.")
+        if len(value) > most:
+            raise Refused("too_many", f"At most {most} entries.")
+        return tuple(_inside(reader, entry, f"/{index}") for index, entry in enumerate(value))
+
+    return read
+
+
+def _inside(reader: Reader, value: Any, suffix: str) -> Any:
+    try:
+        return reader(value)
+    except Refused as refused:
+        raise Refused(refused.code, refused.detail, suffix + refused.suffix) from refused
+
+
+def mapped(name: re.Pattern[str], longest_name: int, reader: Reader, most: int) -> Reader:
+    """An object of at most `most` names that match a pattern."""
+
+    def read(value: Any) -> dict[str, Any]:
+        if not isinstance(value, dict):
+            raise Refused("not_an_object", "This must be an object.")
+        if len(value) > most:
+            raise Refused("too_many", f"At most {most} names.")
+        for key in value:
+            if len(key) > longest_name or not name.fullmatch(key):
+                raise Refused("bad_name", f"The name {key[:40]!r} must match {name.pattern}.", "/" + pointer_part(key))
+        return {key: _inside(reader, entry, "/" + pointer_part(key)) for key, entry in value.items()}
+
+    return read
+
+
+def pointer_part(key: str) -> str:
+    """Escape a key for a JSON pointer (RFC 6901); what cannot be printed is replaced."""
+    printable = "".join(char if char.isprintable() else "\ufffd" for char in key[:80])
+    return printable.replace("~", "~0").replace("/", "~1")
+
+
+def absolute_path(value: Any) -> str:
+    """An absolute path without `..`."""
+    path: str = text(4096)(value)
+    if not path.startswith("/") or ".." in path.split("/"):
+        raise Refused("not_an_absolute_path", "Give an absolute path without '..'.")
+    return path
+
+
+def port(value: Any) -> dict[str, Any]:
+    """{"port": 8888, "service_type": "ingress"}."""
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", 'A port is {"port": 8888}.')
+    for key in value:
+        if key not in {"port", "service_type"}:
+            raise Refused("unknown_field", "A port has port and service_type.", "/" + pointer_part(key))
+    if value.get("service_type", "ingress") != "ingress":
+        raise Refused("unknown_service_type", "The service type is ingress.", "/service_type")
+    return {"port": _inside(whole(1, 65535), value.get("port"), "/port"), "service_type": "ingress"}
+
+
+def not_yet(what: str) -> Reader:
+    """Only the empty value: the platform has none of these yet, and says so instead of ignoring the field."""
+
+    def read(value: Any) -> Any:
+        if value:
+            raise Refused("not_available", f"This installation has no {what}; leave the field out.")
+        return value
+
+    return read

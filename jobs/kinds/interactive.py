@@ -1,0 +1,35 @@
+"""Interactive: somebody sits before it; never preempted, so never above the project's quota."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.kinds.base import PodEnd, PodShape, all_must_succeed, refuse_worker_bounds
+from jobs.kinds.checks import FieldError
+
+
+@dataclass(frozen=True, slots=True)
+class Interactive:
+    """See jobs.kinds.base.Kind."""
+
+    name: str = "interactive"
+    label: str = "Interactive"
+    is_preemptible: bool = False
+    priority: int = 100
+    has_interactive_limits: bool = True
+
+    def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
+        errors = refuse_worker_bounds(spec)
+        if spec["workers"] > 1:
+            errors.append(FieldError("/workers", "one_worker", "An interactive job has exactly one worker."))
+        if body.get("preemptible") is True:
+            errors.append(
+                FieldError("/preemptible", "never_preemptible", "An interactive job is never preempted; leave it out.")
+            )
+        return errors
+
+    def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
+        return (PodShape(0, "worker"),)
+
+    def outcome(self, ends: Sequence[PodEnd]) -> str | None:
+        return all_must_succeed(ends)

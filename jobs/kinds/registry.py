@@ -1,0 +1,12 @@
+"""Every kind of job there is. A new kind is one file beside this one and one entry here."""
+
+from jobs.kinds.base import Kind
+from jobs.kinds.interactive import Interactive
+from jobs.kinds.train import Train
+
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive())}
+
+
+def kind_named(name: str) -> Kind | None:
+    """Return the kind, or None when there is no such kind."""
+    return KINDS.get(name)

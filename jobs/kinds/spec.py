@@ -1,0 +1,119 @@
+"""A submitted job: every field with its reader and default. Pure."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from jobs.kinds import checks
+from jobs.kinds.checks import FieldError, Reader, Refused
+from jobs.kinds.registry import KINDS, kind_named
+
+LONGEST_SECONDS = 10 * 365 * 86400
+
+
+class SpecInvalid(ValueError):
+    """A submission that is refused; `errors` says which fields and what to do."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("; ".join(error.detail for error in errors))
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """How one field is read, and what it is when it is left out."""
+
+    read: Reader
+    default: Any
+
+
+_seconds = checks.optional(checks.whole(1, LONGEST_SECONDS))
+_words = checks.listed(checks.text(checks.ENV_VALUE_BYTES), 1000)
+
+FIELDS: dict[str, Field] = {
+    "name": Field(checks.dns_label(63), None),
+    "kind": Field(checks.text(16), None),
+    "image": Field(checks.text(500), ""),
+    "command": Field(_words, ()),
+    "args": Field(_words, ()),
+    "working_dir": Field(checks.optional(checks.absolute_path), None),
+    "env": Field(checks.mapped(checks.ENV_NAME, 255, checks.text(checks.ENV_VALUE_BYTES), 100), {}),
+    "gpus": Field(checks.optional(checks.milli_gpus), None),
+    "gpu_memory_mib": Field(checks.optional(checks.whole(1, 10_000_000)), None),
+    "cpus": Field(checks.milli_cpus, 1000),
+    "memory_mib": Field(checks.whole(1, 100_000_000), 1024),
+    "workers": Field(checks.whole(1, 10_000), 1),
+    "min_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
+    "max_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
+    "preemptible": Field(checks.optional(checks.switch), None),
+    "priority": Field(checks.optional(checks.whole(0, 1000)), None),
+    "node_pool": Field(checks.optional(checks.dns_label(50)), None),
+    "compute_template": Field(checks.not_yet("compute templates"), None),
+    "large_shm": Field(checks.switch, False),
+    "max_runtime_seconds": Field(_seconds, None),
+    "expected_runtime_seconds": Field(_seconds, None),
+    "retries": Field(checks.whole(0, 100), 0),
+    "ttl_seconds_after_finished": Field(_seconds, None),
+    "labels": Field(checks.mapped(checks.LABEL_CHARS, 63, checks.text(63), 64), {}),
+    "ports": Field(checks.listed(checks.port, 20), ()),
+    "volumes": Field(checks.not_yet("volumes"), ()),
+    "datasets": Field(checks.not_yet("datasets"), ()),
+    "snapshot_on": Field(checks.not_yet("snapshots"), ()),
+}
+
+
+def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the job's fields in inside units (`gpus` and `cpus` in thousandths) with defaults filled in.
+    Raises SpecInvalid with every refused field, not only the first.
+    """
+    errors = [
+        FieldError("/" + checks.pointer_part(name), "unknown_field", "There is no such field; check its spelling.")
+        for name in body
+        if name not in FIELDS
+    ]
+    spec: dict[str, Any] = {}
+    for name, field in FIELDS.items():
+        try:
+            spec[name] = field.read(body[name]) if name in body else field.default
+        except Refused as refused:
+            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    errors += [_missing(name) for name in ("name", "kind") if name not in body]
+    if not errors:
+        errors = _check_together(spec, body)
+    if errors:
+        raise SpecInvalid(errors)
+    return spec
+
+
+def _missing(name: str) -> FieldError:
+    return FieldError(f"/{name}", "required", f"Give the job a {name}.")
+
+
+def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
+    """Fill in what the kind decides, then check fields against one another."""
+    kind = kind_named(spec["kind"])
+    if kind is None:
+        return [FieldError("/kind", "unknown_kind", f"The kind is one of: {', '.join(sorted(KINDS))}.")]
+    errors = []
+    if spec["gpu_memory_mib"] is not None and spec["gpus"] is not None:
+        errors.append(FieldError("/gpu_memory_mib", "gpus_or_memory", "Give gpus or gpu_memory_mib, not both."))
+    spec["gpus"] = spec["gpus"] or 0
+    is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
+    if is_share and spec["workers"] > 1:
+        errors.append(FieldError("/workers", "share_needs_one_worker", "A share of a GPU takes exactly one worker."))
+    spec["preemptible"] = kind.is_preemptible if spec["preemptible"] is None else spec["preemptible"]
+    spec["priority"] = kind.priority if spec["priority"] is None else spec["priority"]
+    return errors + kind.check(spec, body)
+
+
+def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the spec as REST shows it: GPUs and CPUs as decimal numbers, tuples as lists."""
+    edge = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.items()}
+    edge["gpus"] = None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"])
+    edge["cpus"] = decimal(spec["cpus"])
+    return edge
+
+
+def decimal(milli: int) -> int | float:
+    """Thousandths -> a decimal number, whole when it is whole."""
+    return milli // 1000 if milli % 1000 == 0 else milli / 1000

@@ -1,0 +1,64 @@
+"""The table of job states and the moves between them. Pure: everything that changes a state asks here."""
+
+from dataclasses import dataclass
+
+QUEUED, STARTING, RUNNING, SCALING = "queued", "starting", "running", "scaling"
+SUSPENDED, STOPPING = "suspended", "stopping"
+SUCCEEDED, FAILED, STOPPED, TIMED_OUT = "succeeded", "failed", "stopped", "timed_out"
+
+FINAL_STATES = (SUCCEEDED, FAILED, STOPPED, TIMED_OUT)
+ACTIVE_STATES = (STARTING, RUNNING, SCALING, STOPPING)  # may hold GPUs
+STATES = (QUEUED, STARTING, RUNNING, SCALING, SUSPENDED, STOPPING, *FINAL_STATES)
+
+MOVES: dict[str, frozenset[str]] = {
+    QUEUED: frozenset({STARTING, SUSPENDED, STOPPED, FAILED, TIMED_OUT}),
+    STARTING: frozenset({RUNNING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
+    RUNNING: frozenset({SCALING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
+    SCALING: frozenset({RUNNING, STOPPING, SUCCEEDED, FAILED, QUEUED}),
+    # a pod that ends by itself while it is being stopped still ends the job where the stop was going
+    STOPPING: frozenset({QUEUED, SUSPENDED, SUCCEEDED, FAILED, STOPPED, TIMED_OUT}),
+    SUSPENDED: frozenset({QUEUED, STOPPED}),
+    **{state: frozenset() for state in FINAL_STATES},
+}
+
+
+@dataclass(frozen=True, slots=True)
+class StateLook:
+    """How a state is shown: label, and colour as a token name of static/css/tokens.css."""
+
+    label: str
+    colour: str
+
+
+LOOKS: dict[str, StateLook] = {
+    QUEUED: StateLook("Queued", "warning"),
+    STARTING: StateLook("Starting", "accent"),
+    RUNNING: StateLook("Running", "good"),
+    SCALING: StateLook("Scaling", "accent"),
+    SUSPENDED: StateLook("Suspended", "second"),
+    STOPPING: StateLook("Stopping", "warning"),
+    SUCCEEDED: StateLook("Succeeded", "good"),
+    FAILED: StateLook("Failed", "bad"),
+    STOPPED: StateLook("Stopped", "second"),
+    TIMED_OUT: StateLook("Timed out", "bad"),
+}
+
+
+class IllegalMove(ValueError):
+    """A state change that the table does not have."""
+
+
+def states_before(target: str) -> tuple[str, ...]:
+    """Return the states from which a job may move to `target`: the guard of every conditional UPDATE."""
+    return tuple(state for state, targets in MOVES.items() if target in targets)
+
+
+def check_move(source: str, target: str) -> None:
+    """Raise IllegalMove unless a job may go from `source` to `target`."""
+    if target not in MOVES[source]:
+        raise IllegalMove(f"A job cannot go from {source} to {target}.")
+
+
+def is_final(state: str) -> bool:
+    """True when nothing can happen to the job any more."""
+    return state in FINAL_STATES

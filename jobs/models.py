@@ -1,0 +1,142 @@
+"""A job, its attempts (one start each), their pods, and the share of a device each pod holds."""
+
+import uuid
+from typing import Any
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+from jobs.lifecycle import FINAL_STATES, STATES
+
+
+class Job(models.Model):
+    """What a user asked for. `spec` is the request with defaults filled in; the columns are what lists and the
+    loop ask about. State moves only along jobs/lifecycle.py."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="jobs")
+    user = models.ForeignKey("controlplane.User", models.PROTECT, related_name="jobs")
+    name = models.CharField(max_length=63)
+    kind = models.CharField(max_length=16)
+    spec = models.JSONField()
+    labels = models.JSONField(default=dict)
+    priority = models.PositiveSmallIntegerField(default=50)
+    is_preemptible = models.BooleanField(default=True)
+    milli_gpus = models.PositiveIntegerField(default=0)  # per pod
+    gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
+    pods_wanted = models.PositiveIntegerField(default=1)
+    submit_rank = models.BigIntegerField(db_index=True)  # number of the first submission's event; survives preemption
+    created_at = models.DateTimeField(default=timezone.now)
+
+    state = models.CharField(max_length=10, default="queued")
+    reason = models.CharField(max_length=40, default="just_submitted")
+    message = models.CharField(max_length=500, blank=True, default="")
+    details = models.JSONField(default=dict)
+    # where a stopping job goes once its last pod is proven gone
+    next_state = models.CharField(max_length=10, blank=True, default="")
+    is_deleted = models.BooleanField(default=False)  # removed as soon as its pods are gone
+
+    attempt = models.PositiveIntegerField(default=0)
+    failures = models.PositiveIntegerField(default=0)
+    not_before = models.DateTimeField(null=True)
+    queued_at = models.DateTimeField(default=timezone.now)
+    queue_position = models.PositiveIntegerField(null=True)
+    allocated_milli = models.PositiveIntegerField(default=0)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    exit_code = models.IntegerField(null=True)
+    progress = models.JSONField(default=dict)
+    gpu_utilization = models.FloatField(null=True)  # 0..1
+    active_at = models.DateTimeField(null=True)  # last time the job was seen working; the idle limit counts from it
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["project", "name"], condition=~Q(state__in=FINAL_STATES), name="job_name_unfinished"
+            ),
+            models.CheckConstraint(condition=Q(state__in=STATES), name="job_state_known"),
+        ]
+        indexes = [
+            models.Index(fields=["project", "-submit_rank"], name="job_project_newest"),
+            models.Index(fields=["state", "-submit_rank"], name="job_state_newest"),
+            # the loop's question: what is not finished; stays small whatever the history
+            models.Index(fields=["submit_rank"], name="job_unfinished", condition=~Q(state__in=FINAL_STATES)),
+        ]
+
+    def __str__(self) -> str:
+        return self.name
+
+    @property
+    def is_final(self) -> bool:
+        return self.state in FINAL_STATES
+
+
+class Attempt(models.Model):
+    """One start of a job."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
+    number = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True)
+    ended_at = models.DateTimeField(null=True)
+    outcome = models.CharField(max_length=16, blank=True, default="")
+    reason = models.CharField(max_length=40, blank=True, default="")
+    message = models.CharField(max_length=500, blank=True, default="")
+    exit_code = models.IntegerField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "number"], name="attempt_number")]
+
+
+class Pod(models.Model):
+    """One process group of an attempt. Its devices are held until `released_at`, when it is proven gone."""
+
+    job = models.ForeignKey(Job, models.CASCADE, related_name="pods")
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="pods")
+    node = models.ForeignKey("controlplane.Node", models.PROTECT, related_name="pods")
+    rank = models.PositiveIntegerField()
+    role = models.CharField(max_length=16, default="worker")
+    name = models.CharField(max_length=128, unique=True)
+    state = models.CharField(max_length=10, default="pending")
+    reason = models.CharField(max_length=40, blank=True, default="")
+    message = models.CharField(max_length=500, blank=True, default="")
+    exit_code = models.IntegerField(null=True)
+    milli_cpus = models.PositiveIntegerField(default=0)
+    memory_mib = models.PositiveIntegerField(default=0)
+    ports = models.JSONField(default=dict)  # declared -> [host, port]
+    log_offset = models.BigIntegerField(default=0)  # bytes of the log already read for progress
+    gpu_utilization = models.FloatField(null=True)  # 0..1, from its progress lines
+    gpu_memory_mib = models.PositiveIntegerField(null=True)
+    created_at = models.DateTimeField(default=timezone.now)
+    started_at = models.DateTimeField(null=True)
+    finished_at = models.DateTimeField(null=True)
+    released_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["attempt", "rank"], name="pod_rank"),
+            # at most one unreleased pod per (job, rank): a replacement waits until its predecessor is proven gone
+            models.UniqueConstraint(fields=["job", "rank"], condition=Q(released_at=None), name="pod_one_live_rank"),
+        ]
+        indexes = [models.Index(fields=["node"], name="pod_unreleased", condition=Q(released_at=None))]
+
+
+class Allocation(models.Model):
+    """A pod's share of a device, in milli-GPUs, until released. Triggers keep Device.allocated_milli equal to the
+    sum of unreleased rows, so its check refuses a double booking whoever writes."""
+
+    pod = models.ForeignKey(Pod, models.CASCADE, related_name="allocations")
+    device = models.ForeignKey("controlplane.Device", models.PROTECT, related_name="allocations")
+    milli_gpus = models.PositiveSmallIntegerField()
+    created_at = models.DateTimeField(default=timezone.now)
+    released_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [
+            models.UniqueConstraint(fields=["pod", "device"], name="allocation_once"),
+            models.UniqueConstraint(
+                fields=["device"], condition=Q(released_at=None, milli_gpus=1000), name="allocation_whole_device"
+            ),
+            models.CheckConstraint(condition=Q(milli_gpus__gte=1, milli_gpus__lte=1000), name="allocation_share"),
+        ]

@@ -1,0 +1,42 @@
+"""The fixed cast of every access test: ana owns team-a, ben is a member, vera only looks, chi must be refused.
+
+root is the site's admin and belongs to no project.
+"""
+
+from dataclasses import dataclass
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.accounts import create_user
+from controlplane.models import Membership, Project, Role, User
+from tests.builders import make_project
+
+PASSWORD = "correct horse battery"
+
+
+@dataclass(frozen=True)
+class Cast:
+    """The people and team-a, the project they meet in. chi has a project of his own, team-b."""
+
+    root: User
+    ana: User
+    ben: User
+    vera: User
+    chi: User
+    project: Project
+    other: Project
+
+    def actor(self, name: str) -> Actor:
+        """The actor for one of the people, by name."""
+        return Actor(user=getattr(self, name))
+
+
+def make_cast() -> Cast:
+    """Create the people, their projects and roles."""
+    people = {name: create_user(name, PASSWORD, actor=SYSTEM) for name in ("ana", "ben", "vera", "chi")}
+    root = create_user("root", PASSWORD, actor=SYSTEM, is_admin=True)
+    project, other = make_project("team-a"), make_project("team-b")
+    roles = {"ana": Role.OWNER, "ben": Role.MEMBER, "vera": Role.VIEWER}
+    for name, role in roles.items():
+        Membership.objects.create(project=project, user=people[name], role=role)
+    Membership.objects.create(project=other, user=people["chi"], role=Role.OWNER)
+    return Cast(root=root, project=project, other=other, **people)
