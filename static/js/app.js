@@ -1,0 +1,69 @@
+// What every page runs: the theme switch, menus, keyboard, palette, tables, ticking times, confirmations, copying.
+
+import { $, $$, say, toast } from "./dom.js";
+import { absolute, learnClock, tick } from "./format.js";
+import { keys } from "./keys.js";
+import { openPalette } from "./palette.js";
+import { tables } from "./table.js";
+
+learnClock(document.documentElement.dataset.now);
+for (const node of $$("[data-since]")) node.title = absolute(node.dataset.since);
+for (const node of $$("time[data-absolute]")) { node.title = node.dateTime; node.textContent = absolute(node.dateTime); }
+setInterval(tick, 1000);
+tables();
+keys(openPalette);
+
+for (const button of $$("[data-palette]")) button.addEventListener("click", openPalette);
+for (const button of $$("[data-theme-choice]", $(".topbar") ?? document.body)) {
+  button.addEventListener("click", () => { window.trainyardTheme(button.dataset.themeChoice); showTheme(); });
+}
+showTheme();
+
+function showTheme() {
+  for (const button of $$("button[data-theme-choice]")) {
+    button.setAttribute("aria-pressed", button.dataset.themeChoice === document.documentElement.dataset.themeChoice);
+  }
+}
+
+$(".nav-toggle")?.addEventListener("click", (event) => {
+  const open = $(".nav").classList.toggle("open");
+  event.currentTarget.setAttribute("aria-expanded", open);
+});
+
+// menus close when the eye moves on
+addEventListener("click", (event) => {
+  for (const menu of $$("details.menu[open]")) if (!menu.contains(event.target)) menu.open = false;
+});
+addEventListener("keydown", (event) => {
+  if (event.key !== "Escape") return;
+  for (const menu of $$("details.menu[open]")) { menu.open = false; $("summary", menu).focus(); }
+});
+
+// a destructive button says what it will do before it does it: <button data-dialog="stop-dialog">
+addEventListener("click", (event) => {
+  const opener = event.target.closest("[data-dialog]");
+  if (opener) { event.preventDefault(); document.getElementById(opener.dataset.dialog)?.showModal(); }
+  const closer = event.target.closest("[data-close]");
+  if (closer) { event.preventDefault(); closer.closest("dialog")?.close(); }
+});
+
+addEventListener("click", async (event) => {
+  const button = event.target.closest("[data-copy]");
+  if (!button) return;
+  await navigator.clipboard.writeText(document.getElementById(button.dataset.copy).textContent.trim());
+  toast(say("copied"));
+});
+
+// filters answer as soon as they change; without scripts the form has its own button
+for (const form of $$("form[data-auto]")) {
+  for (const field of $$("select", form)) field.addEventListener("change", () => form.requestSubmit());
+}
+
+// hovering one project dims the others everywhere
+const sheet = document.body;
+addEventListener("mouseover", (event) => {
+  const project = event.target.closest?.("[data-hover]")?.dataset.project;
+  for (const node of $$("[data-project].is-hovered")) if (node.dataset.project !== project) node.classList.remove("is-hovered");
+  sheet.toggleAttribute("data-hover-project", Boolean(project));
+  if (project) for (const node of $$("[data-project]")) node.classList.toggle("is-hovered", node.dataset.project === project);
+});

@@ -1,0 +1,192 @@
+// Charts: figures come from the server as Plotly JSON; the library loads after first paint and only when a chart is
+// near the screen. Live points are appended in place; one hover line runs across charts of the same time axis.
+//
+//   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
+
+import { $, $$, h, say, setText } from "./dom.js";
+
+const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
+const APPEND_EVERY = 1000; // milliseconds between redraws of live points
+const MOST_APPENDED = 120; // then the server thins the line again
+const LABEL_GAP = 13; // pixels between labels at the line ends
+
+let library = null;
+/** Plotly, loaded once. */
+function plotly() {
+  library ??= new Promise((resolve, reject) => {
+    const script = h("script", { src: document.body.dataset.plotly });
+    script.onload = () => resolve(window.Plotly);
+    script.onerror = () => reject(new Error("The charting library did not load."));
+    document.head.append(script);
+  });
+  return library;
+}
+
+const theme = () => document.documentElement.dataset.theme;
+
+export class Chart {
+  constructor(root) {
+    this.root = root;
+    this.plot = $(".chart-plot", root);
+    this.url = root.dataset.chart;
+    this.appended = 0;
+    this.figure = null;
+    root.chart = this;
+    $("[data-chart-twin]", root)?.addEventListener("click", (event) => this.#twin(event.currentTarget));
+    new IntersectionObserver((entries) => this.#seen(entries.at(-1).isIntersecting), { rootMargin: "120px" }).observe(this.plot);
+    document.addEventListener("theme", () => this.figure && this.load());
+  }
+
+  #seen(isVisible) {
+    this.isVisible = isVisible;
+    if (isVisible && !this.figure) this.load();
+    else if (isVisible && this.isDirty) this.#redraw();
+  }
+
+  /** Fetch the figure and draw it, in place when it is there already. */
+  async load(url = this.url) {
+    this.url = url;
+    const separator = url.includes("?") ? "&" : "?";
+    const asked = fetch(`${url}${separator}theme=${theme()}`, { headers: { Accept: "application/json" } });
+    const [response, Plotly] = await Promise.all([asked, plotly()]);
+    if (!response.ok || this.url !== url) return;
+    const answer = await response.json();
+    this.figure = answer.figure;
+    this.table = answer.table;
+    this.appended = 0;
+    const summary = $(".chart-summary", this.root);
+    if (summary) setText(summary, answer.summary);
+    this.plot.setAttribute("aria-label", answer.summary);
+    await this.#react(Plotly);
+    this.#hover();
+  }
+
+  async #react(Plotly) {
+    const isFirst = !this.plot.classList.contains("js-plotly-plot");
+    const { data, layout } = this.figure;
+    await Plotly.react(this.plot, data, { ...layout, datarevision: (this.revision = (this.revision ?? 0) + 1), uirevision: this.url }, CONFIG);
+    if (isFirst) $("svg.preview", this.plot)?.remove();
+  }
+
+  /** Append a live point: `at` an ISO time, `values` by trace key (trace.meta.key). */
+  append(at, values) {
+    if (!this.figure) return;
+    for (const trace of this.figure.data) {
+      const value = values[trace.meta?.key];
+      if (value === undefined || value === null || at <= trace.x.at(-1)) continue;
+      trace.x.push(at);
+      trace.y.push(trace.meta.scale ? value * trace.meta.scale : value);
+    }
+    this.#slide(at);
+    this.appended += 1;
+    this.isDirty = true;
+    if (this.isVisible) this.#redraw();
+  }
+
+  #slide(at) {
+    const { xaxis } = this.figure.layout;
+    const span = this.figure.layout.meta?.span_seconds;
+    if (!span) return;
+    xaxis.range = [new Date(Date.parse(at) - span * 1000).toISOString(), at];
+    const start = xaxis.range[0];
+    for (const trace of this.figure.data) {
+      if (!trace.meta?.key) continue;
+      // keep one point before the edge, so that steps and lines enter from the side
+      while (trace.x.length > 2 && trace.x[1] < start) { trace.x.shift(); trace.y.shift(); }
+    }
+  }
+
+  #redraw() {
+    if (this.pending) return;
+    this.pending = setTimeout(async () => {
+      this.pending = null;
+      this.isDirty = false;
+      if (this.appended > MOST_APPENDED) { await this.load(); return; }
+      labelEnds(this.figure, this.plot.clientHeight);
+      await this.#react(await plotly());
+    }, APPEND_EVERY);
+  }
+
+  #twin(button) {
+    const open = $(".chart-table", this.root);
+    button.setAttribute("aria-expanded", !open);
+    if (open) { open.remove(); return; }
+    if (this.table) this.root.append(twinTable(this.table));
+  }
+
+  #hover() {
+    const axis = this.root.dataset.axis;
+    if (!axis || this.hasHover) return;
+    this.hasHover = true;
+    this.plot.on("plotly_hover", (event) => spread(axis, this, event.xvals?.[0]));
+    this.plot.on("plotly_unhover", () => spread(axis, this, null));
+  }
+
+  /** Draw the shared hover line at an x value of this chart's axis (null takes it away). */
+  mark(x) {
+    this.line?.remove();
+    this.line = null;
+    const layout = this.plot._fullLayout;
+    if (x === null || x === undefined || !layout?.xaxis) return;
+    const at = layout.xaxis._offset + layout.xaxis.c2p(x);
+    if (at < layout.xaxis._offset || at > layout.xaxis._offset + layout.xaxis._length) return;
+    this.line = h("div", { class: "chart-line" });
+    this.line.style.left = `${at}px`;
+    this.plot.append(this.line);
+  }
+}
+
+function spread(axis, origin, x) {
+  for (const root of $$(`[data-chart][data-axis="${axis}"]`)) if (root.chart !== origin) root.chart?.mark(x);
+}
+
+function twinTable(table) {
+  const head = h("tr", {}, ...table.columns.map((name, index) => h("th", { scope: "col", class: index ? "num" : null }, name)));
+  const rows = table.rows.map((row) => h("tr", {}, ...row.map((value, index) => h("td", { class: index ? "num" : null }, value === null ? "–" : String(value)))));
+  return h("div", { class: "chart-table", tabindex: "0", role: "region", "aria-label": say("chart_table") },
+    h("table", {}, h("thead", {}, head), h("tbody", {}, ...rows)));
+}
+
+/** Move the labels at the line ends to the lines' last values, kept apart. dashboards/charts/labels.py is the twin. */
+export function labelEnds(figure, height) {
+  const { annotations = [], yaxis, margin } = figure.layout;
+  const labels = annotations.filter((label) => label.name);
+  if (!labels.length || !yaxis.range) return;
+  const [low, high] = yaxis.range;
+  const pixels = height - margin.t - margin.b;
+  for (const label of labels) {
+    const trace = figure.data.find((candidate) => candidate.meta?.key === label.name);
+    if (!trace) continue;
+    label.y = trace.y.at(-1);
+    if (trace.meta.label) label.text = trace.meta.label.replace("{value}", String(Math.round(label.y)));
+  }
+  const perPixel = (high - low) / pixels;
+  let ceiling = Infinity;
+  for (const label of labels.toSorted((a, b) => b.y - a.y)) {
+    const place = Math.min(label.y, ceiling);
+    label.yshift = (place - label.y) / perPixel;
+    ceiling = place - LABEL_GAP * perPixel;
+  }
+}
+
+/** Start every chart on the page, after the first paint. */
+export function charts() {
+  const start = () => { for (const root of $$("[data-chart]")) if (!root.chart) new Chart(root); };
+  requestAnimationFrame(() => setTimeout(start, 0));
+}
+
+// range buttons: <div class="segments" data-chart-span><button data-span="3600">
+for (const group of $$("[data-chart-span]")) {
+  group.addEventListener("click", (event) => {
+    const button = event.target.closest("button[data-span]");
+    if (!button) return;
+    for (const other of $$("button", group)) other.setAttribute("aria-pressed", other === button);
+    for (const root of $$(`[data-chart][data-span-group="${group.dataset.chartSpan}"]`)) {
+      const url = new URL(root.chart?.url ?? root.dataset.chart, location.href);
+      url.searchParams.set("span", button.dataset.span);
+      root.chart?.load(url.pathname + url.search);
+    }
+  });
+}
+
+charts();

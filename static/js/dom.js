@@ -1,0 +1,66 @@
+// The few DOM helpers that everything uses. Text goes in as text, never as markup.
+
+const SVG = "http://www.w3.org/2000/svg";
+
+function build(node, attributes, children) {
+  for (const [name, value] of Object.entries(attributes || {})) {
+    if (value === null || value === undefined || value === false) continue;
+    if (name.startsWith("on")) node.addEventListener(name.slice(2), value);
+    else node.setAttribute(name, value === true ? "" : String(value));
+  }
+  node.append(...children.filter((child) => child !== null && child !== undefined));
+  return node;
+}
+
+/** Make an HTML element: h("a", {href: "/"}, "Overview"). */
+export const h = (tag, attributes, ...children) => build(document.createElement(tag), attributes, children);
+
+/** Make an SVG element. */
+export const svg = (tag, attributes, ...children) => build(document.createElementNS(SVG, tag), attributes, children);
+
+export const $ = (selector, within = document) => within.querySelector(selector);
+export const $$ = (selector, within = document) => [...within.querySelectorAll(selector)];
+
+/** Read a JSON block that the server wrote with json_script. */
+export function block(id) {
+  const node = document.getElementById(id);
+  return node ? JSON.parse(node.textContent) : null;
+}
+
+/** A translated sentence from the page's word list, with {slots} filled. */
+export function say(key, slots = {}) {
+  words ??= block("words") || {};
+  return (words[key] ?? key).replace(/\{(\w+)\}/g, (_, name) => slots[name] ?? "");
+}
+let words = null;
+
+/** Let an element glow because its value changed. */
+export function glow(node) {
+  node.classList.remove("glow");
+  void node.getBoundingClientRect(); // restarts the animation
+  node.classList.add("glow");
+  node.addEventListener("animationend", () => node.classList.remove("glow"), { once: true });
+}
+
+/** Set text only when it differs; returns whether it did. */
+export function setText(node, text) {
+  if (node.textContent === text) return false;
+  node.textContent = text;
+  return true;
+}
+
+/** Set an attribute only when it differs. */
+export function setAttribute(node, name, value) {
+  if (value === null || value === undefined) node.removeAttribute(name);
+  else if (node.getAttribute(name) !== String(value)) node.setAttribute(name, String(value));
+}
+
+/** The CSRF token for requests that change something. */
+export const csrfToken = () => document.cookie.match(/(?:^|;\s*)csrftoken=([^;]+)/)?.[1] ?? "";
+
+/** Show a short message in the corner; it leaves by itself. */
+export function toast(text, kind = "info") {
+  const node = h("div", { class: `message ${kind}`, role: "status" }, h("span", {}, text));
+  $("#toasts")?.append(node);
+  setTimeout(() => node.remove(), 6000);
+}

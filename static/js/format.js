@@ -1,0 +1,71 @@
+// Numbers, units and times as people read them. dashboards/templatetags/look.py says the same on the server:
+// the first live frame must not change a single character of the page.
+
+const language = document.documentElement.lang || "en";
+const NBSP = "\u00a0";
+const plain = new Intl.NumberFormat(language, { maximumFractionDigits: 3 });
+const absoluteFormat = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium" });
+const clockFormat = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
+
+export const NOTHING = "–";
+
+/** 1234.5 -> "1,234.5" */
+export const number = (value) => (value === null || value === undefined ? NOTHING : plain.format(value));
+
+/** 0.97 -> "97 %" */
+export const percent = (share) => (share === null || share === undefined ? NOTHING : `${Math.round(share * 100)}${NBSP}%`);
+
+/** 32768 -> "32 GB" */
+export function mebibytes(mib) {
+  if (mib === null || mib === undefined) return NOTHING;
+  return mib >= 1024 ? `${plain.format(Math.round(mib / 102.4) / 10)}${NBSP}GB` : `${plain.format(mib)}${NBSP}MB`;
+}
+
+/** Seconds as the two units that matter: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h". */
+export function duration(seconds) {
+  if (seconds === null || seconds === undefined) return NOTHING;
+  const s = Math.max(0, Math.floor(seconds));
+  const part = (value, unit) => `${value}${NBSP}${unit}`;
+  if (s < 60) return part(s, "s");
+  if (s < 600) return `${part(Math.floor(s / 60), "m")} ${part(s % 60, "s")}`;
+  if (s < 3600) return part(Math.floor(s / 60), "m");
+  if (s < 86400) return `${part(Math.floor(s / 3600), "h")} ${part(Math.floor((s % 3600) / 60), "m")}`;
+  return `${part(Math.floor(s / 86400), "d")} ${part(Math.floor((s % 86400) / 3600), "h")}`;
+}
+
+/** Four significant figures for losses and the like: 0.08634 -> "0.0863". */
+export function figure(value) {
+  if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
+  return new Intl.NumberFormat(language, { maximumSignificantDigits: 3 }).format(value);
+}
+
+export const absolute = (iso) => absoluteFormat.format(new Date(iso));
+export const clock = (iso) => clockFormat.format(new Date(iso));
+
+let skew = 0; // server clock minus ours, in milliseconds: a wrong laptop clock must not bend run times
+export function learnClock(iso) {
+  const at = Date.parse(iso);
+  if (Number.isFinite(at)) skew = at - Date.now();
+}
+export const now = () => Date.now() + skew;
+export const secondsSince = (iso) => (now() - Date.parse(iso)) / 1000;
+
+/** Rewrite every ticking time on the page; called once a second. */
+export function tick(root = document) {
+  for (const node of root.querySelectorAll("[data-since]")) showSince(node);
+}
+
+export function showSince(node) {
+  const iso = node.dataset.since;
+  if (!iso) return;
+  const seconds = secondsSince(iso);
+  const text = node.dataset.style === "ago" ? ago(seconds) : duration(seconds);
+  if (node.textContent !== text) node.textContent = text;
+  if (!node.title) node.title = absolute(iso);
+}
+
+/** "just now", "3 m ago" */
+export function ago(seconds) {
+  if (seconds < 5) return "just now";
+  return `${duration(seconds)} ago`;
+}
