@@ -28,5 +28,7 @@ app.conf.update(
     },
     imports=["controlplane.loop.tasks"],
     # the loop's own threads run every second as well: either alone is enough
-    beat_schedule={"ring": {"task": "controlplane.loop.tasks.ring_bell", "schedule": 5.0, "options": {"expires": 5}}},
+    beat_schedule={
+        "ring": {"task": "controlplane.loop.tasks.ring_bell", "schedule": 5.0, "options": {"expires": 5}}
+    },
 )

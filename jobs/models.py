@@ -1,7 +1,6 @@
 """A job, its attempts (one start each), their pods, and the share of a device each pod holds."""
 
 import uuid
-from typing import Any
 
 from django.db import models
 from django.db.models import Q
@@ -26,7 +25,9 @@ class Job(models.Model):
     milli_gpus = models.PositiveIntegerField(default=0)  # per pod
     gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
     pods_wanted = models.PositiveIntegerField(default=1)
-    submit_rank = models.BigIntegerField(db_index=True)  # number of the first submission's event; survives preemption
+    submit_rank = models.BigIntegerField(
+        db_index=True
+    )  # number of the first submission's event; survives preemption
     created_at = models.DateTimeField(default=timezone.now)
 
     state = models.CharField(max_length=10, default="queued")
@@ -48,7 +49,9 @@ class Job(models.Model):
     exit_code = models.IntegerField(null=True)
     progress = models.JSONField(default=dict)
     gpu_utilization = models.FloatField(null=True)  # 0..1
-    active_at = models.DateTimeField(null=True)  # last time the job was seen working; the idle limit counts from it
+    active_at = models.DateTimeField(
+        null=True
+    )  # last time the job was seen working; the idle limit counts from it
 
     class Meta:
         constraints = [
@@ -117,7 +120,9 @@ class Pod(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["attempt", "rank"], name="pod_rank"),
             # at most one unreleased pod per (job, rank): a replacement waits until its predecessor is proven gone
-            models.UniqueConstraint(fields=["job", "rank"], condition=Q(released_at=None), name="pod_one_live_rank"),
+            models.UniqueConstraint(
+                fields=["job", "rank"], condition=Q(released_at=None), name="pod_one_live_rank"
+            ),
         ]
         indexes = [models.Index(fields=["node"], name="pod_unreleased", condition=Q(released_at=None))]
 
@@ -136,7 +141,11 @@ class Allocation(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["pod", "device"], name="allocation_once"),
             models.UniqueConstraint(
-                fields=["device"], condition=Q(released_at=None, milli_gpus=1000), name="allocation_whole_device"
+                fields=["device"],
+                condition=Q(released_at=None, milli_gpus=1000),
+                name="allocation_whole_device",
             ),
-            models.CheckConstraint(condition=Q(milli_gpus__gte=1, milli_gpus__lte=1000), name="allocation_share"),
+            models.CheckConstraint(
+                condition=Q(milli_gpus__gte=1, milli_gpus__lte=1000), name="allocation_share"
+            ),
         ]

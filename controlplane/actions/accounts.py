@@ -25,7 +25,9 @@ def digest_of(secret: str) -> str:
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
-def create_user(username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = "") -> User:
+def create_user(
+    username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
+) -> User:
     """Create a user; without a password only tokens work. Raises Forbidden, Invalid, Conflict."""
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
@@ -44,7 +46,9 @@ def create_user(username: str, password: str | None, *, actor: Actor, is_admin: 
     return user
 
 
-def edit_user(user: User, *, actor: Actor, is_admin: bool | None = None, is_active: bool | None = None) -> User:
+def edit_user(
+    user: User, *, actor: Actor, is_admin: bool | None = None, is_active: bool | None = None
+) -> User:
     """Change a user's site role or lock the account. Raises Conflict for the last active admin."""
     require_admin(actor)
     before = {"is_admin": user.is_admin, "is_active": user.is_active}
@@ -136,9 +140,14 @@ def is_setup_link_open(secret: str) -> bool:
 def use_setup_link(secret: str, username: str, password: str) -> User:
     """Create the first admin. Raises Conflict when the link was used or is unknown, Invalid for a weak password."""
     with transaction.atomic():
-        claimed = SetupLink.objects.filter(digest=digest_of(secret), used_at=None).update(used_at=timezone.now())
+        claimed = SetupLink.objects.filter(digest=digest_of(secret), used_at=None).update(
+            used_at=timezone.now()
+        )
         if claimed != 1:
-            raise Conflict("link_used", "This set-up link was used already or is not the newest; start again for another.")
+            raise Conflict(
+                "link_used",
+                "This set-up link was used already or is not the newest; start again for another.",
+            )
         return create_user(username, password, actor=SYSTEM, is_admin=True)
 
 

@@ -24,7 +24,11 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
 
 def jobs_on(node: Node) -> list[Job]:
     """Return the jobs with pods on a node: what a drain moves (preemptible) or waits for (the rest)."""
-    return list(Job.objects.filter(pods__node=node, pods__released_at=None).distinct().select_related("project", "user"))
+    return list(
+        Job.objects.filter(pods__node=node, pods__released_at=None)
+        .distinct()
+        .select_related("project", "user")
+    )
 
 
 def drain_node(node: Node, *, actor: Actor) -> list[Job]:
@@ -35,9 +39,17 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
         cordon_node(node, actor=actor)
         moving = [job for job in jobs_on(node) if job.is_preemptible]
         for job in moving:
-            begin_stop(job, next_state=QUEUED, reason="node_drained", message=f"{node.name} is being drained.", actor=actor)
+            begin_stop(
+                job,
+                next_state=QUEUED,
+                reason="node_drained",
+                message=f"{node.name} is being drained.",
+                actor=actor,
+            )
         write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
-        Event.objects.append([Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name)])
+        Event.objects.append(
+            [Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name)]
+        )
         wake()
     return moving
 
@@ -64,7 +76,9 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
         node.save(update_fields=["pool"])
         after = {"pool": pool.name if pool else None}
         write_audit(actor, "node.set_pool", "node", node.name, before=before, after=after)
-        Event.objects.append([Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after)])
+        Event.objects.append(
+            [Event(kind="node.moved", node_id=node.pk, actor=actor.name, message=node.name, data=after)]
+        )
         wake()
     return node
 

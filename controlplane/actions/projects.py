@@ -50,11 +50,15 @@ def delete_project(project: Project, *, actor: Actor) -> None:
     with transaction.atomic():
         unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES).count()
         if unfinished:
-            raise Conflict("project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first.")
+            raise Conflict(
+                "project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first."
+            )
         write_audit(actor, "project.delete", "project", project.name, before=_shown(project))
         project_id, name = project.pk, project.name
         project.delete()
-        Event.objects.append([Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)])
+        Event.objects.append(
+            [Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)]
+        )
         wake()
 
 
@@ -74,7 +78,9 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
         raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
     with transaction.atomic():
         _keep_an_owner(project, user, role)
-        membership, _ = Membership.objects.update_or_create(project=project, user=user, defaults={"role": role})
+        membership, _ = Membership.objects.update_or_create(
+            project=project, user=user, defaults={"role": role}
+        )
         after = {"user": user.username, "role": role}
         write_audit(actor, "project.set_member", "project", project.name, after=after)
         _happened("project.member_set", project, actor, after)
@@ -102,7 +108,9 @@ def oversold_warning(project: Project) -> str | None:
 def _keep_an_owner(project: Project, user: User, role: str | None) -> None:
     owners = Membership.objects.filter(project=project, role=Role.OWNER)
     if role != Role.OWNER and owners.filter(user=user).exists() and owners.count() == 1:
-        raise Conflict("last_owner", f"{user.username} is the last owner of {project.name}; name another one first.")
+        raise Conflict(
+            "last_owner", f"{user.username} is the last owner of {project.name}; name another one first."
+        )
 
 
 def _happened(kind: str, project: Project, actor: Actor, data: dict[str, Any] | None = None) -> None:

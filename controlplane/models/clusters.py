@@ -21,7 +21,9 @@ class Cluster(models.Model):
             models.CheckConstraint(
                 condition=models.Q(engine__in=["local", "kubernetes", "memory"]), name="cluster_engine_known"
             ),
-            models.CheckConstraint(condition=models.Q(scheduler__in=["planner", "kai"]), name="cluster_scheduler_known"),
+            models.CheckConstraint(
+                condition=models.Q(scheduler__in=["planner", "kai"]), name="cluster_scheduler_known"
+            ),
         ]
 
     def __str__(self) -> str:
@@ -72,6 +74,7 @@ class Device(models.Model):
         constraints = [
             models.UniqueConstraint(fields=["node", "index"], name="device_index"),
             models.CheckConstraint(
-                condition=models.Q(allocated_milli__gte=0, allocated_milli__lte=1000), name="device_never_double_booked"
+                condition=models.Q(allocated_milli__gte=0, allocated_milli__lte=1000),
+                name="device_never_double_booked",
             ),
         ]

@@ -31,15 +31,19 @@ class Command(models.Model):
         indexes = [
             # the executor's only question; finished commands leave the index
             models.Index(
-                fields=["not_before"], name="command_due", condition=models.Q(state__in=["pending", "claimed"])
+                fields=["not_before"],
+                name="command_due",
+                condition=models.Q(state__in=["pending", "claimed"]),
             ),
             models.Index(fields=["pod_name"], name="command_pod"),
         ]
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(kind__in=["start_pod", "stop_pod", "forget_pod"]), name="command_kind_known"
+                condition=models.Q(kind__in=["start_pod", "stop_pod", "forget_pod"]),
+                name="command_kind_known",
             ),
             models.CheckConstraint(
-                condition=models.Q(state__in=["pending", "claimed", "done", "failed"]), name="command_state_known"
+                condition=models.Q(state__in=["pending", "claimed", "done", "failed"]),
+                name="command_state_known",
             ),
         ]

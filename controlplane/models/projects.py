@@ -8,7 +8,9 @@ class Share(models.Model):
     """What a project or department is entitled to. Quantities in milli-GPUs (1 GPU = 1,000)."""
 
     gpu_quota_milli = models.PositiveIntegerField(default=0)
-    over_quota_weight_milli = models.PositiveIntegerField(null=True)  # null: same as the quota; 0: earns no surplus
+    over_quota_weight_milli = models.PositiveIntegerField(
+        null=True
+    )  # null: same as the quota; 0: earns no surplus
     gpu_limit_milli = models.PositiveIntegerField(null=True)
     priority = models.PositiveIntegerField(default=0)
 

@@ -19,6 +19,8 @@ class Sample(models.Model):
 
     class Meta:
         constraints = [
-            models.UniqueConstraint(fields=["metric", "by", "subject", "step_seconds", "at"], name="sample_once")
+            models.UniqueConstraint(
+                fields=["metric", "by", "subject", "step_seconds", "at"], name="sample_once"
+            )
         ]
         indexes = [models.Index(fields=["step_seconds", "at"], name="sample_age")]

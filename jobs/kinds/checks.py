@@ -156,7 +156,9 @@ def mapped(name: re.Pattern[str], longest_name: int, reader: Reader, most: int) 
             raise Refused("too_many", f"At most {most} names.")
         for key in value:
             if len(key) > longest_name or not name.fullmatch(key):
-                raise Refused("bad_name", f"The name {key[:40]!r} must match {name.pattern}.", "/" + pointer_part(key))
+                raise Refused(
+                    "bad_name", f"The name {key[:40]!r} must match {name.pattern}.", "/" + pointer_part(key)
+                )
         return {key: _inside(reader, entry, "/" + pointer_part(key)) for key, entry in value.items()}
 
     return read

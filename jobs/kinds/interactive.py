@@ -24,7 +24,11 @@ class Interactive:
             errors.append(FieldError("/workers", "one_worker", "An interactive job has exactly one worker."))
         if body.get("preemptible") is True:
             errors.append(
-                FieldError("/preemptible", "never_preemptible", "An interactive job is never preempted; leave it out.")
+                FieldError(
+                    "/preemptible",
+                    "never_preemptible",
+                    "An interactive job is never preempted; leave it out.",
+                )
             )
         return errors
 

@@ -67,7 +67,9 @@ def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     Raises SpecInvalid with every refused field, not only the first.
     """
     errors = [
-        FieldError("/" + checks.pointer_part(name), "unknown_field", "There is no such field; check its spelling.")
+        FieldError(
+            "/" + checks.pointer_part(name), "unknown_field", "There is no such field; check its spelling."
+        )
         for name in body
         if name not in FIELDS
     ]
@@ -96,11 +98,15 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         return [FieldError("/kind", "unknown_kind", f"The kind is one of: {', '.join(sorted(KINDS))}.")]
     errors = []
     if spec["gpu_memory_mib"] is not None and spec["gpus"] is not None:
-        errors.append(FieldError("/gpu_memory_mib", "gpus_or_memory", "Give gpus or gpu_memory_mib, not both."))
+        errors.append(
+            FieldError("/gpu_memory_mib", "gpus_or_memory", "Give gpus or gpu_memory_mib, not both.")
+        )
     spec["gpus"] = spec["gpus"] or 0
     is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
     if is_share and spec["workers"] > 1:
-        errors.append(FieldError("/workers", "share_needs_one_worker", "A share of a GPU takes exactly one worker."))
+        errors.append(
+            FieldError("/workers", "share_needs_one_worker", "A share of a GPU takes exactly one worker.")
+        )
     spec["preemptible"] = kind.is_preemptible if spec["preemptible"] is None else spec["preemptible"]
     spec["priority"] = kind.priority if spec["priority"] is None else spec["priority"]
     return errors + kind.check(spec, body)

@@ -1,0 +1,148 @@
+"""`yard`: finds the command, imports its module alone, runs it, and turns what went wrong into an exit code."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import sys
+from types import ModuleType
+from typing import TYPE_CHECKING
+
+from controlplane.cli import registry
+from controlplane.cli.errors import DONE, INTERRUPTED, USAGE, CliError
+
+if TYPE_CHECKING:
+    from controlplane.cli.parsing import Parser
+
+_LEADING_WITH_VALUE = ("-p", "--project", "-o", "--output", "--context")
+_CLOSED_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+
+
+def main(argv: list[str] | None = None) -> int:
+    """Run one command line; returns the exit code, never raises for what a user or a server did."""
+    try:
+        code = run(list(sys.argv[1:] if argv is None else argv))
+        sys.stdout.flush()
+        return code
+    except CliError as error:
+        _report(error)
+        return error.exit_code
+    except KeyboardInterrupt:
+        return INTERRUPTED
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        return _CLOSED_PIPE
+
+
+def run(argv: list[str]) -> int:
+    """Dispatch one command line; raises CliError."""
+    from controlplane.cli.aliases import rewrite
+
+    leading, words = _split_leading(argv)
+    if not words:
+        return _help_only(leading)
+    found = registry.resolve(rewrite(words))
+    if found is None:
+        raise _unknown(words)
+    command, rest = found
+    words, trailing = _split_trailing(rest)
+    return execute(command, [*leading, *words], trailing)
+
+
+def execute(command: registry.Command, words: list[str], trailing: list[str] | None) -> int:
+    """Parse a command's words and run it; `trailing` is what stood after `--`, None without one."""
+    module = load(command)
+    parser = build_parser(command)
+    if trailing is not None and not command.takes_command:
+        parser.error("takes no command after --")
+    prepare = getattr(module, "prepare_words", None)
+    try:
+        args = parser.parse(prepare(words) if prepare else words)
+    except SystemExit:  # argparse's way out after -h
+        return DONE
+    args.trailing = trailing or []
+    if args.watch and not command.is_watchable:
+        parser.error("has nothing to --watch")
+    return _call(module, command, args)
+
+
+def load(command: registry.Command) -> ModuleType:
+    """The module that holds a command."""
+    return importlib.import_module(f"controlplane.cli.commands.{command.target.partition(':')[0]}")
+
+
+def build_parser(command: registry.Command) -> Parser:
+    """The command's parser, with the common options."""
+    from controlplane.cli.parsing import Parser
+
+    parser = Parser(f"yard {command.path}", command.summary, command.takes_command)
+    getattr(load(command), f"{command.target.partition(':')[2].rstrip('_')}_arguments")(parser)
+    parser.add_common()
+    return parser
+
+
+def _call(module: ModuleType, command: registry.Command, args: object) -> int:
+    from argparse import Namespace
+
+    from controlplane.cli.session import start_session
+
+    assert isinstance(args, Namespace)
+    function = getattr(module, command.target.partition(":")[2])
+    session = start_session(args)
+    if args.watch:
+        from controlplane.cli.watch import watch_command
+
+        return watch_command(function, args, session)
+    return int(function(args, session))
+
+
+def _split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
+    """Options before the command (`yard -p team-a list jobs`) and the command's own words."""
+    position = 0
+    while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":
+        position += 2 if argv[position] in _LEADING_WITH_VALUE else 1
+    return argv[:position], argv[position:]
+
+
+def _split_trailing(words: list[str]) -> tuple[list[str], list[str] | None]:
+    if "--" not in words:
+        return words, None
+    position = words.index("--")
+    return words[:position], words[position + 1 :]
+
+
+def _help_only(leading: list[str]) -> int:
+    from controlplane.cli.commands.about import overview
+    from controlplane.cli.version import VERSION
+
+    if "--version" in leading:
+        print(f"yard {VERSION}")
+        return DONE
+    if not leading or leading[-1] in ("-h", "--help"):
+        print(overview(), end="")
+        return DONE
+    raise CliError(f"no command after {' '.join(leading)}", USAGE, "see: yard help")
+
+
+def _unknown(words: list[str]) -> CliError:
+    from controlplane.cli.parsing import nearest
+
+    typed = " ".join(word for word in words[:2] if not word.startswith("-"))
+    same_start = [path for path in registry.COMMANDS if path.startswith(f"{words[0]} ")]
+    if same_start and len(typed.split()) < 2:
+        return CliError(f"yard {words[0]} needs one of: {', '.join(p.split()[1] for p in same_start)}", USAGE)
+    near = nearest(typed, list(registry.COMMANDS)) or nearest(words[0], list(registry.COMMANDS))
+    hint = f"did you mean: yard {near}" if near else "see: yard help"
+    return CliError(f"unknown command {words[0]!r}" if not same_start else f"unknown command {typed!r}", USAGE, hint)
+
+
+def _report(error: CliError) -> None:
+    from controlplane.cli.terminal import visible
+
+    for line in [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]:
+        prefix = "" if line.startswith("  ") else "yard: "
+        print(prefix + visible(line), file=sys.stderr)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,128 @@
+"""Other spellings: command lines of the systems that Trainyard replaces, rewritten to this one's.
+
+One table and one pure function, no second implementation: `rewrite` turns an argument vector into the one that the
+real command takes. Nothing after `--` is touched.
+"""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+
+class Alias(NamedTuple):
+    """A spelling that is understood and what it means here, both as a person would type them."""
+
+    spelling: str
+    meaning: str
+
+
+# Leading words -> the command's own words. The longest match wins.
+_COMMANDS = {
+    ("list",): ("list", "jobs"),
+    ("list", "job"): ("list", "jobs"),
+    ("list", "project"): ("list", "projects"),
+    ("list", "node"): ("list", "nodes"),
+    ("project", "list"): ("list", "projects"),
+    ("project", "set"): ("config", "project"),
+    ("node", "list"): ("list", "nodes"),
+    ("top", "node"): ("top", "nodes"),
+    ("top", "job"): ("top", "jobs"),
+    ("get",): ("describe", "job"),
+    ("submit", "etjob"): ("submit-elastic",),
+    ("submit", "et"): ("submit-elastic",),
+    ("submit", "mpijob"): ("submit-mpi",),
+    ("submit", "mpi"): ("submit-mpi",),
+    ("scaleout", "etjob"): ("scaleout",),
+    ("scalein", "etjob"): ("scalein",),
+    ("submit-mpijob",): ("submit-mpi",),
+}
+
+# The next words that make a leading pair a command of its own and not `list` with arguments.
+_SUBMITS = ("submit", "submit-mpi", "submit-elastic")
+_NAMED = (*_SUBMITS, "scale", "scaleout", "scalein")
+_RENAMED_FLAGS = {"--gpu": "--gpus"}
+_DROPPED_FLAGS = ("--local-image",)
+
+ALIASES = (
+    Alias("project set NAME", "config project NAME"),
+    Alias("project list", "list projects"),
+    Alias("list", "list jobs"),
+    Alias("get NAME", "describe job NAME"),
+    Alias("submit --name NAME ...", "submit NAME ..."),
+    Alias("submit ... --gpu 1", "submit ... --gpus 1"),
+    Alias("submit ... --local-image", "submit ... (nothing is pulled that the node has)"),
+    Alias("submit-mpi --name NAME --processes=3 --gpu 1", "submit-mpi NAME --processes=3 --gpus 1"),
+    Alias("submit mpijob --name=NAME --workers=3 ...", "submit-mpi NAME --processes=3 ..."),
+    Alias('submit etjob --name=NAME --workers=3 ... "COMMAND"', "submit-elastic NAME --workers=3 ... -- sh -c COMMAND"),
+    Alias("scaleout etjob --name=NAME --count=1", "scaleout NAME --count=1"),
+    Alias("scalein etjob --name=NAME --count=1", "scalein NAME --count=1"),
+    Alias("top node, top job", "top nodes, top jobs"),
+)
+
+
+def rewrite(argv: list[str]) -> list[str]:
+    """The same command in Trainyard's own words; what is no alias comes back as it is."""
+    end = argv.index("--") if "--" in argv else len(argv)
+    words, trailing = argv[:end], argv[end:]
+    renamed = _renamed_command(words)
+    command, arguments = renamed[0] if renamed else "", renamed[1:]
+    if command in _NAMED:
+        arguments = _name_first(arguments)
+    if command in _SUBMITS:
+        arguments = _own_flags(arguments)
+    if command == "submit-mpi":
+        arguments = [_renamed_flag(word, {"--workers": "--processes"}) for word in arguments]
+    if words[:2] in (["submit", "etjob"], ["submit", "et"], ["submit", "mpijob"], ["submit", "mpi"]) and not trailing:
+        arguments, trailing = _shell_line_last(arguments)
+    return [command, *arguments, *trailing] if command else argv
+
+
+def _renamed_command(words: list[str]) -> list[str]:
+    for length in (2, 1):
+        own = _COMMANDS.get(tuple(words[:length]))
+        if own is not None and not _is_command_already(words, length):
+            return [*own, *words[length:]]
+    return words
+
+
+def _is_command_already(words: list[str], length: int) -> bool:
+    """Whether a one-word alias such as `list` is in truth the first word of `list jobs`."""
+    from controlplane.cli.registry import COMMANDS
+
+    if length > 1 or len(words) < 2 or words[1].startswith("-"):
+        return False
+    is_noun_missing = words[0] == "list"  # `list TYPO` is not `list jobs TYPO`
+    return is_noun_missing or " ".join(words[:2]) in COMMANDS
+
+
+def _name_first(arguments: list[str]) -> list[str]:
+    """`--name N` and `--name=N` become the leading positional argument."""
+    for position, word in enumerate(arguments):
+        if word == "--name" and position + 1 < len(arguments):
+            return [arguments[position + 1], *arguments[:position], *arguments[position + 2 :]]
+        if word.startswith("--name="):
+            return [word.removeprefix("--name="), *arguments[:position], *arguments[position + 1 :]]
+    return arguments
+
+
+def _own_flags(arguments: list[str]) -> list[str]:
+    return [_renamed_flag(word, _RENAMED_FLAGS) for word in arguments if word not in _DROPPED_FLAGS]
+
+
+def _renamed_flag(word: str, names: dict[str, str]) -> str:
+    flag, equals, value = word.partition("=")
+    return f"{names.get(flag, flag)}{equals}{value}" if flag.startswith("--") else word
+
+
+def _shell_line_last(arguments: list[str]) -> tuple[list[str], list[str]]:
+    """The last word as a shell line after `--`, when it is a positional argument: `"python train.py"`.
+
+    A word right after a flag without `=` could be that flag's value, so only one with a blank counts there.
+    """
+    if len(arguments) < 2 or arguments[-1].startswith("-"):
+        return arguments, []
+    before = arguments[-2]
+    could_be_a_value = before.startswith("-") and "=" not in before
+    if could_be_a_value and " " not in arguments[-1]:
+        return arguments, []
+    return arguments[:-1], ["--", "sh", "-c", arguments[-1]]

@@ -1,0 +1,240 @@
+"""HTTP to the control plane: one base URL, one token, retries that cannot do a thing twice.
+
+Every write carries an Idempotency-Key, and a retry sends the same one, so that an answer lost on the way back is
+fetched again and not made again. Errors come back as `ApiError` with the exit code that they stand for.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Callable, Iterator
+from typing import Any
+from urllib.parse import SplitResult, quote, urlencode, urlsplit
+
+from controlplane.cli.errors import TIMED_OUT, UNREACHABLE, USAGE, ApiError, CliError
+from controlplane.cli.version import VERSION
+
+API = "/api/v1"
+RETRIED_STATUSES = frozenset({429, 502, 503})
+MAX_ATTEMPTS = 4
+MAX_WAIT_SECONDS = 30.0
+TIMEOUT_SECONDS = 30.0
+
+Query = dict[str, "str | int | bool | None"]
+
+
+class Response:
+    """An answer read whole: status, header fields and the decoded JSON body (None when there was none)."""
+
+    __slots__ = ("body", "headers", "status")
+
+    def __init__(self, status: int, headers: http.client.HTTPMessage, raw: bytes) -> None:
+        self.status = status
+        self.headers = headers
+        self.body: Any = _decoded(raw)
+
+
+class Client:
+    """Talks to one server. `sleep` is how it waits between retries."""
+
+    def __init__(
+        self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep, timeout: float = TIMEOUT_SECONDS
+    ) -> None:
+        self.url = url
+        self._parts = _checked_url(url)
+        self._token = token
+        self._sleep = sleep
+        self._timeout = timeout
+        self._connection: http.client.HTTPConnection | None = None
+
+    def get(self, path: str, query: Query | None = None) -> Any:
+        """The JSON of a GET."""
+        return self.request("GET", path, query=query).body
+
+    def post(self, path: str, body: object = None, query: Query | None = None, key: str | None = None) -> Any:
+        """The JSON that answers a POST. `key` replaces the Idempotency-Key that is made otherwise."""
+        return self.request("POST", path, body={} if body is None else body, query=query, key=key).body
+
+    def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
+        """The JSON that answers a PATCH; with `etag`, refused (412) when the object changed since."""
+        return self.request("PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}).body
+
+    def delete(self, path: str, query: Query | None = None) -> Any:
+        """The JSON that answers a DELETE (None when there is none)."""
+        return self.request("DELETE", path, query=query).body
+
+    def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
+        """A list, its pages joined until `limit` rows: REST's list object, `next` telling whether more exist."""
+        page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
+        results: list[Any] = list(page["results"])
+        while page.get("next") and len(results) < limit:
+            page = self.request("GET", self._local(str(page["next"]))).body
+            results += page["results"]
+        return {**page, "results": results[:limit], "previous": None}
+
+    def request(
+        self,
+        method: str,
+        path: str,
+        *,
+        body: object = None,
+        query: Query | None = None,
+        key: str | None = None,
+        extra: dict[str, str] | None = None,
+    ) -> Response:
+        """Send and read whole, again while the server says "later"; raises ApiError for a status of 400 or more."""
+        headers = self._headers(method, extra or {}, key)
+        payload = None if body is None else _encoded(body)
+        if payload is not None:
+            headers["Content-Type"] = "application/json"
+        return self._attempts(method, self._target(path, query), payload, headers)
+
+    def stream(self, path: str, query: Query | None = None, timeout: float = 60.0) -> Iterator[bytes]:
+        """The body of a GET in pieces as they arrive, on a connection of its own. Closed when the iterator is."""
+        connection = self._open(timeout)
+        try:
+            headers = {**self._headers("GET", {}, None), "Accept": "text/event-stream"}
+            connection.request("GET", self._target(path, query), headers=headers)
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _api_error(response.status, response.read())
+            while piece := response.read1(65536):
+                yield piece
+        except (OSError, http.client.HTTPException) as error:
+            raise _unreachable(self.url, error) from error
+        finally:
+            connection.close()
+
+    def authorization(self) -> dict[str, str]:
+        """The header fields that say who we are; empty without a token."""
+        return {"Authorization": f"Bearer {self._token}"} if self._token else {}
+
+    def close(self) -> None:
+        """Close the connection that is kept between requests."""
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+    def _attempts(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+        for attempt in range(1, MAX_ATTEMPTS + 1):
+            response = self._exchange_again(method, target, payload, headers)
+            if response.status not in RETRIED_STATUSES or attempt == MAX_ATTEMPTS:
+                break
+            self._sleep(retry_delay(response.headers.get("Retry-After"), attempt))
+        if response.status >= 400:
+            raise ApiError(response.status, response.body if isinstance(response.body, dict) else {})
+        if response.status >= 300:
+            raise CliError(f"{self.url} redirects to {response.headers.get('Location')}: log in with that address")
+        return response
+
+    def _exchange_again(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+        """One exchange, and one more when a kept connection turned out to be dead or broke before the answer."""
+        try:
+            return self._exchange(method, target, payload, headers)
+        except (ConnectionResetError, BrokenPipeError, http.client.HTTPException):
+            self.close()
+        except OSError as error:
+            self.close()
+            raise _unreachable(self.url, error) from error
+        try:
+            return self._exchange(method, target, payload, headers)
+        except (OSError, http.client.HTTPException) as error:
+            self.close()
+            raise _unreachable(self.url, error) from error
+
+    def _exchange(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+        if self._connection is None:
+            self._connection = self._open(self._timeout)
+        self._connection.request(method, target, body=payload, headers=headers)
+        answer = self._connection.getresponse()
+        return Response(answer.status, answer.headers, answer.read())
+
+    def _open(self, timeout: float) -> http.client.HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=timeout)
+        return http.client.HTTPConnection(host, port, timeout=timeout)
+
+    def _headers(self, method: str, extra: dict[str, str], key: str | None) -> dict[str, str]:
+        headers = {"Accept": "application/json", "User-Agent": f"yard/{VERSION}", **self.authorization(), **extra}
+        if method != "GET":
+            headers["Idempotency-Key"] = key or os.urandom(16).hex()
+        return headers
+
+    def _target(self, path: str, query: Query | None) -> str:
+        target = f"{self._parts.path.rstrip('/')}{path if path.startswith('/') else f'{API}/{path}'}"
+        given = {name: _query_value(value) for name, value in (query or {}).items() if value is not None}
+        return f"{target}?{urlencode(given)}" if given else target
+
+    def _local(self, url: str) -> str:
+        """A `next` link as a path on our server, so that no link can send the token elsewhere."""
+        parts = urlsplit(url)
+        path = parts.path.removeprefix(self._parts.path.rstrip("/"))
+        return f"{path}?{parts.query}" if parts.query else path
+
+
+def segment(name: str) -> str:
+    """A name made safe as one path segment."""
+    return quote(name, safe="")
+
+
+def retry_delay(retry_after: str | None, attempt: int) -> float:
+    """Seconds to wait: what Retry-After asks (seconds or a date), else 0.5, 1, 2 ...; at most MAX_WAIT_SECONDS."""
+    if retry_after is None:
+        return min(0.25 * 2.0**attempt, MAX_WAIT_SECONDS)
+    try:
+        return min(max(float(retry_after), 0.0), MAX_WAIT_SECONDS)
+    except ValueError:
+        return min(max(_seconds_until(retry_after), 0.0), MAX_WAIT_SECONDS)
+
+
+def _seconds_until(http_date: str) -> float:
+    from email.utils import parsedate_to_datetime
+
+    try:
+        return parsedate_to_datetime(http_date).timestamp() - time.time()
+    except ValueError:
+        return 1.0
+
+
+def _checked_url(url: str) -> SplitResult:
+    parts = urlsplit(url)
+    try:
+        usable = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        usable = False
+    if not usable:
+        raise CliError(f"{url!r} is not an http:// or https:// address", USAGE)
+    return parts
+
+
+def _encoded(body: object) -> bytes:
+    try:
+        return json.dumps(body, allow_nan=False).encode()
+    except ValueError as error:
+        raise CliError(f"not a number that JSON can carry: {error}", USAGE) from error
+
+
+def _decoded(raw: bytes) -> Any:
+    try:
+        return json.loads(raw) if raw else None
+    except ValueError:
+        return None
+
+
+def _query_value(value: str | int | bool | None) -> str:
+    return str(value).lower() if isinstance(value, bool) else str(value)
+
+
+def _api_error(status: int, raw: bytes) -> ApiError:
+    body = _decoded(raw)
+    return ApiError(status, body if isinstance(body, dict) else {})
+
+
+def _unreachable(url: str, error: Exception) -> CliError:
+    if isinstance(error, TimeoutError):
+        return CliError(f"{url} did not answer in time", TIMED_OUT)
+    return CliError(f"cannot reach {url}: {error}", UNREACHABLE, "is it running? check with: yard doctor")

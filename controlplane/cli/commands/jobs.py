@@ -1,0 +1,292 @@
+"""Jobs: list, describe, explain, stop, suspend, resume, delete, clone."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.errors import DONE
+from controlplane.cli.lookup import find_job, job_id
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+DEFAULT_ROWS = 50
+
+
+def _status(row: Row) -> Row:
+    status: Row = row.get("status") or {}
+    return status
+
+
+def reason_text(row: Row) -> str:
+    """Why a job is where it is: the reason's sentence, else its code."""
+    reason = _status(row).get("reason") or {}
+    return str(reason.get("message") or reason.get("code") or "")
+
+
+def nodes_text(row: Row) -> str:
+    """The nodes that hold the job's pods."""
+    return ", ".join(sorted({pod["node"] for pod in _status(row).get("pods") or [] if pod.get("node")}))
+
+
+def requested_gpus(row: Row) -> str:
+    """GPUs over all pods, or the memory asked for instead."""
+    if row.get("gpus") is None:
+        return formats.mebibytes(row.get("gpu_memory_mib"))
+    return formats.gpus(float(row["gpus"]) * (row.get("workers") or 1))
+
+
+NAME = Column("NAME", lambda row: row["name"])
+PROJECT = Column("PROJECT", lambda row: row.get("project"))
+STATE = Column("STATE", lambda row: _status(row).get("state"))
+JOB_COLUMNS = (
+    NAME,
+    STATE,
+    Column("KIND", lambda row: row.get("kind")),
+    Column("GPUS", requested_gpus, is_number=True),
+    Column("NODE", nodes_text),
+    Column("RUNTIME", lambda row: formats.duration(_status(row).get("runtime_seconds")), is_number=True),
+    Column("AGE", lambda row: formats.age(row.get("created_at")), is_number=True),
+    Column("PROGRESS", lambda row: formats.progress(_status(row).get("progress"))),
+    Column("USER", lambda row: row.get("user"), is_wide=True),
+    Column("IMAGE", lambda row: row.get("image"), is_wide=True),
+    Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
+    Column("ATTEMPT", lambda row: _status(row).get("attempt"), is_wide=True, is_number=True),
+    Column("ID", lambda row: row.get("id"), is_wide=True),
+    Column("REASON", lambda row: "" if _status(row).get("state") == "running" else reason_text(row)),
+)
+POD_COLUMNS = (
+    Column("RANK", lambda pod: pod.get("rank"), is_number=True),
+    Column("POD", lambda pod: pod.get("name")),
+    Column("ROLE", lambda pod: pod.get("role")),
+    Column("STATE", lambda pod: pod.get("state")),
+    Column("NODE", lambda pod: pod.get("node")),
+    Column("DEVICES", lambda pod: _devices_text(pod)),
+    Column("EXIT", lambda pod: pod.get("exit_code"), is_number=True),
+)
+EVENT_COLUMNS = (
+    Column("AGE", lambda event: formats.age(event.get("at")), is_number=True),
+    Column("EVENT", lambda event: event.get("kind")),
+    Column("REASON", lambda event: event.get("reason")),
+    Column("BY", lambda event: event.get("actor")),
+    Column("MESSAGE", lambda event: event.get("message")),
+)
+
+
+def list_jobs_arguments(parser: Parser) -> None:
+    """Filters of `list jobs`."""
+    parser.examples = ["yard list jobs", "yard list jobs -A --state queued,running", "yard list jobs -o wide --watch"]
+    parser.add_argument("-A", "--all-projects", "--all-namespaces", action="store_true", help="jobs of every project that you may see")
+    parser.add_argument("--state", metavar="STATE[,STATE]", help="only jobs in these states")
+    parser.add_argument("--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive, mpi, elastic")
+    parser.add_argument("--user", metavar="NAME[,NAME]", help="only jobs of these users")
+    parser.add_argument("--limit", type=int, default=DEFAULT_ROWS, metavar="N", help=f"at most N jobs (default {DEFAULT_ROWS})")
+
+
+def list_jobs(args: Namespace, session: Session) -> int:
+    """Newest first."""
+    path = "jobs" if args.all_projects else f"{session.project_path}/jobs"
+    query = {"state": args.state, "kind": args.kind, "user": args.user}
+    page = session.client.pages(path, {**query}, args.limit)
+    session.output.objects(page, (NAME, PROJECT, *JOB_COLUMNS[1:]) if args.all_projects else JOB_COLUMNS)
+    if page.get("next") and not session.output.is_data:
+        session.output.say(f"there are more than {args.limit}: --limit N shows more")
+    return DONE
+
+
+def describe_job_arguments(parser: Parser) -> None:
+    """One name."""
+    parser.examples = ["yard describe job hyper1", "yard describe job hyper1 -o jsonpath={.status.state}"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("-e", "--events", type=int, default=10, metavar="N", help="how many events to show (default 10)")
+
+
+def describe_job(args: Namespace, session: Session) -> int:
+    """The job as data, or fields, pods and the latest events."""
+    job = find_job(session, args.name)
+    if session.output.is_data:
+        session.output.data(job)
+        return DONE
+    session.output.line(formats.fields(_job_fields(job)))
+    pods = _status(job).get("pods") or []
+    if pods:
+        session.output.line("\nPods")
+        session.output.rows(pods, POD_COLUMNS)
+    _show_events(session, job, args.events)
+    return DONE
+
+
+def explain_arguments(parser: Parser) -> None:
+    """One name."""
+    parser.examples = ["yard explain hyper1"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+
+
+def explain(args: Namespace, session: Session) -> int:
+    """The reason with its numbers, who is ahead, who holds the GPUs and what would start it."""
+    answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
+    session.output.object(answer, explanation_text(args.name, answer))
+    return DONE
+
+
+def explanation_text(name: str, answer: dict[str, Any]) -> str:
+    """What `explain` prints for a person."""
+    reason = answer.get("reason") or {}
+    lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
+    rows: list[tuple[str, object]] = [
+        ("Reason", reason.get("code")),
+        ("Shortage", _phrase(answer.get("shortage"))),
+        ("Queue position", answer.get("queue_position")),
+        ("Ahead", "; ".join(_phrase(entry) for entry in answer.get("ahead") or [])),
+        ("Held by", "; ".join(_phrase(entry) for entry in answer.get("holders") or [])),
+        ("Start estimate", _phrase(answer.get("start_estimate"))),
+    ]
+    listed = formats.fields(rows)
+    lines += [listed] if listed else []
+    lines += [f"It would start if: {_phrase(change)}" for change in answer.get("would_start_if") or []]
+    return "\n".join(lines)
+
+
+def stop_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard stop hyper1", "yard stop hyper1 hyper2 -p team-a"])
+
+
+def stop(args: Namespace, session: Session) -> int:
+    """Stop each job; its record stays."""
+    return _each(args, session, "stop", "is stopping")
+
+
+def suspend_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard suspend hyper1"])
+
+
+def suspend(args: Namespace, session: Session) -> int:
+    """Suspend each job."""
+    return _each(args, session, "suspend", "is being suspended")
+
+
+def resume_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard resume hyper1"])
+
+
+def resume(args: Namespace, session: Session) -> int:
+    """Resume each job."""
+    return _each(args, session, "resume", "is queued again")
+
+
+def delete_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard delete hyper1", "yard delete hyper1 hyper2"])
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete each job: it is stopped first, then its record goes."""
+    for name in args.names:
+        answer = session.client.delete(f"jobs/{job_id(session, name)}")
+        session.output.object(answer, f"job {name} is being deleted")
+    return DONE
+
+
+def clone_arguments(parser: Parser) -> None:
+    """A name and perhaps a new one."""
+    parser.examples = ["yard clone hyper1 --name hyper2"]
+    parser.add_argument("name", metavar="NAME", help="the job to copy, by name or id")
+    parser.add_argument("--name", dest="new_name", metavar="NAME", help="the copy's name (default: the server chooses)")
+
+
+def clone(args: Namespace, session: Session) -> int:
+    """Submit the same spec again."""
+    body = {"name": args.new_name} if args.new_name else {}
+    answer = session.client.post(f"jobs/{job_id(session, args.name)}/clone", body)
+    session.output.object(answer, f"job {answer['name']} submitted to {answer['project']} as {answer['id']}")
+    return DONE
+
+
+def _names(parser: Parser, examples: list[str]) -> None:
+    parser.examples = examples
+    parser.add_argument("names", metavar="NAME", nargs="+", help="jobs, by name or id")
+
+
+def _each(args: Namespace, session: Session, verb: str, outcome: str) -> int:
+    for name in args.names:
+        answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}")
+        session.output.object(answer, f"job {name} {outcome}")
+    return DONE
+
+
+def _job_fields(job: Row) -> list[tuple[str, object]]:
+    status = _status(job)
+    return [
+        ("Name", job["name"]),
+        ("Id", job.get("id")),
+        ("Project", job.get("project")),
+        ("User", job.get("user")),
+        ("Kind", job.get("kind")),
+        ("State", status.get("state")),
+        ("Reason", reason_text(job)),
+        ("Queue position", status.get("queue_position")),
+        ("Attempt", status.get("attempt")),
+        ("Exit code", status.get("exit_code")),
+        ("Progress", _progress_text(status.get("progress"))),
+        ("Service", ", ".join(map(_service_text, status.get("service_urls") or []))),
+        ("GPUs", requested_gpus(job)),
+        ("GPU utilisation", formats.percent(status.get("gpu_utilization"))),
+        ("CPUs", job.get("cpus")),
+        ("Memory", formats.mebibytes(job.get("memory_mib"))),
+        ("Workers", job.get("workers")),
+        ("Priority", job.get("priority")),
+        ("Preemptible", "yes" if job.get("preemptible") else "no"),
+        ("Image", job.get("image")),
+        ("Command", _command_text(job)),
+        ("Environment", formats.pairs(job.get("env"))),
+        ("Labels", formats.pairs(job.get("labels"))),
+        ("Created", formats.local_time(job.get("created_at"))),
+        ("Started", formats.local_time(status.get("started_at"))),
+        ("Finished", formats.local_time(status.get("finished_at"))),
+        ("Run time", formats.duration(status.get("runtime_seconds"))),
+    ]
+
+
+def _command_text(job: Row) -> str:
+    import shlex
+
+    return shlex.join([*(job.get("command") or []), *(job.get("args") or [])])
+
+
+def _progress_text(report: dict[str, Any] | None) -> str:
+    if not report:
+        return ""
+    measures = {key: report[key] for key in ("loss", "accuracy") if report.get(key) is not None}
+    return ", ".join(part for part in (formats.progress(report), formats.pairs(measures)) if part)
+
+
+def _service_text(service: Any) -> str:
+    return str(service.get("url")) if isinstance(service, dict) else str(service)
+
+
+def _devices_text(pod: Row) -> str:
+    devices = pod.get("devices") or []
+    return ", ".join(
+        str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})") for device in devices
+    )
+
+
+def _show_events(session: Session, job: Row, count: int) -> None:
+    if count <= 0:
+        return
+    latest = session.get(f"jobs/{job['id']}/events", limit=min(count, 500))["results"]
+    if latest:
+        session.output.line("\nEvents")
+        session.output.rows(latest, EVENT_COLUMNS)
+
+
+def _phrase(value: Any) -> str:
+    """Any part of an explanation as words: its sentence if it has one, else its fields."""
+    if isinstance(value, dict):
+        return str(value.get("message") or value.get("detail") or formats.pairs(value))
+    return "" if value is None else str(value)

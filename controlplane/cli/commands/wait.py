@@ -1,0 +1,86 @@
+"""`yard wait`: until a job is in a state. Also what `submit --wait` waits with."""
+
+from __future__ import annotations
+
+import time
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
+from controlplane.cli.lookup import FINAL_STATES, job_id
+from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.session import Session
+from controlplane.cli.watch import SILENCE_SECONDS, Bell
+
+STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
+_FINISHED = ("finished", "done")
+
+
+def wait_arguments(parser: Parser) -> None:
+    """A name, a state, a limit."""
+    parser.examples = ["yard wait hyper1 --for running", "yard wait hyper1 --for finished --timeout 2h"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("--for", dest="wanted", metavar="STATE[,STATE]", default="finished",
+                        help="a job state, several, or `finished` for any final one (the default)")
+    parser.add_argument("--timeout", type=duration_seconds, metavar="TIME", help="give up after this long (exit code 7)")
+
+
+def wait(args: Namespace, session: Session) -> int:
+    """0 when the job reached the state, 1 when it ended in another, 7 when time ran out."""
+    wanted = wanted_states(args.wanted)
+    job = wait_for(session, job_id(session, args.name), wanted, args.timeout)
+    state = job["status"]["state"]
+    session.output.object(job, f"job {args.name} is {state}")
+    return DONE if is_reached(job, wanted) else FAILED
+
+
+def wanted_states(text: str) -> frozenset[str]:
+    """The states that --for names; `finished` stands for all final ones."""
+    names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
+    unknown = names - STATES - set(_FINISHED)
+    if unknown:
+        raise CliError(f"--for {', '.join(sorted(unknown))}: no such state", USAGE,
+                       f"one of: {', '.join(sorted(STATES))}, finished")
+    return frozenset(names & STATES) | (FINAL_STATES if names & set(_FINISHED) else frozenset())
+
+
+def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
+    """Whether the job is in a wanted state. A job that succeeded has been `running`, however short it was."""
+    state = job["status"]["state"]
+    return state in wanted or (state == "succeeded" and "running" in wanted)
+
+
+def wait_for(
+    session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
+) -> dict[str, Any]:
+    """The job as soon as it is in a wanted or in a final state; raises CliError (7) after the timeout."""
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    bell: Bell | None = None
+    try:
+        while True:
+            job: dict[str, Any] = session.get(f"jobs/{identifier}")
+            if is_reached(job, wanted) or job["status"]["state"] in FINAL_STATES:
+                return job
+            patience = _patience(deadline, job)
+            bell = bell or Bell(session.client, f"job:{identifier}")
+            bell.wait(patience)
+    finally:
+        if bell is not None:
+            bell.close()
+
+
+def exit_code_of_job(job: dict[str, Any]) -> int:
+    """The job's own exit code; without one 0 for success, 7 for its time limit, 1 for everything else."""
+    code = job["status"].get("exit_code")
+    if code is not None:
+        return int(code) % 256 if code >= 0 else 128 - int(code)
+    return {"succeeded": DONE, "timed_out": TIMED_OUT}.get(job["status"]["state"], FAILED)
+
+
+def _patience(deadline: float | None, job: dict[str, Any]) -> float:
+    if deadline is None:
+        return SILENCE_SECONDS
+    left = deadline - time.monotonic()
+    if left <= 0:
+        raise CliError(f"job {job['name']} is still {job['status']['state']}", TIMED_OUT)
+    return min(left, SILENCE_SECONDS)

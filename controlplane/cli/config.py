@@ -1,0 +1,130 @@
+"""Where the server is, who we are and which project is meant.
+
+Environment first (TRAINYARD_URL, TRAINYARD_TOKEN, TRAINYARD_PROJECT), then the config file: JSON with named contexts,
+readable by its owner alone because it holds tokens. TRAINYARD_CONFIG moves the file.
+"""
+
+from __future__ import annotations
+
+import os
+from typing import TypedDict
+
+from controlplane.cli.errors import USAGE, CliError
+
+DEFAULT_URL = "http://127.0.0.1:8000"
+DEFAULT_CONTEXT = "default"
+
+
+class Context(TypedDict, total=False):
+    """One server that we know: its address, our token there and the project used when none is named."""
+
+    url: str
+    token: str
+    project: str
+
+
+class ConfigFile(TypedDict):
+    """The whole file."""
+
+    current: str
+    contexts: dict[str, Context]
+
+
+class Config:
+    """The settings of one run of `yard`: environment over file.
+
+    `context` picks another context than the file's current one, by name.
+    """
+
+    def __init__(self, environ: dict[str, str], context: str | None = None) -> None:
+        self._environ = environ
+        self._wanted_context = context
+        self._file: ConfigFile | None = None
+
+    @property
+    def path(self) -> str:
+        """The config file's path, whether or not it exists."""
+        moved = self._environ.get("TRAINYARD_CONFIG")
+        if moved:
+            return moved
+        base = self._environ.get("XDG_CONFIG_HOME") or os.path.join(os.path.expanduser("~"), ".config")
+        return os.path.join(base, "trainyard", "config.json")
+
+    @property
+    def file(self) -> ConfigFile:
+        """The file's content, read once; an absent file is an empty one."""
+        if self._file is None:
+            self._file = _read(self.path)
+        return self._file
+
+    @property
+    def context_name(self) -> str:
+        """The context in use."""
+        return self._wanted_context or self.file["current"]
+
+    @property
+    def context(self) -> Context:
+        """The context in use; empty when nothing is stored under its name. A name asked for must exist."""
+        contexts = self.file["contexts"]
+        if self._wanted_context and self._wanted_context not in contexts:
+            known = ", ".join(sorted(contexts)) or "none yet"
+            raise CliError(f"no context {self._wanted_context!r} (known: {known})", USAGE, "log in with: yard login URL")
+        return contexts.get(self.context_name, {})
+
+    @property
+    def url(self) -> str:
+        """The server's base address, without a trailing slash."""
+        return (self._environ.get("TRAINYARD_URL") or self.context.get("url") or DEFAULT_URL).rstrip("/")
+
+    @property
+    def token(self) -> str:
+        """The API token, or empty. A stored token goes only to the server that it was stored for."""
+        from_environment = self._environ.get("TRAINYARD_TOKEN")
+        if from_environment:
+            return from_environment
+        stored_for = (self.context.get("url") or DEFAULT_URL).rstrip("/")
+        return self.context.get("token", "") if stored_for == self.url else ""
+
+    @property
+    def project(self) -> str:
+        """The project meant when -p names none, or empty."""
+        return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
+
+    def update_context(self, name: str, changes: Context) -> None:
+        """Merge `changes` into context `name`, make it the current one and write the file."""
+        stored: Context = {**self.file["contexts"].get(name, {}), **changes}
+        self.file["contexts"][name] = stored
+        self.file["current"] = name
+        self.save()
+
+    def forget_token(self) -> None:
+        """Drop the stored token of the context in use."""
+        self.file["contexts"].get(self.context_name, {}).pop("token", None)
+        self.save()
+
+    def save(self) -> None:
+        """Write the file atomically with mode 0600, its folder with 0700."""
+        import json
+
+        os.makedirs(os.path.dirname(os.path.abspath(self.path)), mode=0o700, exist_ok=True)
+        temporary = f"{self.path}.{os.getpid()}.tmp"
+        descriptor = os.open(temporary, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as stream:
+            json.dump(self.file, stream, indent=2)
+            stream.write("\n")
+        os.replace(temporary, self.path)
+
+
+def _read(path: str) -> ConfigFile:
+    import json
+
+    try:
+        with open(path, encoding="utf-8") as stream:
+            content = json.load(stream)
+    except FileNotFoundError:
+        return {"current": DEFAULT_CONTEXT, "contexts": {}}
+    except (OSError, ValueError) as error:
+        raise CliError(f"cannot read {path}: {error}", USAGE) from error
+    if not isinstance(content, dict) or not isinstance(content.get("contexts"), dict):
+        raise CliError(f"{path} is not a yard config file", USAGE, "move it away and run: yard login URL")
+    return {"current": str(content.get("current") or DEFAULT_CONTEXT), "contexts": content["contexts"]}

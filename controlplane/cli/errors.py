@@ -1,0 +1,94 @@
+"""What can go wrong, as exit codes and one exception that carries one.
+
+The codes are part of the contract that scripts rely on; `docs/reference/cli.md` lists them.
+"""
+
+from __future__ import annotations
+
+DONE = 0
+FAILED = 1
+USAGE = 2
+NOT_FOUND = 3
+FORBIDDEN = 4
+CONFLICT = 5
+UNREACHABLE = 6
+TIMED_OUT = 7
+INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
+
+MEANINGS = {
+    DONE: "done",
+    FAILED: "failed",
+    USAGE: "usage: the command line or the request is not valid",
+    NOT_FOUND: "not found (or not yours to see)",
+    FORBIDDEN: "forbidden, or not logged in",
+    CONFLICT: "conflict with the present state",
+    UNREACHABLE: "server unreachable",
+    TIMED_OUT: "timed out",
+    INTERRUPTED: "interrupted with Ctrl-C; what runs on the server keeps running",
+}
+
+# Statuses that are not here mean FAILED.
+_CODES_BY_STATUS = {
+    400: USAGE,
+    413: USAGE,
+    415: USAGE,
+    422: USAGE,
+    401: FORBIDDEN,
+    403: FORBIDDEN,
+    404: NOT_FOUND,
+    408: TIMED_OUT,
+    409: CONFLICT,
+    412: CONFLICT,
+    502: UNREACHABLE,
+    503: UNREACHABLE,
+    504: TIMED_OUT,
+}
+
+
+class CliError(Exception):
+    """Ends the command with `exit_code`; `message` goes to stderr, `hint` on a line of its own."""
+
+    def __init__(self, message: str, exit_code: int = FAILED, hint: str = "") -> None:
+        super().__init__(message)
+        self.message = message
+        self.exit_code = exit_code
+        self.hint = hint
+
+
+class ApiError(CliError):
+    """The server's refusal: an HTTP status with its problem+json document (or an empty one)."""
+
+    def __init__(self, status: int, problem: dict[str, object]) -> None:
+        super().__init__(_message(status, problem), exit_code_of(status), _hint(status))
+        self.status = status
+        self.problem = problem
+        self.code = str(problem.get("code") or "")
+
+
+def exit_code_of(status: int) -> int:
+    """The exit code that an HTTP error status ends the command with."""
+    return _CODES_BY_STATUS.get(status, FAILED)
+
+
+def _message(status: int, problem: dict[str, object]) -> str:
+    title = str(problem.get("title") or f"the server answered {status}")
+    detail = str(problem.get("detail") or "")
+    lines = [f"{title}: {detail}" if detail and detail != title else title]
+    errors = problem.get("errors")
+    for error in errors if isinstance(errors, list) else []:
+        lines += _pointed(error, detail)
+    return "\n".join(lines)
+
+
+def _pointed(error: object, said: str) -> list[str]:
+    """One `errors` entry as a line, unless the problem's own detail said exactly that."""
+    if not isinstance(error, dict):
+        return []
+    pointer, detail = str(error.get("pointer") or ""), str(error.get("detail") or "")
+    if not pointer and detail == said:
+        return []
+    return [f"  {pointer}: {detail}" if pointer else f"  {detail}"]
+
+
+def _hint(status: int) -> str:
+    return "log in with: yard login URL" if status == 401 else ""

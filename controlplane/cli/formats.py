@@ -1,0 +1,81 @@
+"""Numbers and times as people read them in a table."""
+
+from __future__ import annotations
+
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+_DAY, _HOUR, _MINUTE = 86_400, 3_600, 60
+
+
+def duration(seconds: float | None) -> str:
+    """`42s`, `7m05s`, `3h12m`, `2d04h`; empty for None."""
+    if seconds is None:
+        return ""
+    whole = max(int(seconds), 0)
+    if whole < _MINUTE:
+        return f"{whole}s"
+    if whole < _HOUR:
+        return f"{whole // _MINUTE}m{whole % _MINUTE:02d}s"
+    if whole < _DAY:
+        return f"{whole // _HOUR}h{whole % _HOUR // _MINUTE:02d}m"
+    return f"{whole // _DAY}d{whole % _DAY // _HOUR:02d}h"
+
+
+def age(moment: str | None) -> str:
+    """How long ago an RFC 3339 time was."""
+    if not moment:
+        return ""
+    return duration(time.time() - datetime.fromisoformat(moment).timestamp())
+
+
+def local_time(moment: str | None) -> str:
+    """An RFC 3339 time to the second, in UTC."""
+    if not moment:
+        return ""
+    return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+
+
+def percent(share: float | None) -> str:
+    """0.973 as `97%`; empty for None."""
+    return "" if share is None else f"{share * 100:.0f}%"
+
+
+def gpus(count: float | None) -> str:
+    """`2`, `0.5`; empty for None."""
+    return "" if count is None else f"{round(count, 3):g}"
+
+
+def mebibytes(mib: float | None) -> str:
+    """`512Mi` or `31.5Gi`; empty for None."""
+    if mib is None:
+        return ""
+    return f"{mib:g}Mi" if mib < 1024 else f"{round(mib / 1024, 1):g}Gi"
+
+
+def progress(report: dict[str, Any] | None) -> str:
+    """A job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever of them it reports."""
+    if not report:
+        return ""
+    parts = []
+    if report.get("epoch") is not None:
+        parts.append(f"epoch {report['epoch']}")
+    if report.get("step") is not None:
+        total = report.get("total_steps")
+        parts.append(f"{report['step']}/{total}" if total else f"step {report['step']}")
+    if report.get("eta_seconds") is not None:
+        parts.append(f"eta {duration(report['eta_seconds'])}")
+    return ", ".join(parts)
+
+
+def pairs(mapping: dict[str, Any] | None) -> str:
+    """`a=1, b=2`."""
+    return ", ".join(f"{key}={value}" for key, value in (mapping or {}).items())
+
+
+def fields(rows: list[tuple[str, object]]) -> str:
+    """Labelled lines, aligned; those without a value are left out."""
+    shown = [(label, value) for label, value in rows if value not in (None, "", [], {})]
+    width = max((len(label) for label, _ in shown), default=0)
+    return "\n".join(f"{label + ':':<{width + 1}}  {value}" for label, value in shown)

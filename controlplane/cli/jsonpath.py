@@ -1,0 +1,89 @@
+"""The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text around braces.
+
+Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, and a quoted text such as
+`{"\\n"}`. A path without braces is taken as if it stood in them. A name that is not there gives nothing.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from typing import Any
+
+from controlplane.cli.errors import USAGE, CliError
+
+_BRACES = re.compile(r"\{((?:[^{}\"']|\"(?:[^\"\\]|\\.)*\"|'[^']*')*)\}")
+_STEP = re.compile(
+    r"\.(?P<name>[A-Za-z_][\w-]*|\*)"
+    r"|\[(?P<index>-?\d+)\]"
+    r"|\[(?P<star>\*)\]"
+    r"|\['(?P<quoted>[^']*)'\]"
+    r"|\[\?\(@(?P<where>(?:\.[A-Za-z_][\w-]*)+)\s*(?P<op>==|!=)\s*(?P<value>\"[^\"]*\"|'[^']*'|[-\w.]+)\)\]"
+)
+
+
+def render(template: str, document: Any) -> str:
+    """The template's text for `document`; several values of one path are joined by a space, as kubectl does."""
+    if "{" not in template:
+        template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
+    parts, end = [], 0
+    for match in _BRACES.finditer(template):
+        parts += [_unescaped(template[end : match.start()]), _expression(match.group(1).strip(), document)]
+        end = match.end()
+    if "{" in template[end:] or "}" in template[end:]:
+        raise _bad(template)
+    return "".join([*parts, _unescaped(template[end:])])
+
+
+def values(path: str, document: Any) -> list[Any]:
+    """Every value that `path` finds in `document`, in order."""
+    found, position = [document], 0
+    path = path.removeprefix("$")
+    while position < len(path):
+        step = _STEP.match(path, position)
+        if step is None:
+            raise _bad(path)
+        found = [value for parent in found for value in _children(step, parent)]
+        position = step.end()
+    return found
+
+
+def _expression(expression: str, document: Any) -> str:
+    if expression[:1] in ("'", '"'):
+        return _unescaped(expression[1:-1])
+    return " ".join(_text(value) for value in values("" if expression in (".", "@") else expression, document))
+
+
+def _children(step: re.Match[str], parent: Any) -> list[Any]:
+    name = step["quoted"] if step["quoted"] is not None else step["name"]
+    if step["star"] or name == "*":
+        return list(parent.values()) if isinstance(parent, dict) else parent if isinstance(parent, list) else []
+    if step["where"]:
+        return [child for child in parent if _matches(step, child)] if isinstance(parent, list) else []
+    if step["index"] is not None:
+        return _at(parent, int(step["index"]))
+    return [parent[name]] if isinstance(parent, dict) and name in parent else []
+
+
+def _at(parent: Any, index: int) -> list[Any]:
+    is_inside = isinstance(parent, list) and -len(parent) <= index < len(parent)
+    return [parent[index]] if is_inside else []
+
+
+def _matches(step: re.Match[str], child: Any) -> bool:
+    is_equal = step["value"].strip("'\"") in [_text(value) for value in values(step["where"], child)]
+    return is_equal == (step["op"] == "==")
+
+
+def _text(value: Any) -> str:
+    if value is None:
+        return ""
+    return value if isinstance(value, str) else json.dumps(value, ensure_ascii=False)
+
+
+def _unescaped(text: str) -> str:
+    return text.replace("\\n", "\n").replace("\\t", "\t").replace('\\"', '"')
+
+
+def _bad(path: str) -> CliError:
+    return CliError(f"cannot read the jsonpath {path!r}", USAGE, "for example: -o jsonpath={.status.state}")

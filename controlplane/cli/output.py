@@ -1,0 +1,103 @@
+"""What a command answers on standard output, in the shape that -o asks for: table, wide, json, yaml, jsonpath=...
+
+Data goes to standard output, talk to standard error, so that a pipe carries data alone.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Sequence
+from typing import Any, TextIO
+
+from controlplane.cli import terminal
+from controlplane.cli.errors import USAGE, CliError
+from controlplane.cli.tables import Column, Row, write_table
+
+FORMATS = ("table", "wide", "json", "yaml")
+JSONPATH = "jsonpath="
+# json leaves DEL, C1 and the reordering characters as they are; a terminal would obey them.
+_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+
+
+class Output:
+    """Writes answers in one format to `stream`, talk to `talk`."""
+
+    def __init__(self, form: str, environ: dict[str, str], stream: TextIO, talk: TextIO) -> None:
+        self.form = form
+        self.stream = stream
+        self._talk = talk
+        self.is_terminal = stream.isatty()
+        self.is_coloured = terminal.is_coloured(environ, self.is_terminal)
+
+    @property
+    def is_data(self) -> bool:
+        """Whether a program reads the answer (json, yaml, jsonpath) rather than a person."""
+        return self.form not in ("table", "wide")
+
+    def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
+        """A list as REST answers it: rows in a table, or the list object itself as data."""
+        if self.is_data:
+            self.data(page)
+        else:
+            self.rows(page["results"], columns)
+
+    def rows(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
+        """A table; -o wide shows the wide columns too."""
+        shown = [column for column in columns if self.form == "wide" or not column.is_wide]
+        write_table(self.stream, shown, rows, styled=self.is_coloured)
+
+    def object(self, document: Any, summary: str) -> None:
+        """One object: as data exactly what REST answered, else `summary`."""
+        if self.is_data:
+            self.data(document)
+        elif summary:
+            self.line(summary)
+
+    def data(self, document: Any) -> None:
+        """The document as JSON, YAML or through the jsonpath."""
+        if self.form == "yaml":
+            from controlplane.cli import yamlout
+
+            self.stream.write(yamlout.dump(document))
+        elif self.form.startswith(JSONPATH):
+            self._jsonpath(document)
+        else:
+            self.stream.write(as_json(document, indent=2) + "\n")
+
+    def line(self, text: str) -> None:
+        """A line of the answer for a person."""
+        self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
+
+    def say(self, text: str) -> None:
+        """A line of talk on standard error."""
+        print("\n".join(map(terminal.visible, text.split("\n"))), file=self._talk, flush=True)
+
+    def flush(self) -> None:
+        """Hand what was written to the reader."""
+        self.stream.flush()
+
+    def _jsonpath(self, document: Any) -> None:
+        from controlplane.cli import jsonpath
+
+        text = jsonpath.render(self.form.removeprefix(JSONPATH), document)
+        self.stream.write(text if text.endswith("\n") else text + "\n")
+
+
+def as_json(document: Any, indent: int | None = None) -> str:
+    """JSON text; characters that a terminal would obey are escaped, which JSON readers undo."""
+    text = json.dumps(document, indent=indent, ensure_ascii=False)
+    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+
+
+def checked_format(text: str) -> str:
+    """The value of -o, refused when there is no such format."""
+    if text in FORMATS or text.startswith(JSONPATH):
+        return text
+    raise CliError(f"-o {text}: no such format", USAGE, f"one of: {', '.join(FORMATS)}, jsonpath=PATH")
+
+
+def standard_output(form: str, environ: dict[str, str]) -> Output:
+    """The Output of a real run."""
+    return Output(form, environ, sys.stdout, sys.stderr)

@@ -1,0 +1,59 @@
+"""What a command works with: the settings, where its answer goes, and the server, connected when first used."""
+
+from __future__ import annotations
+
+import argparse
+import os
+from typing import TYPE_CHECKING, Any
+
+from controlplane.cli.config import Config
+from controlplane.cli.errors import USAGE, CliError
+from controlplane.cli.output import Output, checked_format, standard_output
+
+if TYPE_CHECKING:
+    from controlplane.cli.client import Client
+
+
+class Session:
+    """One run of one command."""
+
+    def __init__(self, config: Config, output: Output, project: str | None = None) -> None:
+        self.config = config
+        self.output = output
+        self._project = project
+        self._client: Client | None = None
+
+    @property
+    def client(self) -> Client:
+        """The server, authenticated as the settings say."""
+        if self._client is None:
+            from controlplane.cli.client import Client
+
+            self._client = Client(self.config.url, self.config.token)
+        return self._client
+
+    @property
+    def project(self) -> str:
+        """The project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
+        name = self._project or self.config.project
+        if not name:
+            raise CliError("which project?", USAGE, "name it with -p NAME, or once with: yard config project NAME")
+        return name
+
+    @property
+    def project_path(self) -> str:
+        """The project's place in the API."""
+        from controlplane.cli.client import segment
+
+        return f"projects/{segment(self.project)}"
+
+    def get(self, path: str, **query: str | int | bool | None) -> Any:
+        """Shorthand for the client's GET."""
+        return self.client.get(path, query)
+
+
+def start_session(args: argparse.Namespace) -> Session:
+    """The session that the common options ask for."""
+    environ = dict(os.environ)
+    output = standard_output(checked_format(args.output), environ)
+    return Session(Config(environ, args.context), output, args.project)

@@ -1,0 +1,94 @@
+"""Rows as a table: aligned plain text into a pipe, rich's table on a terminal (and rich imported only then)."""
+
+from __future__ import annotations
+
+import unicodedata
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, TextIO
+
+from controlplane.cli.terminal import visible
+
+Row = dict[str, Any]
+
+# One colour per outcome, for terminals; the word itself always says it too.
+STATE_STYLES = {
+    "running": "green",
+    "starting": "cyan",
+    "scaling": "cyan",
+    "queued": "yellow",
+    "suspended": "yellow",
+    "stopping": "yellow",
+    "succeeded": "green",
+    "failed": "red",
+    "timed_out": "red",
+    "stopped": "bright_black",
+    "ready": "green",
+    "cordoned": "yellow",
+    "not_ready": "red",
+    "ok": "green",
+}
+
+
+class Column(NamedTuple):
+    """A table's column: its heading, how a row's cell is read and whether only `-o wide` shows it."""
+
+    heading: str
+    cell: Callable[[Row], object]
+    is_wide: bool = False
+    is_number: bool = False
+
+
+def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], *, styled: bool) -> None:
+    """Write `rows` under headings; `styled` is for a terminal with colour."""
+    cells = [[_cell_text(column.cell(row)) for column in columns] for row in rows]
+    if styled and _write_rich(stream, columns, cells):
+        return
+    stream.write(plain_table(columns, cells))
+
+
+def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
+    """The aligned text: two spaces between columns, numbers to the right, no trailing spaces."""
+    grid = [[column.heading for column in columns], *cells]
+    widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
+    lines = (
+        "  ".join(_padded(cell, width, column) for cell, width, column in zip(row, widths, columns, strict=True))
+        for row in grid
+    )
+    return "".join(f"{line.rstrip()}\n" for line in lines)
+
+
+def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> bool:
+    """Draw with rich; False where rich is not installed, and then the plain table serves."""
+    try:
+        from rich.console import Console
+        from rich.table import Table
+        from rich.text import Text
+    except ImportError:
+        return False
+    table = Table(box=None, pad_edge=False, header_style="bold")
+    for column in columns:
+        table.add_column(column.heading, justify="right" if column.is_number else "left", overflow="fold")
+    for row in cells:
+        table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
+    Console(file=stream, highlight=False).print(table)
+    return True
+
+
+def _cell_text(value: object) -> str:
+    if value is None or value == "":
+        return "-"
+    if isinstance(value, bool):
+        return "yes" if value else "no"
+    return visible(f"{value:g}" if isinstance(value, float) else str(value))
+
+
+def _padded(cell: str, width: int, column: Column) -> str:
+    room = " " * (width - _width(cell))
+    return room + cell if column.is_number else cell + room
+
+
+def _width(text: str) -> int:
+    """Terminal columns that `text` takes: wide East Asian characters two, combining marks none."""
+    if text.isascii():
+        return len(text)
+    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)

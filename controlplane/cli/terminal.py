@@ -1,0 +1,55 @@
+"""Text from elsewhere, made safe to show on a terminal.
+
+A job may print anything: sequences that retitle the window, write the clipboard, move the cursor over earlier lines or
+hide text. On a terminal colours (SGR) stay and everything else becomes visible; into a pipe text goes as it came.
+"""
+
+from __future__ import annotations
+
+import re
+
+_SGR = r"\x1b\[[0-9;:]*m"
+# C0 without tab, DEL, C1, and the characters that reorder or hide text.
+_UNSAFE_CLASS = "\x00-\x08\x0a-\x1f\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069"
+_UNSAFE = re.compile(f"[{_UNSAFE_CLASS}]")
+_UNSAFE_OR_COLOUR = re.compile(f"{_SGR}|[{_UNSAFE_CLASS}]")
+_RESET = "\x1b[0m"
+
+
+def is_coloured(environ: dict[str, str], is_terminal: bool) -> bool:
+    """Whether to use colour: on a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
+
+
+def visible(text: str) -> str:
+    """`text` with every control or reordering character written out, colours too: for table cells and messages."""
+    return _UNSAFE.sub(_written_out, text) if _UNSAFE.search(text) else text
+
+
+def log_line(text: str, *, colour: bool) -> str:
+    """One line of a job's output for a terminal: what was overwritten by carriage returns is dropped, SGR kept.
+
+    A line that used colour ends with a reset so that it cannot colour what follows.
+    """
+    shown = text.rstrip("\r").rpartition("\r")[2]
+    if not _UNSAFE.search(shown):
+        return shown
+    safe = _UNSAFE_OR_COLOUR.sub(_keep_colour if colour else _drop_colour, shown)
+    return safe + _RESET if "\x1b[" in safe else safe
+
+
+def _keep_colour(match: re.Match[str]) -> str:
+    found = match.group()
+    return found if len(found) > 1 else _written_out(match)
+
+
+def _drop_colour(match: re.Match[str]) -> str:
+    return "" if len(match.group()) > 1 else _written_out(match)
+
+
+def _written_out(match: re.Match[str]) -> str:
+    """Caret notation for C0 and DEL (`^[`), the code point for the rest (`<9b>`, `<202e>`)."""
+    code = ord(match.group())
+    if code == 0x7F:
+        return "^?"
+    return f"^{chr(code + 64)}" if code < 0x20 else f"<{code:x}>"

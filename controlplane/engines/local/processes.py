@@ -1,0 +1,102 @@
+"""Which processes live, whose they are, and how to end them without ever hitting a stranger.
+
+A process is known by pid, kernel start time and boot id together: a pid alone is used again. A zombie is
+dead. The shim imports this file, so it imports next to nothing.
+"""
+
+from __future__ import annotations
+
+import os
+
+SIGKILL = 9
+SIGTERM = 15
+TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"  # marks every process of a pod, also one that left its session
+
+# Fields of /proc/<pid>/stat after the command's name.
+_STATE, _PARENT, _SESSION, _START_TICKS = 0, 1, 3, 19
+
+
+class Process:
+    """One line of the process table."""
+
+    __slots__ = ("parent", "pid", "session", "start_ticks")
+
+    def __init__(self, pid: int, parent: int, session: int, start_ticks: int) -> None:
+        self.pid = pid
+        self.parent = parent
+        self.session = session
+        self.start_ticks = start_ticks
+
+
+def boot_id() -> str:
+    with open("/proc/sys/kernel/random/boot_id") as file:
+        return file.read().strip()
+
+
+def find(pid: int) -> Process | None:
+    """The live process of that pid; None when there is none or it is a zombie."""
+    try:
+        with open(f"/proc/{pid}/stat", "rb") as file:
+            fields = file.read().rpartition(b")")[2].split()
+    except (FileNotFoundError, ProcessLookupError):
+        return None
+    if not fields or fields[_STATE] in (b"Z", b"X"):
+        return None
+    return Process(pid, int(fields[_PARENT]), int(fields[_SESSION]), int(fields[_START_TICKS]))
+
+
+def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
+    """Whether that very process lives, and not another one with its pid."""
+    process = find(pid)
+    return process is not None and process.start_ticks == start_ticks and boot == boot_id()
+
+
+def table() -> list[Process]:
+    """All live processes."""
+    found = [find(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
+    return [process for process in found if process is not None]
+
+
+def descendants(root: int, processes: list[Process]) -> list[int]:
+    """Pids of children, grandchildren and so on."""
+    children: dict[int, list[int]] = {}
+    for process in processes:
+        children.setdefault(process.parent, []).append(process.pid)
+    result, queue = [], [root]
+    while queue:
+        for pid in children.get(queue.pop(), ()):
+            result.append(pid)
+            queue.append(pid)
+    return result
+
+
+def with_token(token: str, processes: list[Process]) -> list[int]:
+    """Pids whose environment carries the pod's token."""
+    needle = f"{TOKEN_VARIABLE}={token}".encode()
+    return [process.pid for process in processes if needle in _environment(process.pid)]
+
+
+def in_session(session: int, start_ticks: int, processes: list[Process]) -> list[int]:
+    """Pids of the session whose leader started at `start_ticks`; none when the leader's pid was used
+    again."""
+    leader = next((process for process in processes if process.pid == session), None)
+    if leader is not None and leader.start_ticks != start_ticks:
+        return []
+    return [p.pid for p in processes if p.session == session and p.start_ticks >= start_ticks]
+
+
+def kill(pids: list[int], signal_number: int = SIGKILL) -> None:
+    """Signal each; one that is gone already is fine."""
+    for pid in pids:
+        try:
+            os.kill(pid, signal_number)
+        except ProcessLookupError:
+            continue
+
+
+def _environment(pid: int) -> list[bytes]:
+    try:
+        with open(f"/proc/{pid}/environ", "rb") as file:
+            return file.read().split(b"\0")
+    except OSError:  # gone meanwhile, or another user's: then it is not one of ours
+        return []

@@ -1,0 +1,362 @@
+"""The supervisor of one pod: `python -I -S shim.py POD_DIR`. It outlives the control plane.
+
+It runs the command that POD_DIR/launch describes in a session of its own, writes its output to the log and
+its end to POD_DIR/exit. At most one shim lives per pod (a file lock), and a pod is started at most once
+(the start record, which is on the disk before the command runs). Orphaned descendants become the shim's
+children, so that none escapes; when the shim itself is killed, the kernel kills the command.
+
+This file is started once per pod: it imports only what starts within milliseconds (`signal` and `json` are
+not).
+"""
+
+from __future__ import annotations
+
+import ctypes
+import errno
+import fcntl
+import os
+import select
+import sys
+import time
+
+sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[0])
+
+from controlplane.engines.local import processes
+from controlplane.logwriter import STDERR, STDOUT, LogWriter
+
+PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
+F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 20
+SIGPIPE, SIGXFSZ = 13, 25
+DRAIN_SECONDS = 5.0
+TICK_SECONDS = 1.0
+LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
+EXIT_LOCKED = 3
+NOT_FOUND, NOT_EXECUTABLE = 127, 126
+
+libc = ctypes.CDLL(None, use_errno=True)
+
+
+class Launch:
+    """What to run, as the engine wrote it: NUL-separated KEY=VALUE, `argv` and `env` once per element."""
+
+    def __init__(self, path: str) -> None:
+        self.argv: list[str] = []
+        self.env: dict[str, str] = {}
+        self.values: dict[str, str] = {}
+        with open(path, "rb") as file:
+            for item in os.fsdecode(file.read()).split("\0")[:-1]:
+                key, _, value = item.partition("=")
+                if key == "argv":
+                    self.argv.append(value)
+                elif key == "env":
+                    name, _, setting = value.partition("=")
+                    self.env[name] = setting
+                else:
+                    self.values[key] = value
+
+
+class Child:
+    """The command, held back until `go`, so that the start record is written before anything runs."""
+
+    def __init__(self, launch: Launch) -> None:
+        self._launch = launch
+        self.out, out_write = _pipe()
+        self.err, err_write = _pipe()
+        go_read, self._go = os.pipe()
+        self._failure, failure_write = os.pipe()
+        self.pid = os.fork()
+        if self.pid == 0:
+            self._become(go_read, failure_write, out_write, err_write)
+        for fd in (out_write, err_write, go_read, failure_write):
+            os.close(fd)
+        self.pidfd = os.pidfd_open(self.pid)
+
+    def go(self) -> tuple[str, int] | None:
+        """Let it run. None, or what failed (`chdir` or `exec`) and the errno."""
+        os.write(self._go, b"g")
+        os.close(self._go)
+        what, _, number = os.read(self._failure, 64).decode().partition(" ")
+        os.close(self._failure)
+        return (what, int(number)) if what else None
+
+    def _become(self, go: int, failure: int, out: int, err: int) -> None:
+        """In the child: never returns."""
+        what = "exec"
+        try:
+            os.setsid()
+            libc.prctl(PR_SET_PDEATHSIG, processes.SIGKILL)
+            os.close(self._go)  # else our own copy would keep the pipe open when the shim dies
+            if os.read(go, 1) != b"g":
+                os._exit(NOT_EXECUTABLE)
+            for number in (SIGPIPE, SIGXFSZ):  # Python ignores these two, and an ignored signal survives exec
+                libc.signal(number, None)
+            os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+            os.dup2(out, 1)
+            os.dup2(err, 2)
+            what = "chdir"
+            os.chdir(self._launch.values["work"])
+            what = "exec"
+            os.execvpe(self._launch.argv[0], self._launch.argv, self._launch.env)
+        except OSError as error:
+            os.write(failure, f"{what} {error.errno}".encode())
+        finally:
+            os._exit(NOT_FOUND)
+
+
+class Shim:
+    """The life of one pod from its start record to its exit record."""
+
+    def __init__(self, pod_dir: str) -> None:
+        self._dir = pod_dir
+        self._launch = Launch(f"{pod_dir}/launch")
+        self._log = LogWriter(self._launch.values["log"])
+        self._control = _open_fifo(f"{pod_dir}/control")
+        self._poll = select.poll()
+        self._streams: dict[int, bytes] = {}
+        self._kill_at: float | None = None
+        self._status: int | None = None
+        self._oom_kills = _oom_kills()
+
+    def run(self, started: int) -> None:
+        """Start, report to `started` (a pipe's end), supervise, record the end."""
+        libc.prctl(PR_SET_CHILD_SUBREAPER, 1)
+        if os.path.exists(f"{self._dir}/stop"):
+            self._finish("stopped", None)
+            return
+        child = Child(self._launch)
+        self._record_start(child)
+        failure = child.go()
+        os.write(started, b"1")
+        os.close(started)
+        self._ring()
+        self._supervise(child)
+        self._end_all(child)
+        self._drain()
+        self._finish(*self._outcome(failure))
+
+    def _record_start(self, child: Child) -> None:
+        shim, command = processes.find(os.getpid()), processes.find(child.pid)
+        assert shim is not None
+        ticks = command.start_ticks if command else 0
+        _write_record(
+            f"{self._dir}/start",
+            f'{{"shim_pid":{shim.pid},"shim_ticks":{shim.start_ticks},"pid":{child.pid},"ticks":{ticks},'
+            f'"boot_id":"{processes.boot_id()}","started_ms":{_now_ms()}}}',
+        )
+
+    def _supervise(self, child: Child) -> None:
+        """Until the command has ended: store output, obey stops, reap orphans."""
+        self._streams = {child.out: STDOUT, child.err: STDERR}
+        for fd in (child.out, child.err, child.pidfd, self._control):
+            self._poll.register(fd, select.POLLIN)
+        self._read_stop()
+        while self._status is None:
+            events = self._poll.poll(self._timeout_ms())
+            for fd, _ in events:
+                if fd in self._streams:
+                    self._read_output(fd)
+                elif fd == self._control:
+                    self._read_stop(child)
+            if not events and self._log.has_partial():
+                self._log.flush()
+            if self._kill_at is not None and time.monotonic() >= self._kill_at:
+                self._kill_all(child)
+            self._reap(child)
+
+    def _timeout_ms(self) -> float:
+        wait = TICK_SECONDS
+        if self._kill_at is not None:
+            wait = min(wait, max(0.01, self._kill_at - time.monotonic()))
+        return wait * 1000
+
+    def _read_output(self, fd: int) -> None:
+        data = os.read(fd, PIPE_BYTES)
+        if data:
+            self._log.feed(self._streams[fd], data)
+        else:
+            self._close_stream(fd)
+
+    def _close_stream(self, fd: int) -> None:
+        self._poll.unregister(fd)
+        del self._streams[fd]
+        os.close(fd)
+
+    def _read_stop(self, child: Child | None = None) -> None:
+        """A stop was asked for: SIGTERM to the command's group, later SIGKILL to everything."""
+        try:
+            os.read(self._control, 4096)
+        except BlockingIOError:
+            pass  # nothing was written: this is the look at the file after opening the pipe
+        try:
+            with open(f"{self._dir}/stop") as file:
+                grace_seconds = float(file.read())
+        except FileNotFoundError:
+            return
+        kill_at = time.monotonic() + grace_seconds
+        self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
+        if child is not None:
+            _signal_group(child.pid, processes.SIGTERM)
+
+    def _reap(self, child: Child) -> None:
+        """Collect whoever ended; orphans came to us because we are their subreaper."""
+        while True:
+            try:
+                pid, status = os.waitpid(-1, os.WNOHANG)
+            except ChildProcessError:
+                return
+            if pid == 0:
+                return
+            if pid == child.pid:
+                self._status = status
+
+    def _kill_all(self, child: Child) -> None:
+        found = processes.table()
+        processes.kill(processes.descendants(os.getpid(), found))
+        processes.kill(processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found))
+
+    def _end_all(self, child: Child) -> None:
+        """The command has ended, and its pod with it: nothing of it stays, daemons included."""
+        while True:
+            self._kill_all(child)
+            try:
+                os.waitpid(-1, 0)
+            except ChildProcessError:
+                return
+
+    def _drain(self) -> None:
+        """Take what is left in the pipes; somebody outside may hold them open, so not for ever."""
+        deadline = time.monotonic() + DRAIN_SECONDS
+        self._poll.unregister(self._control)
+        while self._streams and time.monotonic() < deadline:
+            for fd, _ in self._poll.poll(100):
+                if fd in self._streams:
+                    self._read_output(fd)
+                else:
+                    self._poll.unregister(fd)
+        if self._streams:
+            self._log.gap("the output was held open by another process and was cut")
+
+    def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
+        """Reason, exit code, signal and errno."""
+        if failure is not None:
+            what, number = failure
+            if what == "chdir":
+                return "working_dir_missing", NOT_EXECUTABLE, 0, number
+            is_missing = number == errno.ENOENT
+            reason = "command_not_found" if is_missing else "command_not_executable"
+            return reason, NOT_FOUND if is_missing else NOT_EXECUTABLE, 0, number
+        assert self._status is not None
+        code = os.waitstatus_to_exitcode(self._status)
+        if self._kill_at is not None:
+            return "stopped", code if code >= 0 else 128 - code, max(0, -code), 0
+        if code >= 0:
+            return ("exit_code" if code else "completed"), code, 0, 0
+        is_oom = -code == processes.SIGKILL and _oom_kills() > self._oom_kills
+        return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
+
+    def _finish(self, reason: str, exit_code: int | None, signal_number: int = 0, number: int = 0) -> None:
+        self._log.end(f"{reason} {exit_code}")
+        code = "null" if exit_code is None else str(exit_code)
+        _write_record(
+            f"{self._dir}/exit",
+            f'{{"reason":"{reason}","exit_code":{code},"signal":{signal_number},"errno":{number},'
+            f'"finished_ms":{_now_ms()}}}',
+        )
+        self._ring()
+
+    def _ring(self) -> None:
+        """Tell the control plane, if it listens, that there is news."""
+        try:
+            fd = os.open(self._launch.values["bell"], os.O_WRONLY | os.O_NONBLOCK)
+            os.write(fd, b"!")
+            os.close(fd)
+        except OSError:
+            pass  # nobody listens, or it has enough to read: it will look by itself
+
+
+def main(pod_dir: str) -> int:
+    """Fork away from the control plane; return once the command runs (or could not)."""
+    started, started_write = os.pipe()
+    os.setsid()
+    if os.fork() != 0:
+        os.close(started_write)
+        os.read(started, 1)
+        return 0 if any(os.path.exists(f"{pod_dir}/{name}") for name in ("start", "exit")) else EXIT_LOCKED
+    os.close(started)
+    _leave_standard_streams(pod_dir)
+    if _lock(f"{pod_dir}/lock") and not _has_record(pod_dir):
+        Shim(pod_dir).run(started_write)
+    return 0
+
+
+def _has_record(pod_dir: str) -> bool:
+    return os.path.exists(f"{pod_dir}/start") or os.path.exists(f"{pod_dir}/exit")
+
+
+def _lock(path: str) -> bool:
+    """Hold the pod's lock until this process ends. The engine holds it for moments, another shim for good."""
+    fd = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+    for _ in range(LOCK_TRIES):
+        try:
+            fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            return True
+        except BlockingIOError:
+            if _has_record(os.path.dirname(path)):
+                return False
+            time.sleep(LOCK_PAUSE_SECONDS)
+    return False
+
+
+def _leave_standard_streams(pod_dir: str) -> None:
+    """Keep nothing of the starter open; our own troubles go to POD_DIR/shim.err."""
+    null = os.open(os.devnull, os.O_RDWR)
+    errors = os.open(f"{pod_dir}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
+    for target, source in ((0, null), (1, null), (2, errors)):
+        os.dup2(source, target)
+    os.chdir("/")
+
+
+def _pipe() -> tuple[int, int]:
+    read, write = os.pipe()
+    try:
+        fcntl.fcntl(read, F_SETPIPE_SZ, PIPE_BYTES)
+    except OSError:
+        pass  # the user's limit for pipes is reached: the usual 64 KiB do
+    return read, write
+
+
+def _open_fifo(path: str) -> int:
+    if not os.path.exists(path):
+        os.mkfifo(path, 0o600)
+    return os.open(path, os.O_RDWR | os.O_NONBLOCK)
+
+
+def _write_record(path: str, text: str) -> None:
+    """All of it or nothing, also after a crash of the machine."""
+    fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
+    os.write(fd, text.encode())
+    os.fsync(fd)
+    os.close(fd)
+    os.rename(f"{path}.new", path)
+
+
+def _signal_group(group: int, signal_number: int) -> None:
+    try:
+        os.killpg(group, signal_number)
+    except ProcessLookupError:
+        pass  # it ended by itself in this moment
+
+
+def _oom_kills() -> int:
+    """How many processes the kernel has killed for memory since boot; 0 where it does not tell."""
+    with open("/proc/vmstat", "rb") as file:
+        _, found, rest = file.read().partition(b"oom_kill ")
+    return int(rest.split(b"\n", 1)[0]) if found else 0
+
+
+def _now_ms() -> int:
+    return time.time_ns() // 1_000_000
+
+
+if __name__ == "__main__":
+    os._exit(main(sys.argv[1]))  # without the interpreter's clean-up: nothing is left to flush

@@ -1,0 +1,165 @@
+"""Where a job can stand: gangs, node pools, whole devices, shares of a device by milli-GPUs or by memory.
+
+Packing: shares go to the fullest device that is already shared, whole devices to the node with the fewest that still
+fit, so that whole devices and whole nodes stay free. Equal rooms give equal answers.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView
+
+
+@dataclass(frozen=True, slots=True)
+class Request:
+    """What one job asks for, per pod, and how many pods. Two jobs with equal requests fit alike.
+
+    `pools`: the pools to try in order, each for the whole gang; empty means all pools at once.
+    """
+
+    milli_gpus: int
+    gpu_memory_mib: int | None
+    pods: int
+    milli_cpus: int
+    memory_mib: int
+    pools: tuple[str, ...]
+
+    @property
+    def whole_devices(self) -> int:
+        """Devices that each pod takes for itself; 0 for a share of one and for no GPU."""
+        return 0 if self.gpu_memory_mib is not None else self.milli_gpus // WHOLE_GPU
+
+    @property
+    def is_share(self) -> bool:
+        """Whether each pod takes a share of one device."""
+        return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
+
+    def share_of(self, memory_mib: int) -> int:
+        """The milli-GPUs that a share takes of a device with this memory; above 1,000 when it cannot fit."""
+        if self.gpu_memory_mib is None:
+            return self.milli_gpus
+        return -(-self.gpu_memory_mib * WHOLE_GPU // memory_mib) if memory_mib else WHOLE_GPU + 1
+
+
+def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
+    """The pools that this job may use, in order; empty for all of them."""
+    allowed = dict(project.node_pools).get(job.kind, ())
+    if job.node_pool is None:
+        return allowed
+    return (job.node_pool,)
+
+
+def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
+    """What the job asks for in these pools."""
+    return Request(job.milli_gpus, job.gpu_memory_mib, job.pods, job.milli_cpus, job.memory_mib, pools)
+
+
+def total_milli_gpus(request: Request, view: ClusterView) -> int:
+    """What the whole gang counts against quotas. A share by memory counts as on the smallest device it fits."""
+    if request.gpu_memory_mib is None:
+        return request.pods * request.milli_gpus
+    sizes = {
+        device.memory_mib
+        for node in view.nodes
+        if not request.pools or node.pool in request.pools
+        for device in node.devices
+    }
+    shares = [request.share_of(size) for size in sizes]
+    return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
+
+
+def place(request: Request, room: Room) -> tuple[PodPlacement, ...] | None:
+    """Where the whole gang fits in this room, or None. The room is as it was afterwards."""
+    for pools in _pool_choices(request, room):
+        placements = _place_in(request, room, pools)
+        if len(placements) == request.pods:
+            return placements
+    return None
+
+
+def pods_that_fit(request: Request, room: Room, at_most: int) -> int:
+    """How many pods of this kind fit at once in the best pool choice, counted up to `at_most`."""
+    counted = replace(request, pods=at_most)
+    choices = _pool_choices(request, room)
+    return max((len(_place_in(counted, room, pools)) for pools in choices), default=0)
+
+
+def _pool_choices(request: Request, room: Room) -> list[tuple[str, ...]]:
+    if request.pools:
+        return [(pool,) for pool in request.pools if pool in room.pools]
+    return [tuple(sorted(room.pools))]
+
+
+def _place_in(request: Request, room: Room, pools: Sequence[str]) -> tuple[PodPlacement, ...]:
+    """As many pods as fit, at most the gang. Pods are alike, so filling node by node finds the most."""
+    placements: list[PodPlacement] = []
+    for rank in range(request.pods):
+        placement = _place_pod(request, room, pools, rank)
+        if placement is None:
+            break
+        placements.append(placement)
+        if request.pods > 1:
+            room.take(placement, request.milli_cpus, request.memory_mib)
+    if request.pods > 1:
+        for placement in reversed(placements):
+            room.give(placement, request.milli_cpus, request.memory_mib)
+    return tuple(placements)
+
+
+def _place_pod(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+    if request.is_share:
+        return _place_on_shared(request, room, pools, rank) or _place_share_on_whole(request, room, pools, rank)
+    needed = request.whole_devices
+    for node in _nodes_by_tightness(room, pools, needed):
+        if has_host_room(request, node):
+            positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
+            devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
+            return PodPlacement(rank, node.name, devices)
+    return None
+
+
+def has_host_room(request: Request, node: NodeRoom) -> bool:
+    """Whether the node has the processors and the memory for one pod."""
+    return node.milli_cpus >= request.milli_cpus and node.memory_mib >= request.memory_mib
+
+
+def _nodes_by_tightness(room: Room, pools: Sequence[str], whole: int) -> Iterator[NodeRoom]:
+    """Open nodes with at least so many whole devices free: fewest first, then by pool and name."""
+    indexes = [room.pools[pool] for pool in pools]
+    for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
+        for index in indexes:
+            if free < len(index.by_whole):
+                for order in index.by_whole[free]:
+                    yield room.nodes[order]
+
+
+def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+    """On the shared device that it leaves fullest."""
+    best: tuple[int, int, int] | None = None
+    chosen: PodPlacement | None = None
+    for pool in pools:
+        for memory_mib, devices in room.pools[pool].shared.items():
+            share = request.share_of(memory_mib)
+            for free, order, position in devices[bisect_left(devices, (share,)) :]:
+                node = room.nodes[order]
+                if has_host_room(request, node):
+                    if best is None or (free - share, order, position) < best:
+                        best = (free - share, order, position)
+                        chosen = PodPlacement(rank, node.name, ((node.indexes[position], share),))
+                    break
+    return chosen
+
+
+def _place_share_on_whole(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+    """On a free device, of the node that has the fewest."""
+    for node in _nodes_by_tightness(room, pools, 1):
+        if has_host_room(request, node):
+            for position, free in enumerate(node.free):
+                share = request.share_of(node.memory_mib_of[position])
+                if free == WHOLE_GPU and share <= WHOLE_GPU:
+                    return PodPlacement(rank, node.name, ((node.indexes[position], share),))
+    return None

@@ -1,0 +1,236 @@
+"""Who holds what, per device: the room that is left on a cluster, indexed for placing.
+
+A `Ledger` keeps two rooms. `now` is free this moment; `soon` is free once everything that is stopping has gone. A job
+that was promised room takes it from both, so that `now` is never larger than `soon` on any device.
+Milli-GPUs, milli-CPUs and MiB throughout.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.scheduling.view import ClusterView, DeviceView, JobView, NodeView, PodPlacement
+
+WHOLE_GPU = 1000
+
+
+@dataclass(slots=True)
+class NodeRoom:
+    """What is free on one node. `order` is its place among all nodes by name; a closed node gets nothing new."""
+
+    order: int
+    name: str
+    pool: str
+    is_open: bool
+    indexes: tuple[int, ...]
+    memory_mib_of: tuple[int, ...]
+    free: list[int]
+    milli_cpus: int
+    memory_mib: int
+    whole: int = 0
+
+    def copy(self) -> NodeRoom:
+        """The same room, with its own numbers."""
+        return NodeRoom(
+            self.order, self.name, self.pool, self.is_open, self.indexes, self.memory_mib_of,
+            self.free.copy(), self.milli_cpus, self.memory_mib, self.whole,
+        )  # fmt: skip
+
+
+@dataclass(slots=True)
+class PoolIndex:
+    """The open nodes of one pool, so that the tightest fit is found without looking at every node.
+
+    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[memory_mib]`: the partly
+    used devices of that size as (free milli-GPUs, node order, device position), ascending.
+    """
+
+    by_whole: list[list[int]] = field(default_factory=list)
+    shared: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+
+    def copy(self) -> PoolIndex:
+        """The same index, with its own lists."""
+        by_whole = [bucket.copy() for bucket in self.by_whole]
+        return PoolIndex(by_whole, {memory: devices.copy() for memory, devices in self.shared.items()})
+
+
+class Room:
+    """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
+
+    __slots__ = ("nodes", "pools", "positions")
+
+    def __init__(self, nodes: list[NodeRoom], positions: dict[str, int]) -> None:
+        self.nodes = nodes
+        self.positions = positions
+        self.pools: dict[str, PoolIndex] = {}
+        for node in nodes:
+            if node.is_open:
+                self._index(node)
+
+    def copy(self) -> Room:
+        """A room of its own with the same numbers; cheaper than indexing again."""
+        twin = Room.__new__(Room)
+        twin.nodes = [node.copy() for node in self.nodes]
+        twin.positions = self.positions
+        twin.pools = {name: index.copy() for name, index in self.pools.items()}
+        return twin
+
+    def take(self, placement: PodPlacement, milli_cpus: int, memory_mib: int) -> None:
+        """Use the room of one pod. The caller has checked that it is there."""
+        self._change(placement, -1, milli_cpus, memory_mib)
+
+    def give(self, placement: PodPlacement, milli_cpus: int, memory_mib: int) -> None:
+        """Give back the room of one pod."""
+        self._change(placement, 1, milli_cpus, memory_mib)
+
+    def free_milli_gpus(self, pools: Sequence[str] = ()) -> int:
+        """Free milli-GPUs on open nodes of these pools (all, when none is named)."""
+        return sum(sum(node.free) for node in self.nodes if node.is_open and (not pools or node.pool in pools))
+
+    def clamp(self, placement: PodPlacement, other: Room) -> int:
+        """Have no more than `other` where this pod is; the answer is how many milli-GPUs that cost."""
+        mine, its = self.node(placement.node), other.node(placement.node)
+        mine.milli_cpus = min(mine.milli_cpus, its.milli_cpus)
+        mine.memory_mib = min(mine.memory_mib, its.memory_mib)
+        lost = tuple((index, self._excess(mine, its, index)) for index, _ in placement.devices)
+        self._change(PodPlacement(0, mine.name, lost), -1, 0, 0)
+        return sum(milli_gpus for _, milli_gpus in lost)
+
+    def node(self, name: str) -> NodeRoom:
+        """The room of one node. Raises KeyError for a node that the view lacks."""
+        return self.nodes[self.positions[name]]
+
+    @staticmethod
+    def _excess(mine: NodeRoom, its: NodeRoom, index: int) -> int:
+        position = mine.indexes.index(index)
+        return max(0, mine.free[position] - its.free[position])
+
+    def _change(self, placement: PodPlacement, sign: int, milli_cpus: int, memory_mib: int) -> None:
+        order = self.positions.get(placement.node)
+        if order is None:
+            return  # the node has left the cluster: nothing to give back, nothing given out
+        node = self.nodes[order]
+        node.milli_cpus += sign * milli_cpus
+        node.memory_mib += sign * memory_mib
+        whole = node.whole
+        for index, milli_gpus in placement.devices:
+            if index in node.indexes:  # a device that was taken out of its node holds nothing any more
+                self._change_device(node, node.indexes.index(index), sign * milli_gpus)
+        if node.is_open and node.whole != whole:
+            by_whole = self.pools[node.pool].by_whole
+            _remove(by_whole[whole], node.order)
+            insort(by_whole[node.whole], node.order)
+
+    def _change_device(self, node: NodeRoom, position: int, milli_gpus: int) -> None:
+        before = node.free[position]
+        after = node.free[position] = before + milli_gpus
+        node.whole += (after == WHOLE_GPU) - (before == WHOLE_GPU)
+        if not node.is_open:
+            return
+        shared = self.pools[node.pool].shared[node.memory_mib_of[position]]
+        if 0 < before < WHOLE_GPU:
+            _remove(shared, (before, node.order, position))
+        if 0 < after < WHOLE_GPU:
+            insort(shared, (after, node.order, position))
+
+    def _index(self, node: NodeRoom) -> None:
+        index = self.pools.setdefault(node.pool, PoolIndex())
+        while len(index.by_whole) <= len(node.free):
+            index.by_whole.append([])
+        index.by_whole[node.whole].append(node.order)
+        for position, free in enumerate(node.free):
+            shared = index.shared.setdefault(node.memory_mib_of[position], [])
+            if 0 < free < WHOLE_GPU:
+                insort(shared, (free, node.order, position))
+
+
+class Ledger:
+    """The two rooms of a cluster, and the doors through which a job enters and leaves them."""
+
+    __slots__ = ("_clamped", "now", "soon")
+
+    def __init__(self, now: Room, soon: Room) -> None:
+        self.now = now
+        self.soon = soon
+        self._clamped = 0
+
+    @property
+    def is_room_promised(self) -> bool:
+        """Whether free GPUs are being kept for a job that waits for more."""
+        return self._clamped > 0
+
+    def start(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
+        """Give the job this free room at once."""
+        for placement in placements:
+            self.now.take(placement, job.milli_cpus, job.memory_mib)
+            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+
+    def cancel(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
+        """Undo `start`: nothing ran yet."""
+        for placement in placements:
+            self.now.give(placement, job.milli_cpus, job.memory_mib)
+            self.soon.give(placement, job.milli_cpus, job.memory_mib)
+
+    def stop(self, job: JobView) -> None:
+        """The job is told to go: its room is free soon, not now."""
+        for placement in job.placements:
+            self.soon.give(placement, job.milli_cpus, job.memory_mib)
+
+    def promise(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
+        """Keep this room, partly free only soon, for the job and for nobody else."""
+        for placement in placements:
+            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+            self._clamped += self.now.clamp(placement, self.soon)
+
+
+def open_ledger(view: ClusterView) -> Ledger:
+    """The ledger of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
+    by_name = sorted(view.nodes, key=lambda node: node.name)
+    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    positions = {node.name: node.order for node in nodes}
+    active = [job for job in view.jobs if job.state == "active"]
+    for job in active:
+        _occupy(nodes, positions, job)
+    for node in nodes:
+        node.whole = sum(free == WHOLE_GPU for free in node.free)
+    now = Room(nodes, positions)
+    ledger = Ledger(now, now.copy())
+    for job in active:
+        if job.is_stopping:
+            ledger.stop(job)
+    return ledger
+
+
+def _node_room(order: int, node: NodeView) -> NodeRoom:
+    devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
+    return NodeRoom(
+        order=order,
+        name=node.name,
+        pool=node.pool,
+        is_open=node.is_schedulable,
+        indexes=tuple(device.index for device in devices),
+        memory_mib_of=tuple(device.memory_mib for device in devices),
+        free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
+        milli_cpus=node.milli_cpus,
+        memory_mib=node.memory_mib,
+    )
+
+
+def _occupy(nodes: list[NodeRoom], positions: dict[str, int], job: JobView) -> None:
+    for placement in job.placements:
+        order = positions.get(placement.node)
+        if order is None:
+            continue  # a pod on a node that has left: it holds nothing that could be given out
+        node = nodes[order]
+        node.milli_cpus -= job.milli_cpus
+        node.memory_mib -= job.memory_mib
+        for index, milli_gpus in placement.devices:
+            if index in node.indexes:
+                node.free[node.indexes.index(index)] -= milli_gpus
+
+
+def _remove(ordered: list[Any], item: Any) -> None:
+    del ordered[bisect_left(ordered, item)]

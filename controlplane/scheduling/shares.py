@@ -1,0 +1,111 @@
+"""Fair share: quota first, then the surplus by priority band and weight, in whole GPUs.
+
+Integers only (milli-GPUs), so that equal input gives equal shares on every machine. `None` means no bound.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from fractions import Fraction
+
+WHOLE_GPU = 1000
+_PPM = 1_000_000
+
+
+@dataclass(frozen=True, slots=True)
+class Claim:
+    """What one sibling (project or department) may and would use. `rank`: lower is older; breaks ties."""
+
+    name: str
+    quota: int | None
+    weight: int
+    requested: int
+    priority: int = 0
+    limit: int | None = None
+    usage: float = 0.0
+    rank: int = 0
+
+    @property
+    def wanted(self) -> int:
+        """The most that it can use: its request, cut at its limit."""
+        return self.requested if self.limit is None else min(self.limit, self.requested)
+
+
+def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
+    """The fair share of each sibling, in milli-GPUs, by name. Above `total` only if quotas are oversold."""
+    siblings = list(claims)
+    shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
+    remaining = total - sum(shares.values())
+    if remaining <= 0:
+        return shares
+    bands = _bands(siblings)
+    remainders: dict[str, Fraction] = {}
+    for band in bands:
+        remaining = _share_out(band, shares, remainders, remaining, usage_weight_milli)
+    _hand_out_odd_units(bands, shares, remainders, remaining)
+    return shares
+
+
+def _guaranteed(claim: Claim, total: int) -> int:
+    return min(total if claim.quota is None else claim.quota, claim.wanted)
+
+
+def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
+    """Siblings by priority, highest first: a band is satisfied before the next one sees anything."""
+    priorities = sorted({claim.priority for claim in siblings}, reverse=True)
+    return [[claim for claim in siblings if claim.priority == priority] for priority in priorities]
+
+
+def _share_out(
+    band: Sequence[Claim], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int, k_milli: int
+) -> int:
+    """Give the band its rounds of surplus; the answer is what is left. Fills `shares` and `remainders`."""
+    is_another_round = True
+    while is_another_round and remaining > 0:
+        is_another_round = False
+        pot = remaining
+        for claim, part, whole in _effective_weights(band, shares, k_milli):
+            need, fair = claim.wanted - shares[claim.name], pot * part // whole
+            if need * whole <= pot * part:
+                given = need
+                remainders.pop(claim.name, None)
+                is_another_round = is_another_round or need * whole < pot * part
+            else:
+                given = fair - fair % WHOLE_GPU
+                remainders[claim.name] = Fraction(pot * part, whole) - given
+            shares[claim.name] += given
+            remaining -= given
+    return remaining
+
+
+def _effective_weights(
+    band: Sequence[Claim], shares: dict[str, int], k_milli: int
+) -> list[tuple[Claim, int, int]]:
+    """(claim, its part, sum of parts) for those who still want more. Past usage lowers the part.
+
+    With w the claim's share of the weights, the part is max(0, w + k (w - usage)), scaled to integers.
+    """
+    unsatisfied = [claim for claim in band if claim.wanted > shares[claim.name]]
+    weights = sum(claim.weight for claim in unsatisfied)
+    if weights == 0:
+        return []
+    parts = [
+        max(0, claim.weight * (1000 + k_milli) * _PPM - k_milli * round(claim.usage * _PPM) * weights)
+        for claim in unsatisfied
+    ]
+    whole = sum(parts)
+    pairs = zip(unsatisfied, parts, strict=True)
+    return [(claim, part, whole) for claim, part in pairs if claim.weight > 0] if whole else []
+
+
+def _hand_out_odd_units(
+    bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int
+) -> None:
+    """Largest remainder first, then oldest: one GPU each until nothing is left."""
+    for band in bands:
+        waiting = [claim for claim in band if claim.name in remainders]
+        for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):
+            given = min(WHOLE_GPU, remaining, claim.wanted - shares[claim.name])
+            shares[claim.name] += given
+            remaining -= given
