@@ -1,15 +1,8 @@
-"""Fixtures that every suite shares. The state directory of a test run is its own and goes with it."""
+"""Fixtures that every suite shares. tests/settings.py gives the run its state directory."""
 
-import os
-import tempfile
+import pytest
 
-_state = tempfile.TemporaryDirectory(prefix="trainyard-tests-")
-os.environ["TRAINYARD_STATE_DIR"] = _state.name
-os.environ.setdefault("TRAINYARD_CLUSTERS", "memory:dgx1-1=8x32768,dgx1-2=8x32768")
-
-import pytest  # noqa: E402  the settings read the environment on import
-
-from tests.cast import Cast, make_cast  # noqa: E402
+from tests.cast import Cast, make_cast
 
 
 @pytest.fixture

@@ -1,0 +1,17 @@
+"""Settings of a test run: the product's own, on a state directory that goes with the run.
+
+pytest-django reads the settings before any conftest is imported, so this is the one place early enough.
+"""
+
+import os
+import tempfile
+
+_state = tempfile.TemporaryDirectory(prefix="trainyard-tests-")
+os.environ["TRAINYARD_STATE_DIR"] = _state.name
+os.environ.setdefault("TRAINYARD_CLUSTERS", "memory:dgx1-1=8x32768,dgx1-2=8x32768")
+
+from controlplane.settings import *  # noqa: E402, F403  after the environment that they read
+
+PASSWORD_HASHERS = [
+    "django.contrib.auth.hashers.MD5PasswordHasher"
+]  # 100 ms less for every user that a test makes
