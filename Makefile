@@ -16,11 +16,15 @@ install: ## .venv, the locked requirements, the browser libraries and `yard`; do
 up: install ## install if needed, then run the control plane until Ctrl-C
 	@exec $(PY) -m controlplane.supervisor
 
+test: ## everything: static checks, then all tests on PostgreSQL and SQLite; installs what they need
+	@$(PYTHON) -IS tools/install.py --dev
+	@$(PY) tools/test.py
+
 lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-lock: ## resolve requirements*.in again, with hashes
-	@uv pip compile -q --generate-hashes --python-version 3.11 requirements.in -o requirements.txt
-	@uv pip compile -q --generate-hashes --python-version 3.11 requirements-dev.in -o requirements-dev.txt
+lock: ## resolve requirements*.in again, with hashes (needs uv)
+	@for name in requirements requirements-dev requirements-uv; do \
+	  uv pip compile -q --generate-hashes --python-version 3.11 $$name.in -o $$name.txt; done

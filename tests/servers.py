@@ -1,0 +1,211 @@
+"""Real servers for tests and benches, on free ports and in directories of their own: PostgreSQL, Redis, `make up`."""
+
+import json
+import os
+import pwd
+import secrets
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.waiting import wait_until
+
+CHECKOUT = Path(__file__).resolve().parent.parent
+POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
+CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
+
+
+def free_port() -> int:
+    """A loopback port that nobody listens on now."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def chromium() -> str | None:
+    """The path of the machine's Chromium, if it has one."""
+    return next((path for name in CHROMIUMS if (path := shutil.which(name))), None)
+
+
+def postgres_home() -> Path | None:
+    """The directory of the newest PostgreSQL server's programs, if the machine has one."""
+    homes = [home for pattern in POSTGRES_HOMES for home in Path("/").glob(pattern.lstrip("/"))]
+    newest = sorted(homes, key=lambda home: float(home.parent.name) if home.parent.name.isdecimal() else 0.0)
+    found = [home for home in newest if (home / "initdb").exists()]
+    beside = shutil.which("initdb")
+    return found[-1] if found else Path(beside).parent if beside else None
+
+
+@contextmanager
+def postgres() -> Iterator[str]:
+    """A PostgreSQL server that forgets everything; yields a DATABASE_URL. Raises FileNotFoundError without one."""
+    home = postgres_home()
+    if home is None:
+        raise FileNotFoundError("no PostgreSQL server on this machine: apt-get install postgresql")
+    user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
+    identity = (
+        {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
+    )
+    with tempfile.TemporaryDirectory(prefix="trainyard-postgres-", ignore_cleanup_errors=True) as directory:
+        if identity:
+            shutil.chown(directory, user)
+        data, port = Path(directory) / "data", free_port()
+        make = [
+            home / "initdb",
+            "-D",
+            data,
+            "-U",
+            "trainyard",
+            "-A",
+            "trust",
+            "-E",
+            "UTF8",
+            "--locale=C",
+            "-N",
+        ]
+        subprocess.run(make, cwd=directory, check=True, stdout=subprocess.DEVNULL, **identity)
+        options = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100"]
+        arguments = [part for option in options for part in ("-c", option)]
+        command = [
+            home / "postgres",
+            "-D",
+            data,
+            "-k",
+            directory,
+            "-h",
+            "127.0.0.1",
+            "-p",
+            str(port),
+            *arguments,
+        ]
+        log_path = Path(directory) / "log"
+        with log_path.open("wb") as log:
+            server = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, **identity)
+        try:
+            wait_until(lambda: b"ready to accept" in log_path.read_bytes(), timeout=30, what="PostgreSQL's start")
+            yield f"postgres://trainyard@127.0.0.1:{port}/postgres"
+        finally:
+            server.send_signal(signal.SIGINT)  # its fast shutdown: open sessions are ended
+            server.wait(20)
+
+
+@contextmanager
+def redis() -> Iterator[str]:
+    """A Redis server of its own; yields its URL."""
+    bundled = Path(sys.executable).parent / "redis-server"
+    program = str(bundled) if bundled.exists() else shutil.which("redis-server")
+    if program is None:
+        raise FileNotFoundError("no redis-server: make install")
+    with tempfile.TemporaryDirectory(prefix="trainyard-redis-") as directory:
+        port = free_port()
+        command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory]
+        server = subprocess.Popen(command, stdout=subprocess.DEVNULL)
+        try:
+            wait_until(lambda: _accepts(port), timeout=10, what="Redis's start")
+            yield f"redis://127.0.0.1:{port}/0"
+        finally:
+            server.terminate()
+            server.wait(10)
+
+
+@dataclass
+class ControlPlane:
+    """A running `make up`, with an admin token. `process` is its supervisor."""
+
+    url: str
+    token: str
+    state_dir: Path
+    process: subprocess.Popen[bytes]
+    environment: dict[str, str] = field(repr=False)
+
+    def children(self) -> dict[str, psutil.Process]:
+        """The supervisor's processes by name: redis, web, worker, beat."""
+        named = {}
+        for child in psutil.Process(self.process.pid).children():
+            words = " ".join(child.cmdline())
+            for name, mark in (
+                ("redis", "redis-server"),
+                ("web", "supervisor.web"),
+                ("beat", " beat "),
+                ("worker", " worker "),
+            ):
+                if mark in words:
+                    named[name] = child
+                    break
+        return named
+
+    def call(self, method: str, path: str, body: Any = None, timeout: float = 20) -> tuple[int, Any]:
+        """One API call as the admin: status and decoded JSON. An HTTP error is an answer; no connection raises."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=timeout) as answer:
+                return answer.status, _decode(answer.read())
+        except urllib.error.HTTPError as error:
+            with error:
+                return error.code, _decode(error.read())
+
+    def is_ready(self) -> bool:
+        """True when /readyz answers 200."""
+        try:
+            return self.call("GET", "/readyz", timeout=5)[0] == 200
+        except OSError:
+            return False
+
+    def stop(self, number: int = signal.SIGINT, seconds: float = 15) -> int:
+        """Ask it to stop and return its exit code."""
+        if self.process.poll() is None:
+            self.process.send_signal(number)
+        return self.process.wait(seconds)
+
+
+@contextmanager
+def control_plane(state_dir: Path, variables: Mapping[str, str] | None = None) -> Iterator[ControlPlane]:
+    """`make up` without make, on a free port; yields once it is ready and stops it at the end."""
+    port, token = free_port(), secrets.token_urlsafe(32)
+    environment = {
+        key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "DATABASE_"))
+    }
+    environment |= {"TRAINYARD_PORT": str(port), "TRAINYARD_STATE_DIR": str(state_dir)}
+    environment |= {"TRAINYARD_BOOTSTRAP_TOKEN": token, **(variables or {})}
+    state_dir.mkdir(parents=True, exist_ok=True)
+    with (state_dir / "console.log").open("ab") as console:
+        command = [sys.executable, "-m", "controlplane.supervisor"]
+        process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=console, stderr=console)
+    running = ControlPlane(f"http://127.0.0.1:{port}", token, state_dir, process, environment)
+    try:
+        wait_until(
+            lambda: running.is_ready() or process.poll() is not None,
+            timeout=60,
+            what="the control plane's start",
+        )
+        assert process.poll() is None, (state_dir / "console.log").read_text()
+        yield running
+    finally:
+        running.stop(signal.SIGTERM)
+
+
+def _decode(body: bytes) -> Any:
+    return json.loads(body) if body[:1] in (b"{", b"[") else body.decode(errors="replace")
+
+
+def _accepts(port: int) -> bool:
+    try:
+        with socket.create_connection(("127.0.0.1", port), timeout=1):
+            return True
+    except OSError:
+        return False

@@ -1,0 +1,123 @@
+"""`make test`: the machine's packages, the static checks, then every test on SQLite and on PostgreSQL.
+
+Goes on after a failing step, so that one run tells everything, and ends with 1 if any failed. The last step is the
+whole suite, whose summary is the last line.
+"""
+
+import os
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parent.parent
+sys.path.insert(0, str(ROOT))
+
+from tests import servers  # noqa: E402  needs the path above
+
+# Debian package: how to see that it is there
+PACKAGES: dict[str, Callable[[], object]] = {
+    "postgresql": servers.postgres_home,
+    "redis-server": lambda: shutil.which("redis-server"),
+    "chromium": servers.chromium,
+    "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
+}
+STATIC_CHECKS = {
+    "ruff": ["-m", "ruff", "check", "."],
+    "format": ["-m", "ruff", "format", "--check", "."],
+    "mypy": ["-m", "mypy"],
+    "checks": ["manage.py", "check", "--fail-level", "ERROR"],
+    "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
+}
+# The quick and pure first; what needs a browser last.
+SUITES = (
+    "house",
+    "pure",
+    "scenarios",
+    "contract",
+    "app",
+    "loop",
+    "cli",
+    "live",
+    "supervisor",
+    "up",
+    "browser",
+)
+# What reads and writes the database; the rest would only repeat itself there.
+POSTGRES_SUITES = ("scenarios", "app", "loop", "live")
+
+
+def main() -> int:
+    """Exit code 0 when everything passed."""
+    install_packages()
+    failed = [name for name, command in STATIC_CHECKS.items() if not _step(name, command)]
+    if not test_on_postgres():
+        failed.append("tests on PostgreSQL")
+    if failed:
+        print(f"\nfailed before the main suite: {', '.join(failed)}", flush=True)
+    passed = _step("tests on SQLite", ["-m", "pytest", "-q", *_suites(SUITES)])
+    return 0 if passed and not failed else 1
+
+
+def install_packages() -> None:
+    """Bring Debian's packages where we may; say what is skipped where we may not."""
+    missing = [name for name, find in PACKAGES.items() if not find()]
+    if not missing:
+        return
+    if os.geteuid() != 0 or not shutil.which("apt-get"):
+        print(
+            f"Not here, and not ours to install: {', '.join(missing)}. The tests that need them are skipped."
+        )
+        return
+    print(f"installing {', '.join(missing)}", flush=True)
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    quiet = {"stdout": subprocess.DEVNULL, "env": environment, "check": False}
+    subprocess.run(["apt-get", "update", "-qq"], **quiet)
+    for name in missing:  # one by one: a package that a release lacks must not cost the others
+        if subprocess.run(
+            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", name], **quiet
+        ).returncode:
+            print(f"{name} could not be installed; the tests that need it are skipped.", flush=True)
+
+
+def test_on_postgres() -> bool:
+    """Run the suites that touch the database on a PostgreSQL server of our own; True when they pass or cannot run."""
+    if servers.postgres_home() is None:
+        print(
+            "\n== tests on PostgreSQL: skipped, there is no server on this machine (apt-get install postgresql)"
+        )
+        return True
+    arguments = ["-m", "pytest", "-q", "-m", "not browser", *_suites(POSTGRES_SUITES)]
+    with servers.postgres() as url:
+        return _step("tests on PostgreSQL", arguments, {"DATABASE_URL": url})
+
+
+def _suites(names: tuple[str, ...]) -> list[str]:
+    return [f"tests/{name}" for name in names if any((ROOT / "tests" / name).rglob("test_*.py"))]
+
+
+def _step(name: str, command: list[str], variables: Mapping[str, str] | None = None) -> bool:
+    print(f"\n== {name}", flush=True)
+    began = time.monotonic()
+    environment = {**_clean_environment(), **(variables or {})}
+    passed = (
+        subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False).returncode == 0
+    )
+    if not (passed and "pytest" in command):  # a test summary speaks for itself, and stays the last line
+        print(f"{name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - began:.1f} s", flush=True)
+    return passed
+
+
+def _clean_environment() -> dict[str, str]:
+    """Without the variables of an instance that this shell may be set up for."""
+    return {
+        key: value
+        for key, value in os.environ.items()
+        if not key.startswith(("TRAINYARD_", "DATABASE_URL", "DJANGO_"))
+    }
+
+
+if __name__ == "__main__":
+    sys.exit(main())
