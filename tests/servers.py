@@ -95,7 +95,9 @@ def postgres() -> Iterator[str]:
         with log_path.open("wb") as log:
             server = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, **identity)
         try:
-            wait_until(lambda: b"ready to accept" in log_path.read_bytes(), timeout=30, what="PostgreSQL's start")
+            wait_until(
+                lambda: b"ready to accept" in log_path.read_bytes(), timeout=30, what="PostgreSQL's start"
+            )
             yield f"postgres://trainyard@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)  # its fast shutdown: open sessions are ended

@@ -8,6 +8,7 @@ import os
 import shutil
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -53,7 +54,7 @@ def main() -> int:
     """Exit code 0 when everything passed."""
     install_packages()
     failed = [name for name, command in STATIC_CHECKS.items() if not _step(name, command)]
-    if not test_on_postgres():
+    if not check_on_postgres():
         failed.append("tests on PostgreSQL")
     if failed:
         print(f"\nfailed before the main suite: {', '.join(failed)}", flush=True)
@@ -72,17 +73,13 @@ def install_packages() -> None:
         )
         return
     print(f"installing {', '.join(missing)}", flush=True)
-    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
-    quiet = {"stdout": subprocess.DEVNULL, "env": environment, "check": False}
-    subprocess.run(["apt-get", "update", "-qq"], **quiet)
+    _apt("update")
     for name in missing:  # one by one: a package that a release lacks must not cost the others
-        if subprocess.run(
-            ["apt-get", "install", "-y", "-qq", "--no-install-recommends", name], **quiet
-        ).returncode:
+        if _apt("install", "-y", "--no-install-recommends", name) != 0:
             print(f"{name} could not be installed; the tests that need it are skipped.", flush=True)
 
 
-def test_on_postgres() -> bool:
+def check_on_postgres() -> bool:
     """Run the suites that touch the database on a PostgreSQL server of our own; True when they pass or cannot run."""
     if servers.postgres_home() is None:
         print(
@@ -98,25 +95,29 @@ def _suites(names: tuple[str, ...]) -> list[str]:
     return [f"tests/{name}" for name in names if any((ROOT / "tests" / name).rglob("test_*.py"))]
 
 
+def _apt(*arguments: str) -> int:
+    environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
+    command = ["apt-get", "-qq", *arguments]
+    return subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
+
+
 def _step(name: str, command: list[str], variables: Mapping[str, str] | None = None) -> bool:
     print(f"\n== {name}", flush=True)
     began = time.monotonic()
-    environment = {**_clean_environment(), **(variables or {})}
-    passed = (
-        subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False).returncode == 0
-    )
-    if not (passed and "pytest" in command):  # a test summary speaks for itself, and stays the last line
+    with tempfile.TemporaryDirectory(prefix="trainyard-check-") as state:
+        environment = {**_clean_environment(), "TRAINYARD_STATE_DIR": state, **(variables or {})}
+        passed = (
+            subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False).returncode == 0
+        )
+    if "pytest" not in command:  # a test summary speaks for itself, and stays the last line
         print(f"{name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - began:.1f} s", flush=True)
     return passed
 
 
 def _clean_environment() -> dict[str, str]:
     """Without the variables of an instance that this shell may be set up for."""
-    return {
-        key: value
-        for key, value in os.environ.items()
-        if not key.startswith(("TRAINYARD_", "DATABASE_URL", "DJANGO_"))
-    }
+    ours = ("TRAINYARD_", "DATABASE_URL", "DJANGO_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 if __name__ == "__main__":
