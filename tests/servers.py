@@ -55,49 +55,19 @@ def postgres() -> Iterator[str]:
     home = postgres_home()
     if home is None:
         raise FileNotFoundError("no PostgreSQL server on this machine: apt-get install postgresql")
-    user = "postgres" if os.geteuid() == 0 else pwd.getpwuid(os.geteuid()).pw_name
-    identity = (
-        {"user": user, "group": pwd.getpwnam(user).pw_gid, "extra_groups": []} if os.geteuid() == 0 else {}
-    )
+    identity = _postgres_identity()
     with tempfile.TemporaryDirectory(prefix="trainyard-postgres-", ignore_cleanup_errors=True) as directory:
         if identity:
-            shutil.chown(directory, user)
-        data, port = Path(directory) / "data", free_port()
-        make = [
-            home / "initdb",
-            "-D",
-            data,
-            "-U",
-            "trainyard",
-            "-A",
-            "trust",
-            "-E",
-            "UTF8",
-            "--locale=C",
-            "-N",
-        ]
+            shutil.chown(directory, identity["user"])
+        port, log_path, data = free_port(), Path(directory) / "log", f"{directory}/data"
+        make = [f"{home}/initdb", *f"-D {data} -U trainyard -A trust -E UTF8 --locale=C -N".split()]
         subprocess.run(make, cwd=directory, check=True, stdout=subprocess.DEVNULL, **identity)
-        options = ["fsync=off", "synchronous_commit=off", "full_page_writes=off", "max_connections=100"]
-        arguments = [part for option in options for part in ("-c", option)]
-        command = [
-            home / "postgres",
-            "-D",
-            data,
-            "-k",
-            directory,
-            "-h",
-            "127.0.0.1",
-            "-p",
-            str(port),
-            *arguments,
-        ]
-        log_path = Path(directory) / "log"
+        words = f"-D {data} -k {directory} -h 127.0.0.1 -p {port} -F -c synchronous_commit=off -c max_connections=100"
         with log_path.open("wb") as log:
+            command = [f"{home}/postgres", *words.split()]
             server = subprocess.Popen(command, cwd=directory, stdout=log, stderr=log, **identity)
         try:
-            wait_until(
-                lambda: b"ready to accept" in log_path.read_bytes(), timeout=30, what="PostgreSQL's start"
-            )
+            wait_until(lambda: b"ready to accept" in log_path.read_bytes(), 30, "PostgreSQL's start")
             yield f"postgres://trainyard@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)  # its fast shutdown: open sessions are ended
@@ -203,6 +173,14 @@ def control_plane(state_dir: Path, variables: Mapping[str, str] | None = None) -
 
 def _decode(body: bytes) -> Any:
     return json.loads(body) if body[:1] in (b"{", b"[") else body.decode(errors="replace")
+
+
+def _postgres_identity() -> dict[str, Any]:
+    """PostgreSQL refuses to run as root; Debian's package brings a user for it."""
+    if os.geteuid() != 0:
+        return {}
+    user = pwd.getpwnam("postgres")
+    return {"user": user.pw_name, "group": user.pw_gid, "extra_groups": []}
 
 
 def _accepts(port: int) -> bool:
