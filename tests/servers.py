@@ -93,6 +93,14 @@ def redis() -> Iterator[str]:
             server.wait(10)
 
 
+def descendants(pid: int) -> list[psutil.Process]:
+    """Every process below this one; empty when it has gone."""
+    try:
+        return psutil.Process(pid).children(recursive=True)
+    except psutil.NoSuchProcess:
+        return []
+
+
 @dataclass
 class ControlPlane:
     """A running `make up`, with an admin token. `process` is its supervisor."""
