@@ -1,0 +1,185 @@
+"""Who may import whom: the table of the design, and a walk over every import of the product."""
+
+import ast
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import PRODUCT, imports_of, module_of, python_files, tree_of
+
+# module prefix -> layer; the longest prefix wins. A module that has no place here fails the test: give it one.
+LAYERS = {
+    "manage": "root",
+    "controlplane": "root",  # settings, urls, apps, checks, asgi: where the parts are put together
+    "controlplane.management": "root",
+    "controlplane.supervisor": "supervisor",
+    "controlplane.supervisor.prepare": "root",
+    "controlplane.supervisor.web": "root",
+    "controlplane.environment": "plain",
+    "controlplane.logwriter": "plain",
+    "controlplane.logs": "plain",
+    "controlplane.progress": "plain",
+    "controlplane.scheduling": "pure",
+    "jobs.kinds": "pure",
+    "jobs.lifecycle": "pure",
+    "controlplane.live.changes": "pure",
+    "dashboards.charts": "pure",
+    "controlplane.engines": "engines",
+    "controlplane.models": "models",
+    "controlplane.migrations": "models",
+    "jobs.models": "models",
+    "jobs.migrations": "models",
+    "jobs.queries": "queries",
+    "controlplane.queries": "queries",
+    "controlplane.access": "access",
+    "controlplane.actions": "actions",
+    "jobs.actions": "actions",
+    "jobs.stopping": "actions",
+    "controlplane.loop": "loop",
+    "controlplane.loop.wake": "wake",
+    "controlplane.loop.tasks": "wake",
+    "controlplane.telemetry": "telemetry",
+    "controlplane.live": "live",
+    "controlplane.gateway": "gateway",
+    "controlplane.api": "api",
+    "jobs.api": "api",
+    "dashboards": "pages",
+    "controlplane.cli": "cli",
+    "jobs": "root",
+    "datasets": "root",
+    "workloads": "workloads",
+}
+BELOW_ACTIONS = {"plain", "pure", "models", "queries", "access", "wake"}
+# layer -> layers of ours that it may import, besides itself
+MAY_IMPORT = {
+    "plain": {"pure"},
+    "pure": set(),
+    "engines": {"plain", "pure"},
+    "models": {"plain", "pure"},
+    "queries": {"plain", "pure", "models"},
+    "access": {"plain", "pure", "models", "queries"},
+    "wake": {"plain"},
+    "actions": BELOW_ACTIONS,
+    "telemetry": {"plain", "pure", "models", "queries", "engines"},
+    "loop": {*BELOW_ACTIONS, "actions", "engines", "telemetry"},
+    "live": {"plain", "pure", "models", "queries", "access"},
+    "gateway": {"plain", "pure", "models", "queries", "access", "actions", "engines"},
+    "api": {*BELOW_ACTIONS, "actions", "live"},
+    "pages": {*BELOW_ACTIONS, "actions", "live"},
+    "cli": set(),
+    "supervisor": {"plain"},
+    "workloads": set(),
+}
+WITHOUT_DJANGO = {"plain", "pure", "engines", "cli", "supervisor", "workloads"}
+DJANGO = {"django", "rest_framework", "drf_spectacular", "channels", "celery", "kombu"}
+# what makes a pure function impure
+IMPURE = {
+    "asyncio", "ftplib", "http", "io", "logging", "multiprocessing", "os", "pathlib", "random", "secrets", "select",
+    "shutil", "signal", "socket", "sqlite3", "subprocess", "sys", "tempfile", "threading", "time", "urllib", "uuid",
+}  # fmt: skip
+CLOCKS = {"now", "utcnow", "today"}
+
+
+def layer_of(module: str) -> str | None:
+    parts = module.split(".")
+    prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
+    return next((LAYERS[prefix] for prefix in prefixes if prefix in LAYERS), None)
+
+
+def is_ours(module: str) -> bool:
+    return module.split(".")[0] in (*PRODUCT, "tests", "bench", "tools")
+
+
+@pytest.mark.parametrize("path", python_files(PRODUCT), ids=module_of)
+def test_a_module_imports_only_what_its_layer_may(path: Path) -> None:
+    module = module_of(path)
+    layer = layer_of(module)
+    broken = [
+        f"{path.name}:{line} {module} ({layer}) imports {imported}"
+        for imported, line in imports_of(tree_of(path))
+        if layer is not None and not may_import(module, layer, imported)
+    ]
+    assert not broken, "\n".join(broken)
+
+
+def may_import(module: str, layer: str, imported: str) -> bool:
+    top = imported.split(".")[0]
+    if not is_ours(imported):
+        return not (
+            (layer in WITHOUT_DJANGO and top in DJANGO) or (layer == "pure" and not is_pure_library(top))
+        )
+    if top in {"tests", "bench", "tools"}:
+        return False
+    if layer in {"root"}:
+        return True
+    if layer == "workloads":
+        return imported.startswith("workloads.common") or package_of(imported) == package_of(module)
+    target = layer_of(imported)
+    return target == layer or target in MAY_IMPORT[layer]
+
+
+def is_pure_library(top: str) -> bool:
+    return top == "numpy" or (top in sys.stdlib_module_names and top not in IMPURE)
+
+
+def package_of(module: str) -> str:
+    return ".".join(module.split(".")[:2])
+
+
+@pytest.mark.parametrize(
+    "path", [path for path in python_files(PRODUCT) if layer_of(module_of(path)) == "pure"], ids=module_of
+)
+def test_a_pure_module_reads_no_clock_and_opens_no_file(path: Path) -> None:
+    impure = [
+        f"{path.name}:{node.lineno} {ast.unparse(node.func)}()"
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and is_impure_call(node.func)
+    ]
+    assert not impure, "\n".join(impure)
+
+
+def is_impure_call(function: ast.expr) -> bool:
+    if isinstance(function, ast.Attribute):
+        return function.attr in CLOCKS and isinstance(function.value, ast.Name | ast.Attribute)
+    return isinstance(function, ast.Name) and function.id in {"open", "print", "input", "exec", "eval"}
+
+
+def test_every_module_has_a_place_in_the_table() -> None:
+    homeless = [
+        module_of(path)
+        for path in python_files(PRODUCT)
+        if layer_of(module_of(path)) == "root" and not is_known_root(path)
+    ]
+    assert not homeless, f"say in LAYERS what these may import: {', '.join(homeless)}"
+
+
+def is_known_root(path: Path) -> bool:
+    """The composition roots are few and named: files right below a package, and commands."""
+    module = module_of(path)
+    depth = module.count(".")
+    return depth <= 1 or module.startswith(("controlplane.management", "controlplane.supervisor"))
+
+
+@pytest.mark.parametrize(
+    ("module", "layer", "imported", "allowed"),
+    [
+        ("controlplane.scheduling.fit", "pure", "django.db", False),
+        ("controlplane.scheduling.fit", "pure", "random", False),
+        ("controlplane.scheduling.fit", "pure", "dataclasses", True),
+        ("controlplane.engines.memory", "engines", "controlplane.models.clusters", False),
+        ("controlplane.api.jobs", "api", "controlplane.engines.base", False),
+        ("controlplane.api.jobs", "api", "controlplane.loop.cycle", False),
+        ("controlplane.actions.nodes", "actions", "controlplane.loop.wake", True),
+        ("controlplane.actions.nodes", "actions", "controlplane.loop.cycle", False),
+        ("controlplane.models.events", "models", "controlplane.actions.audit", False),
+        ("controlplane.cli.commands.jobs", "cli", "controlplane.access", False),
+        ("workloads.quickstart.train", "workloads", "workloads.common.progress", True),
+        ("workloads.quickstart.train", "workloads", "workloads.elastic.train", False),
+        ("controlplane.loop.execute", "loop", "dashboards.reads", False),
+        ("controlplane.loop.execute", "loop", "tests.builders", False),
+    ],
+)
+def test_the_rules_bite(module: str, layer: str, imported: str, allowed: bool) -> None:
+    assert layer_of(module) == layer
+    assert may_import(module, layer, imported) is allowed

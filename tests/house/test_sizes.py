@@ -1,0 +1,70 @@
+"""Small functions, short files, no drawer for leftovers."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from tests.house.sources import ALL, ROOT, module_of, python_files, tree_of
+
+LONGEST_FUNCTION = 60
+LONGEST_FILE = 500
+LEFTOVERS = {
+    "utils",
+    "util",
+    "helpers",
+    "helper",
+    "misc",
+    "common_utils",
+    "manager",
+    "managers",
+    "service",
+    "services",
+}
+TEXT_SUFFIXES = (".js", ".css", ".html")
+
+
+@pytest.mark.parametrize("path", python_files(ALL), ids=module_of)
+def test_functions_have_at_most_60_lines_and_files_500(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").count("\n")
+    assert lines <= LONGEST_FILE, f"{path.relative_to(ROOT)} has {lines} lines: split it by what it does"
+    if "migrations" not in path.parts:
+        long = [
+            f"{path.name}:{node.lineno} {node.name} has {size} lines"
+            for node in ast.walk(tree_of(path))
+            if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+            and (size := (node.end_lineno or node.lineno) - node.lineno + 1) > LONGEST_FUNCTION
+        ]
+        assert not long, "\n".join(long)
+
+
+def test_functions_are_small_on_the_whole() -> None:
+    product = [path for path in python_files(ALL) if path.parts[-2] != "migrations"]
+    sizes = sorted(
+        (node.end_lineno or node.lineno) - node.lineno + 1
+        for path in product
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef)
+    )
+    assert sizes[len(sizes) * 9 // 10] <= 30, "the 90th percentile of function lengths is above 30 lines"
+
+
+def test_no_file_is_a_drawer_for_leftovers() -> None:
+    drawers = [str(path.relative_to(ROOT)) for path in python_files(ALL) if path.stem in LEFTOVERS]
+    assert not drawers, f"name these by what they do: {', '.join(drawers)}"
+
+
+def test_scripts_styles_and_templates_stay_short_too() -> None:
+    files = [
+        path
+        for top in ("static", "dashboards")
+        for path in (ROOT / top).rglob("*")
+        if path.suffix in TEXT_SUFFIXES
+    ]
+    own = [path for path in files if "vendor" not in path.parts]
+    long = [
+        str(path.relative_to(ROOT))
+        for path in own
+        if path.read_text(encoding="utf-8").count("\n") > LONGEST_FILE
+    ]
+    assert not long, f"more than {LONGEST_FILE} lines: {', '.join(long)}"
