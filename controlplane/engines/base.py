@@ -55,11 +55,11 @@ Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
 
 
-class EngineUnreachable(Exception):  # noqa: N818 - named for what happened, as the reasons are
+class EngineUnreachable(Exception):
     """The engine did not answer. Nothing is known; the caller tries again later and frees nothing."""
 
 
-class EngineRefused(Exception):  # noqa: N818 - a refusal is an answer
+class EngineRefused(Exception):
     """The engine will not do this, now or later. `code` is a constant, `message` says what to do."""
 
     def __init__(self, code: str, message: str) -> None:
@@ -213,6 +213,9 @@ class Engine(Protocol):
     def forget(self, pod_name: str) -> None:
         """Clean up after a pod whose end was recorded; its log stays. Before that:
         EngineRefused(POD_NOT_GONE)."""
+
+    def forget_job(self, job_id: str) -> None:
+        """Remove what the job's pods kept between attempts: working directories and checkpoints in them."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         """Lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""

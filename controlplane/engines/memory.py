@@ -148,6 +148,9 @@ class MemoryEngine:
                 raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
             self._pods.pop(pod_name, None)
 
+    def forget_job(self, job_id: str) -> None:
+        self._check_reachable()
+
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         self._check_reachable()
         pod = self._pods.get(pod_name)

@@ -25,10 +25,11 @@ from controlplane.engines.local import processes
 from controlplane.logwriter import STDERR, STDOUT, LogWriter
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
-F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 20
+F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
 DRAIN_SECONDS = 5.0
 TICK_SECONDS = 1.0
+KILL_PAUSE_SECONDS = 0.005
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
 EXIT_LOCKED = 3
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -116,6 +117,7 @@ class Shim:
         self._kill_at: float | None = None
         self._status: int | None = None
         self._oom_kills = _oom_kills()
+        self._lost_bytes = 0
 
     def run(self, started: int) -> None:
         """Start, report to `started` (a pipe's end), supervise, record the end."""
@@ -130,7 +132,7 @@ class Shim:
         os.close(started)
         self._ring()
         self._supervise(child)
-        self._end_all(child)
+        self._end_all()
         self._drain()
         self._finish(*self._outcome(failure))
 
@@ -149,7 +151,6 @@ class Shim:
         self._streams = {child.out: STDOUT, child.err: STDERR}
         for fd in (child.out, child.err, child.pidfd, self._control):
             self._poll.register(fd, select.POLLIN)
-        self._read_stop()
         while self._status is None:
             events = self._poll.poll(self._timeout_ms())
             for fd, _ in events:
@@ -160,7 +161,7 @@ class Shim:
             if not events and self._log.has_partial():
                 self._log.flush()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
-                self._kill_all(child)
+                self._kill_all()
             self._reap(child)
 
     def _timeout_ms(self) -> float:
@@ -172,30 +173,37 @@ class Shim:
     def _read_output(self, fd: int) -> None:
         data = os.read(fd, PIPE_BYTES)
         if data:
-            self._log.feed(self._streams[fd], data)
+            self._store(self._streams[fd], data)
         else:
             self._close_stream(fd)
+
+    def _store(self, kind: bytes, data: bytes) -> None:
+        """A full disk costs output, which is then shown as missing, but not the job."""
+        try:
+            if self._lost_bytes:
+                self._log.gap(f"{self._lost_bytes} bytes could not be stored")
+                self._lost_bytes = 0
+            self._log.feed(kind, data)
+        except OSError:
+            self._lost_bytes += len(data)
 
     def _close_stream(self, fd: int) -> None:
         self._poll.unregister(fd)
         del self._streams[fd]
         os.close(fd)
 
-    def _read_stop(self, child: Child | None = None) -> None:
-        """A stop was asked for: SIGTERM to the command's group, later SIGKILL to everything."""
-        try:
-            os.read(self._control, 4096)
-        except BlockingIOError:
-            pass  # nothing was written: this is the look at the file after opening the pipe
-        try:
-            with open(f"{self._dir}/stop") as file:
-                grace_seconds = float(file.read())
-        except FileNotFoundError:
-            return
+    def _read_stop(self, child: Child) -> None:
+        """A stop was asked for: SIGTERM to the command's group, later SIGKILL to everything.
+
+        The grace stands in a file that is there before the pipe is written to, so a stop is never missed:
+        one that finds no pipe yet is seen in `run`.
+        """
+        os.read(self._control, 4096)
+        with open(f"{self._dir}/stop") as file:
+            grace_seconds = float(file.read())
         kill_at = time.monotonic() + grace_seconds
         self._kill_at = kill_at if self._kill_at is None else min(kill_at, self._kill_at)
-        if child is not None:
-            _signal_group(child.pid, processes.SIGTERM)
+        _signal_group(child.pid, processes.SIGTERM)
 
     def _reap(self, child: Child) -> None:
         """Collect whoever ended; orphans came to us because we are their subreaper."""
@@ -209,19 +217,21 @@ class Shim:
             if pid == child.pid:
                 self._status = status
 
-    def _kill_all(self, child: Child) -> None:
+    def _kill_all(self) -> None:
         found = processes.table()
         processes.kill(processes.descendants(os.getpid(), found))
         processes.kill(processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found))
 
-    def _end_all(self, child: Child) -> None:
+    def _end_all(self) -> None:
         """The command has ended, and its pod with it: nothing of it stays, daemons included."""
         while True:
-            self._kill_all(child)
+            self._kill_all()
             try:
-                os.waitpid(-1, 0)
+                while os.waitpid(-1, os.WNOHANG)[0]:
+                    pass
             except ChildProcessError:
                 return
+            time.sleep(KILL_PAUSE_SECONDS)
 
     def _drain(self) -> None:
         """Take what is left in the pipes; somebody outside may hold them open, so not for ever."""

@@ -1,0 +1,234 @@
+"""Pods as processes of this machine. The state directory is all that the engine knows between two calls.
+
+Each pod runs under its own shim (see shim.py), which outlives this process; any process that opens the same
+state directory sees, stops and forgets the same pods.
+"""
+
+from __future__ import annotations
+
+import os
+import secrets
+import select
+import shutil
+import subprocess
+import sys
+import time
+from collections.abc import Iterator, Mapping
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from controlplane.engines import base
+from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
+from controlplane.engines.catalogue import BUILT_IN, Image, load_catalogue
+from controlplane.engines.local import reports
+from controlplane.engines.local.environment import (
+    device_variables,
+    expand,
+    pod_environment,
+    prepare_library,
+)
+from controlplane.engines.local.gauges import Gauges
+from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, open_inventory
+from controlplane.engines.local.ports import lease_ports, release_ports
+from controlplane.engines.local.records import PodDir, Prepared
+from controlplane.engines.local.shell import LocalShell
+from controlplane.engines.simulated import check_spec
+from controlplane.logs import LogPage, read_page
+
+SHIM = Path(__file__).with_name("shim.py")
+SPAWN_TIMEOUT_SECONDS = 30.0
+OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
+
+
+class LocalEngine:
+    """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
+
+    capabilities: Capabilities = frozenset(
+        {base.SHELL, base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.REACHES_PORTS}
+    )
+
+    def __init__(self, settings: Mapping[str, Any], state_dir: Path) -> None:
+        self._inventory = open_inventory(settings)
+        self._state_dir = state_dir.absolute()
+        self._pods_dir = self._state_dir / "pods"
+        self._ports_dir = self._state_dir / "ports"
+        self._pods_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._bell = self._pods_dir / ".bell"
+        self._final: dict[str, PodReport] = {}
+        self._gauges = Gauges()
+
+    def nodes(self) -> tuple[NodeReport, ...]:
+        return self._inventory.nodes()
+
+    def start(self, spec: PodSpec) -> None:
+        nodes = self.nodes()
+        check_spec(spec, nodes)
+        _check_text(spec)
+        pod = self._pod(spec.name)
+        if not pod.path.exists():
+            node = next(node for node in nodes if node.name == spec.node)
+            pod.create(self._prepare(spec, node), self._bell)
+        if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
+            self._spawn(pod)
+
+    def stop(self, pod_name: str, grace_seconds: int) -> None:
+        base.check_pod_name(pod_name)
+        pod = self._pod(pod_name)
+        if pod.exit_record() is not None:
+            return
+        earlier = pod.stop_grace_seconds()
+        if earlier is not None and pod.stop_age_seconds(time.time()) > earlier + OVERDUE_SECONDS:
+            reports.kill_stuck(pod)
+        if earlier is None or grace_seconds < earlier:
+            pod.request_stop(grace_seconds)
+
+    def pods(self) -> tuple[PodReport, ...]:
+        found = {pod.name: report for pod in self._all() if (report := self._report_unless_forgotten(pod))}
+        self._final = {name: report for name, report in found.items() if report.is_proven_gone}
+        return tuple(found.values())
+
+    def forget(self, pod_name: str) -> None:
+        base.check_pod_name(pod_name)
+        pod = self._pod(pod_name)
+        if not pod.path.exists():
+            return
+        if not self._report(pod).is_proven_gone:
+            raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
+        prepared = pod.prepared()
+        release_ports(self._ports_dir, prepared.ports.values() if prepared else ())
+        self._final.pop(pod_name, None)
+        shutil.rmtree(pod.path)
+
+    def forget_job(self, job_id: str) -> None:
+        base.check_pod_name(job_id)
+        if (self._state_dir / "work" / job_id).exists():
+            shutil.rmtree(self._state_dir / "work" / job_id)
+
+    def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
+        return read_page(self._prepared(pod_name).spec.log_path, offset, limit)
+
+    def usage(self) -> tuple[UsageReport, ...]:
+        readings = self._inventory.readings() if isinstance(self._inventory, NvmlInventory) else {}
+        return self._gauges.read(self.nodes(), self._running_specs(), readings)
+
+    def open_shell(self, pod_name: str, columns: int, rows: int) -> LocalShell:
+        prepared = self._prepared(pod_name)
+        if self._report(self._pod(pod_name)).state != base.RUNNING:
+            raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
+        return LocalShell(prepared, columns, rows)
+
+    def wait_for_change(self, timeout_seconds: float) -> bool:
+        """Shims write to a pipe when a pod starts or ends; one process per state directory should wait
+        here."""
+        if not self._bell.exists():
+            try:
+                os.mkfifo(self._bell, 0o600)
+            except FileExistsError:
+                pass  # another process made it in this moment
+        bell = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK)
+        try:
+            is_rung = _is_readable(bell, timeout_seconds)
+            if is_rung:
+                os.read(bell, 65536)
+            return is_rung
+        finally:
+            os.close(bell)
+
+    def _pod(self, name: str) -> PodDir:
+        return PodDir(self._pods_dir / name)
+
+    def _all(self) -> Iterator[PodDir]:
+        with os.scandir(self._pods_dir) as entries:
+            names = sorted(entry.name for entry in entries if not entry.name.startswith("."))
+        return (self._pod(name) for name in names)
+
+    def _report(self, pod: PodDir) -> PodReport:
+        return self._final.get(pod.name) or reports.report(pod)
+
+    def _report_unless_forgotten(self, pod: PodDir) -> PodReport | None:
+        try:
+            return self._report(pod)
+        except FileNotFoundError:
+            if pod.path.exists():
+                raise
+            return None  # forgotten by another caller while we looked
+
+    def _prepared(self, pod_name: str) -> Prepared:
+        base.check_pod_name(pod_name)
+        prepared = self._pod(pod_name).prepared()
+        if prepared is None:
+            raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        return prepared
+
+    def _running_specs(self) -> Iterator[PodSpec]:
+        for pod in self._all():
+            if self._report(pod).state == base.RUNNING:
+                prepared = pod.prepared()
+                if prepared is not None:
+                    yield prepared.spec
+
+    def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
+        """Settle command, environment, directories and ports. Raises EngineRefused."""
+        catalogue = load_catalogue(BUILT_IN, self._state_dir / "images.toml")
+        command = catalogue.command_line(spec.image, spec.command, spec.args)
+        image = catalogue.find(spec.image) or Image(spec.image)
+        places = self._places(spec, image)
+        ports = lease_ports(self._ports_dir, spec.name, spec.ports)
+        env = pod_environment(spec, image.env, ports, places, secrets.token_hex(16))
+        env |= device_variables(spec, node, self._inventory.is_simulated, has_real_gpus())
+        argv = tuple(expand(argument, env) for argument in command)
+        log_path = spec.log_path or str(self._state_dir / "logs" / spec.name / "0.log")
+        return Prepared(replace(spec, log_path=log_path), argv, env, str(places["work"]), ports)
+
+    def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
+        """Directories of the pod, made where they are ours to make."""
+        job_dir = self._state_dir / "work" / spec.job_id
+        own = job_dir / str(spec.rank)
+        own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        for file in image.files:
+            if not (own / file.name).exists():
+                shutil.copyfile(file, own / file.name)
+        library = self._state_dir / "lib"
+        prepare_library(library, BUILT_IN.parent)
+        work = Path(spec.working_dir or image.working_dir or own)
+        return {"work": work, "checkpoints": job_dir / "checkpoints", "library": library}
+
+    def _spawn(self, pod: PodDir) -> None:
+        """Start the shim and wait until it runs the command (about 15 ms), or until another one does."""
+        arguments = [sys.executable, "-I", "-S", str(SHIM), str(pod.path)]
+        with open(pod.path / "shim.err", "ab") as errors:
+            starter = subprocess.Popen(
+                arguments, env={"PATH": os.defpath}, stdin=subprocess.DEVNULL, stdout=errors, stderr=errors
+            )
+        if not _has_ended(starter, SPAWN_TIMEOUT_SECONDS):
+            starter.kill()
+        if starter.wait() != 0:
+            last_words = (pod.path / "shim.err").read_text(errors="replace").strip().rpartition("\n")[2]
+            raise base.EngineUnreachable(f"The shim of {pod.name} did not start: {last_words or 'no word'}")
+
+
+def _has_ended(process: subprocess.Popen[bytes], timeout_seconds: float) -> bool:
+    """Wait by pidfd: `Popen.wait` with a timeout polls, which costs up to 16 ms here."""
+    pidfd = os.pidfd_open(process.pid)
+    try:
+        return _is_readable(pidfd, timeout_seconds)
+    finally:
+        os.close(pidfd)
+
+
+def _is_readable(fd: int, timeout_seconds: float) -> bool:
+    """Wait for one descriptor; `select` cannot take those above 1,023."""
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    return bool(poll.poll(timeout_seconds * 1000))
+
+
+def _check_text(spec: PodSpec) -> None:
+    """What no process can be given is refused in words instead of failing somewhere below."""
+    texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
+    if any("\0" in text for text in texts):
+        raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")
+    if any(not name or "=" in name for name in spec.env):
+        raise EngineRefused(base.INVALID_POD, "Names of environment variables cannot be empty or have '='.")
+    base.check_pod_name(spec.job_id)

@@ -1,0 +1,105 @@
+"""The environment that a pod's command finds. Nothing of the control plane's own environment goes in."""
+
+from __future__ import annotations
+
+import os
+import re
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+from controlplane.engines.base import NodeReport, PodSpec
+from controlplane.engines.local.processes import TOKEN_VARIABLE
+
+SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+
+
+def pod_environment(
+    spec: PodSpec,
+    image_env: Mapping[str, str],
+    ports: Mapping[int, int],
+    places: Mapping[str, Path],
+    token: str,
+) -> dict[str, str]:
+    """Defaults, then the image's, then the user's, then what tells the pod who it is, which nobody overrides.
+
+    `places`: `work` (the working directory), `checkpoints` and `library` (holds the workloads package).
+    """
+    defaults = {
+        "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
+        "HOME": str(places["work"]),
+        "PWD": str(places["work"]),
+        "USER": "trainyard",
+        "SHELL": "/bin/bash",
+        "LANG": "C.UTF-8",
+        "TERM": "xterm-256color",
+        "PYTHONUNBUFFERED": "1",
+        "PYTHONPATH": str(places["library"]),
+        "OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000)),
+        "TRAINYARD_CHECKPOINT_DIR": str(places["checkpoints"]),
+    }
+    return {**defaults, **image_env, **spec.env, **_identity(spec, ports), TOKEN_VARIABLE: token}
+
+
+def device_variables(
+    spec: PodSpec, node: NodeReport, is_simulated: bool, has_real_gpus: bool
+) -> dict[str, str]:
+    """What says which devices the pod holds and how much of them.
+
+    On a simulated node of a machine that does have GPUs, CUDA is told that there are none: they are not the
+    pod's.
+    """
+    indexes = [str(share.index) for share in spec.devices]
+    uuids = {str(device.index): device.uuid for device in node.devices}
+    if not is_simulated:
+        visible = ",".join(uuids[index] for index in indexes)
+    else:
+        visible = "" if has_real_gpus else ",".join(indexes)
+    share = min((share.milli_gpus for share in spec.devices), default=0)
+    memory_mib = min((share.memory_mib for share in spec.devices), default=0)
+    return {
+        "TRAINYARD_GPU_DEVICES": ",".join(indexes),
+        "TRAINYARD_GPU_SHARE": f"{share / 1000:g}",
+        "TRAINYARD_GPU_MEMORY_MIB": str(memory_mib),
+        "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
+        "CUDA_VISIBLE_DEVICES": visible,
+        "NVIDIA_VISIBLE_DEVICES": visible or "void",
+    }
+
+
+def expand(argument: str, env: Mapping[str, str]) -> str:
+    """`$(NAME)` from the environment and `$$` as `$`, like Kubernetes: an unknown name stays as it is."""
+
+    def replacement(match: re.Match[str]) -> str:
+        name = match[1]
+        return "$" if name is None else env.get(name, match[0])
+
+    return _REFERENCE.sub(replacement, argument)
+
+
+def prepare_library(library: Path, workloads: Path) -> None:
+    """A directory with the workloads package and nothing else: the repository root is on no pod's path."""
+    library.mkdir(mode=0o700, parents=True, exist_ok=True)
+    link = library / "workloads"
+    if link.is_symlink() and os.readlink(link) == str(workloads):
+        return
+    fresh = library / f".workloads.{os.getpid()}"
+    fresh.symlink_to(workloads)
+    fresh.replace(link)
+
+
+def _identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
+    identity = {
+        "TRAINYARD_JOB": spec.job_name,
+        "TRAINYARD_JOB_ID": spec.job_id,
+        "TRAINYARD_PROJECT": spec.project,
+        "TRAINYARD_ATTEMPT": str(spec.attempt),
+        "TRAINYARD_RANK": str(spec.rank),
+        "TRAINYARD_ROLE": spec.role,
+        "TRAINYARD_WORLD_SIZE": str(spec.world_size),
+        "TRAINYARD_NODE": spec.node,
+    }
+    for declared in reversed(spec.ports):
+        identity[f"PORT_{declared}"] = identity["PORT"] = str(ports[declared])
+    return identity

@@ -1,0 +1,91 @@
+"""What devices and pods are doing.
+
+A simulated device does what the jobs on it say: each pod's last progress line, weighted by its share of the
+device. Nothing is made up: a pod that says nothing, or nothing for a while, uses nothing. A real device is
+read through NVML, and the progress lines only say how its pods divide it.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, replace
+
+from controlplane.engines.base import NodeReport, PodSpec, PodUsage, UsageReport
+from controlplane.progress import Progress, latest_progress
+
+STALE_AFTER_SECONDS = 60.0
+
+
+@dataclass(frozen=True, slots=True)
+class _Seen:
+    size: int
+    progress: Progress | None
+
+
+class Gauges:
+    """Remembers how far each log was read, so that a quiet log costs one stat."""
+
+    def __init__(self) -> None:
+        self._seen: dict[str, _Seen] = {}
+
+    def read(
+        self,
+        nodes: tuple[NodeReport, ...],
+        running: Iterable[PodSpec],
+        readings: Mapping[int, UsageReport],
+    ) -> tuple[UsageReport, ...]:
+        """One report per device. `readings`: what the driver says, by device index; empty when simulated."""
+        specs = tuple(running)
+        usages = {spec.name: self._pod_usage(spec) for spec in specs}
+        self._seen = {
+            spec.log_path: self._seen[spec.log_path] for spec in specs if spec.log_path in self._seen
+        }
+        reports = []
+        for node in nodes:
+            for device in node.devices:
+                report = _simulated(node.name, device.index, specs, usages)
+                reading = readings.get(device.index)
+                if reading is not None:
+                    report = replace(
+                        report,
+                        utilization=reading.utilization,
+                        memory_used_mib=reading.memory_used_mib,
+                    )
+                reports.append(report)
+        return tuple(reports)
+
+    def _pod_usage(self, spec: PodSpec) -> PodUsage:
+        progress = self._progress(spec.log_path)
+        if progress is None or time.time() - progress.time_ms / 1000 > STALE_AFTER_SECONDS:
+            return PodUsage(spec.name, 0.0, 0)
+        return PodUsage(spec.name, progress.gpu_utilization or 0.0, progress.gpu_memory_mib or 0)
+
+    def _progress(self, path: str) -> Progress | None:
+        try:
+            size = os.stat(path).st_size
+        except FileNotFoundError:
+            return None
+        seen = self._seen.get(path)
+        if seen is None or seen.size != size:
+            progress = latest_progress(path)
+            if progress is None and seen is not None:
+                progress = seen.progress  # it scrolled out of what is looked back at
+            seen = self._seen[path] = _Seen(size, progress)
+        return seen.progress
+
+
+def _simulated(
+    node_name: str, index: int, specs: tuple[PodSpec, ...], usages: Mapping[str, PodUsage]
+) -> UsageReport:
+    pods, utilization, memory_used_mib = [], 0.0, 0
+    for spec in specs:
+        share = next((share for share in spec.devices if share.index == index), None)
+        if spec.node != node_name or share is None:
+            continue
+        usage = usages[spec.name]
+        pods.append(usage)
+        utilization += (usage.utilization or 0.0) * share.milli_gpus / 1000
+        memory_used_mib += min(usage.memory_used_mib // len(spec.devices), share.memory_mib)
+    return UsageReport(node_name, index, min(1.0, utilization), memory_used_mib, tuple(pods))

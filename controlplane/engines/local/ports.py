@@ -1,0 +1,40 @@
+"""Host ports of pods: each is free on this machine and held by one pod of this state directory at most."""
+
+from __future__ import annotations
+
+import socket
+from collections.abc import Iterable
+from pathlib import Path
+
+HOST = "127.0.0.1"
+_TRIES = 100
+
+
+def lease_ports(folder: Path, pod_name: str, declared: Iterable[int]) -> dict[int, int]:
+    """A free host port for each declared port; given back by `release_ports`."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    return {port: _lease(folder, pod_name) for port in declared}
+
+
+def release_ports(folder: Path, ports: Iterable[int]) -> None:
+    for port in ports:
+        (folder / str(port)).unlink(missing_ok=True)
+
+
+def _lease(folder: Path, pod_name: str) -> int:
+    for _ in range(_TRIES):
+        port = _free_port()
+        try:
+            with open(folder / str(port), "x") as file:
+                file.write(pod_name)
+            return port
+        except FileExistsError:
+            continue  # given to another pod that does not listen yet
+    raise OSError("no free port was found on this machine")
+
+
+def _free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port

@@ -1,0 +1,171 @@
+"""The directory of one pod: what the engine wrote before its start and what its shim wrote since.
+
+launch  for the shim      spec   for the engine      stop   the grace of a stop, in seconds
+start   command and shim  exit   how it ended        lock   held by the shim while it lives
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.engines.base import DeviceShare, PodSpec
+from controlplane.engines.local import processes
+
+SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """A pod as it is about to run: its command line, environment and ports are settled."""
+
+    spec: PodSpec
+    argv: tuple[str, ...]
+    env: Mapping[str, str]
+    work_dir: str
+    ports: Mapping[int, int]
+
+    @property
+    def token(self) -> str:
+        return self.env[processes.TOKEN_VARIABLE]
+
+
+@dataclass(frozen=True, slots=True)
+class StartRecord:
+    """Written before the command ran. Ticks are kernel start times: with pid and boot id, the identity."""
+
+    shim_pid: int
+    shim_ticks: int
+    pid: int
+    ticks: int
+    boot_id: str
+    started_ms: int
+
+    def is_shim_alive(self) -> bool:
+        return processes.is_alive(self.shim_pid, self.shim_ticks, self.boot_id)
+
+
+@dataclass(frozen=True, slots=True)
+class ExitRecord:
+    """How the pod ended; when it is there, no process of the pod is."""
+
+    reason: str
+    exit_code: int | None
+    signal: int
+    errno: int
+    finished_ms: int
+
+
+class PodDir:
+    """Reads and writes the files of one pod. Every file appears whole or not at all."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.name = path.name
+
+    def create(self, prepared: Prepared, bell: Path) -> None:
+        """Make the directory with spec and launch at once; when it is there already, it stays as it is."""
+        fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
+        fresh.mkdir(mode=0o700)
+        stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
+        (fresh / SPEC).write_text(json.dumps(stored))
+        (fresh / LAUNCH).write_bytes(_launch(prepared, bell))
+        try:
+            fresh.rename(self.path)
+        except OSError:  # another start or a stop was first
+            for file in fresh.iterdir():
+                file.unlink()
+            fresh.rmdir()
+
+    def prepared(self) -> Prepared | None:
+        stored = self._read_json(SPEC)
+        if stored is None:
+            return None
+        spec = stored["spec"]
+        shares = tuple(DeviceShare(**share) for share in spec["devices"])
+        sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
+        return Prepared(
+            spec=PodSpec(**{**spec, **sequences, "devices": shares}),
+            argv=tuple(stored["argv"]),
+            env=stored["env"],
+            work_dir=stored["work_dir"],
+            ports={int(declared): port for declared, port in stored["ports"].items()},
+        )
+
+    def start_record(self) -> StartRecord | None:
+        stored = self._read_json(START)
+        return None if stored is None else StartRecord(**stored)
+
+    def exit_record(self) -> ExitRecord | None:
+        stored = self._read_json(EXIT)
+        return None if stored is None else ExitRecord(**stored)
+
+    def write_exit(self, record: ExitRecord) -> None:
+        self._write(EXIT, json.dumps(asdict(record)))
+
+    def stop_grace_seconds(self) -> float | None:
+        text = self._read(STOP)
+        return None if text is None else float(text)
+
+    def stop_age_seconds(self, now: float) -> float:
+        return now - (self.path / STOP).stat().st_mtime
+
+    def request_stop(self, grace_seconds: float) -> None:
+        """Leave the request, then wake the shim: in this order, so that a shim that starts now sees it
+        too."""
+        self.path.mkdir(mode=0o700, exist_ok=True)
+        self._write(STOP, str(grace_seconds))
+        try:
+            fd = os.open(self.path / CONTROL, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:  # no shim yet, or none any more
+            return
+        try:
+            os.write(fd, b"s")
+        finally:
+            os.close(fd)
+
+    @contextmanager
+    def locked(self) -> Iterator[bool]:
+        """True inside when no shim lives: none can start before the block is left."""
+        fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            try:
+                fcntl.flock(fd, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                yield False
+            else:
+                yield True
+        finally:
+            os.close(fd)
+
+    def _read(self, name: str) -> str | None:
+        try:
+            return (self.path / name).read_text()
+        except FileNotFoundError:
+            return None
+
+    def _read_json(self, name: str) -> dict[str, Any] | None:
+        text = self._read(name)
+        return None if text is None else json.loads(text)
+
+    def _write(self, name: str, text: str) -> None:
+        fresh = self.path / f"{name}.{os.getpid()}.new"
+        with open(fresh, "w") as file:
+            file.write(text)
+            file.flush()
+            os.fsync(file.fileno())
+        fresh.replace(self.path / name)
+
+
+def _launch(prepared: Prepared, bell: Path) -> bytes:
+    """The shim's input, see `shim.Launch`. NUL cannot be in arguments or environments of a process anyway."""
+    items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
+    items += [f"argv={argument}" for argument in prepared.argv]
+    items += [f"env={name}={value}" for name, value in prepared.env.items()]
+    return os.fsencode("".join(f"{item}\0" for item in items))

@@ -1,0 +1,148 @@
+"""From a pod's directory to its report, and the end of pods whose shim is lost."""
+
+from __future__ import annotations
+
+import os
+import signal
+import time
+from datetime import UTC, datetime
+
+from controlplane.engines import base
+from controlplane.engines.base import PodReport
+from controlplane.engines.local import processes
+from controlplane.engines.local.ports import HOST
+from controlplane.engines.local.records import ExitRecord, PodDir, Prepared, StartRecord
+from controlplane.logwriter import LogWriter
+
+
+def report(pod: PodDir) -> PodReport:
+    """The pod as its records and the process table say. A lost pod's leftovers are killed on the way."""
+    ended = pod.exit_record()
+    started = pod.start_record()
+    if ended is None and (started is None or not started.is_shim_alive()):
+        ended = _settle(pod, started)
+    prepared = pod.prepared()
+    if ended is not None:
+        return _final(pod, prepared, started, ended)
+    if started is None:
+        return PodReport(pod.name, base.STARTING)
+    if not started.is_shim_alive():
+        return _leftovers(pod, started)
+    ports = {declared: (HOST, port) for declared, port in prepared.ports.items()} if prepared else {}
+    return PodReport(pod.name, base.RUNNING, started_at=_time(started.started_ms), ports=ports)
+
+
+def kill_stuck(pod: PodDir) -> None:
+    """The shim does not obey: kill it and let the kernel and `report` end the rest."""
+    started = pod.start_record()
+    if started is None:
+        return
+    try:
+        pidfd = os.pidfd_open(started.shim_pid)
+    except ProcessLookupError:
+        return
+    try:
+        if (
+            started.is_shim_alive()
+        ):  # checked while the pidfd pins the process: its pid cannot pass to another
+            signal.pidfd_send_signal(pidfd, signal.SIGKILL)
+    finally:
+        os.close(pidfd)
+
+
+def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
+    """Write the end of a pod that has no shim: it was stopped before its start, or its shim was killed.
+
+    Under the pod's lock, so that no shim can start meanwhile; None while the pod may still live or start.
+    """
+    with pod.locked() as is_alone:
+        if not is_alone:
+            return None
+        ended = pod.exit_record()  # the shim may have ended in good order in the meantime
+        started = started or pod.start_record()
+        if ended is not None:
+            return ended
+        if started is None:
+            return None if pod.stop_grace_seconds() is None else _write_end(pod, base.STOPPED)
+        if started.boot_id != processes.boot_id():
+            return _write_end(pod, base.NODE_LOST)
+        if _kill_leftovers(pod, started):
+            return None
+        return _write_end(pod, base.SHIM_LOST)
+
+
+def _kill_leftovers(pod: PodDir, started: StartRecord) -> bool:
+    """Whether anything of the pod was still there (and has been sent SIGKILL)."""
+    found = processes.table()
+    prepared = pod.prepared()
+    token = prepared.token if prepared else ""
+    pids = {*processes.in_session(started.pid, started.ticks, found), *processes.with_token(token, found)}
+    processes.kill(sorted(pids))
+    return bool(pids)
+
+
+def _write_end(pod: PodDir, reason: str) -> ExitRecord:
+    record = ExitRecord(reason, None, 0, 0, time.time_ns() // 1_000_000)
+    prepared = pod.prepared()
+    if prepared is not None:
+        writer = LogWriter(prepared.spec.log_path)
+        if reason != base.STOPPED:
+            writer.gap("the end of the output was lost with the pod's supervisor")
+        writer.end(f"{reason} None")
+        writer.close()
+    pod.write_exit(record)
+    return record
+
+
+def _leftovers(pod: PodDir, started: StartRecord) -> PodReport:
+    return PodReport(
+        pod.name,
+        base.FAILED,
+        reason=base.SHIM_LOST,
+        message=_sentence(base.SHIM_LOST, None, None),
+        started_at=_time(started.started_ms),
+    )
+
+
+def _final(
+    pod: PodDir, prepared: Prepared | None, started: StartRecord | None, ended: ExitRecord
+) -> PodReport:
+    return PodReport(
+        pod.name,
+        base.SUCCEEDED if ended.exit_code == 0 else base.FAILED,
+        reason=ended.reason,
+        message=_sentence(ended.reason, ended, prepared),
+        exit_code=ended.exit_code,
+        started_at=_time(started.started_ms) if started else None,
+        finished_at=_time(ended.finished_ms),
+        is_proven_gone=True,
+    )
+
+
+def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) -> str:
+    program = prepared.argv[0] if prepared else ""
+    code = ended.exit_code if ended else None
+    error = os.strerror(ended.errno) if ended and ended.errno else ""
+    work_dir = prepared.work_dir if prepared else ""
+    sentences = {
+        base.COMPLETED: "The command ended with exit code 0.",
+        base.EXIT_CODE: f"The command ended with exit code {code}.",
+        base.KILLED: f"The command was killed by {_signal_name(ended)}.",
+        base.STOPPED: "Stopped before it was started." if code is None else "Stopped.",
+        base.OUT_OF_MEMORY: "The kernel killed the command because the machine was out of memory.",
+        base.COMMAND_NOT_FOUND: f"There is no program {program!r} in the pod. Check the command and the image.",
+        base.COMMAND_NOT_EXECUTABLE: f"The program {program!r} could not be run: {error}.",
+        base.WORKING_DIR_MISSING: f"The working directory {work_dir!r} could not be entered: {error}.",
+        base.SHIM_LOST: "The pod's supervisor was killed, and the pod with it; its exit code is not known.",
+        base.NODE_LOST: "The machine restarted while the pod ran; its exit code is not known.",
+    }
+    return sentences.get(reason, reason)
+
+
+def _signal_name(ended: ExitRecord | None) -> str:
+    number = ended.signal if ended else 0
+    return signal.Signals(number).name if number in set(signal.Signals) else f"signal {number}"
+
+
+def _time(unix_ms: int) -> datetime:
+    return datetime.fromtimestamp(unix_ms / 1000, UTC)

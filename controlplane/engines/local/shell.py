@@ -1,0 +1,76 @@
+"""A terminal in a pod: a shell with the pod's environment, directory and token, so that it ends with the
+pod."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import termios
+
+from controlplane.engines.local import processes
+from controlplane.engines.local.records import Prepared
+
+SHELLS = ("bash", "sh")
+# Runs in the new session and makes the terminal its own, which needs a process of one thread.
+_TAKE_TERMINAL = """
+import fcntl, os, sys, termios
+fcntl.ioctl(0, termios.TIOCSCTTY, 0)
+os.execv(sys.argv[1], [sys.argv[2]])
+"""
+
+
+class LocalShell:
+    """See engines.base.Shell."""
+
+    def __init__(self, prepared: Prepared, columns: int, rows: int) -> None:
+        self._master, slave = os.openpty()
+        try:
+            self.resize(columns, rows)
+            path = prepared.env.get("PATH")
+            program = next(found for name in SHELLS if (found := shutil.which(name, path=path)))
+            self._process = subprocess.Popen(
+                [sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, program, os.path.basename(program)],
+                stdin=slave,
+                stdout=slave,
+                stderr=slave,
+                cwd=prepared.work_dir,
+                env=dict(prepared.env),
+                start_new_session=True,
+            )
+        finally:
+            os.close(slave)
+        self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
+        self._is_closed = False
+
+    def fileno(self) -> int:
+        return self._master
+
+    def read(self, limit: int = 65536) -> bytes:
+        try:
+            return os.read(self._master, limit)
+        except OSError:  # EIO: every process of the terminal has ended
+            return b""
+
+    def write(self, data: bytes) -> None:
+        view = memoryview(data)
+        while view:
+            view = view[os.write(self._master, view) :]
+
+    def resize(self, columns: int, rows: int) -> None:
+        size = struct.pack("HHHH", max(1, min(rows, 1000)), max(1, min(columns, 1000)), 0, 0)
+        fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
+
+    def close(self) -> None:
+        """Hang up, then kill whatever is left in the terminal's session."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        os.close(self._master)
+        session = processes.in_session(self._process.pid, self._ticks, processes.table())
+        processes.kill(session, signal.SIGKILL)
+        self._process.wait()

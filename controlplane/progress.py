@@ -1,0 +1,93 @@
+"""Progress lines: what a job prints about itself, one JSON object per line with `"trainyard": 1`.
+
+Every field is optional. Whoever prints it is a user's program, so everything is checked: a field of the
+wrong type or out of range counts as not given, and a line that is not ours is no progress.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from controlplane.logs import LogLine, tail
+
+LOOK_BACK_LINES = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """One progress line. `gpu_utilization`: 0 to 1 of the share that the job holds."""
+
+    time_ms: int
+    epoch: int | None = None
+    epochs: int | None = None
+    step: int | None = None
+    total_steps: int | None = None
+    eta_seconds: float | None = None
+    loss: float | None = None
+    accuracy: float | None = None
+    seconds_per_step: float | None = None
+    gpu_utilization: float | None = None
+    gpu_memory_mib: int | None = None
+
+    def as_json(self) -> dict[str, int | float]:
+        """What the API shows: the fields that were given, without time and gauges."""
+        return {name: value for name in _SHOWN if (value := getattr(self, name)) is not None}
+
+
+_SHOWN = ("epoch", "epochs", "step", "total_steps", "eta_seconds", "loss", "accuracy", "seconds_per_step")
+
+
+def latest_progress(log_path: str | Path) -> Progress | None:
+    """The last progress line of a pod's log, looking back a bounded way."""
+    return find_progress(tail(log_path, LOOK_BACK_LINES).lines)
+
+
+def find_progress(lines: Iterable[LogLine]) -> Progress | None:
+    """The last progress line among these."""
+    found = (parse_progress(line.text, line.time_ms) for line in reversed(tuple(lines)))
+    return next((progress for progress in found if progress is not None), None)
+
+
+def parse_progress(text: str, time_ms: int) -> Progress | None:
+    """One line of output; None unless it is a progress line."""
+    if not text.startswith("{") or '"trainyard"' not in text:
+        return None
+    try:
+        fields = json.loads(text)
+    except (ValueError, RecursionError):
+        return None
+    if not isinstance(fields, dict) or fields.get("trainyard") != 1:
+        return None
+    return Progress(
+        time_ms,
+        epoch=_count(fields, "epoch"),
+        epochs=_count(fields, "epochs"),
+        step=_count(fields, "step"),
+        total_steps=_count(fields, "total_steps"),
+        eta_seconds=_number(fields, "eta_seconds", 0),
+        loss=_number(fields, "loss"),
+        accuracy=_number(fields, "accuracy"),
+        seconds_per_step=_number(fields, "seconds_per_step", 0),
+        gpu_utilization=_number(fields, "gpu_utilization", 0, 1),
+        gpu_memory_mib=_count(fields, "gpu_memory_mib"),
+    )
+
+
+def _number(
+    fields: Mapping[str, Any], name: str, least: float = -math.inf, most: float = math.inf
+) -> float | None:
+    value = fields.get(name)
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return None
+    return float(value) if abs(value) < 1e300 and least <= value <= most else None
+
+
+def _count(fields: Mapping[str, Any], name: str) -> int | None:
+    value = fields.get(name)
+    is_count = isinstance(value, int) and not isinstance(value, bool) and 0 <= value < 2**53
+    return value if is_count else None
