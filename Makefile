@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
-.PHONY: help install up test lint demo bench lock
+.PHONY: help install up test lint demo bench reference lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -24,6 +24,9 @@ lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff check .
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
+
+reference: ## write the pages of docs/reference that come from the code
+	@$(PY) tools/reference.py
 
 lock: ## resolve requirements*.in again, with hashes (needs uv)
 	@for name in requirements requirements-dev requirements-uv; do \
