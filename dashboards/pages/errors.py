@@ -1,18 +1,45 @@
-"""What a person sees when a page cannot be shown."""
+"""The pages for what went wrong. They touch no database, so that they work when it does not."""
+
+import json
 
 from django.http import HttpRequest, HttpResponse
+from django.shortcuts import render
+from django.utils.translation import gettext as _
 
 
-def forbidden(_request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """403."""
-    return HttpResponse("You may not do this.", status=403)
+def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """404: no such thing, or not for you; which of the two is not told."""
+    text = _(
+        "There is no such page, or you may not see it. Ask an owner of the project to add you as a member."
+    )
+    return _answer(request, 404, "not_found", _("Not found"), text)
 
 
-def not_found(_request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """404."""
-    return HttpResponse("There is no such page.", status=404)
+def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """403: visible, but not allowed."""
+    text = str(exception or "") or _("Your role does not allow this.")
+    return _answer(request, 403, "forbidden", _("Not allowed"), text)
 
 
-def server_error(_request: HttpRequest) -> HttpResponse:
-    """500."""
-    return HttpResponse("Something broke on our side.", status=500)
+def server_error(request: HttpRequest) -> HttpResponse:
+    """500: our fault."""
+    text = _(
+        "This is our fault, not yours; it was logged. Running jobs are not affected. Try again in a moment."
+    )
+    return _answer(request, 500, "internal_error", _("Something broke"), text)
+
+
+def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
+    """403: the form was too old, or came from elsewhere."""
+    text = _(
+        "The form was open for too long or was sent from another site. Go back, reload the page and send it again."
+    )
+    return _answer(request, 403, "csrf_failed", _("Send it again"), text)
+
+
+def _answer(request: HttpRequest, status: int, code: str, title: str, text: str) -> HttpResponse:
+    if request.path.startswith("/api/"):
+        problem = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": text}
+        return HttpResponse(json.dumps(problem), status=status, content_type="application/problem+json")
+    context = {"status": status, "title": title, "text": text}
+    return render(request, "dashboards/error.html", context, status=status)

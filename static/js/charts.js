@@ -75,7 +75,9 @@ export class Chart {
       const value = values[trace.meta?.key];
       if (value === undefined || value === null || at <= trace.x.at(-1)) continue;
       trace.x.push(at);
-      trace.y.push(trace.meta.scale ? value * trace.meta.scale : value);
+      const shown = value * (trace.meta.scale ?? 1);
+      trace.y.push(shown + (trace.meta.offset ?? 0)); // lines with equal values stand a little apart
+      trace.customdata?.push(shown);
     }
     this.#slide(at);
     this.appended += 1;
@@ -92,7 +94,7 @@ export class Chart {
     for (const trace of this.figure.data) {
       if (!trace.meta?.key) continue;
       // keep one point before the edge, so that steps and lines enter from the side
-      while (trace.x.length > 2 && trace.x[1] < start) { trace.x.shift(); trace.y.shift(); }
+      while (trace.x.length > 2 && trace.x[1] < start) { trace.x.shift(); trace.y.shift(); trace.customdata?.shift(); }
     }
   }
 

@@ -1,0 +1,1 @@
+"""Rows in, Plotly figures out. Pure: plain dicts that Plotly's schema accepts (the tests ask it), no Django."""

@@ -1,0 +1,70 @@
+"""GPU and memory utilisation of the cluster over time."""
+
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from dashboards.charts.labels import EndLabel, annotations
+from dashboards.charts.layout import Frame, layout
+from dashboards.charts.palette import palette_for
+from dashboards.charts.series import Chart, Line, Point, edge, thin
+
+FRAME = Frame(right=92)
+
+
+def utilisation_chart(
+    gpu: Sequence[Point], memory: Sequence[Point], *, theme: str, now: datetime, span_seconds: int
+) -> Chart:
+    """Two lines of shares (0 to 1), drawn in percent over the last `span_seconds`."""
+    palette = palette_for(theme)
+    lines = (
+        (Line("gpu_utilization", "GPU", tuple(gpu)), palette.accent, 1.8),
+        (Line("gpu_memory_utilization", "memory", tuple(memory)), palette.third, 1.2),
+    )
+    shape = layout(palette, FRAME, y_range=(0, 104), is_time=True)
+    shape["meta"] = {"span_seconds": span_seconds}
+    shape["xaxis"] = shape["xaxis"] | {"range": [edge(now - timedelta(seconds=span_seconds)), edge(now)]}
+    labels = [
+        EndLabel(line.key, f"{line.name} {line.last * 100:.0f} %", line.last * 100, colour)
+        for line, colour, _width in lines
+        if line.last is not None
+    ]
+    shape["annotations"] = annotations(labels, 0, 104, FRAME.plot_pixels)
+    data = [_trace(line, colour, width) for line, colour, width in lines]
+    return Chart(
+        {"data": data, "layout": shape},
+        _summary(gpu, memory),
+        ("Time", "GPU %", "Memory %"),
+        _rows(gpu, memory),
+    )
+
+
+def _trace(line: Line, colour: str, width: float) -> dict[str, Any]:
+    points = thin(line.points)
+    return {
+        "type": "scatter",
+        "mode": "lines",
+        "name": line.name,
+        "x": [edge(x) for x, _value in points],
+        "y": [round(value * 100, 2) for _x, value in points],
+        "line": {"color": colour, "width": width},
+        "hovertemplate": "%{y:.0f} %",
+        "meta": {"key": line.key, "scale": 100, "label": f"{line.name} {{value}} %"},
+    }
+
+
+def _summary(gpu: Sequence[Point], memory: Sequence[Point]) -> str:
+    if not gpu:
+        return "No utilisation has been recorded in this range yet."
+    mean = sum(value for _x, value in gpu) / len(gpu)
+    text = f"GPU utilisation is {gpu[-1][1]:.0%} now, {mean:.0%} on average"
+    return f"{text}; memory is {memory[-1][1]:.0%}." if memory else f"{text}."
+
+
+def _rows(gpu: Sequence[Point], memory: Sequence[Point]) -> tuple[tuple[object, ...], ...]:
+    by_time = dict(memory)
+    recent = thin(gpu, 60)
+    return tuple(
+        (edge(x), round(value * 100, 1), round(by_time[x] * 100, 1) if x in by_time else None)
+        for x, value in reversed(recent)
+    )

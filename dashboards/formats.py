@@ -1,0 +1,73 @@
+"""Numbers, units and times as people read them. static/js/format.js says the same in the browser: the first live
+frame must not change a single character of the page. Pure."""
+
+from typing import Any
+
+NOTHING = "–"
+NBSP = "\u00a0"
+
+
+def number(value: float | None) -> str:
+    """1234.5 -> "1,234.5"; at most three decimals."""
+    if value is None:
+        return NOTHING
+    text = f"{value:,.3f}".rstrip("0").rstrip(".")
+    return "0" if text in ("-0", "") else text
+
+
+def percent(share: float | None) -> str:
+    """0.97 -> "97 %"."""
+    return NOTHING if share is None else f"{_half_up(share * 100)}{NBSP}%"
+
+
+def mebibytes(mib: float | None) -> str:
+    """32768 -> "32 GB"."""
+    if mib is None:
+        return NOTHING
+    return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
+
+
+def duration(seconds: float | None) -> str:
+    """Seconds as the two units that matter: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"."""
+    if seconds is None:
+        return NOTHING
+    whole = max(0, int(seconds))
+    minutes, hours, days = whole // 60, whole // 3600, whole // 86400
+    if whole < 60:
+        return _units((whole, "s"))
+    if whole < 600:
+        return _units((minutes, "m"), (whole % 60, "s"))
+    if whole < 3600:
+        return _units((minutes, "m"))
+    if whole < 86400:
+        return _units((hours, "h"), (minutes % 60, "m"))
+    return _units((days, "d"), (hours % 24, "h"))
+
+
+def ago(seconds: float) -> str:
+    """ "just now", "3 m ago"."""
+    return "just now" if seconds < 5 else f"{duration(seconds)} ago"
+
+
+def figure(value: float | None) -> str:
+    """Three significant figures, for losses and the like: 0.08634 -> "0.0863"."""
+    if value is None or value != value or value in (float("inf"), float("-inf")):
+        return NOTHING
+    rounded = float(f"{value:.3g}")
+    return f"{rounded:,.12f}".rstrip("0").rstrip(".") or "0"
+
+
+def fraction(progress: Any) -> float | None:
+    """How much of a job is done, 0 to 1, from its progress record {"step", "total_steps", ...}; None when unknown."""
+    if not isinstance(progress, dict) or not progress.get("total_steps") or progress.get("step") is None:
+        return None
+    return float(min(1.0, max(0.0, progress["step"] / progress["total_steps"])))
+
+
+def _half_up(value: float) -> int:
+    """Round as JavaScript's Math.round does, so that both sides agree on 0.5."""
+    return int(value + 0.5)
+
+
+def _units(*parts: tuple[int, str]) -> str:
+    return " ".join(f"{value}{NBSP}{unit}" for value, unit in parts)

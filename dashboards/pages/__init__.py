@@ -1,0 +1,1 @@
+"""One file a group of pages: thin views over access, actions and reads."""

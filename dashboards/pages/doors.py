@@ -1,0 +1,90 @@
+"""The way in and out: sign-in, the one-time set-up of the first admin, sign-out."""
+
+import hashlib
+import time
+
+from django.contrib.auth import authenticate, login, logout
+from django.core.cache import cache
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.shortcuts import redirect, render
+from django.utils.http import url_has_allowed_host_and_scheme
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.actions.accounts import is_setup_link_open, use_setup_link
+from controlplane.actions.outcomes import Conflict, Invalid
+
+TRIES, TRIES_SECONDS = 10, 300  # wrong passwords for one name from one address, and how long they count
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def sign_in(request: HttpRequest) -> HttpResponseBase:
+    """Name and password in; where one wanted to go out."""
+    target = request.POST.get("next") or request.GET.get("next") or "/"
+    if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
+        target = "/"
+    if request.user.is_authenticated:
+        return HttpResponseRedirect(target)
+    if request.method != "POST":
+        return render(request, "dashboards/login.html", {"next": target})
+    return _try_sign_in(request, target)
+
+
+@never_cache
+@require_http_methods(["GET", "HEAD", "POST"])
+def set_up(request: HttpRequest, secret: str) -> HttpResponseBase:
+    """The first admin chooses a name and a password; the link works once."""
+    if not is_setup_link_open(secret):
+        raise Http404
+    if request.method != "POST":
+        return render(request, "dashboards/setup.html", {"username": "admin"})
+    username, password = request.POST.get("username", "").strip(), request.POST.get("password", "")
+    errors: dict[str, str] = {}
+    if password != request.POST.get("again", ""):
+        errors["again"] = _("The two passwords differ; type the same one twice.")
+    else:
+        try:
+            login(request, use_setup_link(secret, username, password))
+            return redirect("overview")
+        except Invalid as error:
+            errors = {item.pointer.strip("/"): item.detail for item in error.errors}
+        except Conflict as error:
+            errors = {"username": error.detail}
+    return render(request, "dashboards/setup.html", {"username": username, "errors": errors}, status=400)
+
+
+@require_POST
+def sign_out(request: HttpRequest) -> HttpResponse:
+    """End the session."""
+    logout(request)
+    return redirect("login")
+
+
+def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
+    username = request.POST.get("username", "")
+    key = _tries_key(request, username)
+    context = {"next": target, "username": username}
+    if cache.get(key, 0) >= TRIES:
+        error = _("Too many wrong passwords; wait five minutes.")
+        return render(
+            request,
+            "dashboards/login.html",
+            context | {"error": error},
+            status=429,
+            headers={"Retry-After": "300"},
+        )
+    user = authenticate(request, username=username, password=request.POST.get("password", ""))
+    if user is None:
+        cache.add(key, 0, TRIES_SECONDS)
+        cache.incr(key)
+        error = _("This name and password do not belong together.")
+        return render(request, "dashboards/login.html", context | {"error": error}, status=400)
+    login(request, user)
+    return HttpResponseRedirect(target)
+
+
+def _tries_key(request: HttpRequest, username: str) -> str:
+    subject = f"{request.META.get('REMOTE_ADDR')} {username.casefold()} {int(time.time() // TRIES_SECONDS)}"
+    return "sign-in:" + hashlib.sha256(subject.encode()).hexdigest()

@@ -1,0 +1,119 @@
+"""What every page has around it: navigation with counts, clusters, the word list, and who is asking."""
+
+from collections.abc import Callable
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec
+
+from django.contrib import messages
+from django.contrib.auth.views import redirect_to_login
+from django.core.exceptions import PermissionDenied
+from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
+from django.shortcuts import render
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, Forbidden, NotVisible
+from controlplane.actions.outcomes import Conflict
+from controlplane.models import User
+from dashboards.pages.words import words
+from dashboards.reads.frame import clusters, nav_counts
+from jobs.lifecycle import LOOKS
+
+P = ParamSpec("P")
+View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
+
+
+def actor_of(request: HttpRequest) -> Actor:
+    """The signed-in person as an actor."""
+    user = request.user
+    if not isinstance(user, User):
+        raise PermissionDenied
+    return Actor(user=user, address=request.META.get("REMOTE_ADDR") or "")
+
+
+def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
+    """A view for people who are signed in: strangers to an object get 404, weak roles 403, a conflict a message."""
+
+    @wraps(view)
+    def guarded(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
+        if not request.user.is_authenticated:
+            return redirect_to_login(request.get_full_path())
+        try:
+            return view(request, actor_of(request), *args, **kwargs)
+        except NotVisible as error:
+            raise Http404(str(error)) from error
+        except Forbidden as error:
+            raise PermissionDenied(str(error)) from error
+
+    return guarded
+
+
+def attempt(request: HttpRequest, verb: Callable[[], object], done: str) -> bool:
+    """Carry out a verb from a button; say that it is done, or why it cannot be."""
+    try:
+        verb()
+    except Conflict as conflict:
+        messages.error(request, conflict.detail)
+        return False
+    messages.success(request, done)
+    return True
+
+
+def show(
+    request: HttpRequest,
+    actor: Actor,
+    template: str,
+    context: dict[str, Any] | None = None,
+    status: int = 200,
+) -> HttpResponse:
+    """Render a page inside the frame."""
+    framed = (context or {}) | {
+        "frame": _frame(request, actor),
+        "server_now": timezone.now().isoformat().replace("+00:00", "Z"),
+    }
+    return render(request, template, framed, status=status)
+
+
+def looks() -> dict[str, dict[str, str]]:
+    """Label and colour of every state, for the browser."""
+    return {state: {"label": _(look.label), "colour": look.colour} for state, look in LOOKS.items()}
+
+
+def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
+    known = clusters()
+    return {
+        "clusters": known,
+        "cluster": known[0]["name"] if known else None,
+        "nav": _navigation(request, actor),
+        "words": words(),
+        "looks": looks(),
+    }
+
+
+def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
+    counts = nav_counts(actor)
+    items: list[tuple[str, str, int | None, str]] = [
+        ("overview", _("Overview"), None, ""),
+        ("jobs", _("Jobs"), counts["jobs"], ""),
+        ("projects", _("Projects"), counts["projects"], ""),
+        ("nodes", _("Nodes"), counts["nodes"], ""),
+        ("analytics", _("Analytics"), None, ""),
+    ]
+    if actor.is_admin:
+        items.append(("users", _("Users"), None, _("Admin")))
+    return [
+        {
+            "url": reverse(name),
+            "label": label,
+            "count": count,
+            "heading": heading,
+            "is_current": _is_at(request, name),
+        }
+        for name, label, count, heading in items
+    ]
+
+
+def _is_at(request: HttpRequest, name: str) -> bool:
+    place = reverse(name)
+    return request.path == place if place == "/" else request.path.startswith(place)

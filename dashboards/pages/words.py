@@ -1,0 +1,52 @@
+"""Sentences that the browser's modules say, translated here; see say() in static/js/dom.js."""
+
+from django.utils.translation import gettext as _
+
+
+def words() -> dict[str, str]:
+    """The word list of the page's language."""
+    return {
+        "feed_live": _("Live"),
+        "feed_connecting": _("Connecting"),
+        "feed_stale": _("Quiet since {time}"),
+        "feed_lost": _("Offline since {time}"),
+        "feed_heard": _("Last event at {time}"),
+        "signed_out": _("Signed out; reload to sign in"),
+        "close": _("Close"),
+        "copied": _("Copied"),
+        "palette": _("Search or jump to…"),
+        "palette_empty": _("Nothing has that name."),
+        "key_palette": _("search or jump to"),
+        "key_overview": _("overview"),
+        "key_jobs": _("jobs"),
+        "key_projects": _("projects"),
+        "key_nodes": _("nodes"),
+        "key_analytics": _("analytics"),
+        "key_filter": _("filter this page"),
+        "key_rows": _("move between rows, open one"),
+        "key_help": _("keyboard shortcuts"),
+        "chart_table": _("The chart as a table"),
+        "log_gap": _("output is missing here: {detail}"),
+        "log_matches": _("{count} matching lines"),
+        "log_lines": _("{count} lines"),
+        "until_stopped": _("until stopped"),
+        "all_ready": _("all ready"),
+        "not_ready": _("{count} not ready"),
+        "over_quota": _("{gpus} over quota"),
+        "within_quota": _("all within quota"),
+        "all_busy": _("none"),
+        "of_busy": _("{share} of busy devices"),
+        "no_busy": _("no device is busy"),
+        "by_kind": _("{count} {kind}"),
+        "nothing_runs": _("nothing runs"),
+        "longest": _("longest {time}"),
+        "nobody_waits": _("nobody waits"),
+        "of_quota": _("of {gpus} quota"),
+        "in_use": _("{gpus} in use"),
+        "jobs_count": _("{count} jobs"),
+        "starts_about": _("Starts in about {earliest} to {latest}."),
+        "idle": _("idle"),
+        "not_ready_node": _("not ready"),
+        "cordoned": _("cordoned"),
+        "shell_closed": _("The shell has ended."),
+    }

@@ -1,0 +1,100 @@
+"""How values look on a page: numbers, times, badges, bars. The same slots are filled by static/js/bind.js later."""
+
+import json
+from datetime import datetime
+from typing import Any
+from urllib.parse import urlencode
+
+from django import template
+from django.template.context import RequestContext
+from django.utils import timezone
+from django.utils.dateparse import parse_datetime
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext
+
+from dashboards import formats
+from jobs.lifecycle import LOOKS
+
+register = template.Library()
+
+register.filter("number", formats.number)
+register.filter("percent", formats.percent)
+register.filter("mebibytes", formats.mebibytes)
+register.filter("duration", formats.duration)
+register.filter("figure", formats.figure)
+register.filter("fraction", formats.fraction)
+
+
+@register.filter
+def gpus(milli: int | None) -> str:
+    """1500 milli-GPUs -> "1.5"."""
+    return formats.NOTHING if milli is None else formats.number(milli / 1000)
+
+
+@register.filter
+def get(mapping: Any, key: str) -> Any:
+    """A value of a mapping by a key that only the template knows."""
+    return mapping.get(key) if mapping else None
+
+
+@register.filter
+def indented(value: Any) -> str:
+    """JSON for people."""
+    return json.dumps(value, indent=2, ensure_ascii=False, default=str)
+
+
+@register.simple_tag
+def since(moment: datetime | str | None, style: str = "") -> SafeString | str:
+    """A time that ticks: how long it is since then, the absolute time on hover."""
+    at = parse_datetime(moment) if isinstance(moment, str) else moment
+    if at is None:
+        return formats.NOTHING
+    seconds = (timezone.now() - at).total_seconds()
+    text = formats.ago(seconds) if style == "ago" else formats.duration(seconds)
+    iso = at.isoformat().replace("+00:00", "Z")
+    return format_html('<time datetime="{}" data-since="{}" data-style="{}">{}</time>', iso, iso, style, text)
+
+
+@register.simple_tag
+def moment(at: datetime | None) -> SafeString | str:
+    """An absolute time; the browser shows it in the reader's zone and language."""
+    if at is None:
+        return formats.NOTHING
+    iso = at.isoformat().replace("+00:00", "Z")
+    return format_html('<time datetime="{}" data-absolute>{}</time>', iso, at.strftime("%Y-%m-%d %H:%M UTC"))
+
+
+@register.simple_tag
+def badge(state: str, field: str = "") -> SafeString:
+    """The state of a job, with its colour and shape; `field` makes it a live slot."""
+    look = LOOKS[state]
+    slot = format_html(' data-field="{}" data-as="state"', field) if field else ""
+    return format_html(
+        '<span class="badge {}" data-state="{}"{}>{}</span>', look.colour, state, slot, gettext(look.label)
+    )
+
+
+@register.simple_tag
+def meter(share: float | None, tone: str = "", field: str = "", warn_below: str = "") -> SafeString:
+    """A bar from 0 to 1. `warn_below` turns it amber under that share."""
+    shown = max(0.0, min(1.0, share or 0.0))
+    if warn_below:
+        tone = f"short {'warning' if share is not None and share < float(warn_below) else 'good'}"
+    slot = format_html(' data-field="{}" data-as="meter"', field) if field else ""
+    warn = format_html(' data-warn-below="{}"', warn_below) if warn_below else ""
+    return format_html(
+        '<svg class="meter {}" role="img" aria-label="{}"{}{}><rect class="fill" height="100%" width="{}%" rx="3"/></svg>',
+        tone, formats.percent(share), slot, warn, int(shown * 100 + 0.5),
+    )  # fmt: skip
+
+
+@register.simple_tag(takes_context=True)
+def query(context: RequestContext, **changes: Any) -> str:
+    """The page's query string with some fields changed; None or "" takes a field away."""
+    fields = context["request"].GET.copy()
+    for name, value in changes.items():
+        fields.pop(name, None)
+        if value not in (None, ""):
+            fields[name] = str(value)
+    return f"?{urlencode(list(fields.items()))}" if fields else "?"

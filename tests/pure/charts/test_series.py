@@ -1,0 +1,47 @@
+"""Thinning keeps what the eye would see; labels at the line ends never overlap."""
+
+from datetime import UTC, datetime, timedelta
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dashboards.charts.labels import GAP_PIXELS, spread
+from dashboards.charts.series import MOST_POINTS, edge, thin
+
+START = datetime(2026, 1, 1, tzinfo=UTC)
+
+
+def test_short_lines_are_left_alone():
+    points = [(float(x), float(x * x)) for x in range(MOST_POINTS)]
+    assert thin(points) == points
+
+
+@given(st.lists(st.floats(-1e6, 1e6), min_size=MOST_POINTS + 1, max_size=3000))
+def test_thinning_keeps_ends_extremes_and_order(values: list[float]):
+    points = list(enumerate(values))
+    kept = thin(points)
+    assert len(kept) <= MOST_POINTS
+    assert kept[0] == points[0] and kept[-1] == points[-1]
+    assert kept == sorted(kept, key=lambda point: point[0])
+    assert set(kept) <= set(points)
+    assert min(value for _x, value in kept) == min(values)
+    assert max(value for _x, value in kept) == max(values)
+
+
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.floats(0.01, 10))
+def test_labels_never_overlap_and_keep_the_order_of_their_values(values: list[float], units_per_pixel: float):
+    shifts = spread(values, units_per_pixel)
+    places = [value / units_per_pixel + shift for value, shift in zip(values, shifts, strict=True)]
+    ordered = sorted(places, reverse=True)
+    assert all(high - low >= GAP_PIXELS * 0.999 for high, low in zip(ordered, ordered[1:], strict=False))
+    highest_first = sorted(range(len(values)), key=lambda index: (-values[index], index))
+    assert [places[index] for index in highest_first] == ordered
+
+
+def test_labels_far_apart_stay_where_they_are():
+    assert spread([10.0, 50.0], units_per_pixel=1.0) == [0.0, 0.0]
+
+
+def test_times_leave_as_utc_and_numbers_as_numbers():
+    assert edge(START + timedelta(minutes=5)) == "2026-01-01T00:05:00Z"
+    assert edge(7.5) == 7.5
