@@ -1,0 +1,113 @@
+"""Questions about clusters and nodes, as REST shows them. A fixed number of queries for any number of nodes."""
+
+from collections import defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Count, Q, QuerySet
+
+from controlplane.models import Cluster, Device, Node
+from jobs.kinds.spec import decimal
+from jobs.models import Allocation, Pod
+
+
+def cluster_rows(clusters: QuerySet[Cluster]) -> list[dict[str, Any]]:
+    """Return clusters with their node and GPU counts; two queries."""
+    rows = list(clusters)
+    ids = [cluster.pk for cluster in rows]
+    counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
+    counts = counted.annotate(
+        nodes=Count("pk", distinct=True),
+        ready=Count("pk", distinct=True, filter=Q(is_ready=True)),
+        gpus=Count("devices"),
+    )
+    by_cluster = {row["cluster_id"]: row for row in counts}
+    return [_shape_cluster(cluster, by_cluster.get(cluster.pk)) for cluster in rows]
+
+
+def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
+    """Return nodes with their devices; load `cluster` and `pool` with them. One query for all devices."""
+    devices: dict[int, list[Device]] = defaultdict(list)
+    for device in Device.objects.filter(node__in=[node.pk for node in nodes]).order_by("index"):
+        devices[device.node_id].append(device)
+    return [_shape_node(node, devices[node.pk]) for node in nodes]
+
+
+def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
+    """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
+    of other pods only the project and its share of the node are shown."""
+    return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
+
+
+def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:
+    return {
+        "name": cluster.name,
+        "engine": cluster.engine,
+        "scheduler": cluster.scheduler,
+        "is_reachable": cluster.is_reachable,
+        "unreachable_message": cluster.unreachable_message,
+        "created_at": cluster.created_at,
+        "nodes": counts["nodes"] if counts else 0,
+        "nodes_ready": counts["ready"] if counts else 0,
+        "gpus": counts["gpus"] if counts else 0,
+    }
+
+
+def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
+    return {
+        "name": node.name,
+        "cluster": node.cluster.name,
+        "node_pool": node.pool.name if node.pool else None,
+        "is_ready": node.is_ready,
+        "is_cordoned": node.is_cordoned,
+        "cpus": decimal(node.milli_cpus),
+        "memory_mib": node.memory_mib,
+        "labels": node.labels,
+        "seen_at": node.seen_at,
+        "gpus": len(devices),
+        "allocated_gpus": decimal(sum(device.allocated_milli for device in devices)),
+        "gpu_utilization": _mean([device.utilization for device in devices]),
+        "devices": [_shape_device(device) for device in devices],
+    }
+
+
+def _shape_device(device: Device) -> dict[str, Any]:
+    return {
+        "index": device.index,
+        "uuid": device.uuid,
+        "model": device.model,
+        "memory_mib": device.memory_mib,
+        "allocated": device.allocated_milli / 1000,
+        "utilization": device.utilization,
+        "memory_used_mib": device.memory_used_mib,
+    }
+
+
+def _pods_on(node: Node, visible_ids: frozenset[int] | None) -> list[dict[str, Any]]:
+    pods = Pod.objects.filter(node=node, released_at=None).select_related(
+        "job__project", "job__user", "attempt"
+    )
+    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    held = Allocation.objects.filter(pod__node=node, pod__released_at=None).order_by("device__index")
+    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
+        devices[pod_id].append({"index": index, "share": milli / 1000})
+    return [
+        _shape_pod_on(pod, devices[pod.pk], visible_ids) for pod in pods.order_by("job__submit_rank", "rank")
+    ]
+
+
+def _shape_pod_on(
+    pod: Pod, devices: list[dict[str, Any]], visible_ids: frozenset[int] | None
+) -> dict[str, Any]:
+    shown: dict[str, Any] = {"project": pod.job.project.name, "state": pod.state, "devices": devices}
+    is_visible = visible_ids is None or pod.job.project_id in visible_ids
+    return shown | {
+        "job": str(pod.job_id) if is_visible else None,
+        "name": f"{pod.job.name}-{pod.attempt.number}-{pod.rank}" if is_visible else None,
+        "user": pod.job.user.username if is_visible else None,
+    }
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured) if measured else None

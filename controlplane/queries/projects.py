@@ -1,0 +1,103 @@
+"""Questions about projects: their rights and how they stand, as REST shows them. Four queries for any number."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db.models import Count, Max, Q, Sum
+
+from controlplane.models import Device, Membership, Project
+from jobs.kinds.spec import decimal
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.models import Job
+
+
+def project_rows(projects: Sequence[Project]) -> list[dict[str, Any]]:
+    """Return projects as REST shows them, with members and status. Load `cluster` and `department` with them."""
+    ids = [project.pk for project in projects]
+    members, standings = _members(ids), _standings(ids)
+    return [_shape(project, members[project.pk], standings.get(project.pk, {})) for project in projects]
+
+
+def project_detail(project: Project) -> dict[str, Any]:
+    """Return one project as REST shows it."""
+    return project_rows([project])[0]
+
+
+def member_rows(project: Project) -> list[dict[str, Any]]:
+    """Return the members as [{"user", "role"}], by name."""
+    return _members([project.pk])[project.pk]
+
+
+def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, int]) -> dict[str, Any]:
+    allocated, quota = standing.get("allocated", 0), project.gpu_quota_milli
+    return {
+        "name": project.name,
+        "description": project.description,
+        "gpu_quota": decimal(quota),
+        "over_quota_weight": _decimal_or_none(project.over_quota_weight_milli),
+        "gpu_limit": _decimal_or_none(project.gpu_limit_milli),
+        "priority": project.priority,
+        "department": project.department.name if project.department else None,
+        "cluster": project.cluster.name,
+        "node_pools": {"train": [], "interactive": []} | project.node_pools,
+        "interactive_max_seconds": project.interactive_max_seconds,
+        "interactive_idle_seconds": project.interactive_idle_seconds,
+        "created_at": project.created_at,
+        "members": members,
+        "status": {
+            "allocated_gpus": decimal(allocated),
+            "in_quota_gpus": decimal(min(allocated, quota)),
+            "over_quota_gpus": decimal(max(0, allocated - quota)),
+            "fair_share_gpus": decimal(project.fair_share_milli),
+            "requested_gpus": decimal(allocated + standing.get("waiting", 0)),
+            "running_jobs": standing.get("running", 0),
+            "queued_jobs": standing.get("queued", 0),
+            "namespace": f"yard-{project.name}",
+        },
+    }
+
+
+def _members(project_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    rows: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    found = Membership.objects.filter(project_id__in=list(project_ids)).order_by("user__username")
+    for project_id, user, role in found.values_list("project_id", "user__username", "role"):
+        rows[project_id].append({"user": user, "role": role})
+    return rows
+
+
+def _standings(project_ids: list[int]) -> dict[int, dict[str, int]]:
+    """Sums over unfinished jobs by project: milli-GPUs held and waited for, jobs running and queued."""
+    unfinished = Job.objects.filter(project_id__in=project_ids).exclude(state__in=FINAL_STATES)
+    sums = unfinished.values("project_id").annotate(
+        allocated=Sum("allocated_milli", default=0),
+        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)),
+        queued=Count("pk", filter=Q(state=QUEUED)),
+    )
+    standings: dict[int, dict[str, int]] = {row["project_id"]: {**row} for row in sums}
+    for project_id, waiting in _waiting(unfinished.filter(state=QUEUED)).items():
+        standings[project_id]["waiting"] = waiting
+    return standings
+
+
+def _waiting(queued: Any) -> dict[int, int]:
+    """Milli-GPUs that queued jobs ask for; a request in MiB counts as its share of the cluster's largest GPU."""
+    shapes = queued.values_list(
+        "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
+    )
+    shapes = list(shapes.annotate(jobs=Count("pk")).order_by())
+    largest = _largest_device_mib() if any(shape[3] for shape in shapes) else {}
+    waiting: dict[int, int] = defaultdict(int)
+    for project_id, cluster_id, milli, memory_mib, pods, count in shapes:
+        each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
+        waiting[project_id] += each * pods * count
+    return waiting
+
+
+def _largest_device_mib() -> dict[int, int]:
+    rows = Device.objects.values_list("node__cluster_id").annotate(most=Max("memory_mib"))
+    return {cluster_id: most for cluster_id, most in rows if most}
+
+
+def _decimal_or_none(milli: int | None) -> int | float | None:
+    return None if milli is None else decimal(milli)

@@ -1,0 +1,187 @@
+"""Questions about jobs, answered as plain data in the shape of the REST contract. Every face reads jobs through here.
+
+Lists never build model instances: rows come as tuples, JSON columns as text, and one query each brings the pods and
+their devices of a whole page.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.db.models import F, QuerySet, TextField
+from django.db.models.functions import Cast
+from django.utils import timezone
+
+from controlplane.scheduling.reasons import REASONS, describe
+from jobs.kinds.spec import decimal, to_edge
+from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
+from jobs.models import Allocation, Job, Pod
+
+EXPLANATION_KEYS = frozenset({"ahead", "holders", "would_start_if"})
+"""Parts of a recorded reason that only `explain` shows: long, and some name what others hold."""
+
+_JSON = ("spec", "details", "progress")
+_PLAIN = (
+    "id",
+    "name",
+    "created_at",
+    "state",
+    "reason",
+    "message",
+    "attempt",
+    "allocated_milli",
+    "queue_position",
+    "started_at",
+    "finished_at",
+    "exit_code",
+    "gpu_utilization",
+    "submit_rank",
+)
+_COLUMNS = (*_PLAIN, "project_name", "username", *(f"{name}_text" for name in _JSON))
+
+
+def job_rows(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
+    """Return the jobs of a (sliced) queryset as REST lists them: job_detail's shape, in three queries however many.
+
+    Pods are listed while the job holds GPUs; a finished job's pods are in its detail.
+    """
+    return [shape_job(row, pods) for row, pods in _with_pods(job_columns(jobs))]
+
+
+def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
+    """Return the columns that `shape_job` needs, one dict a job: plain values, JSON decoded."""
+    selected = jobs.annotate(
+        project_name=F("project__name"),
+        username=F("user__username"),
+        **{f"{name}_text": Cast(name, TextField()) for name in _JSON},
+    ).values_list(*_COLUMNS)
+    rows = [dict(zip(_COLUMNS, values, strict=True)) for values in selected]
+    for row in rows:
+        for name in _JSON:
+            row[name] = orjson.loads(row.pop(f"{name}_text"))
+    return rows
+
+
+def job_detail(job: Job) -> dict[str, Any]:
+    """Return one job as REST shows it, with the pods of its attempt. `project` and `user` should be loaded."""
+    row = {name: getattr(job, name) for name in (*_PLAIN, *_JSON)}
+    row |= {"project_name": job.project.name, "username": job.user.username}
+    return shape_job(row, shown_pods(job))
+
+
+def shown_pods(job: Job) -> list[dict[str, Any]]:
+    """Return the pods of the attempt that stands: none of a job that waits, unless some are still on their way out."""
+    pods = Pod.objects.filter(job=job, attempt__number=job.attempt)
+    if job.state in (QUEUED, SUSPENDED):
+        pods = pods.filter(released_at=None)
+    return [pod for _, pod in pod_rows(pods)]
+
+
+def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
+    """Return (job id, pod as REST shows it) in order of attempt and rank; two queries."""
+    columns = (
+        "id",
+        "job_id",
+        "job__name",
+        "attempt__number",
+        "rank",
+        "role",
+        "state",
+        "reason",
+        "message",
+        "node__name",
+        "exit_code",
+        "started_at",
+        "finished_at",
+        "gpu_utilization",
+        "gpu_memory_mib",
+    )
+    rows = list(pods.order_by("attempt__number", "rank").values(*columns))
+    devices = _devices_of(row["id"] for row in rows)
+    return [(row["job_id"], _shape_pod(row, devices[row["id"]])) for row in rows]
+
+
+def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return the REST shape of a job from its columns (`job_columns`) and shaped pods."""
+    return to_edge(row["spec"]) | {
+        "id": str(row["id"]),
+        "project": row["project_name"],
+        "user": row["username"],
+        "created_at": row["created_at"],
+        "status": {
+            "state": row["state"],
+            "reason": shape_reason(row["reason"], row["message"], row["details"]),
+            "attempt": row["attempt"],
+            "allocated_gpus": decimal(row["allocated_milli"]),
+            "queue_position": row["queue_position"],
+            "start_estimate": None,
+            "started_at": row["started_at"],
+            "finished_at": row["finished_at"],
+            "runtime_seconds": _runtime_seconds(row["started_at"], row["finished_at"]),
+            "exit_code": row["exit_code"],
+            "gpu_utilization": row["gpu_utilization"],
+            "service_urls": service_urls(row["id"], row["spec"]) if row["state"] in ACTIVE_STATES else [],
+            "progress": row["progress"],
+            "pods": pods,
+        },
+    }
+
+
+def shape_reason(code: str, message: str, details: Mapping[str, Any]) -> dict[str, Any]:
+    """Return {"code", "message", "details"}; the message of a scheduler's reason is made here when none was kept."""
+    shown = {key: value for key, value in details.items() if key not in EXPLANATION_KEYS}
+    if not message and code in REASONS:
+        message = describe(code, details)
+    return {"code": code, "message": message, "details": shown}
+
+
+def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
+    """Return the address of every declared port on the control plane's own proxy."""
+    return [f"{settings.PUBLIC_URL}/services/{job_id}/{port['port']}/" for port in spec["ports"]]
+
+
+def _with_pods(rows: list[dict[str, Any]]) -> Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]:
+    holding = [row["id"] for row in rows if row["state"] in ACTIVE_STATES]
+    pods: dict[uuid.UUID, list[dict[str, Any]]] = defaultdict(list)
+    if holding:
+        live = Pod.objects.filter(job_id__in=holding, attempt__number=F("job__attempt"))
+        for job_id, pod in pod_rows(live):
+            pods[job_id].append(pod)
+    return ((row, pods[row["id"]]) for row in rows)
+
+
+def _devices_of(pod_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
+    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    held = Allocation.objects.filter(pod_id__in=list(pod_ids)).order_by("device__index")
+    for pod_id, index, milli in held.values_list("pod_id", "device__index", "milli_gpus"):
+        devices[pod_id].append({"index": index, "share": milli / 1000})
+    return devices
+
+
+def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, Any]:
+    return {
+        "name": f"{row['job__name']}-{row['attempt__number']}-{row['rank']}",
+        "attempt": row["attempt__number"],
+        "rank": row["rank"],
+        "role": row["role"],
+        "state": row["state"],
+        "reason": row["reason"],
+        "message": row["message"],
+        "node": row["node__name"],
+        "devices": devices,
+        "exit_code": row["exit_code"],
+        "started_at": row["started_at"],
+        "finished_at": row["finished_at"],
+        "gpu_utilization": row["gpu_utilization"],
+        "gpu_memory_mib": row["gpu_memory_mib"],
+    }
+
+
+def _runtime_seconds(started_at: datetime | None, finished_at: datetime | None) -> int | None:
+    if started_at is None:
+        return None
+    return max(0, int(((finished_at or timezone.now()) - started_at).total_seconds()))
