@@ -38,6 +38,10 @@ def run(argv: list[str]) -> int:
     """Dispatch one command line; raises CliError."""
     from controlplane.cli.aliases import rewrite
 
+    if argv[:1] == ["__complete"]:
+        from controlplane.cli.commands.completion import complete
+
+        return complete(argv[1:])
     leading, words = _split_leading(argv)
     if not words:
         return _help_only(leading)
@@ -133,7 +137,9 @@ def _unknown(words: list[str]) -> CliError:
         return CliError(f"yard {words[0]} needs one of: {', '.join(p.split()[1] for p in same_start)}", USAGE)
     near = nearest(typed, list(registry.COMMANDS)) or nearest(words[0], list(registry.COMMANDS))
     hint = f"did you mean: yard {near}" if near else "see: yard help"
-    return CliError(f"unknown command {words[0]!r}" if not same_start else f"unknown command {typed!r}", USAGE, hint)
+    return CliError(
+        f"unknown command {words[0]!r}" if not same_start else f"unknown command {typed!r}", USAGE, hint
+    )
 
 
 def _report(error: CliError) -> None:

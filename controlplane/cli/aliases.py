@@ -32,14 +32,10 @@ _COMMANDS = {
     ("submit", "et"): ("submit-elastic",),
     ("submit", "mpijob"): ("submit-mpi",),
     ("submit", "mpi"): ("submit-mpi",),
-    ("scaleout", "etjob"): ("scaleout",),
-    ("scalein", "etjob"): ("scalein",),
     ("submit-mpijob",): ("submit-mpi",),
 }
 
-# The next words that make a leading pair a command of its own and not `list` with arguments.
 _SUBMITS = ("submit", "submit-mpi", "submit-elastic")
-_NAMED = (*_SUBMITS, "scale", "scaleout", "scalein")
 _RENAMED_FLAGS = {"--gpu": "--gpus"}
 _DROPPED_FLAGS = ("--local-image",)
 
@@ -53,9 +49,10 @@ ALIASES = (
     Alias("submit ... --local-image", "submit ... (nothing is pulled that the node has)"),
     Alias("submit-mpi --name NAME --processes=3 --gpu 1", "submit-mpi NAME --processes=3 --gpus 1"),
     Alias("submit mpijob --name=NAME --workers=3 ...", "submit-mpi NAME --processes=3 ..."),
-    Alias('submit etjob --name=NAME --workers=3 ... "COMMAND"', "submit-elastic NAME --workers=3 ... -- sh -c COMMAND"),
-    Alias("scaleout etjob --name=NAME --count=1", "scaleout NAME --count=1"),
-    Alias("scalein etjob --name=NAME --count=1", "scalein NAME --count=1"),
+    Alias(
+        'submit etjob --name=NAME --workers=3 ... "COMMAND"',
+        "submit-elastic NAME --workers=3 ... -- sh -c COMMAND",
+    ),
     Alias("top node, top job", "top nodes, top jobs"),
 )
 
@@ -66,13 +63,14 @@ def rewrite(argv: list[str]) -> list[str]:
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
     command, arguments = renamed[0] if renamed else "", renamed[1:]
-    if command in _NAMED:
-        arguments = _name_first(arguments)
     if command in _SUBMITS:
-        arguments = _own_flags(arguments)
+        arguments = _own_flags(_name_first(arguments))
     if command == "submit-mpi":
         arguments = [_renamed_flag(word, {"--workers": "--processes"}) for word in arguments]
-    if words[:2] in (["submit", "etjob"], ["submit", "et"], ["submit", "mpijob"], ["submit", "mpi"]) and not trailing:
+    if (
+        words[:2] in (["submit", "etjob"], ["submit", "et"], ["submit", "mpijob"], ["submit", "mpi"])
+        and not trailing
+    ):
         arguments, trailing = _shell_line_last(arguments)
     return [command, *arguments, *trailing] if command else argv
 

@@ -10,7 +10,7 @@ import http.client
 import json
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
@@ -23,7 +23,7 @@ MAX_ATTEMPTS = 4
 MAX_WAIT_SECONDS = 30.0
 TIMEOUT_SECONDS = 30.0
 
-Query = dict[str, "str | int | bool | None"]
+Query = Mapping[str, "str | int | bool | None"]
 
 
 class Response:
@@ -41,7 +41,12 @@ class Client:
     """Talks to one server. `sleep` is how it waits between retries."""
 
     def __init__(
-        self, url: str, token: str, *, sleep: Callable[[float], None] = time.sleep, timeout: float = TIMEOUT_SECONDS
+        self,
+        url: str,
+        token: str,
+        *,
+        sleep: Callable[[float], None] = time.sleep,
+        timeout: float = TIMEOUT_SECONDS,
     ) -> None:
         self.url = url
         self._parts = _checked_url(url)
@@ -60,7 +65,9 @@ class Client:
 
     def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
         """The JSON that answers a PATCH; with `etag`, refused (412) when the object changed since."""
-        return self.request("PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}).body
+        return self.request(
+            "PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}
+        ).body
 
     def delete(self, path: str, query: Query | None = None) -> Any:
         """The JSON that answers a DELETE (None when there is none)."""
@@ -119,18 +126,23 @@ class Client:
             self._connection = None
 
     def _attempts(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
-        for attempt in range(1, MAX_ATTEMPTS + 1):
-            response = self._exchange_again(method, target, payload, headers)
-            if response.status not in RETRIED_STATUSES or attempt == MAX_ATTEMPTS:
+        response = self._exchange_again(method, target, payload, headers)
+        for attempt in range(1, MAX_ATTEMPTS):
+            if response.status not in RETRIED_STATUSES:
                 break
             self._sleep(retry_delay(response.headers.get("Retry-After"), attempt))
+            response = self._exchange_again(method, target, payload, headers)
         if response.status >= 400:
             raise ApiError(response.status, response.body if isinstance(response.body, dict) else {})
         if response.status >= 300:
-            raise CliError(f"{self.url} redirects to {response.headers.get('Location')}: log in with that address")
+            raise CliError(
+                f"{self.url} redirects to {response.headers.get('Location')}: log in with that address"
+            )
         return response
 
-    def _exchange_again(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+    def _exchange_again(
+        self, method: str, target: str, payload: bytes | None, headers: dict[str, str]
+    ) -> Response:
         """One exchange, and one more when a kept connection turned out to be dead or broke before the answer."""
         try:
             return self._exchange(method, target, payload, headers)
@@ -159,7 +171,12 @@ class Client:
         return http.client.HTTPConnection(host, port, timeout=timeout)
 
     def _headers(self, method: str, extra: dict[str, str], key: str | None) -> dict[str, str]:
-        headers = {"Accept": "application/json", "User-Agent": f"yard/{VERSION}", **self.authorization(), **extra}
+        headers = {
+            "Accept": "application/json",
+            "User-Agent": f"yard/{VERSION}",
+            **self.authorization(),
+            **extra,
+        }
         if method != "GET":
             headers["Idempotency-Key"] = key or os.urandom(16).hex()
         return headers

@@ -68,7 +68,9 @@ class Config:
         contexts = self.file["contexts"]
         if self._wanted_context and self._wanted_context not in contexts:
             known = ", ".join(sorted(contexts)) or "none yet"
-            raise CliError(f"no context {self._wanted_context!r} (known: {known})", USAGE, "log in with: yard login URL")
+            raise CliError(
+                f"no context {self._wanted_context!r} (known: {known})", USAGE, "log in with: yard login URL"
+            )
         return contexts.get(self.context_name, {})
 
     @property

@@ -60,7 +60,8 @@ def progress(report: dict[str, Any] | None) -> str:
         return ""
     parts = []
     if report.get("epoch") is not None:
-        parts.append(f"epoch {report['epoch']}")
+        epochs = report.get("epochs")
+        parts.append(f"epoch {report['epoch']}/{epochs}" if epochs else f"epoch {report['epoch']}")
     if report.get("step") is not None:
         total = report.get("total_steps")
         parts.append(f"{report['step']}/{total}" if total else f"step {report['step']}")

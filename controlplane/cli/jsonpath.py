@@ -51,13 +51,17 @@ def values(path: str, document: Any) -> list[Any]:
 def _expression(expression: str, document: Any) -> str:
     if expression[:1] in ("'", '"'):
         return _unescaped(expression[1:-1])
-    return " ".join(_text(value) for value in values("" if expression in (".", "@") else expression, document))
+    return " ".join(
+        _text(value) for value in values("" if expression in (".", "@") else expression, document)
+    )
 
 
 def _children(step: re.Match[str], parent: Any) -> list[Any]:
     name = step["quoted"] if step["quoted"] is not None else step["name"]
     if step["star"] or name == "*":
-        return list(parent.values()) if isinstance(parent, dict) else parent if isinstance(parent, list) else []
+        return (
+            list(parent.values()) if isinstance(parent, dict) else parent if isinstance(parent, list) else []
+        )
     if step["where"]:
         return [child for child in parent if _matches(step, child)] if isinstance(parent, list) else []
     if step["index"] is not None:

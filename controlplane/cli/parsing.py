@@ -19,7 +19,10 @@ class Parser(argparse.ArgumentParser):
 
     def __init__(self, prog: str, summary: str, takes_command: bool = False) -> None:
         super().__init__(
-            prog=prog, description=summary, add_help=False, allow_abbrev=False,
+            prog=prog,
+            description=summary,
+            add_help=False,
+            allow_abbrev=False,
             formatter_class=argparse.RawDescriptionHelpFormatter,
         )
         self.examples: list[str] = []
@@ -28,9 +31,16 @@ class Parser(argparse.ArgumentParser):
     def add_common(self) -> None:
         """The options that every command takes, last so that help shows a command's own first."""
         group = self.add_argument_group("common options")
-        group.add_argument("-p", "--project", metavar="NAME", help="the project (default: see `yard config project`)")
-        group.add_argument("-o", "--output", metavar="FORMAT", default="table",
-                           help="table, wide, json, yaml or jsonpath=PATH")
+        group.add_argument(
+            "-p", "--project", metavar="NAME", help="the project (default: see `yard config project`)"
+        )
+        group.add_argument(
+            "-o",
+            "--output",
+            metavar="FORMAT",
+            default="table",
+            help="table, wide, json, yaml or jsonpath=PATH",
+        )
         group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
         group.add_argument("--context", metavar="NAME", help="a server you logged in to, by name")
         group.add_argument("-h", "--help", action="help", help="show this help")
@@ -57,7 +67,7 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Usage errors end with exit code 2 and point to the help."""
-        raise CliError(f"{self.prog}: {message}", USAGE, f"see: yard help {self.prog.removeprefix('yard ')}")
+        raise CliError(f"{self.prog.removeprefix('yard ')}: {message}", USAGE, f"see: yard help {self.prog.removeprefix('yard ')}")
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         flag = unknown[0].partition("=")[0]

@@ -32,39 +32,60 @@ GROUPS = (
         (
             Command("submit", "submit:submit", "Submit a training or an interactive job", takes_command=True),
             Command("submit-mpi", "submit:submit_mpi", "Submit a launcher with ranks", takes_command=True),
-            Command("submit-elastic", "submit:submit_elastic", "Submit a job that can grow and shrink", takes_command=True),
+            Command(
+                "submit-elastic",
+                "submit:submit_elastic",
+                "Submit a job that can grow and shrink",
+                takes_command=True,
+            ),
             Command("clone", "jobs:clone", "Submit a copy of a job"),
         ),
     ),
     Group(
         "See work",
         (
-            Command("list jobs", "jobs:list_jobs", "List jobs of the project, or of all with -A", is_watchable=True),
-            Command("describe job", "jobs:describe_job", "Show a job with its pods and events", is_watchable=True),
-            Command("explain", "jobs:explain", "Say why a job waits and what would start it", is_watchable=True),
+            Command(
+                "list jobs",
+                "jobs:list_jobs",
+                "List jobs of the project, or of all with -A",
+                is_watchable=True,
+            ),
+            Command(
+                "describe job", "jobs:describe_job", "Show a job with its pods and events", is_watchable=True
+            ),
+            Command(
+                "explain", "jobs:explain", "Say why a job waits and what would start it", is_watchable=True
+            ),
             Command("logs", "logs:logs", "Print a job's output, follow it with -f"),
             Command("wait", "wait:wait", "Wait until a job reaches a state"),
-            Command("top jobs", "top:top_jobs", "GPUs, utilisation and progress of running jobs", is_watchable=True),
+            Command(
+                "top jobs",
+                "top:top_jobs",
+                "GPUs, utilisation and progress of running jobs",
+                is_watchable=True,
+            ),
         ),
     ),
     Group(
         "Steer work",
         (
             Command("bash", "shell:bash", "Open a shell in a running pod"),
-            Command("attach", "shell:attach", "Follow a running job as it happens, from now on"),
+            Command("attach", "logs:attach", "Follow what a running job prints, from now on"),
             Command("stop", "jobs:stop", "Stop jobs, keep their records"),
             Command("suspend", "jobs:suspend", "Stop jobs for now and give their GPUs back"),
             Command("resume", "jobs:resume", "Queue suspended jobs again"),
             Command("delete", "jobs:delete", "Stop jobs and delete their records and logs"),
-            Command("scale", "scale:scale", "Set the number of workers of an elastic job"),
-            Command("scaleout", "scale:scaleout", "Add workers to an elastic job"),
-            Command("scalein", "scale:scalein", "Take workers from an elastic job"),
         ),
     ),
     Group(
         "Projects",
         (
-            Command("list projects", "projects:list_projects", "List projects with quota and allocation", is_watchable=True),
+            Command(
+                "list projects",
+                "projects:list_projects",
+                "List projects with quota and allocation",
+                is_watchable=True,
+            ),
             Command("describe project", "projects:describe_project", "Show a project", is_watchable=True),
             Command("project create", "projects:project_create", "Create a project"),
             Command("project edit", "projects:project_edit", "Change a project"),
@@ -76,7 +97,12 @@ GROUPS = (
         "Cluster",
         (
             Command("list nodes", "nodes:list_nodes", "List nodes with their GPUs", is_watchable=True),
-            Command("describe node", "nodes:describe_node", "Show a node with its devices and pods", is_watchable=True),
+            Command(
+                "describe node",
+                "nodes:describe_node",
+                "Show a node with its devices and pods",
+                is_watchable=True,
+            ),
             Command("top nodes", "top:top_nodes", "GPU and memory utilisation per node", is_watchable=True),
             Command("node cordon", "nodes:node_cordon", "Let nothing new start on nodes"),
             Command("node uncordon", "nodes:node_uncordon", "Let work start on nodes again"),
@@ -89,7 +115,9 @@ GROUPS = (
             Command("login", "account:login", "Log in to a server and remember it"),
             Command("logout", "account:logout", "Forget the token of the server in use"),
             Command("whoami", "account:whoami", "Show who you are, with your roles"),
-            Command("config project", "settings:config_project", "Choose the project meant when -p names none"),
+            Command(
+                "config project", "settings:config_project", "Choose the project meant when -p names none"
+            ),
             Command("config contexts", "settings:config_contexts", "List the servers you logged in to"),
             Command("config use", "settings:config_use", "Switch to another server"),
             Command("list tokens", "tokens:list_tokens", "List your API tokens"),
@@ -103,7 +131,9 @@ GROUPS = (
         "Yard itself",
         (
             Command("doctor", "doctor:doctor", "Check settings, server and login"),
-            Command("demo four-teams", "demo:demo_four_teams", "Play four teams sharing sixteen GPUs, with pauses"),
+            Command(
+                "demo four-teams", "demo:demo_four_teams", "Play four teams sharing sixteen GPUs, with pauses"
+            ),
             Command("completion", "completion:completion", "Print the completion script for a shell"),
             Command("version", "about:version", "Print the version"),
             Command("help", "about:help_", "Help on a command; `yard help aliases` lists other spellings"),

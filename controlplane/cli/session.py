@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import time
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.config import Config
@@ -37,7 +38,9 @@ class Session:
         """The project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
         name = self._project or self.config.project
         if not name:
-            raise CliError("which project?", USAGE, "name it with -p NAME, or once with: yard config project NAME")
+            raise CliError(
+                "which project?", USAGE, "name it with -p NAME, or once with: yard config project NAME"
+            )
         return name
 
     @property
@@ -46,6 +49,10 @@ class Session:
         from controlplane.cli.client import segment
 
         return f"projects/{segment(self.project)}"
+
+    def pause(self, seconds: float) -> None:
+        """Wait before trying again."""
+        time.sleep(seconds)
 
     def get(self, path: str, **query: str | int | bool | None) -> Any:
         """Shorthand for the client's GET."""

@@ -51,7 +51,9 @@ def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> st
     grid = [[column.heading for column in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = (
-        "  ".join(_padded(cell, width, column) for cell, width, column in zip(row, widths, columns, strict=True))
+        "  ".join(
+            _padded(cell, width, column) for cell, width, column in zip(row, widths, columns, strict=True)
+        )
         for row in grid
     )
     return "".join(f"{line.rstrip()}\n" for line in lines)
@@ -91,4 +93,6 @@ def _width(text: str) -> int:
     """Terminal columns that `text` takes: wide East Asian characters two, combining marks none."""
     if text.isascii():
         return len(text)
-    return sum(0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text)
+    return sum(
+        0 if unicodedata.combining(c) else 2 if unicodedata.east_asian_width(c) in "WF" else 1 for c in text
+    )

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from typing import Any
 
 _PLAIN = re.compile(r"[A-Za-z_/][A-Za-z0-9_./@%+-]*( [A-Za-z0-9_./@%+-]+)*\Z")
-_RESERVED = frozenset("y n yes no on off true false null none ~".split())
+_RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "null", "none", "~"])
 
 
 def dump(document: Any) -> str:

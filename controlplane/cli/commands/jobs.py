@@ -38,6 +38,15 @@ def requested_gpus(row: Row) -> str:
     return formats.gpus(float(row["gpus"]) * (row.get("workers") or 1))
 
 
+def devices_text(pod: Row) -> str:
+    """The pod's GPUs on its node, with the share where it is not a whole one."""
+    devices = pod.get("devices") or []
+    return ", ".join(
+        str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})")
+        for device in devices
+    )
+
+
 NAME = Column("NAME", lambda row: row["name"])
 PROJECT = Column("PROJECT", lambda row: row.get("project"))
 STATE = Column("STATE", lambda row: _status(row).get("state"))
@@ -63,7 +72,7 @@ POD_COLUMNS = (
     Column("ROLE", lambda pod: pod.get("role")),
     Column("STATE", lambda pod: pod.get("state")),
     Column("NODE", lambda pod: pod.get("node")),
-    Column("DEVICES", lambda pod: _devices_text(pod)),
+    Column("DEVICES", devices_text),
     Column("EXIT", lambda pod: pod.get("exit_code"), is_number=True),
 )
 EVENT_COLUMNS = (
@@ -77,12 +86,30 @@ EVENT_COLUMNS = (
 
 def list_jobs_arguments(parser: Parser) -> None:
     """Filters of `list jobs`."""
-    parser.examples = ["yard list jobs", "yard list jobs -A --state queued,running", "yard list jobs -o wide --watch"]
-    parser.add_argument("-A", "--all-projects", "--all-namespaces", action="store_true", help="jobs of every project that you may see")
+    parser.examples = [
+        "yard list jobs",
+        "yard list jobs -A --state queued,running",
+        "yard list jobs -o wide --watch",
+    ]
+    parser.add_argument(
+        "-A",
+        "--all-projects",
+        "--all-namespaces",
+        action="store_true",
+        help="jobs of every project that you may see",
+    )
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only jobs in these states")
-    parser.add_argument("--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive, mpi, elastic")
+    parser.add_argument(
+        "--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive, mpi, elastic"
+    )
     parser.add_argument("--user", metavar="NAME[,NAME]", help="only jobs of these users")
-    parser.add_argument("--limit", type=int, default=DEFAULT_ROWS, metavar="N", help=f"at most N jobs (default {DEFAULT_ROWS})")
+    parser.add_argument(
+        "--limit",
+        type=int,
+        default=DEFAULT_ROWS,
+        metavar="N",
+        help=f"at most N jobs (default {DEFAULT_ROWS})",
+    )
 
 
 def list_jobs(args: Namespace, session: Session) -> int:
@@ -100,7 +127,9 @@ def describe_job_arguments(parser: Parser) -> None:
     """One name."""
     parser.examples = ["yard describe job hyper1", "yard describe job hyper1 -o jsonpath={.status.state}"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
-    parser.add_argument("-e", "--events", type=int, default=10, metavar="N", help="how many events to show (default 10)")
+    parser.add_argument(
+        "-e", "--events", type=int, default=10, metavar="N", help="how many events to show (default 10)"
+    )
 
 
 def describe_job(args: Namespace, session: Session) -> int:
@@ -196,7 +225,9 @@ def clone_arguments(parser: Parser) -> None:
     """A name and perhaps a new one."""
     parser.examples = ["yard clone hyper1 --name hyper2"]
     parser.add_argument("name", metavar="NAME", help="the job to copy, by name or id")
-    parser.add_argument("--name", dest="new_name", metavar="NAME", help="the copy's name (default: the server chooses)")
+    parser.add_argument(
+        "--name", dest="new_name", metavar="NAME", help="the copy's name (default: the server chooses)"
+    )
 
 
 def clone(args: Namespace, session: Session) -> int:
@@ -267,13 +298,6 @@ def _progress_text(report: dict[str, Any] | None) -> str:
 
 def _service_text(service: Any) -> str:
     return str(service.get("url")) if isinstance(service, dict) else str(service)
-
-
-def _devices_text(pod: Row) -> str:
-    devices = pod.get("devices") or []
-    return ", ".join(
-        str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})") for device in devices
-    )
 
 
 def _show_events(session: Session, job: Row, count: int) -> None:

@@ -20,9 +20,16 @@ def wait_arguments(parser: Parser) -> None:
     """A name, a state, a limit."""
     parser.examples = ["yard wait hyper1 --for running", "yard wait hyper1 --for finished --timeout 2h"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
-    parser.add_argument("--for", dest="wanted", metavar="STATE[,STATE]", default="finished",
-                        help="a job state, several, or `finished` for any final one (the default)")
-    parser.add_argument("--timeout", type=duration_seconds, metavar="TIME", help="give up after this long (exit code 7)")
+    parser.add_argument(
+        "--for",
+        dest="wanted",
+        metavar="STATE[,STATE]",
+        default="finished",
+        help="a job state, several, or `finished` for any final one (the default)",
+    )
+    parser.add_argument(
+        "--timeout", type=duration_seconds, metavar="TIME", help="give up after this long (exit code 7)"
+    )
 
 
 def wait(args: Namespace, session: Session) -> int:
@@ -39,8 +46,11 @@ def wanted_states(text: str) -> frozenset[str]:
     names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
     unknown = names - STATES - set(_FINISHED)
     if unknown:
-        raise CliError(f"--for {', '.join(sorted(unknown))}: no such state", USAGE,
-                       f"one of: {', '.join(sorted(STATES))}, finished")
+        raise CliError(
+            f"--for {', '.join(sorted(unknown))}: no such state",
+            USAGE,
+            f"one of: {', '.join(sorted(STATES))}, finished",
+        )
     return frozenset(names & STATES) | (FINAL_STATES if names & set(_FINISHED) else frozenset())
 
 
@@ -70,11 +80,14 @@ def wait_for(
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
-    """The job's own exit code; without one 0 for success, 7 for its time limit, 1 for everything else."""
-    code = job["status"].get("exit_code")
-    if code is not None:
-        return int(code) % 256 if code >= 0 else 128 - int(code)
-    return {"succeeded": DONE, "timed_out": TIMED_OUT}.get(job["status"]["state"], FAILED)
+    """The job's own exit code, a signal as 128 + its number; a job that did not succeed never gives 0.
+
+    Without a code of its own: 0 for success, 7 for its time limit, 1 for everything else.
+    """
+    state, code = job["status"]["state"], job["status"].get("exit_code")
+    if code:
+        return 128 - int(code) if code < 0 else min(int(code), 255)
+    return {"succeeded": DONE, "timed_out": TIMED_OUT}.get(state, FAILED)
 
 
 def _patience(deadline: float | None, job: dict[str, Any]) -> float:

@@ -1,0 +1,96 @@
+"""`yard version` and `yard help`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from controlplane.cli import registry
+from controlplane.cli.errors import DONE, MEANINGS, USAGE, CliError
+from controlplane.cli.parsing import Parser, nearest
+from controlplane.cli.session import Session
+from controlplane.cli.version import VERSION
+
+_FIRST_STEPS = (
+    "yard login http://127.0.0.1:8000",
+    "yard config project team-a",
+    "yard submit hyper1 -i quickstart -g 1",
+    "yard logs hyper1 -f",
+)
+
+
+def version_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard version"]
+
+
+def version(args: Namespace, session: Session) -> int:
+    """This program's version."""
+    session.output.object({"version": VERSION}, f"yard {VERSION}")
+    return DONE
+
+
+def help_arguments(parser: Parser) -> None:
+    """A command's words, or `aliases`."""
+    parser.examples = ["yard help", "yard help submit", "yard help list jobs", "yard help aliases"]
+    parser.add_argument(
+        "topic", metavar="COMMAND", nargs="*", help="a command, or `aliases`, or `exit-codes`"
+    )
+
+
+def help_(args: Namespace, session: Session) -> int:
+    """The overview, or one topic."""
+    session.output.stream.write(_topic(args.topic))
+    return DONE
+
+
+def overview() -> str:
+    """Every command on one screen, examples first."""
+    width = max(map(len, registry.COMMANDS))
+    lines = ["Trainyard's command line.", "", "first steps:", *(f"  {step}" for step in _FIRST_STEPS)]
+    for group in registry.GROUPS:
+        lines += ["", f"{group.title.lower()}:"]
+        lines += [f"  {command.path:<{width}}  {command.summary}" for command in group.commands]
+    lines += ["", "More: yard help COMMAND, yard help aliases, yard help exit-codes"]
+    return "\n".join(lines) + "\n"
+
+
+def aliases_text() -> str:
+    """Every other spelling with what it means."""
+    from controlplane.cli.aliases import ALIASES
+
+    width = max(len(alias.spelling) for alias in ALIASES)
+    lines = (f"  yard {alias.spelling:<{width}}  =  yard {alias.meaning}" for alias in ALIASES)
+    return "Command lines of other systems, understood as ours:\n\n" + "\n".join(lines) + "\n"
+
+
+def exit_codes_text() -> str:
+    """What a script can tell from the exit code."""
+    lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
+    return (
+        "Exit codes:\n\n"
+        + "\n".join(lines)
+        + "\n\n`submit --wait` and `submit --logs` exit with the job's own.\n"
+    )
+
+
+def _topic(words: list[str]) -> str:
+    if not words:
+        return overview()
+    if words == ["aliases"]:
+        return aliases_text()
+    if words == ["exit-codes"]:
+        return exit_codes_text()
+    return _command_help(words)
+
+
+def _command_help(words: list[str]) -> str:
+    from controlplane.cli.__main__ import build_parser
+    from controlplane.cli.aliases import rewrite
+
+    found = registry.resolve(words) or registry.resolve(rewrite(words))
+    if found is None:
+        near = nearest(" ".join(words), list(registry.COMMANDS))
+        raise CliError(
+            f"no command {' '.join(words)!r}", USAGE, f"did you mean: yard help {near}" if near else ""
+        )
+    return build_parser(found[0]).format_help()

@@ -1,0 +1,132 @@
+"""`yard login`, `logout`, `whoami`."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+from urllib.parse import urlsplit
+
+from controlplane.cli import formats
+from controlplane.cli.client import Client
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+
+
+def login_arguments(parser: Parser) -> None:
+    """An address, and how to prove who we are."""
+    parser.examples = [
+        "yard login http://127.0.0.1:8000",
+        "yard login https://yard.example.org --token-stdin < token",
+        "yard login https://yard.example.org --username ana --password-stdin < password",
+    ]
+    parser.add_argument("url", metavar="URL", help="the server's address")
+    parser.add_argument("--username", metavar="NAME", help="asked for when not given")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+    parser.add_argument("--token-stdin", action="store_true", help="read an API token from standard input")
+    parser.add_argument(
+        "--token",
+        metavar="TOKEN",
+        help="an API token (visible to others on this machine: prefer --token-stdin)",
+    )
+    parser.add_argument(
+        "--name", metavar="CONTEXT", help="remember the server under this name (default: host and port)"
+    )
+
+
+def login(args: Namespace, session: Session) -> int:
+    """Get or take a token, check it, and keep it in the config file, which only its owner may read."""
+    url = args.url.rstrip("/")
+    token = _token(args, url, session)
+    client = Client(url, token)
+    who = client.get("whoami")
+    name = args.name or urlsplit(url).netloc.rpartition("@")[2]
+    session.config.update_context(name, {"url": url, "token": token})
+    session.output.object(
+        who, f"logged in to {url} as {_username(who)}; remembered as {name} in {session.config.path}"
+    )
+    return DONE
+
+
+def logout_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard logout"]
+
+
+def logout(args: Namespace, session: Session) -> int:
+    """Forget the stored token; the server keeps it valid until it is revoked."""
+    session.config.forget_token()
+    session.output.say(
+        f"the token for {session.config.url} is forgotten here; revoke it with: yard token revoke ID"
+    )
+    return DONE
+
+
+def whoami_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard whoami", "yard whoami -o json"]
+
+
+def whoami(args: Namespace, session: Session) -> int:
+    """The user, whether a site admin, and the role in each project."""
+    who = session.get("whoami")
+    rows: list[tuple[str, object]] = [
+        ("User", _username(who)),
+        ("Server", session.config.url),
+        ("Site admin", "yes" if who.get("is_admin") else "no"),
+        ("Roles", _roles(who)),
+    ]
+    session.output.object(who, formats.fields(rows))
+    return DONE
+
+
+def _token(args: Namespace, url: str, session: Session) -> str:
+    if args.token:
+        return str(args.token)
+    if args.token_stdin:
+        return _line_of_stdin("token")
+    username = args.username or _asked("Username: ")
+    password = _line_of_stdin("password") if args.password_stdin else _asked_secretly("Password: ")
+    _warn_when_readable(url, session)
+    answer = Client(url, "").post("login", {"username": username, "password": password})
+    return str(answer["token"])
+
+
+def _line_of_stdin(what: str) -> str:
+    line = sys.stdin.readline().strip()
+    if not line:
+        raise CliError(f"no {what} on standard input", USAGE)
+    return line
+
+
+def _asked(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        raise CliError("nobody to ask", USAGE, "give --username with --password-stdin, or --token-stdin")
+    print(prompt, end="", file=sys.stderr, flush=True)
+    return sys.stdin.readline().strip()
+
+
+def _asked_secretly(prompt: str) -> str:
+    if not sys.stdin.isatty():
+        raise CliError("nobody to ask", USAGE, "give --password-stdin or --token-stdin")
+    import getpass
+
+    return getpass.getpass(prompt, stream=sys.stderr)
+
+
+def _warn_when_readable(url: str, session: Session) -> None:
+    parts = urlsplit(url)
+    if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
+        session.output.say(f"warning: {url} is not encrypted: others on the way can read the password")
+
+
+def _username(who: dict[str, Any]) -> str:
+    return str(who.get("username") or who.get("user") or who.get("name"))
+
+
+def _roles(who: dict[str, Any]) -> str:
+    roles = who.get("roles") or who.get("projects") or {}
+    if isinstance(roles, dict):
+        return formats.pairs(roles)
+    return ", ".join(f"{entry.get('project') or entry.get('name')}={entry.get('role')}" for entry in roles)

@@ -1,0 +1,130 @@
+"""`yard completion SHELL`: a short script that asks `yard` itself for what may come next."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from argparse import Namespace
+
+from controlplane.cli import registry
+from controlplane.cli.errors import DONE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+
+SCRIPTS = {
+    "bash": """\
+_yard() {
+  local IFS=$'\\n'
+  COMPREPLY=($(yard __complete "${COMP_WORDS[@]:1:COMP_CWORD}" 2>/dev/null))
+}
+complete -o default -F _yard yard
+""",
+    "zsh": """\
+#compdef yard
+_yard() {
+  local -a found
+  found=("${(@f)$(yard __complete "${(@)words[2,CURRENT]}" 2>/dev/null)}")
+  compadd -a found
+}
+compdef _yard yard
+""",
+    "fish": """\
+complete -c yard -f -a '(yard __complete (commandline -opc)[2..-1] (commandline -ct) 2>/dev/null)'
+""",
+}
+INSTALL = {
+    "bash": 'eval "$(yard completion bash)"',
+    "zsh": 'eval "$(yard completion zsh)"',
+    "fish": "yard completion fish > ~/.config/fish/completions/yard.fish",
+}
+_JOB_COMMANDS = (
+    "describe job",
+    "explain",
+    "logs",
+    "attach",
+    "bash",
+    "stop",
+    "suspend",
+    "resume",
+    "delete",
+    "wait",
+    "clone",
+)
+_PROJECT_COMMANDS = (
+    "describe project",
+    "project edit",
+    "project delete",
+    "project members",
+    "config project",
+)
+_NODE_COMMANDS = ("describe node", "node cordon", "node uncordon", "node drain")
+_LOOKUP_SECONDS = 1.0
+
+
+def completion_arguments(parser: Parser) -> None:
+    """A shell."""
+    parser.examples = list(INSTALL.values())
+    parser.add_argument("shell", metavar="SHELL", choices=sorted(SCRIPTS), help="bash, zsh or fish")
+
+
+def completion(args: Namespace, session: Session) -> int:
+    """Print the script."""
+    session.output.stream.write(SCRIPTS[args.shell])
+    return DONE
+
+
+def complete(words: list[str]) -> int:
+    """Print what may stand in the place of the last word, one per line; never an error, whatever happens."""
+    typed, last = words[:-1], words[-1] if words else ""
+    for candidate in sorted(set(candidates(typed))):
+        if candidate.startswith(last) and (last.startswith("-") or not candidate.startswith("-")):
+            sys.stdout.write(f"{candidate}\n")
+    return DONE
+
+
+def candidates(typed: list[str]) -> list[str]:
+    """Words that may follow the ones typed: of command names, of flags, of names that the server knows."""
+    found = registry.resolve(typed)
+    if found is None:
+        depth = len(typed)
+        paths = [path.split() for path in registry.COMMANDS]
+        return [path[depth] for path in paths if len(path) > depth and path[:depth] == typed]
+    from controlplane.cli.__main__ import build_parser
+
+    return [*build_parser(found[0]).flags(), *_names(found[0].path, typed)]
+
+
+def _names(path: str, typed: list[str]) -> list[str]:
+    """Names from the server; none when it does not answer within a second."""
+    if typed[-1] in ("-p", "--project"):
+        return _listed("projects", None)
+    if path in _JOB_COMMANDS:
+        return _listed("jobs", _project(typed))
+    if path in _PROJECT_COMMANDS:
+        return _listed("projects", None)
+    return _listed("nodes", None) if path in _NODE_COMMANDS else []
+
+
+def _listed(noun: str, project: str | None) -> list[str]:
+    import os
+
+    from controlplane.cli.client import Client
+    from controlplane.cli.config import Config
+    from controlplane.cli.lookup import project_path
+
+    try:
+        config = Config(dict(os.environ))
+        project = project or (config.project if noun == "jobs" else None)
+        path = f"{project_path(project)}/jobs" if project else noun
+        client = Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None)
+        page = client.get(path, {"limit": 100, "fields": "name"})
+    except CliError:
+        return []  # completion has nowhere to say what is wrong; the command itself will
+    return [str(row["name"]) for row in page["results"]]
+
+
+def _project(typed: list[str]) -> str | None:
+    for flag, value in itertools.pairwise(typed):
+        if flag in ("-p", "--project"):
+            return value
+    return None

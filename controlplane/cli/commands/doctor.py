@@ -1,0 +1,116 @@
+"""`yard doctor`: each thing that must be right for the other commands to work, checked in order."""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from argparse import Namespace
+from collections.abc import Callable, Iterator
+from email.utils import parsedate_to_datetime
+from typing import NamedTuple
+
+from controlplane.cli import lookup
+from controlplane.cli.errors import DONE, FAILED, ApiError, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column
+
+MAX_SKEW_SECONDS = 30
+CHECK_COLUMNS = (
+    Column("CHECK", lambda row: row["check"]),
+    Column("RESULT", lambda row: row["result"]),
+    Column("DETAIL", lambda row: row["detail"]),
+)
+
+
+class Finding(NamedTuple):
+    """One check's result: `ok`, `warning` or `failed`, and what to do when it is not ok."""
+
+    check: str
+    result: str
+    detail: str
+    exit_code: int = DONE
+
+
+def doctor_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard doctor", "yard doctor -o json"]
+
+
+def doctor(args: Namespace, session: Session) -> int:
+    """Print every finding; the exit code is the first failed check's."""
+    findings = list(_findings(session))
+    rows = [{"check": each.check, "result": each.result, "detail": each.detail} for each in findings]
+    session.output.objects({"results": rows, "next": None, "previous": None}, CHECK_COLUMNS)
+    return next((each.exit_code for each in findings if each.exit_code), DONE)
+
+
+def _findings(session: Session) -> Iterator[Finding]:
+    yield _config_file(session)
+    reached = _tried("server", lambda: _server(session))
+    yield reached
+    if reached.exit_code:
+        return
+    yield _tried("ready", lambda: _ready(session))
+    logged_in = _tried("login", lambda: _login(session))
+    yield logged_in
+    if not logged_in.exit_code:
+        yield _tried("project", lambda: _project(session))
+
+
+def _config_file(session: Session) -> Finding:
+    path = session.config.path
+    if not os.path.exists(path):
+        return Finding("config file", "ok", f"{path} does not exist; the environment and defaults are used")
+    mode = stat.S_IMODE(os.stat(path).st_mode)
+    if mode & 0o077 and session.config.context.get("token"):
+        return Finding("config file", "failed", f"others may read your token: chmod 600 {path}", FAILED)
+    return Finding("config file", "ok", f"{path}, context {session.config.context_name}")
+
+
+def _server(session: Session) -> Finding:
+    response = session.client.request("GET", "/healthz")
+    skew = _skew_seconds(response.headers.get("Date"))
+    if abs(skew) > MAX_SKEW_SECONDS:
+        detail = f"{session.config.url} answers, but its clock is {skew:+.0f} s from this machine's"
+        return Finding("server", "warning", detail)
+    return Finding("server", "ok", f"{session.config.url} answers")
+
+
+def _ready(session: Session) -> Finding:
+    session.client.request("GET", "/readyz")
+    return Finding("ready", "ok", "migrations are applied and the loop runs")
+
+
+def _login(session: Session) -> Finding:
+    who = session.get("whoami")
+    return Finding("login", "ok", f"as {who.get('username') or who.get('user') or who.get('name')}")
+
+
+def _project(session: Session) -> Finding:
+    name = session.config.project
+    if not name:
+        return Finding("project", "warning", "none chosen: yard config project NAME, or -p each time")
+    session.get(lookup.project_path(name))
+    return Finding("project", "ok", name)
+
+
+def _tried(check: str, look: Callable[[], Finding]) -> Finding:
+    try:
+        return look()
+    except ApiError as error:
+        return Finding(check, "failed", _advice(error), error.exit_code)
+    except CliError as error:
+        return Finding(check, "failed", error.message, error.exit_code)
+
+
+def _advice(error: ApiError) -> str:
+    return f"{error.message} ({error.hint})" if error.hint else error.message
+
+
+def _skew_seconds(date: str | None) -> float:
+    try:
+        return parsedate_to_datetime(date).timestamp() - time.time() if date else 0.0
+    except ValueError:
+        return 0.0

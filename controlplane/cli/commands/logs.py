@@ -1,0 +1,145 @@
+"""`yard logs`: what a job printed, page by page, or line by line as it comes."""
+
+from __future__ import annotations
+
+import json
+from argparse import Namespace
+from collections.abc import Iterable
+from typing import Any, NamedTuple
+
+from controlplane.cli import terminal
+from controlplane.cli.client import Query
+from controlplane.cli.errors import DONE
+from controlplane.cli.lookup import job_id
+from controlplane.cli.output import Output, as_json
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.watch import Event, resuming
+
+PAGE_LINES = 1000
+ATTACH_LINES = 10
+
+
+class Selection(NamedTuple):
+    """Which lines: of which pod and attempt (None: rank 0, the latest), how many of the last, with what text."""
+
+    rank: int | None = None
+    attempt: int | None = None
+    tail: int | None = None
+    search: str | None = None
+    is_timed: bool = False
+
+
+def logs_arguments(parser: Parser) -> None:
+    """A name and which lines of it."""
+    parser.examples = [
+        "yard logs hyper1 -f",
+        "yard logs hyper1 -t 10",
+        "yard logs dist1 --rank 2 --attempt 1",
+    ]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("-f", "--follow", action="store_true", help="stay and print lines as they come")
+    parser.add_argument("-t", "--tail", type=int, metavar="N", help="only the last N lines")
+    parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
+    parser.add_argument(
+        "--attempt", type=int, metavar="A", help="this start of the job (default: the latest)"
+    )
+    parser.add_argument("--search", metavar="TEXT", help="only lines that contain this text")
+    parser.add_argument("--timestamps", action="store_true", help="put the time before each line")
+
+
+def logs(args: Namespace, session: Session) -> int:
+    """Print and end, or follow until the job ends."""
+    selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps)
+    identifier = job_id(session, args.name)
+    if args.follow:
+        follow(session, identifier, selection)
+    elif session.output.is_data:
+        session.output.data(_whole(session, identifier, selection))
+    else:
+        for page in _pages(session, identifier, selection):
+            _print_gaps(session.output, page.get("gaps") or [])
+            _print(session.output, page["lines"], selection.is_timed)
+    return DONE
+
+
+def attach_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard attach hyper1"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
+
+
+def attach(args: Namespace, session: Session) -> int:
+    """The last lines and then every new one; Ctrl-C detaches and the job goes on."""
+    follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES))
+    return DONE
+
+
+def follow(session: Session, identifier: str, selection: Selection) -> None:
+    """Print lines until the server says that the log ends; a broken connection goes on where it broke."""
+    query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
+    for event in resuming(session.client, f"jobs/{identifier}/logs", lambda: query, session.pause):
+        if event.name == "end":
+            return
+        offset = _handle(session.output, event, selection.is_timed)
+        if offset is not None:
+            query.update(tail=None, offset=offset)
+
+
+def _chosen(selection: Selection) -> Query:
+    return {"rank": selection.rank, "attempt": selection.attempt, "search": selection.search}
+
+
+def _handle(output: Output, event: Event, is_timed: bool) -> int | str | None:
+    """Print what an event brings; returns the offset to go on from after it."""
+    data = json.loads(event.data) if event.data else {}
+    if event.name == "line":
+        _print(output, [data], is_timed)
+        output.flush()
+    elif event.name == "gap":
+        _print_gaps(output, [data])
+    else:
+        return None
+    offset: int | str | None = data.get("offset", data.get("next_offset"))
+    return offset
+
+
+def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
+    """Pages from the start, or the one page that holds the last lines."""
+    chosen = _chosen(selection)
+    path = f"jobs/{identifier}/logs"
+    if selection.tail is not None:
+        yield session.client.get(path, {**chosen, "tail": selection.tail})
+        return
+    offset: Any = 0
+    while True:
+        page = session.client.get(path, {**chosen, "offset": offset, "limit": PAGE_LINES})
+        yield page
+        if page["next_offset"] in (None, offset):
+            return
+        offset = page["next_offset"]
+
+
+def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
+    """All pages as one, in the shape of a page."""
+    pages = list(_pages(session, identifier, selection))
+    joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
+    return {**pages[-1], **joined}
+
+
+def _print(output: Output, lines: Iterable[dict[str, Any]], is_timed: bool) -> None:
+    """Raw into a pipe; on a terminal with everything but colour made harmless. With -o json a line is an object."""
+    for line in lines:
+        if output.is_data:
+            output.stream.write(as_json(line) + "\n")
+            continue
+        text = str(line["text"])
+        if output.is_terminal:
+            text = terminal.log_line(text, colour=output.is_coloured)
+        output.stream.write(f"{line['time']} {text}\n" if is_timed else f"{text}\n")
+
+
+def _print_gaps(output: Output, gaps: Iterable[Any]) -> None:
+    for gap in gaps:
+        output.say(f"[output is missing here: {as_json(gap)}]")

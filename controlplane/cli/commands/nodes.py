@@ -1,0 +1,124 @@
+"""Nodes: list, describe, cordon, uncordon, drain."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from controlplane.cli import formats
+from controlplane.cli.errors import DONE
+from controlplane.cli.lookup import node_path
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+
+def state_of(node: Row) -> str:
+    """A node's condition in one word."""
+    if node.get("is_cordoned"):
+        return "cordoned"
+    return str(node.get("state") or ("ready" if node.get("is_ready", True) else "not_ready"))
+
+
+NODE_COLUMNS = (
+    Column("NAME", lambda node: node["name"]),
+    Column("STATE", state_of),
+    Column("POOL", lambda node: node.get("node_pool") or node.get("pool")),
+    Column("GPUS", lambda node: formats.gpus(node.get("gpus")), is_number=True),
+    Column("ALLOCATED", lambda node: formats.gpus(node.get("allocated_gpus")), is_number=True),
+    Column("UTIL", lambda node: formats.percent(node.get("gpu_utilization")), is_number=True),
+    Column("CLUSTER", lambda node: node.get("cluster"), is_wide=True),
+    Column(
+        "GPU-MEMORY", lambda node: formats.mebibytes(node.get("gpu_memory_mib")), is_wide=True, is_number=True
+    ),
+)
+DEVICE_COLUMNS = (
+    Column("GPU", lambda device: device.get("index"), is_number=True),
+    Column("ALLOCATED", lambda device: formats.gpus(device.get("allocated")), is_number=True),
+    Column("MEMORY", lambda device: formats.mebibytes(device.get("memory_mib")), is_number=True),
+    Column("USED", lambda device: formats.mebibytes(device.get("memory_used_mib")), is_number=True),
+    Column("UTIL", lambda device: formats.percent(device.get("utilization")), is_number=True),
+    Column("JOBS", lambda device: ", ".join(str(job) for job in device.get("jobs") or [])),
+)
+
+
+def list_nodes_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard list nodes", "yard list nodes -o wide"]
+
+
+def list_nodes(args: Namespace, session: Session) -> int:
+    """Every node."""
+    session.output.objects(session.client.pages("nodes", {}, 10_000), NODE_COLUMNS)
+    return DONE
+
+
+def describe_node_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard describe node dgx1-1"]
+    parser.add_argument("name", metavar="NAME")
+
+
+def describe_node(args: Namespace, session: Session) -> int:
+    """One node with each of its GPUs."""
+    node = session.get(node_path(args.name))
+    if session.output.is_data:
+        session.output.data(node)
+        return DONE
+    session.output.rows([node], NODE_COLUMNS)
+    session.output.line("\nGPUs")
+    session.output.rows(node.get("devices") or [], DEVICE_COLUMNS)
+    return DONE
+
+
+def node_cordon_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard node cordon dgx1-1"])
+
+
+def node_cordon(args: Namespace, session: Session) -> int:
+    """Nothing new starts there; what runs stays."""
+    return _each(args, session, "cordon", "is cordoned")
+
+
+def node_uncordon_arguments(parser: Parser) -> None:
+    """Names."""
+    _names(parser, ["yard node uncordon dgx1-1"])
+
+
+def node_uncordon(args: Namespace, session: Session) -> int:
+    """Work may start there again."""
+    return _each(args, session, "uncordon", "takes work again")
+
+
+def node_drain_arguments(parser: Parser) -> None:
+    """Names, or a look first."""
+    _names(parser, ["yard node drain dgx1-1 --dry-run", "yard node drain dgx1-1"])
+    parser.add_argument("--dry-run", action="store_true", help="list what would move, change nothing")
+
+
+def node_drain(args: Namespace, session: Session) -> int:
+    """Cordon and move jobs away; the answer lists them."""
+    for name in args.names:
+        query = {"dry_run": True} if args.dry_run else None
+        answer = session.client.post(f"{node_path(name)}/drain", query=query)
+        session.output.object(answer, drain_text(name, answer, args.dry_run))
+    return DONE
+
+
+def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
+    """What a drain moves, for a person."""
+    moving = [str(job.get("name") if isinstance(job, dict) else job) for job in answer.get("moves") or []]
+    verb = "would move" if is_dry_run else "moves"
+    return f"node {name}: {verb} {', '.join(moving)}" if moving else f"node {name}: nothing to move"
+
+
+def _names(parser: Parser, examples: list[str]) -> None:
+    parser.examples = examples
+    parser.add_argument("names", metavar="NAME", nargs="+")
+
+
+def _each(args: Namespace, session: Session, verb: str, outcome: str) -> int:
+    for name in args.names:
+        answer = session.client.post(f"{node_path(name)}/{verb}")
+        session.output.object(answer, f"node {name} {outcome}")
+    return DONE

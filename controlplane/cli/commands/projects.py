@@ -1,0 +1,265 @@
+"""Projects: list, describe, create, edit, delete, members."""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.lookup import project_path
+from controlplane.cli.parsing import Parser, decimal_number, duration_seconds
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+ROLES = ("owner", "member", "viewer")
+_NONE = "none"  # how a person writes null: --gpu-limit none
+
+
+def _status(row: Row) -> Row:
+    status: Row = row.get("status") or {}
+    return status
+
+
+PROJECT_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("QUOTA", lambda row: formats.gpus(row.get("gpu_quota")), is_number=True),
+    Column("ALLOCATED", lambda row: formats.gpus(_status(row).get("allocated_gpus")), is_number=True),
+    Column("OVER-QUOTA", lambda row: formats.gpus(_status(row).get("over_quota_gpus")), is_number=True),
+    Column("FAIR-SHARE", lambda row: formats.gpus(_status(row).get("fair_share_gpus")), is_number=True),
+    Column("RUNNING", lambda row: _status(row).get("running_jobs"), is_number=True),
+    Column("QUEUED", lambda row: _status(row).get("queued_jobs"), is_number=True),
+    Column("WEIGHT", lambda row: formats.gpus(row.get("over_quota_weight")), is_wide=True, is_number=True),
+    Column("LIMIT", lambda row: formats.gpus(row.get("gpu_limit")), is_wide=True, is_number=True),
+    Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
+    Column("CLUSTER", lambda row: row.get("cluster"), is_wide=True),
+    Column("DESCRIPTION", lambda row: row.get("description"), is_wide=True),
+)
+MEMBER_COLUMNS = (Column("USER", lambda row: row["user"]), Column("ROLE", lambda row: row["role"]))
+
+
+def list_projects_arguments(parser: Parser) -> None:
+    """How many."""
+    parser.examples = ["yard list projects", "yard list projects -o wide --watch"]
+    parser.add_argument(
+        "--limit", type=int, default=500, metavar="N", help="at most N projects (default 500)"
+    )
+
+
+def list_projects(args: Namespace, session: Session) -> int:
+    """Every project that the caller may see."""
+    session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
+    return DONE
+
+
+def describe_project_arguments(parser: Parser) -> None:
+    """A name, or the project in use."""
+    parser.examples = ["yard describe project team-a", "yard describe project -o yaml"]
+    parser.add_argument("name", metavar="NAME", nargs="?", help="the project (default: the one in use)")
+
+
+def describe_project(args: Namespace, session: Session) -> int:
+    """One project with its members."""
+    project = session.get(project_path(args.name or session.project))
+    session.output.object(project, formats.fields(_project_fields(project)))
+    return DONE
+
+
+def project_create_arguments(parser: Parser) -> None:
+    """A name and fields."""
+    parser.examples = [
+        "yard project create team-a --gpu-quota 4",
+        "yard project create team-b --gpu-quota 2 --member ana:owner",
+    ]
+    parser.add_argument("name", metavar="NAME", help="a DNS label of at most 50 characters")
+    parser.add_argument(
+        "--member", action="append", type=_member, metavar="USER:ROLE", help="a first member; repeat for more"
+    )
+    parser.add_argument(
+        "--cluster", metavar="CLUSTER", help="where its jobs run (default: the first cluster)"
+    )
+    _add_fields(parser)
+
+
+def project_create(args: Namespace, session: Session) -> int:
+    """Create it; the answer is the project."""
+    body = {"name": args.name, **_fields(args)}
+    if args.cluster:
+        body["cluster"] = args.cluster
+    if args.member:
+        body["members"] = [{"user": user, "role": role} for user, role in args.member]
+    project = session.client.post("projects", body)
+    _tell(session, project, f"project {args.name} created")
+    return DONE
+
+
+def project_edit_arguments(parser: Parser) -> None:
+    """A name and the fields that change."""
+    parser.examples = ["yard project edit team-a --gpu-quota 6", "yard project edit team-a --gpu-limit none"]
+    parser.add_argument("name", metavar="NAME")
+    _add_fields(parser)
+
+
+def project_edit(args: Namespace, session: Session) -> int:
+    """Change what was given and nothing else."""
+    changes = _fields(args)
+    if not changes:
+        raise CliError("nothing to change", USAGE, "see: yard help project edit")
+    _tell(session, session.client.patch(project_path(args.name), changes), f"project {args.name} changed")
+    return DONE
+
+
+def project_delete_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard project delete team-a", "yard project delete team-a --yes"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+
+
+def project_delete(args: Namespace, session: Session) -> int:
+    """Delete it with the records of its finished jobs; refused while jobs are unfinished."""
+    if sys.stdin.isatty() and not args.yes:
+        _confirm(args.name)
+    session.output.object(session.client.delete(project_path(args.name)), f"project {args.name} deleted")
+    return DONE
+
+
+def project_members_arguments(parser: Parser) -> None:
+    """A name, and changes."""
+    parser.examples = [
+        "yard project members team-a",
+        "yard project members team-a --add ana:owner --add ben:member",
+        "yard project members team-a --remove chi",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--add", action="append", type=_member, metavar="USER:ROLE", help=f"roles: {', '.join(ROLES)}"
+    )
+    parser.add_argument("--remove", action="append", metavar="USER", help="take a user out; repeat for more")
+
+
+def project_members(args: Namespace, session: Session) -> int:
+    """Apply the changes, then show who is in."""
+    path = f"{project_path(args.name)}/members"
+    for user, role in args.add or []:
+        session.client.post(path, {"user": user, "role": role})
+    for user in args.remove or []:
+        session.client.delete(f"{path}/{segment(user)}")
+    session.output.objects(session.client.pages(path, {}, 500), MEMBER_COLUMNS)
+    return DONE
+
+
+def _add_fields(parser: Parser) -> None:
+    number, seconds = _or_none(decimal_number), _or_none(duration_seconds)
+    parser.add_argument("--description", metavar="TEXT")
+    parser.add_argument("--gpu-quota", type=decimal_number, metavar="GPUS", help="guaranteed GPUs")
+    parser.add_argument(
+        "--over-quota-weight",
+        type=number,
+        metavar="W",
+        help="share of the surplus; 0 never, none: as the quota",
+    )
+    parser.add_argument("--gpu-limit", type=number, metavar="GPUS", help="never more than this, or none")
+    parser.add_argument(
+        "--priority", type=int, metavar="N", help="projects of a higher priority take the surplus first"
+    )
+    parser.add_argument(
+        "--node-pools",
+        action="append",
+        type=_pools,
+        metavar="KIND=POOL[,POOL]",
+        help="train=dgx, interactive=",
+    )
+    parser.add_argument(
+        "--interactive-max", type=seconds, metavar="TIME", help="how long an interactive job may run, or none"
+    )
+    parser.add_argument(
+        "--interactive-idle", type=seconds, metavar="TIME", help="how long it may be idle, or none"
+    )
+
+
+def _fields(args: Namespace) -> dict[str, Any]:
+    given = {
+        "description": args.description,
+        "gpu_quota": args.gpu_quota,
+        "over_quota_weight": args.over_quota_weight,
+        "gpu_limit": args.gpu_limit,
+        "priority": args.priority,
+        "node_pools": dict(args.node_pools) if args.node_pools else None,
+        "interactive_max_seconds": args.interactive_max,
+        "interactive_idle_seconds": args.interactive_idle,
+    }
+    return {name: None if value == _NONE else value for name, value in given.items() if value is not None}
+
+
+def _or_none(read: Any) -> Any:
+    """An argument type that also takes the word `none`, which stays as it is until `_fields` makes it null."""
+
+    def value(text: str) -> Any:
+        return _NONE if text == _NONE else read(text)
+
+    value.__name__ = "value"
+    return value
+
+
+def _member(text: str) -> tuple[str, str]:
+    user, colon, role = text.rpartition(":")
+    if not colon or not user or role not in ROLES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not USER:ROLE with a role of {', '.join(ROLES)}")
+    return user, role
+
+
+def _pools(text: str) -> tuple[str, list[str]]:
+    kind, equals, pools = text.partition("=")
+    if not equals:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KIND=POOL[,POOL]")
+    return kind, [pool for pool in pools.split(",") if pool]
+
+
+def _confirm(name: str) -> None:
+    print(
+        f"Type the project's name to delete it with its finished jobs ({name}): ",
+        end="",
+        file=sys.stderr,
+        flush=True,
+    )
+    if sys.stdin.readline().strip() != name:
+        raise CliError("nothing was deleted")
+
+
+def _tell(session: Session, project: dict[str, Any], summary: str) -> None:
+    session.output.object(project, summary)
+    for warning in project.get("warnings") or []:
+        session.output.say(f"warning: {warning.get('detail') if isinstance(warning, dict) else warning}")
+
+
+def _project_fields(project: Row) -> list[tuple[str, object]]:
+    status = _status(project)
+    return [
+        ("Name", project["name"]),
+        ("Description", project.get("description")),
+        ("Cluster", project.get("cluster")),
+        ("GPU quota", formats.gpus(project.get("gpu_quota"))),
+        ("Over-quota weight", formats.gpus(project.get("over_quota_weight")) or "as the quota"),
+        ("GPU limit", formats.gpus(project.get("gpu_limit")) or "none"),
+        ("Priority", project.get("priority")),
+        ("Node pools", _pools_text(project.get("node_pools"))),
+        ("Interactive limit", formats.duration(project.get("interactive_max_seconds"))),
+        ("Interactive idle limit", formats.duration(project.get("interactive_idle_seconds"))),
+        ("Allocated GPUs", formats.gpus(status.get("allocated_gpus"))),
+        ("Fair share", formats.gpus(status.get("fair_share_gpus"))),
+        ("Requested GPUs", formats.gpus(status.get("requested_gpus"))),
+        ("Jobs running", status.get("running_jobs")),
+        ("Jobs queued", status.get("queued_jobs")),
+        (
+            "Members",
+            ", ".join(f"{member['user']} ({member['role']})" for member in project.get("members") or []),
+        ),
+    ]
+
+
+def _pools_text(pools: dict[str, list[str]] | None) -> str:
+    return "; ".join(f"{kind}: {', '.join(names)}" for kind, names in (pools or {}).items() if names)

@@ -1,0 +1,139 @@
+"""`yard bash`: a shell in a running pod, over a websocket; the terminal in raw mode while it lasts."""
+
+from __future__ import annotations
+
+import json
+import os
+import select
+import signal
+import sys
+from argparse import Namespace
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any
+
+from controlplane.cli.client import segment
+from controlplane.cli.errors import DONE, FAILED, CliError
+from controlplane.cli.lookup import job_id
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.websocket import BINARY, NORMAL_CLOSURE, TEXT, Closed, WebSocket, connect
+
+_END_OF_INPUT = b"\x04"  # what Ctrl-D types
+
+
+def bash_arguments(parser: Parser) -> None:
+    """A name and a rank."""
+    parser.examples = ["yard bash hyper1", "yard bash dist1 --rank 2", "echo nvidia-smi | yard bash hyper1"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the pod with this rank (default 0)")
+
+
+def bash(args: Namespace, session: Session) -> int:
+    """Until the shell ends; exits with its exit code where the server tells it."""
+    path = f"/ws/shell/{segment(job_id(session, args.name))}?rank={args.rank}"
+    socket = connect(session.client.url, path, session.client.authorization())
+    session.client.close()
+    try:
+        with _raw_terminal(), _resizes() as resized:
+            return _exchange(socket, resized)
+    finally:
+        socket.close()
+
+
+def _exchange(socket: WebSocket, resized: int) -> int:
+    """Pump both ways until the other side closes."""
+    sources: list[Any] = [socket, resized, sys.stdin.fileno()]
+    _send_size(socket)
+    try:
+        while True:
+            ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
+            if resized in ready:
+                os.read(resized, 512)
+                _send_size(socket)
+            if sys.stdin.fileno() in ready and not _forward_input(socket):
+                sources.remove(sys.stdin.fileno())
+            if socket in ready:
+                code = _show_output(socket)
+                if code is not None:
+                    return code
+    except Closed as closed:
+        return _ended(closed)
+    except OSError as error:
+        raise CliError(f"the shell's connection broke: {error}", FAILED) from error
+
+
+def _forward_input(socket: WebSocket) -> bool:
+    """Send what was typed; False at the end of input, after telling the shell as Ctrl-D does."""
+    typed = os.read(sys.stdin.fileno(), 65_536)
+    socket.send(BINARY, typed or _END_OF_INPUT)
+    return bool(typed)
+
+
+def _show_output(socket: WebSocket) -> int | None:
+    """Write what the shell printed, byte for byte; the exit code once it ended."""
+    for opcode, payload in socket.receive():
+        if opcode == BINARY:
+            _write_all(sys.stdout.fileno(), payload)
+            continue
+        message = json.loads(payload)
+        if message.get("op") == "exit":
+            return int(message.get("exit_code") or DONE)
+        if message.get("op") == "error":
+            raise CliError(
+                str(message.get("detail") or message.get("code") or "the shell was refused"), FAILED
+            )
+    return None
+
+
+def _ended(closed: Closed) -> int:
+    if closed.code in (NORMAL_CLOSURE, 1005):
+        return DONE
+    raise CliError(f"the shell ended: {closed.reason or closed.code}", FAILED)
+
+
+def _send_size(socket: WebSocket) -> None:
+    if not sys.stdout.isatty():
+        return
+    size = os.get_terminal_size(sys.stdout.fileno())
+    message = {"op": "resize", "columns": size.columns, "rows": size.lines}
+    socket.send(TEXT, json.dumps(message).encode())
+
+
+def _write_all(descriptor: int, data: bytes) -> None:
+    while data:
+        data = data[os.write(descriptor, data) :]
+
+
+@contextmanager
+def _raw_terminal() -> Iterator[None]:
+    """Keys go through as they are typed, Ctrl-C included; the terminal is restored whatever happens."""
+    if not sys.stdin.isatty():
+        yield
+        return
+    import termios
+    import tty
+
+    descriptor = sys.stdin.fileno()
+    before = termios.tcgetattr(descriptor)
+    try:
+        tty.setraw(descriptor)
+        yield
+    finally:
+        termios.tcsetattr(descriptor, termios.TCSADRAIN, before)
+
+
+@contextmanager
+def _resizes() -> Iterator[int]:
+    """A file descriptor that becomes readable when the window's size changes."""
+    reader, writer = os.pipe()
+    os.set_blocking(writer, False)
+    previous = signal.signal(signal.SIGWINCH, lambda *_: None)
+    before = signal.set_wakeup_fd(writer, warn_on_full_buffer=False)
+    try:
+        yield reader
+    finally:
+        signal.set_wakeup_fd(before)
+        signal.signal(signal.SIGWINCH, previous)
+        os.close(reader)
+        os.close(writer)

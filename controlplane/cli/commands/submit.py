@@ -1,0 +1,285 @@
+"""Submitting jobs: from a command line to the spec that REST takes. The server checks it; nothing is checked twice."""
+
+from __future__ import annotations
+
+import shlex
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.lookup import FINAL_STATES
+from controlplane.cli.parsing import (
+    Parser,
+    decimal_number,
+    duration_seconds,
+    glue_values,
+    key_value,
+    memory_mib,
+)
+from controlplane.cli.session import Session
+
+# Their value may begin with a dash: `--args --epochs=3`.
+_DASHED_VALUES = ("--args", "--command")
+
+
+def prepare_words(words: list[str]) -> list[str]:
+    """Words as argparse reads them."""
+    return glue_values(words, _DASHED_VALUES)
+
+
+def submit_arguments(parser: Parser) -> None:
+    """Everything that a train or an interactive job can ask for."""
+    parser.examples = [
+        "yard submit hyper1 -p team-a -i quickstart -g 1",
+        "yard submit hyper2 -i quickstart -g 0.5 -e EPOCHS=3 --logs",
+        "yard submit notebook -i jupyter -g 1 --interactive --port 8888",
+        "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
+    ]
+    _add_name_and_program(parser)
+    parser.add_argument(
+        "--interactive", action="store_true", help="not preemptible, inside the project's quota"
+    )
+    parser.add_argument("--workers", type=int, metavar="N", help="pods that start together or not at all")
+    _add_rest(parser)
+
+
+def submit(args: Namespace, session: Session) -> int:
+    """A `train` job, or with --interactive an `interactive` one."""
+    return _submit(
+        args, session, {"kind": "interactive" if args.interactive else "train", "workers": args.workers}
+    )
+
+
+def submit_mpi_arguments(parser: Parser) -> None:
+    """A job with a launcher."""
+    parser.examples = ["yard submit-mpi dist1 --processes 3 -i allreduce -g 1"]
+    _add_name_and_program(parser)
+    parser.add_argument("--processes", type=int, required=True, metavar="N", help="ranks beside the launcher")
+    _add_rest(parser)
+
+
+def submit_mpi(args: Namespace, session: Session) -> int:
+    """An `mpi` job."""
+    return _submit(args, session, {"kind": "mpi", "workers": args.processes})
+
+
+def submit_elastic_arguments(parser: Parser) -> None:
+    """A job with bounds."""
+    parser.examples = ["yard submit-elastic el1 --workers 3 --min-workers 1 --max-workers 9 -i elastic -g 1"]
+    _add_name_and_program(parser)
+    parser.add_argument("--workers", type=int, required=True, metavar="N", help="pods to start with")
+    parser.add_argument("--min-workers", type=int, metavar="A", help="never fewer")
+    parser.add_argument("--max-workers", type=int, metavar="B", help="never more")
+    _add_rest(parser)
+
+
+def submit_elastic(args: Namespace, session: Session) -> int:
+    """An `elastic` job."""
+    bounds = {"workers": args.workers, "min_workers": args.min_workers, "max_workers": args.max_workers}
+    return _submit(args, session, {"kind": "elastic", **bounds})
+
+
+def spec_of(args: Namespace) -> dict[str, Any]:
+    """The fields that the command line gave; what it did not give is left for the server to fill in."""
+    given: dict[str, Any] = {
+        "name": args.name,
+        "image": args.image,
+        "command": args.trailing or (shlex.split(args.command) if args.command else None),
+        "args": args.args,
+        "working_dir": args.working_dir,
+        "env": dict(args.env) if args.env else None,
+        "gpus": args.gpus,
+        "gpu_memory_mib": args.gpu_memory,
+        "cpus": args.cpus,
+        "memory_mib": args.memory,
+        "preemptible": args.preemptible,
+        "priority": args.priority,
+        "node_pool": args.node_pool,
+        "compute_template": args.template,
+        "large_shm": True if args.large_shm else None,
+        "max_runtime_seconds": args.max_runtime,
+        "expected_runtime_seconds": args.expected_runtime,
+        "retries": args.retries,
+        "ttl_seconds_after_finished": args.ttl,
+        "labels": dict(args.label) if args.label else None,
+        "ports": _ports(args),
+        "volumes": [volume_of(text) for text in [*(args.pvc or []), *(args.volume or [])]] or None,
+        "datasets": [dataset_of(text, args.cached) for text in args.dataset or []] or None,
+        "snapshot_on": args.snapshot_on,
+    }
+    return {field: value for field, value in given.items() if value is not None}
+
+
+def volume_of(text: str) -> dict[str, Any]:
+    """`VOLUME:PATH`, `CLASS:SIZE:PATH` (a new volume) or `/HOST/PATH:PATH` as a mount of the spec."""
+    parts = text.split(":")
+    if len(parts) == 3 and not text.startswith("/"):
+        storage_class, size, path = parts
+        return {"new": {"storage_class": storage_class, "size": size}, "mount_path": path}
+    if len(parts) != 2 or not all(parts):
+        raise CliError(
+            f"{text!r} is not a mount", USAGE, "write VOLUME:PATH, CLASS:SIZE:PATH or HOST-PATH:PATH"
+        )
+    return {"host_path" if text.startswith("/") else "volume": parts[0], "mount_path": parts[1]}
+
+
+def dataset_of(text: str, is_cached: bool) -> dict[str, Any]:
+    """`NAME[@VERSION]:PATH` as a mount of the spec."""
+    source, colon, path = text.rpartition(":")
+    name, _, version = source.partition("@")
+    if not colon or not name or not path:
+        raise CliError(f"{text!r} is not a dataset", USAGE, "write NAME:PATH or NAME@VERSION:PATH")
+    return {"dataset": name, "version": version or "latest", "cached": is_cached, "mount_path": path}
+
+
+def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
+    spec = {**spec_of(args), **{field: value for field, value in extra.items() if value is not None}}
+    query = {"dry_run": True} if args.dry_run else None
+    job = session.client.post(f"{session.project_path}/jobs", spec, query, key=args.idempotency_key)
+    if args.dry_run:
+        session.output.object(
+            job, f"job {args.name} would be accepted by {session.project} (nothing was created)"
+        )
+        return DONE
+    _tell(args, session, job)
+    if args.logs:
+        return _follow(session, job)
+    if args.wait:
+        return _wait(session, job, args.timeout)
+    return DONE
+
+
+def _tell(args: Namespace, session: Session, job: dict[str, Any]) -> None:
+    """The answer, on standard error when standard output is for the job's own output; then what to do next."""
+    created = f"job {job['name']} submitted to {job['project']} as {job['id']}"
+    if args.logs and not session.output.is_data:
+        session.output.say(created)
+    else:
+        session.output.object(job, created)
+        session.output.flush()
+    if not (args.logs or args.wait):
+        name = f"{job['name']} -p {job['project']}"
+        session.output.say(
+            f"next: yard logs {name} -f\n      yard describe job {name}\n      yard stop {name}"
+        )
+
+
+def _follow(session: Session, job: dict[str, Any]) -> int:
+    from controlplane.cli.commands.logs import Selection, follow
+    from controlplane.cli.commands.wait import exit_code_of_job, wait_for
+
+    try:
+        follow(session, str(job["id"]), Selection())
+        return exit_code_of_job(wait_for(session, str(job["id"]), FINAL_STATES))
+    except KeyboardInterrupt:
+        _tell_detached(session, job)
+        raise
+
+
+def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) -> int:
+    from controlplane.cli.commands.wait import exit_code_of_job, wait_for
+
+    try:
+        finished = wait_for(session, str(job["id"]), FINAL_STATES, timeout_seconds)
+    except KeyboardInterrupt:
+        _tell_detached(session, job)
+        raise
+    session.output.say(f"job {job['name']} {finished['status']['state']}")
+    return exit_code_of_job(finished)
+
+
+def _tell_detached(session: Session, job: dict[str, Any]) -> None:
+    name = f"{job['name']} -p {job['project']}"
+    session.output.say(f"detached: the job goes on. yard logs {name} -f, or yard stop {name}")
+
+
+def _ports(args: Namespace) -> list[dict[str, Any]] | None:
+    return [{"port": port, "service_type": args.service_type} for port in args.port or []] or None
+
+
+def _add_name_and_program(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help="the job's name: a DNS label")
+    group = parser.add_argument_group("what runs")
+    group.add_argument("-i", "--image", metavar="IMAGE", help="an image of the catalogue or a registry")
+    group.add_argument(
+        "--command", metavar="C", help="the program, instead of the image's own (or put it after --)"
+    )
+    group.add_argument("--args", action="append", metavar="A", help="an argument of it; repeat for more")
+    group.add_argument(
+        "-e", "--env", action="append", type=key_value, metavar="K=V", help="environment; repeat for more"
+    )
+    group.add_argument("--working-dir", metavar="DIR", help="where it starts")
+
+
+def _add_rest(parser: Parser) -> None:
+    _add_resources(parser)
+    _add_mounts_and_ports(parser)
+    _add_policy(parser)
+    group = parser.add_argument_group("afterwards")
+    group.add_argument("--dry-run", action="store_true", help="check everything, create nothing")
+    group.add_argument(
+        "--wait", action="store_true", help="stay until the job ends and exit with its exit code"
+    )
+    group.add_argument(
+        "--logs", action="store_true", help="follow the output, then exit with the job's exit code"
+    )
+    group.add_argument(
+        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 when it passes"
+    )
+    group.add_argument("--idempotency-key", metavar="KEY", help="submit once however often this line runs")
+
+
+def _add_resources(parser: Parser) -> None:
+    group = parser.add_argument_group("what each pod gets")
+    group.add_argument(
+        "-g", "--gpus", type=decimal_number, metavar="GPUS", help="a whole number, or a share below 1"
+    )
+    group.add_argument(
+        "--gpu-memory", type=memory_mib, metavar="SIZE", help="GPU memory instead of GPUs, e.g. 8Gi"
+    )
+    group.add_argument("--cpus", "--cpu", type=decimal_number, metavar="CPUS", help="CPU cores")
+    group.add_argument("--memory", type=memory_mib, metavar="SIZE", help="main memory, e.g. 16Gi")
+    group.add_argument("--large-shm", action="store_true", help="a large /dev/shm")
+    group.add_argument("--template", metavar="T", help="a compute template that says all of this")
+
+
+def _add_mounts_and_ports(parser: Parser) -> None:
+    group = parser.add_argument_group("data and ports")
+    group.add_argument(
+        "--pvc", action="append", metavar="VOLUME:PATH|CLASS:SIZE:PATH", help="mount a volume, or a new one"
+    )
+    group.add_argument(
+        "-v", "--volume", action="append", metavar="HOST:PATH", help="mount a path of the node (if allowed)"
+    )
+    group.add_argument("--dataset", action="append", metavar="NAME[@VERSION]:PATH", help="mount a dataset")
+    group.add_argument("--cached", action="store_true", help="cache the datasets near the job first")
+    group.add_argument(
+        "--snapshot-on", action="append", metavar="EVENT", help="snapshot volumes on: success, preempt"
+    )
+    group.add_argument(
+        "--port", action="append", type=int, metavar="P", help="a port to reach through the control plane"
+    )
+    group.add_argument(
+        "--service-type", default="ingress", metavar="TYPE", help="how ports are reached (default ingress)"
+    )
+
+
+def _add_policy(parser: Parser) -> None:
+    group = parser.add_argument_group("how it is scheduled")
+    group.add_argument("--priority", type=int, metavar="N", help="0 to 1000, within the project")
+    group.add_argument("--preemptible", action="store_true", default=None, help="may lose its GPUs to others")
+    group.add_argument(
+        "--no-preemptible", dest="preemptible", action="store_false", help="in quota only, never preempted"
+    )
+    group.add_argument("--node-pool", metavar="POOL", help="only on nodes of this pool")
+    group.add_argument("--max-runtime", type=duration_seconds, metavar="TIME", help="stop it after this long")
+    group.add_argument("--expected-runtime", type=duration_seconds, metavar="TIME", help="for forecasts")
+    group.add_argument(
+        "--retries", type=int, metavar="N", help="start again after a failure, at most N times"
+    )
+    group.add_argument(
+        "--ttl", type=duration_seconds, metavar="TIME", help="delete the record this long after the end"
+    )
+    group.add_argument(
+        "-l", "--label", action="append", type=key_value, metavar="K=V", help="a label; repeat for more"
+    )

@@ -1,0 +1,58 @@
+"""API tokens: list, create, revoke."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.errors import DONE
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column
+
+TOKEN_COLUMNS = (
+    Column("ID", lambda row: row["id"]),
+    Column("NAME", lambda row: row.get("name")),
+    Column("CREATED", lambda row: formats.local_time(row.get("created_at"))),
+    Column("LAST-USED", lambda row: formats.local_time(row.get("last_used_at"))),
+    Column("EXPIRES", lambda row: formats.local_time(row.get("expires_at"))),
+)
+
+
+def list_tokens_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard list tokens"]
+
+
+def list_tokens(args: Namespace, session: Session) -> int:
+    """Your own tokens; their secrets are never shown again."""
+    session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
+    return DONE
+
+
+def token_create_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard token create ci", "yard token create ci -o jsonpath={.token}"]
+    parser.add_argument("name", metavar="NAME", help="what it is for")
+
+
+def token_create(args: Namespace, session: Session) -> int:
+    """The secret is printed once, alone on standard output."""
+    token = session.client.post("tokens", {"name": args.name})
+    session.output.object(token, str(token["token"]))
+    if not session.output.is_data:
+        session.output.say("keep it now: it is not shown again")
+    return DONE
+
+
+def token_revoke_arguments(parser: Parser) -> None:
+    """An id."""
+    parser.examples = ["yard token revoke 3"]
+    parser.add_argument("id", metavar="ID", help="an id that `yard list tokens` shows")
+
+
+def token_revoke(args: Namespace, session: Session) -> int:
+    """It stops working at once."""
+    session.output.object(session.client.delete(f"tokens/{segment(args.id)}"), f"token {args.id} revoked")
+    return DONE

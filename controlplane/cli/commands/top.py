@@ -1,0 +1,60 @@
+"""`yard top`: who uses the GPUs, and how well."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from controlplane.cli import formats
+from controlplane.cli.commands.jobs import NAME, PROJECT, nodes_text, requested_gpus
+from controlplane.cli.commands.nodes import NODE_COLUMNS
+from controlplane.cli.errors import DONE
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+
+def _status(row: Row) -> Row:
+    status: Row = row.get("status") or {}
+    return status
+
+
+TOP_JOB_COLUMNS = (
+    NAME,
+    PROJECT,
+    Column("USER", lambda row: row.get("user")),
+    Column("GPUS", requested_gpus, is_number=True),
+    Column("UTIL", lambda row: formats.percent(_status(row).get("gpu_utilization")), is_number=True),
+    Column("NODE", nodes_text),
+    Column("RUNTIME", lambda row: formats.duration(_status(row).get("runtime_seconds")), is_number=True),
+    Column("PROGRESS", lambda row: formats.progress(_status(row).get("progress"))),
+)
+
+
+def top_jobs_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard top jobs", "yard top jobs -p team-a --watch"]
+
+
+def top_jobs(args: Namespace, session: Session) -> int:
+    """Running jobs with the most GPUs first; of one project with -p, else of all that the caller may see."""
+    path = f"{session.project_path}/jobs" if args.project else "jobs"
+    page = session.client.pages(path, {"state": "running"}, 500)
+    page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
+    session.output.objects(page, TOP_JOB_COLUMNS)
+    return DONE
+
+
+def top_nodes_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard top nodes", "yard top nodes --watch"]
+
+
+def top_nodes(args: Namespace, session: Session) -> int:
+    """Nodes with their GPUs, and the cluster's sum."""
+    page = session.client.pages("nodes", {}, 10_000)
+    session.output.objects(page, NODE_COLUMNS)
+    if not session.output.is_data:
+        total = sum(node.get("gpus") or 0 for node in page["results"])
+        allocated = sum(node.get("allocated_gpus") or 0 for node in page["results"])
+        session.output.line(f"\n{formats.gpus(allocated)} of {formats.gpus(total)} GPUs allocated")
+    return DONE

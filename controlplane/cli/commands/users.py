@@ -1,0 +1,57 @@
+"""Users, for admins: list, create."""
+
+from __future__ import annotations
+
+import sys
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column
+
+USER_COLUMNS = (
+    Column("USERNAME", lambda row: row["username"]),
+    Column("ADMIN", lambda row: row.get("is_admin")),
+    Column("ACTIVE", lambda row: row.get("is_active")),
+    Column("EMAIL", lambda row: row.get("email"), is_wide=True),
+)
+
+
+def list_users_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard list users"]
+
+
+def list_users(args: Namespace, session: Session) -> int:
+    """Everyone with an account."""
+    session.output.objects(session.client.pages("users", {}, 10_000), USER_COLUMNS)
+    return DONE
+
+
+def user_create_arguments(parser: Parser) -> None:
+    """A name and a password."""
+    parser.examples = ["yard user create ana", "yard user create ana --admin --password-stdin < password"]
+    parser.add_argument("username", metavar="USERNAME")
+    parser.add_argument("--admin", action="store_true", help="a site admin")
+    parser.add_argument("--password-stdin", action="store_true", help="read the password from standard input")
+
+
+def user_create(args: Namespace, session: Session) -> int:
+    """Create the account with a password, asked for on a terminal."""
+    body: dict[str, Any] = {"username": args.username, "password": _password(args)}
+    if args.admin:
+        body["is_admin"] = True
+    session.output.object(session.client.post("users", body), f"user {args.username} created")
+    return DONE
+
+
+def _password(args: Namespace) -> str:
+    if args.password_stdin:
+        return sys.stdin.readline().rstrip("\n")
+    if not sys.stdin.isatty():
+        raise CliError("nobody to ask for the password", USAGE, "give --password-stdin")
+    import getpass
+
+    return getpass.getpass(f"Password for {args.username}: ", stream=sys.stderr)
