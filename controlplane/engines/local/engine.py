@@ -23,6 +23,7 @@ from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, P
 from controlplane.engines.catalogue import BUILT_IN, Image, load_catalogue
 from controlplane.engines.local import reports
 from controlplane.engines.local.environment import (
+    copy_files,
     device_variables,
     expand,
     pod_environment,
@@ -68,7 +69,9 @@ class LocalEngine:
         pod = self._pod(spec.name)
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
-            pod.create(self._prepare(spec, node), self._bell)
+            prepared = self._prepare(spec, node)
+            if not pod.create(prepared, self._bell):
+                release_ports(self._ports_dir, prepared.ports.values())
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
             self._spawn(pod)
 
@@ -186,9 +189,7 @@ class LocalEngine:
         job_dir = self._state_dir / "work" / spec.job_id
         own = job_dir / str(spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
-        for file in image.files:
-            if not (own / file.name).exists():
-                shutil.copyfile(file, own / file.name)
+        copy_files(image.files, own)
         library = self._state_dir / "lib"
         prepare_library(library, BUILT_IN.parent)
         work = Path(spec.working_dir or image.working_dir or own)

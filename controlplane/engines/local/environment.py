@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import re
+import secrets
+import shutil
 import sys
 from collections.abc import Mapping
 from pathlib import Path
@@ -84,9 +86,19 @@ def prepare_library(library: Path, workloads: Path) -> None:
     link = library / "workloads"
     if link.is_symlink() and os.readlink(link) == str(workloads):
         return
-    fresh = library / f".workloads.{os.getpid()}"
+    fresh = library / f".workloads.{secrets.token_hex(4)}"
     fresh.symlink_to(workloads)
     fresh.replace(link)
+
+
+def copy_files(files: tuple[Path, ...], target: Path) -> None:
+    """What the image brings, where the job has no file of that name yet; whole files, also beside another
+    start."""
+    for file in files:
+        if not (target / file.name).exists():
+            fresh = target / f".{file.name}.{secrets.token_hex(4)}"
+            shutil.copyfile(file, fresh)
+            fresh.replace(target / file.name)
 
 
 def _identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:

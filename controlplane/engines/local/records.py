@@ -9,6 +9,7 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -69,8 +70,8 @@ class PodDir:
         self.path = path
         self.name = path.name
 
-    def create(self, prepared: Prepared, bell: Path) -> None:
-        """Make the directory with spec and launch at once; when it is there already, it stays as it is."""
+    def create(self, prepared: Prepared, bell: Path) -> bool:
+        """Make the directory with spec and launch at once. False: it is there already and stays as it is."""
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
@@ -82,6 +83,8 @@ class PodDir:
             for file in fresh.iterdir():
                 file.unlink()
             fresh.rmdir()
+            return False
+        return True
 
     def prepared(self) -> Prepared | None:
         stored = self._read_json(SPEC)
@@ -155,7 +158,7 @@ class PodDir:
         return None if text is None else json.loads(text)
 
     def _write(self, name: str, text: str) -> None:
-        fresh = self.path / f"{name}.{os.getpid()}.new"
+        fresh = self.path / f".{name}.{secrets.token_hex(4)}"
         with open(fresh, "w") as file:
             file.write(text)
             file.flush()

@@ -1,0 +1,83 @@
+"""What the contract suite needs of an engine: how to make one, and how a command of a certain life looks on
+it."""
+
+from __future__ import annotations
+
+import uuid
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from controlplane.engines.base import FINAL_STATES, DeviceShare, Engine, PodReport, PodSpec, pod_name
+from controlplane.engines.local.engine import LocalEngine
+from controlplane.engines.memory import MemoryEngine, VirtualClock
+from tests.waiting import wait_until
+
+SETTINGS = {
+    "nodes": {
+        "node-a": {"devices": 8, "memory_mib": 32768, "pool": "train"},
+        "node-b": {"devices": 2, "memory_mib": 16384},
+    }
+}
+
+
+@dataclass
+class EngineCase:
+    """One engine under test. `advance` lets time pass; `end_by_itself` lets a running pod end with a code."""
+
+    engine: Engine
+    state_dir: Path
+    advance: Callable[[float], None]
+    logs_dir: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.logs_dir = self.state_dir / "logs"
+
+    def spec(self, *command: str, rank: int = 0, job_id: str | None = None, **fields: Any) -> PodSpec:
+        job_id = job_id or str(uuid.uuid4())
+        attempt = fields.pop("attempt", 1)
+        defaults: dict[str, Any] = {
+            "node": "node-a",
+            "devices": (DeviceShare(0, 1000, 32768),),
+            "log_path": str(self.logs_dir / job_id / f"{attempt}-{rank}.log"),
+        }
+        name = pod_name(job_id, attempt, rank)
+        return PodSpec(
+            name, job_id, "hyper1", "team-a", attempt, rank, command=command, **{**defaults, **fields}
+        )
+
+    def report(self, spec: PodSpec) -> PodReport | None:
+        return next((report for report in self.engine.pods() if report.name == spec.name), None)
+
+    def start(self, *command: str, **fields: Any) -> PodSpec:
+        spec = self.spec(*command, **fields)
+        self.engine.start(spec)
+        return spec
+
+    def wait_end(self, spec: PodSpec, timeout: float = 15.0) -> PodReport:
+        def ended() -> PodReport | None:
+            self.advance(0.25)
+            report = self.report(spec)
+            return report if report and report.state in FINAL_STATES and report.is_proven_gone else None
+
+        report = wait_until(ended, timeout, f"the end of {spec.name}")
+        assert report is not None
+        return report
+
+    def text(self, spec: PodSpec) -> str:
+        """All that the pod printed, as one text."""
+        page = self.engine.read_logs(spec.name, 0, 100_000)
+        return "".join(line.text + ("" if line.is_partial else "\n") for line in page.lines)
+
+    def close(self) -> None:
+        for report in self.engine.pods():
+            self.engine.stop(report.name, 0)
+        wait_until(lambda: all(report.is_proven_gone for report in self.engine.pods()), 15, "all pods gone")
+
+
+def make_case(kind: str, state_dir: Path) -> EngineCase:
+    if kind == "memory":
+        clock = VirtualClock()
+        return EngineCase(MemoryEngine(SETTINGS, clock), state_dir, clock.advance)
+    return EngineCase(LocalEngine(SETTINGS, state_dir), state_dir, lambda seconds: None)
