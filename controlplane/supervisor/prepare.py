@@ -28,6 +28,7 @@ def main() -> int:
     if any(finding.is_serious() for finding in findings):
         return 1
     _migrate()
+    _register_clusters()
     _gather_static_files()
     print(json.dumps({"setup_path": _setup_path()}))
     return 0
@@ -42,6 +43,25 @@ def _migrate() -> None:
     executor = MigrationExecutor(connection)
     if executor.migration_plan(executor.loader.graph.leaf_nodes()):
         call_command("migrate", interactive=False, verbosity=0, skip_checks=True)
+
+
+def _register_clusters() -> None:
+    """On the first start, register what TRAINYARD_CLUSTERS declares, with its nodes."""
+    from django.conf import settings
+    from django.utils import timezone
+
+    from controlplane.access import SYSTEM
+    from controlplane.actions.clusters import register_cluster
+    from controlplane.engines.registry import parse_clusters
+    from controlplane.loop.attached import engine_for
+    from controlplane.loop.inventory import sync_nodes
+    from controlplane.models import Cluster
+
+    if Cluster.objects.exists():
+        return
+    for declared in parse_clusters(settings.CLUSTERS):
+        cluster = register_cluster(declared.name, declared.engine, dict(declared.settings), actor=SYSTEM)
+        sync_nodes(cluster, engine_for(cluster), timezone.now())
 
 
 def _gather_static_files() -> None:
@@ -69,7 +89,8 @@ def _setup_path() -> str:
     """The path of the one-time link that makes the first admin; empty once there is one."""
     from controlplane.actions.accounts import create_setup_link
 
-    return create_setup_link() or ""
+    secret = create_setup_link()
+    return f"/setup/{secret}" if secret else ""
 
 
 if __name__ == "__main__":

@@ -66,11 +66,12 @@ def web(instance: Instance, listener: socket.socket, environment: Mapping[str, s
 def celery(instance: Instance, environment: Mapping[str, str]) -> list[Program]:
     """The worker, which also runs the loop, and beat. Gossip and mingle serve fleets of workers; there is one."""
     base = (sys.executable, "-m", "celery", "-A", "controlplane.celery_app")
+    level = ("-l", environment.get("TRAINYARD_LOG_LEVEL", "info"))
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
     schedule = str(instance.control_dir / "beat-schedule")
     return [
-        Program("worker", (*base, "worker", "-P", "threads", "-c", "2", *quiet), environment),
-        Program("beat", (*base, "beat", "-s", schedule, "--pidfile="), environment),
+        Program("worker", (*base, "worker", *level, "-P", "threads", "-c", "2", *quiet), environment),
+        Program("beat", (*base, "beat", *level, "-s", schedule, "--pidfile="), environment),
     ]
 
 
