@@ -25,6 +25,12 @@ lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
+bench: install ## measure what is claimed, and print the table
+	@$(PY) -m bench
+
+demo: install ## four projects, their quotas, users and running jobs to look at (while `make up` runs)
+	@$(PY) manage.py demo
+
 reference: ## write the pages of docs/reference that come from the code
 	@$(PY) tools/reference.py
 

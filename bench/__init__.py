@@ -1,0 +1,1 @@
+"""What is claimed, measured: `make bench`, or one script by `python -m bench.NAME`."""

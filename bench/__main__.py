@@ -1,0 +1,79 @@
+"""`make bench`: every script in turn, then one table of all of them. `python -m bench decide push` runs some."""
+
+import importlib.util
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from bench.harness import RESULTS, Row, print_table
+
+RANGES = Path(__file__).resolve().parent / "ranges.yaml"
+# In this order: the pure first, then what starts servers, last what installs.
+SCRIPTS = ("decide", "cycle", "spawn", "lists", "page", "push", "submit", "up", "install")
+COMPUTED = ("value", "ratio", "is_met")
+
+
+def main(arguments: list[str]) -> int:
+    """Exit code 0 when every script ran and every goal was met."""
+    write_ranges = "--write-ranges" in arguments
+    wanted = [name for name in arguments if not name.startswith("-")] or [
+        name for name in SCRIPTS if is_there(name)
+    ]
+    broken = [name for name in wanted if run(name) != 0]
+    rows = [row for name in wanted if name not in broken for row in read(name)]
+    print("\n== all of it\n")
+    print_table(rows)
+    outside = compare(rows)
+    if write_ranges:
+        widen(rows)
+    for line in [*outside, *(f"{name}: the script failed" for name in broken)]:
+        print(line)
+    return 1 if broken or any(row.is_met is False for row in rows) else 0
+
+
+def is_there(name: str) -> bool:
+    return importlib.util.find_spec(f"bench.{name}") is not None
+
+
+def run(name: str) -> int:
+    """Run one script by itself, so that none measures in the leftovers of another."""
+    print(f"\n== python -m bench.{name}\n", flush=True)
+    return subprocess.run([sys.executable, "-m", f"bench.{name}"], check=False).returncode
+
+
+def read(name: str) -> list[Row]:
+    """The rows that a script left."""
+    path = RESULTS / f"{name}.json"
+    if not path.exists():
+        return []
+    kept: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
+    return [Row(**{key: value for key, value in row.items() if key not in COMPUTED}) for row in kept]
+
+
+def compare(rows: list[Row]) -> list[str]:
+    """Figures outside the spread that was seen before: a regression, a gain, or another machine."""
+    ranges: dict[str, list[float]] = yaml.safe_load(RANGES.read_text()) if RANGES.exists() else {}
+    return [
+        f"{row.work}: {row.value:.3g} {row.unit} is outside the range seen before, {low:.3g} to {high:.3g}"
+        for row in rows
+        for low, high in [ranges.get(row.work, [row.value, row.value])[:2]]
+        if not low <= row.value <= high
+    ]
+
+
+def widen(rows: list[Row]) -> None:
+    """Extend the recorded ranges by what this run reached."""
+    ranges: dict[str, list[float]] = (yaml.safe_load(RANGES.read_text()) or {}) if RANGES.exists() else {}
+    for row in rows:
+        low, high = ranges.get(row.work, [row.value, row.value])
+        ranges[row.work] = [round(min(low, row.value), 4), round(max(high, row.value), 4)]
+    header = "# Lowest and highest figure of each line of the bench table over the runs so far: `python -m bench --write-ranges`.\n"
+    RANGES.write_text(header + yaml.safe_dump(ranges, sort_keys=True, width=200))
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -1,0 +1,123 @@
+"""One form for every measurement: samples in, a table row with goal, median, spread and peer out."""
+
+import json
+import os
+import platform
+import statistics
+import sys
+import time
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+
+RESULTS = Path(__file__).resolve().parent / "results"
+
+
+@dataclass(frozen=True, slots=True)
+class Row:
+    """One line of the bench table. `samples` are in `unit`; `value` is what is held against the goal."""
+
+    work: str
+    goal: str  # as a person reads it: "<= 250 ms"
+    unit: str
+    samples: Sequence[float]
+    limit: float | None = None  # the goal as a number in `unit`; None when it is a ratio to the peer
+    at_least: bool = False  # the goal is a floor, not a ceiling
+    quantile: float = 0.5
+    peer: str = ""
+    peer_samples: Sequence[float] = field(default=())
+    ratio_limit: float | None = None  # goal for value / peer value
+    note: str = ""
+
+    @property
+    def value(self) -> float:
+        """The quantile that counts."""
+        return quantile(self.samples, self.quantile)
+
+    @property
+    def peer_value(self) -> float | None:
+        return quantile(self.peer_samples, self.quantile) if self.peer_samples else None
+
+    @property
+    def ratio(self) -> float | None:
+        """Ours over the peer's, from the same run."""
+        return None if not self.peer_value else self.value / self.peer_value
+
+    @property
+    def is_met(self) -> bool | None:
+        """True when every stated bound holds; None when nothing could be compared."""
+        verdicts = []
+        if self.limit is not None:
+            verdicts.append(self.value >= self.limit if self.at_least else self.value <= self.limit)
+        if self.ratio_limit is not None and self.ratio is not None:
+            verdicts.append(self.ratio <= self.ratio_limit)
+        return all(verdicts) if verdicts else None
+
+
+def quantile(samples: Iterable[float], share: float) -> float:
+    """The sample below which `share` of them lie (nearest rank)."""
+    ordered = sorted(samples)
+    if not ordered:
+        raise ValueError("no samples were taken")
+    if share == 0.5:
+        return statistics.median(ordered)
+    return ordered[min(len(ordered) - 1, round(share * (len(ordered) - 1)))]
+
+
+def time_ms(work: Callable[[], object], repeats: int, warm_up: int = 1) -> list[float]:
+    """Wall milliseconds of each of `repeats` calls, after some that do not count."""
+    for _ in range(warm_up):
+        work()
+    samples = []
+    for _ in range(repeats):
+        began = time.perf_counter()
+        work()
+        samples.append((time.perf_counter() - began) * 1000)
+    return samples
+
+
+def report(script: str, rows: Sequence[Row]) -> None:
+    """Print the table and keep it, with the machine and its load, for `make bench` and the README."""
+    RESULTS.mkdir(exist_ok=True)
+    kept = [{**asdict(row), "value": row.value, "ratio": row.ratio, "is_met": row.is_met} for row in rows]
+    document = {"script": script, "command": f"python -m bench.{script}", "machine": machine(), "rows": kept}
+    (RESULTS / f"{script}.json").write_text(json.dumps(document, indent=1) + "\n")
+    print_table(rows)
+
+
+def print_table(rows: Sequence[Row]) -> None:
+    """Aligned text for a terminal."""
+    head = ("work", "goal", "reached", "spread", "peer", "met")
+    body = [head, *(cells(row) for row in rows)]
+    widths = [max(len(line[column]) for line in body) for column in range(len(head))]
+    for line in body:
+        print("  ".join(text.ljust(width) for text, width in zip(line, widths, strict=True)).rstrip())
+    for row in rows:
+        if row.note:
+            print(f"  {row.work}: {row.note}")
+    sys.stdout.flush()
+
+
+def cells(row: Row) -> tuple[str, ...]:
+    """A row's texts: work, goal, reached, spread, peer, met."""
+    spread = f"{short(min(row.samples))}-{short(max(row.samples))} (n={len(row.samples)})"
+    peer = ""
+    if row.peer and row.peer_value is not None and row.ratio is not None:
+        peer = f"{row.peer}: {short(row.peer_value)} {row.unit}, ratio {row.ratio:.2g}"
+    met = {True: "yes", False: "NO", None: "-"}[row.is_met]
+    return row.work, row.goal, f"{short(row.value)} {row.unit}", spread, peer or row.peer, met
+
+
+def short(value: float) -> str:
+    """Three digits that matter."""
+    return f"{value:.0f}" if abs(value) >= 100 else f"{value:.3g}"
+
+
+def machine() -> dict[str, str | int | list[float]]:
+    """What the figures were measured on."""
+    return {
+        "cpus": os.cpu_count() or 0,
+        "system": f"{platform.system()} {platform.machine()}",
+        "python": platform.python_version(),
+        "load_average": [round(load, 2) for load in os.getloadavg()],
+    }
