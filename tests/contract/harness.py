@@ -67,8 +67,11 @@ class EngineCase:
 
     def text(self, spec: PodSpec) -> str:
         """All that the pod printed, as one text."""
-        page = self.engine.read_logs(spec.name, 0, 100_000)
-        return "".join(line.text + ("" if line.is_partial else "\n") for line in page.lines)
+        lines, page = [], self.engine.read_logs(spec.name, 0, 100_000)
+        while page.lines:
+            lines += page.lines
+            page = self.engine.read_logs(spec.name, page.next_offset, 100_000)
+        return "".join(line.text + ("" if line.is_partial else "\n") for line in lines)
 
     def close(self) -> None:
         for report in self.engine.pods():

@@ -14,7 +14,7 @@ from controlplane.engines.base import NodeReport, PodSpec
 from controlplane.engines.local.processes import TOKEN_VARIABLE
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
-_REFERENCE = re.compile(r"\$\$|\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
+_REFERENCE = re.compile(r"(\$?)\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
 
 
 def pod_environment(
@@ -71,11 +71,15 @@ def device_variables(
 
 
 def expand(argument: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` from the environment and `$$` as `$`, like Kubernetes: an unknown name stays as it is."""
+    """`$(NAME)` from the environment as in Kubernetes: an unknown name stays, `$$(NAME)` means `$(NAME)`
+    itself.
+
+    Other than there, `$$` elsewhere stays as it is: it is the shell's own pid in many a script.
+    """
 
     def replacement(match: re.Match[str]) -> str:
-        name = match[1]
-        return "$" if name is None else env.get(name, match[0])
+        escape, name = match.groups()
+        return f"$({name})" if escape else env.get(name, match[0])
 
     return _REFERENCE.sub(replacement, argument)
 

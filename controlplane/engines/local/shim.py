@@ -29,6 +29,7 @@ F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
 DRAIN_SECONDS = 5.0
 TICK_SECONDS = 1.0
+GROUP_TICK_SECONDS = 0.02
 KILL_PAUSE_SECONDS = 0.005
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
 EXIT_LOCKED = 3
@@ -147,25 +148,36 @@ class Shim:
         )
 
     def _supervise(self, child: Child) -> None:
-        """Until the command has ended: store output, obey stops, reap orphans."""
+        """Until the command has ended: store output, obey stops, reap orphans.
+
+        After a stop the command's whole group has its grace: a shell dies of SIGTERM at once, and the
+        training under it still has to save its checkpoint.
+        """
         self._streams = {child.out: STDOUT, child.err: STDERR}
         for fd in (child.out, child.err, child.pidfd, self._control):
             self._poll.register(fd, select.POLLIN)
-        while self._status is None:
+        while self._status is None or self._is_group_ending(child):
             events = self._poll.poll(self._timeout_ms())
             for fd, _ in events:
                 if fd in self._streams:
                     self._read_output(fd)
                 elif fd == self._control:
                     self._read_stop(child)
+                else:
+                    self._poll.unregister(fd)  # the pidfd: the command has ended
             if not events and self._log.has_partial():
                 self._log.flush()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill_all()
             self._reap(child)
 
+    def _is_group_ending(self, child: Child) -> bool:
+        if self._kill_at is None or time.monotonic() >= self._kill_at:
+            return False
+        return _signal_group(child.pid, 0)
+
     def _timeout_ms(self) -> float:
-        wait = TICK_SECONDS
+        wait = TICK_SECONDS if self._status is None else GROUP_TICK_SECONDS
         if self._kill_at is not None:
             wait = min(wait, max(0.01, self._kill_at - time.monotonic()))
         return wait * 1000
@@ -350,11 +362,13 @@ def _write_record(path: str, text: str) -> None:
     os.rename(f"{path}.new", path)
 
 
-def _signal_group(group: int, signal_number: int) -> None:
+def _signal_group(group: int, signal_number: int) -> bool:
+    """Whether there was anybody to signal."""
     try:
         os.killpg(group, signal_number)
     except ProcessLookupError:
-        pass  # it ended by itself in this moment
+        return False
+    return True
 
 
 def _oom_kills() -> int:

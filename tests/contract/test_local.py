@@ -1,0 +1,496 @@
+"""What only pods that are real processes can show: adoption, exact output, and no process left behind."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines import base
+from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec
+from controlplane.engines.local import processes
+from controlplane.engines.local.engine import LocalEngine
+from controlplane.engines.local.records import PodDir, StartRecord
+from controlplane.progress import latest_progress
+from tests.contract.harness import SETTINGS, EngineCase, make_case
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREVER = ("sleep", "1000")
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[EngineCase]:
+    case = make_case("local", tmp_path)
+    yield case
+    case.close()
+
+
+def shell(case: EngineCase, script: str, **fields: object) -> PodSpec:
+    return case.start("bash", "-c", script, **fields)
+
+
+def started(case: EngineCase, spec: PodSpec) -> StartRecord:
+    record = PodDir(case.state_dir / "pods" / spec.name).start_record()
+    assert record is not None
+    return record
+
+
+def lives(pid: int) -> bool:
+    return processes.find(pid) is not None
+
+
+def printed_pid(case: EngineCase, spec: PodSpec) -> int:
+    """The number that the pod's script printed as its first line."""
+    return int(wait_until(lambda: case.text(spec).partition("\n")[0].strip(), what="a pid in the log"))
+
+
+# Adoption
+
+
+def start_elsewhere(case: EngineCase, spec: PodSpec) -> None:
+    """Start the pod from another process, which is killed with SIGKILL right after."""
+    program = textwrap.dedent("""
+        import json, os, signal, sys
+        from pathlib import Path
+        from controlplane.engines.base import DeviceShare, PodSpec
+        from controlplane.engines.local.engine import LocalEngine
+        state_dir, settings, fields = json.loads(sys.argv[1])
+        fields["devices"] = tuple(DeviceShare(**share) for share in fields["devices"])
+        fields["command"], fields["args"], fields["ports"] = tuple(fields["command"]), (), ()
+        LocalEngine(settings, Path(state_dir)).start(PodSpec(**fields))
+        os.kill(os.getpid(), signal.SIGKILL)
+    """)
+    argument = json.dumps([str(case.state_dir), SETTINGS, asdict(spec)])
+    result = subprocess.run([sys.executable, "-c", program, argument], cwd=ROOT, check=False)
+    assert result.returncode == -signal.SIGKILL
+
+
+def test_a_pod_outlives_its_starter_and_is_found_again(case: EngineCase):
+    script = f"while [ ! -e {case.state_dir}/go ]; do sleep 0.02; done; echo on; echo err >&2; exit 7"
+    spec = case.spec("bash", "-c", script)
+    start_elsewhere(case, spec)
+    report = case.report(spec)
+    assert report is not None
+    assert report.state == base.RUNNING
+    (case.state_dir / "go").touch()
+    report = case.wait_end(spec)
+    assert (report.state, report.reason, report.exit_code) == (base.FAILED, base.EXIT_CODE, 7)
+    assert sorted(case.text(spec).split()) == ["err", "on"]
+    assert case.engine.read_logs(spec.name, 0, 10).complete
+
+
+def test_an_end_while_nobody_looks_is_kept(case: EngineCase):
+    spec = case.spec("bash", "-c", "echo done; exit 5")
+    start_elsewhere(case, spec)
+    report = case.wait_end(spec)
+    assert report.exit_code == 5
+    assert case.text(spec) == "done\n"
+
+
+def test_another_engine_object_stops_the_pod(case: EngineCase):
+    spec = case.start(*FOREVER)
+    LocalEngine(SETTINGS, case.state_dir).stop(spec.name, 5)
+    assert case.wait_end(spec).reason == base.STOPPED
+
+
+def test_starting_again_from_another_engine_starts_nothing(case: EngineCase):
+    spec = case.start(*FOREVER)
+    first = started(case, spec)
+    LocalEngine(SETTINGS, case.state_dir).start(spec)
+    assert started(case, spec) == first
+
+
+def test_no_zombie_is_left_in_the_control_plane(case: EngineCase):
+    case.wait_end(case.start("true"))
+    with pytest.raises(ChildProcessError):
+        os.waitpid(-1, os.WNOHANG)
+
+
+# Output
+
+
+def test_output_is_kept_byte_by_byte(case: EngineCase):
+    spec = shell(case, r"printf 'a\0b\r\n\377\376 \xe2\x82\xac\n<script>x</script>\n  spaces \t\nno newline'")
+    case.wait_end(spec)
+    expected = "a\0b\r\n\ufffd\ufffd \u20ac\n<script>x</script>\n  spaces \t\nno newline"
+    assert case.text(spec) == expected
+    stored = Path(spec.log_path).read_bytes()
+    assert b"a\0b\r\n" in stored
+    assert b"\xff\xfe \xe2\x82\xac\n" in stored
+
+
+def test_a_line_of_ten_megabytes_is_kept_in_numbered_pieces(case: EngineCase):
+    size = 10_000_000
+    spec = case.start(sys.executable, "-c", f"print('x' * {size}); print('after')")
+    case.wait_end(spec)
+    lines = case.engine.read_logs(spec.name, 0, 50).lines
+    assert [line.n for line in lines] == list(range(1, 51))
+    assert max(len(line.text) for line in lines) == 64 * 1024
+    assert case.text(spec) == "x" * size + "\nafter\n"
+
+
+def test_both_streams_are_told_apart(case: EngineCase):
+    spec = shell(case, "echo out; echo err >&2")
+    case.wait_end(spec)
+    lines = case.engine.read_logs(spec.name, 0, 10).lines
+    assert {(line.stream, line.text) for line in lines} == {("stdout", "out"), ("stderr", "err")}
+
+
+def test_a_prompt_without_newline_is_seen_while_the_pod_runs(case: EngineCase):
+    spec = shell(case, "printf 'name? '; sleep 1000")
+    wait_until(lambda: case.text(spec) == "name? ", what="the prompt")
+
+
+def test_much_output_is_complete_and_in_order(case: EngineCase):
+    spec = shell(case, "seq 1 200000")
+    case.wait_end(spec)
+    lines, page = [], case.engine.read_logs(spec.name, 0, 50_000)
+    while page.lines:
+        lines += page.lines
+        page = case.engine.read_logs(spec.name, page.next_offset, 50_000)
+    assert [int(line.text) for line in lines] == list(range(1, 200_001))
+    assert page.complete
+
+
+# Ends
+
+
+@pytest.mark.parametrize(
+    ("command", "reason", "exit_code", "words"),
+    [
+        (("no-such-program", "x"), base.COMMAND_NOT_FOUND, 127, "no-such-program"),
+        (("/etc/passwd",), base.COMMAND_NOT_EXECUTABLE, 126, "/etc/passwd"),
+        (("bash", "-c", "kill -SEGV $$"), base.KILLED, 139, "SIGSEGV"),
+        (("bash", "-c", "kill -9 $$"), base.KILLED, 137, "SIGKILL"),
+        (("bash", "-c", "exit 255"), base.EXIT_CODE, 255, "255"),
+    ],
+)
+def test_a_failure_says_why(case: EngineCase, command: tuple, reason: str, exit_code: int, words: str):
+    report = case.wait_end(case.start(*command))
+    assert (report.state, report.reason, report.exit_code) == (base.FAILED, reason, exit_code)
+    assert words in report.message
+
+
+def test_a_missing_working_directory_is_named(case: EngineCase):
+    report = case.wait_end(case.start("true", working_dir="/no/such/place"))
+    assert report.reason == base.WORKING_DIR_MISSING
+    assert "/no/such/place" in report.message
+
+
+def test_stop_lets_the_command_finish_within_its_grace(case: EngineCase):
+    spec = shell(case, "trap 'echo saved; exit 0' TERM; echo ready; while true; do sleep 0.02; done")
+    wait_until(lambda: "ready" in case.text(spec), what="the trap")
+    case.engine.stop(spec.name, 20)
+    report = case.wait_end(spec)
+    assert (report.state, report.reason, report.exit_code) == (base.SUCCEEDED, base.STOPPED, 0)
+    assert "saved" in case.text(spec).split()
+
+
+def test_a_training_under_a_shell_has_the_grace_too(case: EngineCase):
+    train = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved'),"
+    train += " sys.exit(0))); print('ready'); time.sleep(1000)"
+    spec = shell(case, f'python -c "{train}"; true')
+    wait_until(lambda: "ready" in case.text(spec), what="the training")
+    case.engine.stop(spec.name, 20)
+    report = case.wait_end(spec)
+    assert (report.reason, report.exit_code) == (base.STOPPED, 143)
+    assert "saved" in case.text(spec).split()
+
+
+def test_a_command_that_ignores_the_stop_is_killed_after_its_grace(case: EngineCase):
+    spec = shell(case, "trap '' TERM; echo ready; while true; do sleep 0.02; done")
+    wait_until(lambda: "ready" in case.text(spec), what="the trap")
+    case.engine.stop(spec.name, 1000)
+    assert case.report(spec).state == base.RUNNING
+    case.engine.stop(spec.name, 0)
+    report = case.wait_end(spec)
+    assert (report.reason, report.exit_code) == (base.STOPPED, 137)
+
+
+def test_children_and_daemons_end_with_the_pod(case: EngineCase):
+    spec = shell(case, "setsid bash -c 'echo $$; exec sleep 1000' & sleep 1000 & wait -n")
+    daemon = printed_pid(case, spec)
+    case.engine.stop(spec.name, 5)
+    case.wait_end(spec)
+    assert not lives(daemon)
+
+
+def test_a_daemon_that_holds_the_output_does_not_keep_the_pod(case: EngineCase):
+    script = "setsid -f env -i bash -c 'trap \"\" TERM HUP; echo $$; while true; do sleep 1; done'; sleep 0.3"
+    begin = time.monotonic()
+    spec = shell(case, script)
+    daemon = printed_pid(case, spec)
+    report = case.wait_end(spec)
+    assert (report.state, report.exit_code) == (base.SUCCEEDED, 0)
+    assert not lives(daemon)
+    assert time.monotonic() - begin < 5
+
+
+def test_many_children_end_with_the_pod(case: EngineCase):
+    spec = shell(case, "for i in $(seq 60); do setsid sleep 1000 & done; echo $$; wait")
+    session = printed_pid(case, spec)
+    wait_until(lambda: len(processes.descendants(session, processes.table())) == 60, what="sixty children")
+    children = processes.descendants(session, processes.table())
+    case.engine.stop(spec.name, 5)
+    case.wait_end(spec)
+    assert not any(map(lives, children))
+
+
+# Lost shims and forged records
+
+
+def test_a_killed_shim_takes_the_pod_with_it(case: EngineCase):
+    spec = shell(case, "setsid sleep 1000 & echo $!; sleep 1000")
+    daemon, record = printed_pid(case, spec), started(case, spec)
+    os.kill(record.shim_pid, signal.SIGKILL)
+    report = case.wait_end(spec)
+    assert (report.state, report.reason, report.exit_code) == (base.FAILED, base.SHIM_LOST, None)
+    assert not lives(record.pid)
+    assert not lives(daemon)
+    page = case.engine.read_logs(spec.name, 0, 10)
+    assert page.complete
+    assert len(page.gaps) == 1
+
+
+def test_a_pod_is_not_proven_gone_while_a_process_of_it_is_left(case: EngineCase, monkeypatch):
+    spec = shell(case, "setsid sleep 1000 & echo $!; sleep 1000")
+    daemon = printed_pid(case, spec)
+    monkeypatch.setattr(processes, "kill", lambda pids: None)
+    os.kill(started(case, spec).shim_pid, signal.SIGKILL)
+    report = wait_until(lambda: (r := case.report(spec)) and r.state == base.FAILED and r, what="the loss")
+    assert lives(daemon)
+    assert not report.is_proven_gone
+    with pytest.raises(EngineRefused):
+        case.engine.forget(spec.name)
+    monkeypatch.undo()
+    assert case.wait_end(spec).is_proven_gone
+    assert not lives(daemon)
+
+
+def test_a_shim_that_hangs_is_killed_once_the_grace_is_over(case: EngineCase):
+    spec = case.start(*FOREVER)
+    record = started(case, spec)
+    os.kill(record.shim_pid, signal.SIGSTOP)
+    case.engine.stop(spec.name, 0)
+    stop = case.state_dir / "pods" / spec.name / "stop"
+    os.utime(stop, (0, 0))
+    case.engine.stop(spec.name, 0)
+    assert case.wait_end(spec).reason == base.SHIM_LOST
+    assert not lives(record.pid)
+
+
+def test_a_stranger_with_the_pid_of_a_pod_is_never_touched(case: EngineCase):
+    spec = case.start("true")
+    case.wait_end(spec)
+    pod = PodDir(case.state_dir / "pods" / spec.name)
+    with subprocess.Popen(["sleep", "1000"], start_new_session=True) as stranger:
+        forged = asdict(started(case, spec)) | {"shim_pid": stranger.pid, "pid": stranger.pid}
+        (pod.path / "start").write_text(json.dumps(forged))
+        (pod.path / "exit").unlink()
+        engine = LocalEngine(SETTINGS, case.state_dir)
+        engine.stop(spec.name, 0)
+        os.utime(pod.path / "stop", (0, 0))
+        engine.stop(spec.name, 0)
+        (report,) = engine.pods()
+        assert (report.state, report.reason, report.is_proven_gone) == (base.FAILED, base.SHIM_LOST, True)
+        assert stranger.poll() is None
+        stranger.kill()
+
+
+def test_a_pod_from_before_a_restart_of_the_machine_is_lost(case: EngineCase):
+    spec = case.start("true")
+    case.wait_end(spec)
+    pod = PodDir(case.state_dir / "pods" / spec.name)
+    (pod.path / "start").write_text(json.dumps(asdict(started(case, spec)) | {"boot_id": "another"}))
+    (pod.path / "exit").unlink()
+    (report,) = LocalEngine(SETTINGS, case.state_dir).pods()
+    assert (report.state, report.reason, report.is_proven_gone) == (base.FAILED, base.NODE_LOST, True)
+
+
+def test_a_start_that_was_cut_off_is_finished_by_the_next(case: EngineCase, monkeypatch):
+    spec = case.spec("true")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "_spawn", lambda self, pod: None)
+        case.engine.start(spec)
+    assert case.report(spec).state == base.STARTING
+    case.engine.start(spec)
+    assert case.wait_end(spec).state == base.SUCCEEDED
+
+
+# What a pod finds
+
+
+def environment(case: EngineCase, **fields: object) -> dict[str, str]:
+    spec = case.start("env", "-0", **fields)
+    case.wait_end(spec)
+    return dict(item.split("=", 1) for item in case.text(spec).split("\0") if "=" in item)
+
+
+def test_a_pod_knows_who_it_is_and_what_it_holds(case: EngineCase):
+    shares = (DeviceShare(2, 250, 8192), DeviceShare(5, 250, 8192))
+    env = environment(case, devices=shares, attempt=3, rank=1, world_size=4, env={"BATCH_SIZE": "33"})
+    assert env["BATCH_SIZE"] == "33"
+    assert env["TRAINYARD_JOB"] == "hyper1"
+    assert env["TRAINYARD_PROJECT"] == "team-a"
+    assert (env["TRAINYARD_ATTEMPT"], env["TRAINYARD_RANK"], env["TRAINYARD_WORLD_SIZE"]) == ("3", "1", "4")
+    assert env["TRAINYARD_GPU_DEVICES"] == "2,5"
+    assert env["TRAINYARD_GPU_SHARE"] == "0.25"
+    assert env["TRAINYARD_GPU_MEMORY_MIB"] == "8192"
+    assert env["CUDA_VISIBLE_DEVICES"] in {"2,5", ""}
+
+
+def test_a_pod_cannot_claim_other_devices_by_its_environment(case: EngineCase):
+    env = environment(case, env={"CUDA_VISIBLE_DEVICES": "7", "TRAINYARD_GPU_DEVICES": "7"})
+    assert env["CUDA_VISIBLE_DEVICES"] in {"0", ""}
+    assert env["TRAINYARD_GPU_DEVICES"] == "0"
+
+
+def test_nothing_of_the_control_plane_is_in_the_environment(case: EngineCase, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_BOOTSTRAP_TOKEN", "canary-token")
+    monkeypatch.setenv("DATABASE_URL", "canary-url")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    env = environment(case)
+    assert not [value for value in env.values() if "canary" in value]
+    assert str(ROOT) not in env["PYTHONPATH"].split(":")
+
+
+def test_the_control_plane_cannot_be_imported_in_a_pod_but_the_workloads_can(case: EngineCase):
+    script = "import workloads, importlib.util as u; print(u.find_spec('controlplane'), u.find_spec('manage'))"
+    spec = case.start("python", "-c", script)
+    assert case.wait_end(spec, 30).state == base.SUCCEEDED
+    assert case.text(spec) == "None None\n"
+
+
+def test_a_pod_has_a_directory_of_its_own_that_its_next_attempt_finds_again(case: EngineCase):
+    first = shell(case, "pwd; echo step-7 > checkpoint")
+    case.wait_end(first)
+    directory = Path(case.text(first).strip())
+    assert directory.is_relative_to(case.state_dir / "work" / first.job_id)
+    second = shell(case, "cat checkpoint", job_id=first.job_id, attempt=2)
+    case.wait_end(second)
+    assert case.text(second) == "step-7\n"
+    other = shell(case, "ls -A")
+    case.wait_end(other)
+    assert case.text(other) == ""
+    case.engine.forget_job(first.job_id)
+    assert not directory.exists()
+
+
+def test_a_given_working_directory_is_used(case: EngineCase, tmp_path: Path):
+    spec = shell(case, "pwd", working_dir=str(tmp_path))
+    case.wait_end(spec)
+    assert case.text(spec) == f"{tmp_path}\n"
+
+
+def test_arguments_take_values_from_the_environment_like_kubernetes(case: EngineCase):
+    spec = case.start("echo", "$(WHO)", "$(UNKNOWN)", "$$(WHO)", env={"WHO": "ana"})
+    case.wait_end(spec)
+    assert case.text(spec) == "ana $(UNKNOWN) $(WHO)\n"
+
+
+def test_declared_ports_are_reached_at_addresses_of_their_own(case: EngineCase):
+    server = ("python", "-m", "http.server", "--bind", "127.0.0.1", "$(PORT_8888)")
+    specs = [case.start(*server, ports=(8888, 6006), rank=rank) for rank in range(3)]
+    reports = [case.report(spec) for spec in specs]
+    addresses = [address for report in reports for address in report.ports.values()]
+    assert len(set(addresses)) == 6
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(reports[0].ports[8888]) == 0
+
+    wait_until(answers, 20, "the pod's port")
+
+
+def test_ports_are_given_back(case: EngineCase):
+    spec = case.start("true", ports=(8888,))
+    case.wait_end(spec)
+    assert len(list((case.state_dir / "ports").iterdir())) == 1
+    case.engine.forget(spec.name)
+    assert not list((case.state_dir / "ports").iterdir())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"env": {"A": "x\0y"}}, {"args": ("a\0",)}, {"env": {"A=B": "c"}}, {"env": {"": "c"}}]
+)
+def test_what_no_process_can_be_given_is_refused(case: EngineCase, fields: dict):
+    with pytest.raises(EngineRefused) as refusal:
+        case.start("true", **fields)
+    assert refusal.value.code == base.INVALID_POD
+
+
+def test_an_argument_too_long_for_the_system_fails_in_words(case: EngineCase):
+    report = case.wait_end(case.start("true", args=("x" * 3_000_000,)))
+    assert report.reason == base.COMMAND_NOT_EXECUTABLE
+    assert "Argument list too long" in report.message
+
+
+# Gauges
+
+
+def test_a_simulated_device_does_what_its_pods_say(case: EngineCase):
+    line = json.dumps({"trainyard": 1, "epoch": 1, "gpu_utilization": 0.8, "gpu_memory_mib": 3000})
+    script = f"echo '{line}'; sleep 1000"
+    half, quarter = DeviceShare(4, 500, 2000), DeviceShare(4, 250, 8192)
+    specs = [shell(case, script, devices=(share,)) for share in (half, quarter)]
+    for spec in specs:
+        wait_until(lambda spec=spec: latest_progress(spec.log_path), what="the progress line")
+    usage = next(r for r in case.engine.usage() if (r.node, r.device_index) == ("node-a", 4))
+    assert usage.utilization == pytest.approx(0.8 * 0.5 + 0.8 * 0.25)
+    assert usage.memory_used_mib == 2000 + 3000
+    assert [pod.utilization for pod in usage.pods] == [0.8, 0.8]
+    for spec in specs:
+        case.engine.stop(spec.name, 0)
+        case.wait_end(spec)
+    assert {report.utilization for report in case.engine.usage()} == {0.0}
+
+
+# Shell
+
+
+def test_a_shell_ends_with_its_pod(case: EngineCase):
+    spec = case.start(*FOREVER)
+    terminal = case.engine.open_shell(spec.name, 100, 30)
+    terminal.write(b"stty size; sleep 1000\n")
+    output = b""
+    while b"30 100" not in output:
+        output += terminal.read()
+    case.engine.stop(spec.name, 5)
+    case.wait_end(spec)
+    while terminal.read():
+        pass
+    terminal.close()
+
+
+def test_a_closed_shell_leaves_nothing(case: EngineCase):
+    spec = case.start(*FOREVER)
+    terminal = case.engine.open_shell(spec.name, 80, 24)
+    terminal.write(b"trap '' HUP; (trap '' HUP; echo pid=$BASHPID=; sleep 1000)\n")
+    output = b""
+    while b"=\r\n" not in output.partition(b"pid=1")[2] and output.count(b"pid=") < 2:
+        output += terminal.read()
+    pids = processes.with_token(PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table())
+    assert len(pids) >= 3
+    terminal.close()
+    terminal.close()
+    left = processes.with_token(PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table())
+    assert left == [started(case, spec).pid]
+
+
+def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):
+    spec = case.start("true")
+    case.wait_end(spec)
+    with pytest.raises(EngineRefused) as refusal:
+        case.engine.open_shell(spec.name, 80, 24)
+    assert refusal.value.code == base.POD_NOT_RUNNING
