@@ -1,7 +1,13 @@
 """Celery: carries wake-ups and hosts the loop. Nothing durable is in Redis; the database is the queue."""
 
+from typing import TYPE_CHECKING
+
 from celery import Celery
+from celery.signals import worker_init, worker_shutdown
 from django.conf import settings
+
+if TYPE_CHECKING:
+    from controlplane.loop.runner import Runner
 
 app = Celery("trainyard")
 app.conf.update(
@@ -32,3 +38,22 @@ app.conf.update(
         "ring": {"task": "controlplane.loop.tasks.ring_bell", "schedule": 5.0, "options": {"expires": 5}}
     },
 )
+
+_runner: "Runner | None" = None
+
+
+@worker_init.connect
+def start_loop(**_: object) -> None:
+    """Host the loop in the worker's process, from before the first connection to Redis."""
+    global _runner
+    from controlplane.loop.runner import Runner
+
+    _runner = Runner()
+    _runner.start()
+
+
+@worker_shutdown.connect
+def stop_loop(**_: object) -> None:
+    """Let the loop finish what is under way."""
+    if _runner is not None:
+        _runner.stop()

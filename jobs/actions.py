@@ -16,6 +16,7 @@ from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
+from jobs.stopping import job_event, move, send_towards
 
 QUEUE_MOST = 10_000  # unfinished jobs of one project
 
@@ -76,9 +77,8 @@ def suspend_job(job: Job, *, actor: Actor) -> Job:
 def resume_job(job: Job, *, actor: Actor) -> Job:
     """Queue a suspended job again, at its first rank. Raises Conflict when it is not suspended."""
     with transaction.atomic():
-        if not _move(
-            job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, "just_submitted", "", queued_at=timezone.now()
-        ):
+        fields = {"reason": "just_submitted", "message": "", "queued_at": timezone.now()}
+        if not move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, **fields):
             raise Conflict("not_suspended", f"The job is {job.state}; only a suspended job can be resumed.")
         _happened("job.resumed", job, actor)
     return job
@@ -115,7 +115,7 @@ def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
     """Record that somebody opened a shell in a pod; the gateway calls it before the first byte."""
     with transaction.atomic():
         write_audit(actor, "job.shell", "job", str(job.pk), after={"rank": rank})
-        _append("job.shell_opened", job, actor, {"rank": rank})
+        Event.objects.append([job_event("job.shell_opened", job, actor, {"rank": rank})])
 
 
 def begin_stop(
@@ -127,51 +127,20 @@ def begin_stop(
     actor: Actor,
     details: dict[str, Any] | None = None,
 ) -> Job:
-    """Send a job towards `next_state`: at once when it holds no pods, else through `stopping`; the loop stops the
-    pods and moves it on when they are proven gone. A second stop may only make the end more final."""
+    """Send a job towards `next_state`, with its event and wake-up. See jobs.stopping.send_towards."""
     with transaction.atomic():
-        fields = {"reason": reason, "message": message, "details": details or {}}
-        waiting = tuple(
-            state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES
+        event = send_towards(
+            job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor
         )
-        holding = lifecycle.states_before(lifecycle.STOPPING)
-        if _move(job, waiting, next_state, **fields, **_ending(next_state)):
-            if _forget_if_deleted(job, actor):
-                return job
-        elif _move(job, holding, lifecycle.STOPPING, next_state=next_state, **fields):
-            pass
-        elif lifecycle.is_final(next_state):
-            _retarget(job, next_state, fields)
-        _happened(f"job.{next_state if job.state == next_state else 'stopping'}", job, actor)
+        if event is None:
+            return job
+        if job.is_deleted and job.is_final:
+            delete_job(job, actor=actor)
+            return job
+        write_audit(actor, event.kind, "job", str(job.pk), after={"state": job.state})
+        Event.objects.append([event])
+        wake()
     return job
-
-
-def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> None:
-    changed = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING).exclude(
-        next_state__in=lifecycle.FINAL_STATES
-    )
-    changed.update(next_state=next_state, **fields)
-    job.refresh_from_db()
-
-
-def _ending(next_state: str) -> dict[str, Any]:
-    return {"finished_at": timezone.now(), "queue_position": None} if lifecycle.is_final(next_state) else {}
-
-
-def _forget_if_deleted(job: Job, actor: Actor) -> bool:
-    if not (job.is_deleted and job.is_final):
-        return False
-    delete_job(job, actor=actor)
-    return True
-
-
-def _move(job: Job, sources: tuple[str, ...], target: str, reason: str, message: str, **fields: Any) -> bool:
-    """Move a job under a guard on its state and reload it. False when it was in none of `sources`."""
-    moved = Job.objects.filter(pk=job.pk, state__in=sources).update(
-        state=target, reason=reason, message=message, **fields
-    )
-    job.refresh_from_db()
-    return moved == 1
 
 
 def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
@@ -257,21 +226,5 @@ def _refuse_final(job: Job, verb: str) -> None:
 def _happened(kind: str, job: Job, actor: Actor, *, audit: bool = True) -> None:
     if audit:
         write_audit(actor, kind, "job", str(job.pk), after={"state": job.state})
-    _append(kind, job, actor, {"state": job.state})
+    Event.objects.append([job_event(kind, job, actor)])
     wake()
-
-
-def _append(kind: str, job: Job, actor: Actor, data: dict[str, Any]) -> None:
-    Event.objects.append(
-        [
-            Event(
-                kind=kind,
-                job_id=job.pk,
-                project_id=job.project_id,
-                actor=actor.name,
-                reason=job.reason,
-                message=job.message or job.name,
-                data=data,
-            )
-        ]
-    )

@@ -46,6 +46,7 @@ class Job(models.Model):
     allocated_milli = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    expires_at = models.DateTimeField(null=True)  # when a finished job is removed by itself
     exit_code = models.IntegerField(null=True)
     progress = models.JSONField(default=dict)
     gpu_utilization = models.FloatField(null=True)  # 0..1
@@ -65,6 +66,7 @@ class Job(models.Model):
             models.Index(fields=["state", "-submit_rank"], name="job_state_newest"),
             # the loop's question: what is not finished; stays small whatever the history
             models.Index(fields=["submit_rank"], name="job_unfinished", condition=~Q(state__in=FINAL_STATES)),
+            models.Index(fields=["expires_at"], name="job_expiring", condition=Q(expires_at__isnull=False)),
         ]
 
     def __str__(self) -> str:

@@ -15,7 +15,11 @@ def write_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Record who did `verb` to an object, with the values that changed. Secrets never go in."""
+    """Record who did `verb` to an object, with the values that changed. Secrets never go in.
+    What the loop does by itself is in the event log; the audit is about people and their tokens.
+    """
+    if actor.user is None:
+        return
     AuditEntry.objects.create(
         actor=actor.name,
         token_prefix=actor.token_prefix,

@@ -73,7 +73,7 @@ def taken_along(project: Project) -> dict[str, int]:
 
 
 def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Membership:
-    """Give a user a role in a project, or change it. Raises Invalid for an unknown role, Conflict for the last owner."""
+    """Give a user a role in a project, or change it. Raises Invalid (unknown role), Conflict (last owner)."""
     if role not in Role.ORDER:
         raise invalid("/role", "unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.")
     with transaction.atomic():
@@ -102,7 +102,8 @@ def oversold_warning(project: Project) -> str | None:
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
     if project.gpu_quota_milli <= gpus * 1000:
         return None
-    return f"The quota of {project.gpu_quota_milli / 1000:g} GPUs is above the cluster's {gpus}; it cannot be met in full."
+    quota = project.gpu_quota_milli / 1000
+    return f"The quota of {quota:g} GPUs is above the cluster's {gpus}; it cannot be met in full."
 
 
 def _keep_an_owner(project: Project, user: User, role: str | None) -> None:

@@ -2,10 +2,10 @@
 
 from celery import shared_task
 
-from controlplane.loop.wake import ring
+from controlplane.loop.wake import ring_here
 
 
 @shared_task
 def ring_bell() -> None:
     """Have the loop look at once instead of at its next period."""
-    ring()
+    ring_here()

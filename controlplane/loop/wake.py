@@ -34,11 +34,16 @@ def stop_listening(listener: Callable[[], None]) -> None:
     _listeners.remove(listener)
 
 
+def ring_here() -> bool:
+    """Ring the loop of this process. False when this process hosts none."""
+    for listener in _listeners:
+        listener()
+    return bool(_listeners)
+
+
 def ring() -> None:
     """Ring at once, without waiting for anything."""
-    if _listeners:
-        for listener in _listeners:
-            listener()
+    if ring_here():
         return
     try:
         _pending.put_nowait(None)

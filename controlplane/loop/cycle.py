@@ -1,0 +1,65 @@
+"""One pass of the loop, its steps in the order of the design: reconcile, observe, decide, record."""
+
+import time
+from datetime import datetime
+
+from controlplane.loop.attached import attached_clusters, engine_for
+from controlplane.loop.claims import claim, release, renew
+from controlplane.loop.decide import decide
+from controlplane.loop.inventory import sync_nodes
+from controlplane.loop.observe import observe
+from controlplane.loop.reconcile import reconcile
+from controlplane.loop.record import record
+from controlplane.models import Cluster, Cycle, Event
+
+LEASE = "loop"
+LEASE_SECONDS = 10
+NODES_EVERY_SECONDS = 5.0
+
+_nodes_synced_at: dict[int, float] = {}
+
+
+def run_cycle(now: datetime) -> bool | None:
+    """Work through every attached cluster once, if no other process is at it. Returns None when one is, else
+    whether there are commands to execute. An event that arrived meanwhile is seen by the next cycle.
+    """
+    token = claim(LEASE, LEASE_SECONDS)
+    if token is None:
+        return None
+    seq = Event.objects.last_seq()
+    has_commands = False
+    try:
+        for cluster in attached_clusters():
+            has_commands |= _run(cluster, now)
+            if not renew(LEASE, token, LEASE_SECONDS):
+                return has_commands  # we were slower than our lease; whoever took it goes on
+    finally:
+        release(LEASE, token, seq)
+    return has_commands
+
+
+def _run(cluster: Cluster, now: datetime) -> bool:
+    engine = engine_for(cluster)
+    if time.monotonic() - _nodes_synced_at.get(cluster.pk, -NODES_EVERY_SECONDS) >= NODES_EVERY_SECONDS:
+        sync_nodes(cluster, engine, now)
+        _nodes_synced_at[cluster.pk] = time.monotonic()
+    reconcile(cluster, engine, now)
+    began = time.perf_counter()
+    observation = observe(cluster, now)
+    observe_ms = (time.perf_counter() - began) * 1000
+    plan, decide_ms = decide(observation.view)
+    began = time.perf_counter()
+    recorded = record(cluster, plan, now)
+    if recorded.has_commands:
+        Cycle.objects.create(
+            cluster=cluster,
+            at=now,
+            observed_seq=observation.seq,
+            started=recorded.started,
+            preempted=recorded.preempted,
+            held=recorded.held,
+            observe_ms=observe_ms,
+            decide_ms=decide_ms,
+            record_ms=(time.perf_counter() - began) * 1000,
+        )
+    return recorded.has_commands

@@ -1,0 +1,178 @@
+"""OBSERVE: rows -> ClusterView. Reads only, with a fixed number of queries whatever the size."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from controlplane.models import Cluster, Device, Event, Node, Project
+from controlplane.scheduling.view import (
+    ClusterView,
+    DepartmentView,
+    DeviceView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    ProjectView,
+)
+from jobs import lifecycle
+from jobs.models import Allocation, Job, Pod
+
+
+@dataclass(frozen=True, slots=True)
+class Observation:
+    """What one cycle saw: the view, and the number of the last event that is in it."""
+
+    view: ClusterView
+    seq: int
+
+
+def observe(cluster: Cluster, now: datetime) -> Observation:
+    """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards."""
+    seq = Event.objects.last_seq()
+    holders = _Placements(cluster)
+    jobs = tuple(_job_view(row, holders) for row in _unfinished(cluster))
+    held = holders.left_over({job.id for job in jobs if job.state == "active"})
+    projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
+    view = ClusterView(
+        name=cluster.name,
+        now=int(now.timestamp()),
+        nodes=_node_views(cluster, held),
+        projects=tuple(_project_view(project) for project in projects),
+        departments=_department_views(projects),
+        jobs=jobs,
+        is_engine_reachable=cluster.is_reachable,
+    )
+    return Observation(view, seq)
+
+
+class _Placements:
+    """Who holds what: unreleased pods with their devices, read in two queries."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        shares: dict[int, list[tuple[int, int]]] = defaultdict(list)
+        allocations = Allocation.objects.filter(released_at=None, device__node__cluster=cluster)
+        for pod_id, index, milli in allocations.order_by("device__index").values_list(
+            "pod_id", "device__index", "milli_gpus"
+        ):
+            shares[pod_id].append((index, milli))
+        self.by_job: dict[str, list[PodPlacement]] = defaultdict(list)
+        pods = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("job_id", "rank")
+        for pod_id, job_id, rank, node in pods.values_list("pk", "job_id", "rank", "node__name"):
+            self.by_job[str(job_id)].append(PodPlacement(rank, node, tuple(shares[pod_id])))
+
+    def left_over(self, active: set[str]) -> Mapping[tuple[str, int], int]:
+        """Return milli-GPUs by (node, device) that pods of jobs outside `active` still hold."""
+        held: dict[tuple[str, int], int] = defaultdict(int)
+        for job_id, placements in self.by_job.items():
+            if job_id not in active:
+                for placement in placements:
+                    for index, milli in placement.devices:
+                        held[placement.node, index] += milli
+        return held
+
+
+def _unfinished(cluster: Cluster) -> Iterable[Mapping[str, Any]]:
+    waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
+    return (
+        Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
+        .order_by("submit_rank")
+        .values(
+            "pk",
+            "project__name",
+            "submit_rank",
+            "kind",
+            "state",
+            "priority",
+            "is_preemptible",
+            "milli_gpus",
+            "gpu_memory_mib",
+            "pods_wanted",
+            "spec",
+            "not_before",
+            "details",
+            "started_at",
+            "progress",
+        )
+    )
+
+
+def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
+    is_queued = row["state"] == lifecycle.QUEUED
+    spec, details = row["spec"], row["details"]
+    return JobView(
+        id=str(row["pk"]),
+        project=row["project__name"],
+        submit_rank=row["submit_rank"],
+        kind=row["kind"],
+        state="queued" if is_queued else "active",
+        priority=row["priority"],
+        is_preemptible=row["is_preemptible"],
+        milli_gpus=row["milli_gpus"],
+        gpu_memory_mib=row["gpu_memory_mib"],
+        pods=row["pods_wanted"],
+        milli_cpus=spec["cpus"],
+        memory_mib=spec["memory_mib"],
+        node_pool=spec["node_pool"],
+        not_before=_seconds(row["not_before"]),
+        is_promised=is_queued and bool(details.get("is_promised")),
+        is_stopping=row["state"] == lifecycle.STOPPING,
+        was_preempted_by=details.get("by_job") if is_queued else None,
+        started_at=None if is_queued else _seconds(row["started_at"]),
+        last_checkpoint_at=row["progress"].get("checkpoint_at"),
+        placements=() if is_queued else tuple(holders.by_job.get(str(row["pk"]), ())),
+    )
+
+
+def _seconds(at: datetime | None) -> int | None:
+    return None if at is None else int(at.timestamp())
+
+
+def _node_views(cluster: Cluster, held: Mapping[tuple[str, int], int]) -> tuple[NodeView, ...]:
+    devices: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
+    for node_id, index, memory_mib in rows.values_list("node_id", "index", "memory_mib"):
+        devices[node_id].append((index, memory_mib))
+    return tuple(
+        NodeView(
+            name=node.name,
+            pool=node.pool.name if node.pool else "",
+            devices=tuple(
+                DeviceView(index, memory, held.get((node.name, index), 0))
+                for index, memory in devices[node.pk]
+            ),
+            milli_cpus=node.milli_cpus,
+            memory_mib=node.memory_mib,
+            is_schedulable=node.is_ready and not node.is_cordoned,
+        )
+        for node in Node.objects.filter(cluster=cluster).select_related("pool").order_by("name")
+    )
+
+
+def _project_view(project: Project) -> ProjectView:
+    return ProjectView(
+        name=project.name,
+        quota_milli_gpus=project.gpu_quota_milli,
+        weight=project.weight_milli,
+        limit_milli_gpus=project.gpu_limit_milli,
+        priority=project.priority,
+        created_rank=project.pk,
+        department=project.department.name if project.department else None,
+        node_pools=tuple((kind, tuple(pools)) for kind, pools in sorted(project.node_pools.items())),
+    )
+
+
+def _department_views(projects: list[Project]) -> tuple[DepartmentView, ...]:
+    found = {project.department.name: project.department for project in projects if project.department}
+    return tuple(
+        DepartmentView(
+            name=name,
+            quota_milli_gpus=department.gpu_quota_milli,
+            weight=department.weight_milli,
+            limit_milli_gpus=department.gpu_limit_milli,
+            priority=department.priority,
+            created_rank=department.pk,
+        )
+        for name, department in sorted(found.items())
+    )

@@ -1,0 +1,164 @@
+"""RECONCILE: what the engine reports against what the rows say; rows move by the lifecycle table.
+
+A GPU is released only when the engine says that the pod is proven gone. Reports are the observed state, not
+messages: a missed one is made good by the next.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.engines.base import STARTING as POD_STARTING
+from controlplane.engines.base import Engine, EngineUnreachable, PodReport
+from controlplane.loop.settle import settle_jobs
+from controlplane.models import Cluster, Command, Event
+from controlplane.telemetry.collect import record_allocation
+from jobs.models import Allocation, Pod
+
+logger = logging.getLogger(__name__)
+
+LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
+
+
+def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
+    """Bring rows in line with the engine. Returns true when a row changed. An unreachable engine changes nothing."""
+    try:
+        reports = {report.name: report for report in engine.pods()}
+    except EngineUnreachable as error:
+        note_reachable(cluster, False, str(error))
+        return False
+    note_reachable(cluster, True, "")
+    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).select_related("job"))
+    changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
+    if changed:
+        _write(changed, now)
+    _clear_away(cluster, reports, {pod.name for pod in pods})
+    return settle_jobs(cluster, now) or bool(changed)
+
+
+def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
+    """Remember whether the engine answers; an event tells it when that changed."""
+    if cluster.is_reachable == is_reachable:
+        return
+    with transaction.atomic():
+        changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
+        if changed.update(is_reachable=is_reachable, unreachable_message=message[:500]) == 1:
+            kind = "cluster.reached" if is_reachable else "cluster.lost"
+            Event.objects.append([Event(kind=kind, message=message[:500] or cluster.name)])
+    cluster.is_reachable = is_reachable
+
+
+def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
+    """Take a report over into the row (not saved yet). Returns true when something changed."""
+    if report is None:
+        return _compare_missing(pod, now)
+    before = (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
+    # a row that was refused by the engine stays failed, whatever a later report says
+    pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
+    pod.exit_code = report.exit_code
+    pod.started_at, pod.finished_at = (
+        report.started_at or pod.started_at,
+        report.finished_at or pod.finished_at,
+    )
+    pod.ports = {str(port): list(address) for port, address in report.ports.items()}
+    if report.is_proven_gone:
+        pod.released_at = now
+    return before != (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
+
+
+def _compare_missing(pod: Pod, now: datetime) -> bool:
+    """A pod that the engine does not show: not started yet, refused, or lost."""
+    if pod.state == "failed":  # the engine refused to start it, so nothing of it ever ran
+        pod.released_at = now
+        return True
+    start = Command.objects.filter(pod_name=pod.name, kind=Command.START_POD).order_by("-pk").first()
+    if start is None or start.state != Command.DONE or start.finished_at is None:
+        return False
+    if now - start.finished_at < timedelta(seconds=LOST_AFTER_SECONDS):
+        return False
+    pod.state, pod.reason = "failed", "pod_lost"
+    pod.message = "The engine no longer knows this pod."
+    pod.finished_at = pod.released_at = now
+    return True
+
+
+def _write(pods: Iterable[Pod], now: datetime) -> None:
+    with transaction.atomic():
+        released = []
+        for pod in pods:
+            pod.save(
+                update_fields=[
+                    "state", "reason", "message", "exit_code", "started_at", "finished_at", "ports", "released_at",
+                ]
+            )  # fmt: skip
+            if pod.released_at is not None:
+                released.append(pod)
+        if released:
+            _release(released, now)
+        Event.objects.append([_pod_event(pod) for pod in pods])
+
+
+def _release(pods: list[Pod], now: datetime) -> None:
+    """Give the devices of pods that are proven gone back, and have the engine forget them."""
+    Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
+    Command.objects.filter(pod_name__in=[pod.name for pod in pods], state=Command.PENDING).update(
+        state=Command.DONE, error="The pod was gone already.", finished_at=now
+    )
+    record_allocation(now)
+
+
+def _pod_event(pod: Pod) -> Event:
+    kind = "pod.released" if pod.released_at else f"pod.{pod.state}"
+    return Event(
+        kind=kind,
+        job_id=pod.job_id,
+        project_id=pod.job.project_id,
+        node_id=pod.node_id,
+        reason=pod.reason,
+        message=pod.message or pod.name,
+        data={"rank": pod.rank, "exit_code": pod.exit_code},
+    )
+
+
+def _clear_away(cluster: Cluster, reports: Mapping[str, PodReport], held: set[str]) -> None:
+    """Order the end of pods that no row holds: forgotten once gone, stopped when they still run."""
+    strays = [report for name, report in reports.items() if name not in held]
+    if not strays:
+        return
+    names = [report.name for report in strays]
+    on_their_way = set(
+        Command.objects.filter(
+            pod_name__in=names,
+            state__in=[Command.PENDING, Command.CLAIMED],
+            kind__in=["stop_pod", "forget_pod"],
+        ).values_list("pod_name", flat=True)
+    )
+    starting = _starting(names)
+    orders = [
+        _end_order(cluster, report)
+        for report in strays
+        if report.name not in on_their_way and report.name not in starting
+    ]
+    Command.objects.bulk_create(orders)
+
+
+def _starting(names: list[str]) -> set[str]:
+    """Return the pods whose row appeared after the rows were read, so that a young pod is never taken for a stray."""
+    return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
+
+
+def _end_order(cluster: Cluster, report: PodReport) -> Command:
+    if report.is_proven_gone:
+        return Command(kind=Command.FORGET_POD, cluster=cluster, pod_name=report.name)
+    if report.state == POD_STARTING:
+        logger.warning("pod %s runs without a row; it is stopped", report.name)
+    return Command(
+        kind=Command.STOP_POD,
+        cluster=cluster,
+        pod_name=report.name,
+        payload={"grace_seconds": 5},
+        not_before=timezone.now(),
+    )

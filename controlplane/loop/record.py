@@ -1,0 +1,221 @@
+"""RECORD: Plan -> rows, commands and events in one transaction, every write under a guard on what was observed."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import pod_name
+from controlplane.loop.podspecs import start_payload
+from controlplane.models import Cluster, Command, Device, Event, Node, Project
+from controlplane.scheduling.plan import Hold, Plan, Preempt, Start
+from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.view import PodPlacement
+from controlplane.telemetry.collect import record_allocation
+from jobs import lifecycle
+from jobs.kinds.registry import KINDS
+from jobs.models import Allocation, Attempt, Job, Pod
+from jobs.stopping import job_event, send_towards
+
+LONGEST_MESSAGE = 500
+
+
+@dataclass(slots=True)
+class Recorded:
+    """What was written; `commands` is true when there is something to execute."""
+
+    started: int = 0
+    preempted: int = 0
+    held: int = 0
+    events: list[Event] = field(default_factory=list)
+
+    @property
+    def has_commands(self) -> bool:
+        return bool(self.started or self.preempted)
+
+
+def record(cluster: Cluster, plan: Plan, now: datetime) -> Recorded:
+    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why."""
+    recorded = Recorded()
+    nodes = _Nodes(cluster)
+    with transaction.atomic():
+        jobs = _jobs_of(plan)
+        for preempt in plan.preempts:
+            _record_preempt(preempt, jobs, recorded)
+        for start in plan.starts:
+            _record_start(start, jobs, nodes, now, recorded)
+        _record_holds(plan, jobs, recorded)
+        _record_shares(cluster, plan, recorded)
+        if recorded.started:
+            record_allocation(now)
+        if recorded.events:
+            Event.objects.append(recorded.events)
+    return recorded
+
+
+class _Nodes:
+    """Primary keys of the cluster's nodes and devices by the names that a plan uses."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.node_ids = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))
+        rows = Device.objects.filter(node__cluster=cluster).values_list(
+            "node__name", "index", "pk", "memory_mib"
+        )
+        self.devices = {(node, index): (pk, memory_mib) for node, index, pk, memory_mib in rows}
+
+
+def _jobs_of(plan: Plan) -> Mapping[str, Job]:
+    """Return the jobs that the plan starts, preempts or holds, in one query."""
+    wanted = [decision.job for decision in plan.decisions]
+    wanted += [preempt.beneficiary for preempt in plan.preempts]
+    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project", "user")}
+
+
+def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job], recorded: Recorded) -> None:
+    victim, beneficiary = jobs.get(preempt.job), jobs.get(preempt.beneficiary)
+    if victim is None or beneficiary is None:
+        return
+    details = {**preempt.details, "by_job": preempt.beneficiary, "by_name": beneficiary.name}
+    event = send_towards(
+        victim,
+        next_state=lifecycle.QUEUED,
+        reason=preempt.reason,
+        message=describe(preempt.reason, details)[:LONGEST_MESSAGE],
+        details=details,
+        actor=SYSTEM,
+    )
+    if event is not None:
+        recorded.preempted += 1
+        recorded.events.append(event)
+
+
+def _record_start(
+    start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime, recorded: Recorded
+) -> None:
+    job = jobs.get(start.job)
+    if job is None:
+        return
+    try:
+        with transaction.atomic():
+            if not _begin_attempt(job, start, nodes, now):
+                return
+    except IntegrityError:
+        # a device of the plan was taken meanwhile; the database refused, the job stays queued for the next cycle
+        job.refresh_from_db()
+        return
+    recorded.started += 1
+    recorded.events.append(
+        job_event("job.starting", job, SYSTEM, {"nodes": sorted({p.node for p in start.placements})})
+    )
+
+
+def _begin_attempt(job: Job, start: Start, nodes: _Nodes, now: datetime) -> bool:
+    milli = sum(placement.milli_gpus for placement in start.placements)
+    claimed = Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt).update(
+        state=lifecycle.STARTING,
+        reason=start.reason,
+        message=describe(start.reason, start.details)[:LONGEST_MESSAGE],
+        details=dict(start.details),
+        attempt=job.attempt + 1,
+        allocated_milli=milli,
+        queue_position=None,
+        not_before=None,
+        exit_code=None,
+        progress={},
+        gpu_utilization=None,
+        active_at=now,
+    )
+    if claimed != 1:
+        return False
+    job.refresh_from_db(fields=["state", "reason", "message", "details", "attempt", "allocated_milli"])
+    attempt = Attempt.objects.create(job=job, number=job.attempt, created_at=now)
+    roles = {shape.rank: shape.role for shape in KINDS[job.kind].pods(job.spec)}
+    pods = Pod.objects.bulk_create(
+        _pod(job, attempt, placement, roles[placement.rank], nodes) for placement in start.placements
+    )
+    _take_devices(pods, start.placements, nodes)
+    _order_starts(job, pods, start.placements, nodes)
+    return True
+
+
+def _pod(job: Job, attempt: Attempt, placement: PodPlacement, role: str, nodes: _Nodes) -> Pod:
+    return Pod(
+        job=job,
+        attempt=attempt,
+        node_id=nodes.node_ids[placement.node],
+        rank=placement.rank,
+        role=role,
+        name=pod_name(str(job.pk), job.attempt, placement.rank),
+        milli_cpus=job.spec["cpus"],
+        memory_mib=job.spec["memory_mib"],
+    )
+
+
+def _take_devices(pods: list[Pod], placements: tuple[PodPlacement, ...], nodes: _Nodes) -> None:
+    Allocation.objects.bulk_create(
+        Allocation(pod=pod, device_id=nodes.devices[placement.node, index][0], milli_gpus=milli)
+        for pod, placement in zip(pods, placements, strict=True)
+        for index, milli in placement.devices
+    )
+
+
+def _order_starts(job: Job, pods: list[Pod], placements: tuple[PodPlacement, ...], nodes: _Nodes) -> None:
+    memory = {key: memory_mib for key, (_, memory_mib) in nodes.devices.items()}
+    Command.objects.bulk_create(
+        Command(
+            kind=Command.START_POD,
+            cluster_id=job.project.cluster_id,
+            pod_name=pod.name,
+            payload=start_payload(job, pod.rank, pod.role, placement, memory),
+        )
+        for pod, placement in zip(pods, placements, strict=True)
+    )
+
+
+def _record_holds(plan: Plan, jobs: Mapping[str, Job], recorded: Recorded) -> None:
+    """Update the reasons that changed; one event for each new reason, one for all moved positions together."""
+    changed = []
+    for hold in plan.holds:
+        job = jobs.get(hold.job)
+        if job is None or job.state != lifecycle.QUEUED or not _apply_hold(job, hold):
+            continue
+        changed.append(job)
+    if not changed:
+        return
+    recorded.held = len(changed)
+    for job in changed:
+        # the guard matters more than speed: a job that was stopped meanwhile keeps its own reason
+        Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED).update(
+            reason=job.reason, message=job.message, details=job.details, queue_position=job.queue_position
+        )
+    recorded.events.append(Event(kind="queue.changed", data={"jobs": [str(job.pk) for job in changed[:500]]}))
+
+
+def _apply_hold(job: Job, hold: Hold) -> bool:
+    details: dict[str, Any] = {**hold.details, "is_promised": hold.is_promised}
+    for kept in ("by_job", "by_name", "by_project"):
+        if kept in job.details:
+            details.setdefault(kept, job.details[kept])
+    message = describe(hold.reason, details)[:LONGEST_MESSAGE]
+    before = (job.reason, job.message, job.details, job.queue_position)
+    job.reason, job.message, job.details, job.queue_position = (
+        hold.reason,
+        message,
+        details,
+        hold.queue_position,
+    )
+    return before != (hold.reason, message, details, hold.queue_position)
+
+
+def _record_shares(cluster: Cluster, plan: Plan, recorded: Recorded) -> None:
+    shares = {share.project: share.fair_share_milli_gpus for share in plan.shares}
+    for project_id, name, known in Project.objects.filter(cluster=cluster).values_list(
+        "pk", "name", "fair_share_milli"
+    ):
+        share = shares.get(name, known)
+        if share != known:
+            Project.objects.filter(pk=project_id).update(fair_share_milli=share)
+            recorded.events.append(Event(kind="project.share_changed", project_id=project_id, message=name))

@@ -1,0 +1,128 @@
+"""The loop's threads, hosted by a Celery worker or by `manage.py runloop`.
+
+Each thread does its work when its bell rings and every second besides; either alone is enough. Several processes may
+host a loop: leases and claims let one of them do each piece of work, and the others take over when it dies.
+"""
+
+import logging
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+from django.db import close_old_connections, connections
+from django.utils import timezone
+
+from controlplane.engines.base import Engine, EngineUnreachable
+from controlplane.loop.attached import attached_clusters, engine_for
+from controlplane.loop.claims import claim, release
+from controlplane.loop.cycle import run_cycle
+from controlplane.loop.execute import execute_due
+from controlplane.loop.wake import listen, stop_listening
+from controlplane.telemetry.collect import collect
+from controlplane.telemetry.rollup import roll_up
+
+logger = logging.getLogger(__name__)
+
+PERIOD_SECONDS = 1.0
+EXECUTORS = 4
+BUSY_PAUSE_SECONDS = 0.05
+ROLLUP_EVERY = 60  # collections
+
+
+class Runner:
+    """Runs until `stop`. `ring` makes it look at once."""
+
+    def __init__(self) -> None:
+        self._is_stopping = threading.Event()
+        self._cycle_bell = threading.Event()
+        self._execute_bell = threading.Event()
+        self._threads: list[threading.Thread] = []
+        self._collections = 0
+
+    def start(self) -> None:
+        """Start the threads and listen for wake-ups in this process."""
+        listen(self.ring)
+        self._spawn("cycle", self._cycle, self._cycle_bell)
+        for number in range(EXECUTORS):
+            self._spawn(f"execute-{number}", self._execute, self._execute_bell)
+        self._spawn("collect", self._collect, threading.Event())
+        self._spawn("watch", self._watch, None)
+        self.ring()
+
+    def stop(self, timeout_seconds: float = 5.0) -> None:
+        """Finish what is under way and end. What does not end in time is picked up by its claim's expiry."""
+        stop_listening(self.ring)
+        self._is_stopping.set()
+        self._cycle_bell.set()
+        self._execute_bell.set()
+        for thread in self._threads:
+            thread.join(timeout_seconds)
+
+    def ring(self) -> None:
+        """Have a cycle run at once."""
+        self._cycle_bell.set()
+
+    def _spawn(self, name: str, work: Callable[[], None], bell: threading.Event | None) -> None:
+        thread = threading.Thread(target=self._repeat, args=(work, bell), name=f"loop-{name}", daemon=True)
+        self._threads.append(thread)
+        thread.start()
+
+    def _repeat(self, work: Callable[[], None], bell: threading.Event | None) -> None:
+        """Do the work on every ring and every period. A failure is logged and the next period tries again: nothing
+        of it is lost, since all work is derived from rows."""
+        while not self._is_stopping.is_set():
+            if bell is not None:
+                bell.wait(PERIOD_SECONDS)
+                bell.clear()
+            try:
+                close_old_connections()
+                work()
+            except Exception:
+                logger.exception("the loop's %s failed; it tries again", threading.current_thread().name)
+                self._is_stopping.wait(PERIOD_SECONDS)
+        connections.close_all()
+
+    def _cycle(self) -> None:
+        has_commands = run_cycle(timezone.now())
+        if has_commands is None:
+            # another process is at it and may have looked before our ring: look again soon
+            self._is_stopping.wait(BUSY_PAUSE_SECONDS)
+            self._cycle_bell.set()
+        elif has_commands:
+            self._execute_bell.set()
+
+    def _execute(self) -> None:
+        while not self._is_stopping.is_set() and execute_due():
+            self._cycle_bell.set()  # a pod was started or stopped: take its report over at once
+
+    def _collect(self) -> None:
+        token = claim("collect", 10)
+        if token is None:
+            return
+        try:
+            for cluster in attached_clusters():
+                collect(engine_for(cluster), cluster, timezone.now())
+            self._collections += 1
+            if self._collections % ROLLUP_EVERY == 0:
+                roll_up(timezone.now())
+        finally:
+            release("collect", token, 0)
+
+    def _watch(self) -> None:
+        """Ring as soon as an engine says that a pod changed."""
+        clusters = list(attached_clusters())
+        connections.close_all()  # waiting holds no connection
+        if not clusters:
+            self._is_stopping.wait(PERIOD_SECONDS)
+            return
+        with ThreadPoolExecutor(len(clusters)) as pool:
+            if any(pool.map(self._wait_for, (engine_for(cluster) for cluster in clusters))):
+                self._cycle_bell.set()
+
+    @staticmethod
+    def _wait_for(engine: Engine) -> bool:
+        try:
+            return engine.wait_for_change(PERIOD_SECONDS)
+        except EngineUnreachable:
+            threading.Event().wait(PERIOD_SECONDS)
+            return False

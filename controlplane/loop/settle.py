@@ -1,0 +1,151 @@
+"""Move jobs by how their pods stand, and end those that are over a limit. Rules are pure (jobs.kinds.settle)."""
+
+from collections import defaultdict
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Q
+
+from controlplane.access import SYSTEM
+from controlplane.models import Cluster, Event
+from jobs import lifecycle
+from jobs.kinds.registry import KINDS
+from jobs.kinds.settle import PodStanding, Step, next_step
+from jobs.limits import limit_reached
+from jobs.models import Attempt, Job, Pod
+from jobs.stopping import ending, job_event, move, order_stops, send_towards
+
+
+def settle_jobs(cluster: Cluster, now: datetime) -> bool:
+    """Move every active job of a cluster as far as its pods allow. Returns true when one moved."""
+    jobs = list(
+        Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES).select_related(
+            "project", "user"
+        )
+    )
+    standings = _standings(jobs)
+    moved = [_settle(job, standings[job.pk, job.attempt], now) for job in jobs]
+    limited = [_enforce_limit(job, now) for job in jobs if job.state == lifecycle.RUNNING]
+    expired = _remove_expired(cluster, now)
+    return any(moved) or any(limited) or expired
+
+
+def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
+    found: dict[tuple[Any, int], list[PodStanding]] = defaultdict(list)
+    rows = (
+        Pod.objects.filter(job__in=[job.pk for job in jobs])
+        .order_by("rank")
+        .values_list(
+            "job_id", "attempt__number", "rank", "state", "exit_code", "released_at", "reason", "message"
+        )
+    )
+    for job_id, number, rank, state, exit_code, released_at, reason, message in rows:
+        standing = PodStanding(rank, state, exit_code, released_at is not None, reason, message)
+        found[job_id, number].append(standing)
+    return found
+
+
+def _settle(job: Job, pods: list[PodStanding], now: datetime) -> bool:
+    step = next_step(KINDS[job.kind], job.state, job.next_state, job.failures, job.spec["retries"], pods)
+    if step is None:
+        return False
+    with transaction.atomic():
+        moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
+        if moved and job.is_deleted and job.is_final:
+            gone = job_event("job.deleted", job, SYSTEM)
+            job.delete()
+            Event.objects.append([gone])
+        elif moved:
+            Event.objects.append([job_event(f"job.{job.state}", job, SYSTEM, {"exit_code": job.exit_code})])
+    return moved
+
+
+def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
+    """The attempt is decided but pods are left: stop them, then go on to the target."""
+    fields = {
+        "next_state": step.target,
+        "reason": step.reason,
+        "message": step.message,
+        "exit_code": step.exit_code,
+    }
+    if not move(
+        job, (lifecycle.STARTING, lifecycle.RUNNING), lifecycle.STOPPING, **fields, **_counted(job, step, now)
+    ):
+        return False
+    order_stops(job)
+    return True
+
+
+def _finish(job: Job, step: Step, now: datetime) -> bool:
+    fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
+    if step.reason:
+        fields |= {"reason": step.reason, "message": step.message}
+    if step.target == lifecycle.RUNNING:
+        fields |= {"started_at": now, "active_at": now}
+    else:
+        fields |= {
+            "allocated_milli": 0,
+            "next_state": "",
+            "exit_code": step.exit_code,
+            "gpu_utilization": None,
+        }
+    if step.target == lifecycle.QUEUED:
+        fields |= {"queued_at": now}
+    if not move(job, (job.state,), step.target, **fields):
+        return False
+    _note_attempt(job, step, now)
+    return True
+
+
+def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
+    """Count a failure that will be retried, and hold the retry back."""
+    if not step.backoff_seconds:
+        return {}
+    return {"failures": job.failures + 1, "not_before": now + timedelta(seconds=step.backoff_seconds)}
+
+
+def _note_attempt(job: Job, step: Step, now: datetime) -> None:
+    attempt = Attempt.objects.filter(job=job, number=job.attempt)
+    if step.target == lifecycle.RUNNING:
+        attempt.update(started_at=now)
+    else:
+        attempt.update(
+            ended_at=now,
+            outcome=step.outcome,
+            reason=job.reason,
+            message=job.message,
+            exit_code=step.exit_code,
+        )
+
+
+def _enforce_limit(job: Job, now: datetime) -> bool:
+    limit = limit_reached(job, now)
+    if limit is None:
+        return False
+    with transaction.atomic():
+        event = send_towards(
+            job,
+            next_state=lifecycle.TIMED_OUT,
+            reason=limit.reason,
+            message=limit.message,
+            details={"limit_seconds": limit.seconds},
+            actor=SYSTEM,
+        )
+        if event is not None:
+            Event.objects.append([event])
+    return event is not None
+
+
+def _remove_expired(cluster: Cluster, now: datetime) -> bool:
+    """Remove finished jobs whose time to live is over."""
+    finished = Job.objects.filter(
+        Q(project__cluster=cluster, state__in=lifecycle.FINAL_STATES, expires_at__lte=now)
+    )[:100]
+    with transaction.atomic():
+        gone = [(job, job_event("job.deleted", job, SYSTEM)) for job in finished]
+        for job, _ in gone:
+            job.delete()
+        if gone:
+            Event.objects.append([event for _, event in gone])
+    return bool(gone)

@@ -1,0 +1,40 @@
+"""Time limits of a running job: its own, and the project's for interactive work. Pure but for the row it reads."""
+
+from dataclasses import dataclass
+from datetime import datetime
+
+from jobs.kinds.registry import KINDS
+from jobs.models import Job
+
+
+@dataclass(frozen=True, slots=True)
+class Limit:
+    """A limit that a job has reached: the reason code, the sentence and the limit."""
+
+    reason: str
+    message: str
+    seconds: int
+
+
+def limit_reached(job: Job, now: datetime) -> Limit | None:
+    """Return the first limit that a running job is over, or None."""
+    if job.started_at is None:
+        return None
+    ran = (now - job.started_at).total_seconds()
+    most = job.spec["max_runtime_seconds"]
+    if most and ran >= most:
+        return Limit("max_runtime", f"It ran for its limit of {most} s.", most)
+    if not KINDS[job.kind].has_interactive_limits:
+        return None
+    most = job.project.interactive_max_seconds
+    if most and ran >= most:
+        return Limit(
+            "interactive_time_limit", f"{job.project.name} ends interactive jobs after {most} s.", most
+        )
+    idle = (now - max(job.active_at or job.started_at, job.started_at)).total_seconds()
+    most = job.project.interactive_idle_seconds
+    if most and idle >= most:
+        return Limit(
+            "interactive_idle", f"It used no GPU for {most} s, the limit of {job.project.name}.", most
+        )
+    return None

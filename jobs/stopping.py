@@ -1,0 +1,91 @@
+"""Moving a job towards another state: the guarded UPDATEs that actions and the loop share.
+
+These write rows and return the event; the caller appends events last in its transaction (see EventManager.append).
+"""
+
+from datetime import timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.access import Actor
+from controlplane.models import Command, Event
+from jobs import lifecycle
+from jobs.models import Job, Pod
+
+STOP_GRACE_SECONDS = 10
+
+
+def send_towards(
+    job: Job, *, next_state: str, reason: str, message: str, details: dict[str, Any], actor: Actor
+) -> Event | None:
+    """Move a job to `next_state`: at once when it holds no pods, else through `stopping` with a stop command for
+    each pod; the loop moves it on when they are proven gone. A job that is stopping already changes its aim only
+    towards a more final one. Returns the event, or None when nothing changed.
+    """
+    fields = {"reason": reason, "message": message, "details": details}
+    waiting = tuple(
+        state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES
+    )
+    if move(job, waiting, next_state, **fields, **ending(job, next_state)):
+        return job_event(f"job.{next_state}", job, actor)
+    if move(
+        job, lifecycle.states_before(lifecycle.STOPPING), lifecycle.STOPPING, next_state=next_state, **fields
+    ):
+        order_stops(job)
+        return job_event("job.stopping", job, actor, {"next_state": next_state})
+    if lifecycle.is_final(next_state) and _retarget(job, next_state, fields):
+        return job_event("job.stopping", job, actor, {"next_state": next_state})
+    return None
+
+
+def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
+    """Move a job under a guard on its state, and reload it. False when it was in none of `sources`."""
+    moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
+    job.refresh_from_db()
+    return moved == 1
+
+
+def ending(job: Job, next_state: str) -> dict[str, Any]:
+    """Return the further columns of a job that reaches `next_state`: none unless it is final."""
+    if not lifecycle.is_final(next_state):
+        return {}
+    now, keep_seconds = timezone.now(), job.spec["ttl_seconds_after_finished"]
+    expires_at = now + timedelta(seconds=keep_seconds) if keep_seconds else None
+    return {"finished_at": now, "expires_at": expires_at, "queue_position": None, "not_before": None}
+
+
+def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
+    """Write a stop command for every pod of the job that is not proven gone."""
+    pods = Pod.objects.filter(job=job, released_at=None).values_list("name", "node__cluster_id")
+    Command.objects.bulk_create(
+        Command(
+            kind=Command.STOP_POD,
+            cluster_id=cluster_id,
+            pod_name=name,
+            payload={"grace_seconds": grace_seconds},
+        )
+        for name, cluster_id in pods
+    )
+
+
+def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
+    """Return an event about a job as it is now; the caller appends it."""
+    return Event(
+        kind=kind,
+        job_id=job.pk,
+        project_id=job.project_id,
+        actor=actor.name,
+        reason=job.reason,
+        message=job.message or job.name,
+        data={"state": job.state, "name": job.name, **(data or {})},
+    )
+
+
+def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
+    aiming_elsewhere = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING)
+    changed = aiming_elsewhere.exclude(next_state__in=lifecycle.FINAL_STATES).update(
+        next_state=next_state, **fields
+    )
+    job.refresh_from_db()
+    return changed == 1

@@ -1,0 +1,101 @@
+"""Verbs on jobs before the loop sees them: what is refused leaves nothing behind."""
+
+import pytest
+
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.models import Event
+from jobs.actions import clone_body, delete_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.models import Job
+from tests.builders import make_job
+
+GOOD = {"name": "good", "kind": "train", "gpus": 1}
+
+
+@pytest.mark.parametrize(
+    ("changes", "pointer", "code"),
+    [
+        ({"gpus": 0.3333333}, "/gpus", "gpu_share_too_fine"),
+        ({"gpus": -1}, "/gpus", "out_of_range"),
+        ({"gpus": 9}, "/gpus", "spec_impossible"),
+        ({"gpus": 1.5}, "/gpus", "gpu_share_above_one"),
+        ({"gpus": float("nan")}, "/gpus", "not_a_number"),
+        ({"gpus": float("inf")}, "/gpus", "not_a_number"),
+        ({"gpus": True}, "/gpus", "not_a_number"),
+        ({"gpus": "1"}, "/gpus", "not_a_number"),
+        ({"gpus": 0.5, "workers": 2}, "/workers", "share_needs_one_worker"),
+        ({"gpus": 1, "gpu_memory_mib": 1000}, "/gpu_memory_mib", "gpus_or_memory"),
+        ({"gpus": None, "gpu_memory_mib": 40000}, "/gpu_memory_mib", "spec_impossible"),
+        ({"name": "Not_A_Label"}, "/name", "not_a_dns_label"),
+        ({"name": "a" * 64}, "/name", "not_a_dns_label"),
+        ({"kind": "cron"}, "/kind", "unknown_kind"),
+        ({"env": {"A": "x\0y"}}, "/env/A", "contains_nul"),
+        ({"env": {"1A": "x"}}, "/env/1A", "bad_name"),
+        ({"env": {"A": "x" * 40000}}, "/env/A", "too_long"),
+        ({"ports": [{"port": 70000}]}, "/ports/0/port", "out_of_range"),
+        ({"colour": "red"}, "/colour", "unknown_field"),
+        ({"priority": 1001}, "/priority", "out_of_range"),
+        ({"max_runtime_seconds": 0}, "/max_runtime_seconds", "out_of_range"),
+        ({"kind": "interactive", "preemptible": True}, "/preemptible", "never_preemptible"),
+        ({"volumes": [{"volume": "data", "mount_path": "/mnt"}]}, "/volumes", "not_available"),
+        ({"command": ["\ud800"]}, "/command/0", "not_unicode"),
+    ],
+)
+def test_a_refused_submission_names_the_field_and_leaves_nothing(cast, changes, pointer, code):
+    before = Event.objects.last_seq()
+    with pytest.raises(Invalid) as refusal:
+        submit_job(cast.project, GOOD | changes, actor=cast.actor("ana"))
+    assert [(error.pointer, error.code) for error in refusal.value.errors] == [(pointer, code)]
+    assert all(error.detail for error in refusal.value.errors)
+    assert not Job.objects.exists()
+    assert Event.objects.last_seq() == before
+
+
+def test_nine_gpus_on_eight_names_the_largest_that_fits(cast):
+    with pytest.raises(Invalid, match="at most 8"):
+        submit_job(cast.project, GOOD | {"gpus": 9}, actor=cast.actor("ana"))
+
+
+def test_a_name_is_free_again_once_its_job_has_finished(cast):
+    first = submit_job(cast.project, GOOD, actor=cast.actor("ana"))
+    with pytest.raises(Conflict):
+        submit_job(cast.project, GOOD, actor=cast.actor("ben"))
+    submit_job(cast.other, GOOD, actor=cast.actor("chi"))
+    stop_job(first, actor=cast.actor("ana"))
+    assert submit_job(cast.project, GOOD, actor=cast.actor("ben")).submit_rank > first.submit_rank
+
+
+def test_a_queued_job_stops_at_once_and_only_once(cast):
+    job = make_job(cast.project, user=cast.ana)
+    stop_job(job, actor=cast.actor("ana"))
+    assert (job.state, job.message) == ("stopped", "Stopped by ana.")
+    before = Event.objects.last_seq()
+    stop_job(job, actor=cast.actor("ana"))
+    assert Event.objects.last_seq() == before
+    with pytest.raises(Conflict):
+        suspend_job(job, actor=cast.actor("ana"))
+
+
+def test_suspend_and_resume_in_the_queue(cast):
+    job = make_job(cast.project, user=cast.ana)
+    with pytest.raises(Conflict):
+        resume_job(job, actor=cast.actor("ana"))
+    suspend_job(job, actor=cast.actor("ana"))
+    assert job.state == "suspended"
+    resume_job(job, actor=cast.actor("ana"))
+    assert job.state == "queued"
+
+
+def test_deleting_a_queued_job_removes_it_with_one_event(cast):
+    job = make_job(cast.project, user=cast.ana)
+    delete_job(job, actor=cast.actor("ana"))
+    assert not Job.objects.exists()
+    assert list(Event.objects.filter(kind__startswith="job.").values_list("kind", flat=True)) == [
+        "job.submitted",
+        "job.deleted",
+    ]
+
+
+def test_a_clone_asks_for_the_same(cast):
+    job = make_job(cast.project, user=cast.ana, gpus=0.5, env={"A": "1"})
+    twin = submit_job(cast.project, clone_body(job, "twin"), actor=cast.actor("ben"))
+    assert twin.spec == job.spec | {"name": "twin"}

@@ -1,0 +1,63 @@
+"""Verbs on projects."""
+
+import pytest
+
+from controlplane.access import Forbidden
+from controlplane.actions.outcomes import Conflict
+from controlplane.actions.projects import (
+    create_project,
+    delete_project,
+    edit_project,
+    oversold_warning,
+    remove_member,
+    set_member,
+    taken_along,
+)
+from controlplane.models import AuditEntry, Event, Project, Role
+from jobs.actions import stop_job
+from tests.builders import make_cluster, make_job
+
+
+def test_creating_a_project_is_for_admins_and_leaves_a_trace(cast):
+    fields = {"name": "team-c", "cluster": make_cluster(), "gpu_quota_milli": 2000}
+    with pytest.raises(Forbidden):
+        create_project(fields, actor=cast.actor("ana"))
+    create_project(fields, actor=cast.actor("root"))
+    assert Event.objects.filter(kind="project.created").count() == 1
+    assert AuditEntry.objects.get(verb="project.create").after["gpu_quota_milli"] == 2000
+    with pytest.raises(Conflict):
+        create_project(fields, actor=cast.actor("root"))
+
+
+def test_owners_edit_words_but_not_their_quota(cast):
+    edit_project(cast.project, {"description": "lanes"}, actor=cast.actor("ana"))
+    with pytest.raises(Forbidden):
+        edit_project(cast.project, {"gpu_quota_milli": 16000}, actor=cast.actor("ana"))
+    edit_project(cast.project, {"gpu_quota_milli": 16000}, actor=cast.actor("root"))
+    assert Project.objects.get(name="team-a").gpu_quota_milli == 16000
+
+
+def test_a_quota_above_the_cluster_is_allowed_with_a_warning(cast):
+    edit_project(cast.project, {"gpu_quota_milli": 17000}, actor=cast.actor("root"))
+    assert "17" in oversold_warning(cast.project)
+    assert oversold_warning(cast.other) is None
+
+
+def test_a_project_with_unfinished_jobs_stays(cast):
+    job = make_job(cast.project, user=cast.ana)
+    with pytest.raises(Conflict):
+        delete_project(cast.project, actor=cast.actor("root"))
+    assert taken_along(cast.project) == {"unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
+    stop_job(job, actor=cast.actor("ana"))
+    delete_project(cast.project, actor=cast.actor("root"))
+    assert not Project.objects.filter(name="team-a").exists()
+
+
+def test_the_last_owner_stays(cast):
+    with pytest.raises(Conflict):
+        remove_member(cast.project, cast.ana, actor=cast.actor("root"))
+    set_member(cast.project, cast.ben, Role.OWNER, actor=cast.actor("ana"))
+    remove_member(cast.project, cast.ana, actor=cast.actor("ben"))
+    assert list(
+        cast.project.memberships.filter(role=Role.OWNER).values_list("user__username", flat=True)
+    ) == ["ben"]

@@ -1,0 +1,199 @@
+"""A job from submission to its end, through the rows, the scheduler and the memory engine."""
+
+from controlplane.access import Actor
+from controlplane.models import Command, Event
+from jobs.actions import delete_job, resume_job, stop_job, suspend_job
+from jobs.models import Allocation, Job, Pod
+from tests.builders import make_job, make_project, make_user
+
+
+def actor() -> Actor:
+    return Actor(user=make_user())
+
+
+def kinds(job: Job) -> list[str]:
+    return list(Event.objects.filter(job_id=job.pk).order_by("seq").values_list("kind", flat=True))
+
+
+def test_a_job_runs_to_its_end(plant):
+    job = make_job(make_project(), command=["sleep", "5"])
+    plant.tick()
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.allocated_milli) == ("running", 1, 1000)
+    plant.tick(seconds=6)
+    job.refresh_from_db()
+    assert (job.state, job.exit_code, job.allocated_milli) == ("succeeded", 0, 0)
+    assert job.reason == "completed"
+    assert not Allocation.objects.filter(released_at=None).exists()
+    assert kinds(job) == [
+        "job.submitted",
+        "job.starting",
+        "pod.running",
+        "job.running",
+        "pod.released",
+        "job.succeeded",
+    ]
+    plant.settle()
+    assert plant.engine.pods() == ()  # forgotten once its end was recorded
+
+
+def test_stop_releases_the_gpu_only_when_the_pod_is_gone(plant):
+    plant.engine.faults.stop_delay_seconds = 4
+    job = make_job(make_project())
+    plant.settle()
+    stop_job(job, actor=actor())
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.next_state) == ("stopping", "stopped")
+    assert plant.allocated() == {"team-a": 1}
+    plant.in_seconds(5)
+    job.refresh_from_db()
+    assert job.state == "stopped"
+    assert plant.allocated() == {}
+
+
+def test_a_failed_job_is_retried_with_back_off_and_then_fails(plant):
+    job = make_job(make_project(), retries=1)
+    plant.settle()
+    plant.engine.finish(Pod.objects.get().name, 3)
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.failures) == ("queued", "backing_off", 1)
+    plant.tick(seconds=5)
+    job.refresh_from_db()
+    assert job.state == "queued"
+    plant.in_seconds(7)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    plant.engine.finish(Pod.objects.get(released_at=None).name, 4)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.exit_code, job.reason) == ("failed", 4, "exit_code")
+
+
+def test_a_gang_fails_whole(plant):
+    job = make_job(make_project(quota=8), gpus=2, workers=4)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert plant.allocated() == {"team-a": 8}
+    plant.engine.finish(Pod.objects.get(rank=2).name, 1)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.exit_code) == ("failed", 1)
+    assert plant.allocated() == {}
+
+
+def test_suspend_gives_back_and_resume_queues_at_the_first_rank(plant):
+    job = make_job(make_project())
+    plant.settle()
+    suspend_job(job, actor=actor())
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "suspended"
+    assert plant.allocated() == {}
+    rank = job.submit_rank
+    resume_job(job, actor=actor())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.submit_rank) == ("running", 2, rank)
+
+
+def test_delete_stops_first_and_leaves_nothing(plant):
+    job = make_job(make_project())
+    plant.settle()
+    delete_job(job, actor=actor())
+    assert Job.objects.filter(pk=job.pk).exists()
+    plant.settle()
+    assert not Job.objects.filter(pk=job.pk).exists()
+    assert plant.allocated() == {}
+    assert plant.engine.pods() == ()
+
+
+def test_a_refused_start_fails_the_job_with_the_engines_reason(plant):
+    plant.engine.faults.start_refusal = ("image_unknown", "There is no image 'x'.")
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.message) == ("failed", "image_unknown", "There is no image 'x'.")
+    assert plant.allocated() == {}
+
+
+def test_a_lost_answer_starts_nothing_twice(plant):
+    plant.engine.faults.loses_answers = True
+    job = make_job(make_project())
+    plant.tick()
+    plant.engine.faults.loses_answers = False
+    Command.objects.update(not_before=job.created_at)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert len(plant.engine.pods()) == 1
+
+
+def test_an_unreachable_engine_changes_no_job(plant):
+    job = make_job(make_project())
+    plant.settle()
+    plant.engine.faults.is_unreachable = True
+    waiting = make_job(job.project, "late")
+    plant.in_seconds(20)
+    job.refresh_from_db()
+    waiting.refresh_from_db()
+    assert job.state == "running"
+    assert (waiting.state, waiting.reason) == ("queued", "engine_unreachable")
+    plant.engine.faults.is_unreachable = False
+    plant.settle()
+    waiting.refresh_from_db()
+    assert waiting.state == "running"
+
+
+def test_a_pod_that_vanished_fails_its_job_and_frees_its_gpu(plant):
+    job = make_job(make_project())
+    plant.settle()
+    plant.engine.lose(Pod.objects.get().name)
+    plant.in_seconds(10)
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("failed", "pod_lost")
+    assert plant.allocated() == {}
+
+
+def test_a_stray_pod_is_stopped_and_forgotten(plant):
+    job = make_job(make_project())
+    plant.settle()
+    Job.objects.filter(pk=job.pk).delete()  # somebody restored an old database
+    plant.settle()
+    assert plant.engine.pods() == ()
+
+
+def test_time_limits_end_jobs_by_name(plant):
+    project = make_project(interactive_max_seconds=30)
+    short = make_job(project, "short", max_runtime_seconds=10)
+    notebook = make_job(project, "notebook", kind="interactive")
+    plant.settle()
+    plant.in_seconds(12)
+    short.refresh_from_db()
+    assert (short.state, short.reason) == ("timed_out", "max_runtime")
+    plant.in_seconds(20)
+    notebook.refresh_from_db()
+    assert (notebook.state, notebook.reason) == ("timed_out", "interactive_time_limit")
+
+
+def test_a_finished_job_is_removed_after_its_time_to_live(plant):
+    job = make_job(make_project(), command=["sleep", "1"], ttl_seconds_after_finished=60)
+    plant.settle()
+    plant.tick(seconds=2)
+    assert plant.states() == {"job": "succeeded"}
+    plant.tick(seconds=70)
+    assert not Job.objects.filter(pk=job.pk).exists()
+
+
+def test_a_second_cycle_on_an_unchanged_cluster_changes_nothing(plant):
+    project = make_project(quota=2)
+    for number in range(20):
+        make_job(project, f"job-{number}")
+    plant.settle()
+    before = Event.objects.last_seq()
+    plant.settle(5)
+    assert Event.objects.last_seq() == before
+    assert list(plant.states().values()).count("running") == 16
