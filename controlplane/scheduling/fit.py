@@ -144,7 +144,8 @@ def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: i
     for pool in pools:
         for memory_mib, devices in room.pools[pool].shared.items():
             share = request.share_of(memory_mib)
-            for free, order, position in devices[bisect_left(devices, (share,)) :]:
+            for at in range(bisect_left(devices, (share,)), len(devices)):
+                free, order, position = devices[at]
                 node = room.nodes[order]
                 if has_host_room(request, node):
                     if best is None or (free - share, order, position) < best:

@@ -57,6 +57,10 @@ class PoolIndex:
         return PoolIndex(by_whole, {memory: devices.copy() for memory, devices in self.shared.items()})
 
 
+Clamp = tuple[PodPlacement, int, int]
+"""Room taken away from `now`: devices, milli-CPUs, MiB."""
+
+
 class Room:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
@@ -90,14 +94,17 @@ class Room:
         """Free milli-GPUs on open nodes of these pools (all, when none is named)."""
         return sum(sum(node.free) for node in self.nodes if node.is_open and (not pools or node.pool in pools))
 
-    def clamp(self, placement: PodPlacement, other: Room) -> int:
-        """Have no more than `other` where this pod is; the answer is how many milli-GPUs that cost."""
+    def clamp(self, placement: PodPlacement, other: Room) -> Clamp:
+        """Have no more than `other` where this pod is; the answer is what that took away."""
         mine, its = self.node(placement.node), other.node(placement.node)
-        mine.milli_cpus = min(mine.milli_cpus, its.milli_cpus)
-        mine.memory_mib = min(mine.memory_mib, its.memory_mib)
         lost = tuple((index, self._excess(mine, its, index)) for index, _ in placement.devices)
-        self._change(PodPlacement(0, mine.name, lost), -1, 0, 0)
-        return sum(milli_gpus for _, milli_gpus in lost)
+        cost = (
+            PodPlacement(0, mine.name, lost),
+            max(0, mine.milli_cpus - its.milli_cpus),
+            max(0, mine.memory_mib - its.memory_mib),
+        )
+        self.take(*cost)
+        return cost
 
     def node(self, name: str) -> NodeRoom:
         """The room of one node. Raises KeyError for a node that the view lacks."""
@@ -150,17 +157,19 @@ class Room:
 class Ledger:
     """The two rooms of a cluster, and the doors through which a job enters and leaves them."""
 
-    __slots__ = ("_clamped", "now", "soon")
+    __slots__ = ("_kept", "now", "soon")
 
     def __init__(self, now: Room, soon: Room) -> None:
         self.now = now
         self.soon = soon
-        self._clamped = 0
+        self._kept: list[Clamp] = []
 
-    @property
-    def is_room_promised(self) -> bool:
-        """Whether free GPUs are being kept for a job that waits for more."""
-        return self._clamped > 0
+    def now_without_promises(self) -> Room:
+        """A copy of `now` with the room that is being kept for promised jobs: only for explaining."""
+        room = self.now.copy()
+        for kept in self._kept:
+            room.give(*kept)
+        return room
 
     def start(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
         """Give the job this free room at once."""
@@ -183,7 +192,7 @@ class Ledger:
         """Keep this room, partly free only soon, for the job and for nobody else."""
         for placement in placements:
             self.soon.take(placement, job.milli_cpus, job.memory_mib)
-            self._clamped += self.now.clamp(placement, self.soon)
+            self._kept.append(self.now.clamp(placement, self.soon))
 
 
 def open_ledger(view: ClusterView) -> Ledger:

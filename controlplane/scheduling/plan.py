@@ -14,7 +14,7 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """Start every pod of `job` where `placements` says. Reason: `started_in_quota` or `started_over_quota`."""
+    """Start every pod of `job` where `placements` says: `started_in_quota` or `started_over_quota`."""
 
     job: str
     project: str
@@ -62,7 +62,7 @@ Decision = Start | Preempt | Hold
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A project's standing when the cycle began: milli-GPUs. `requested` is allocated plus what it waits for."""
+    """A project's standing when the cycle began. `requested` is allocated plus what its jobs wait for."""
 
     project: str
     fair_share_milli_gpus: int
@@ -72,7 +72,7 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer to one view. Decisions are in the order taken: victims stand before their beneficiary's Hold."""
+    """The answer to one view. Decisions are in the order in which they apply: stop, start, hold."""
 
     decisions: tuple[Decision, ...] = ()
     shares: tuple[Share, ...] = ()

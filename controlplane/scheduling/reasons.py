@@ -35,7 +35,7 @@ Details = Mapping[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `colour` names a design token: `error` needs a person, `waiting` passes, `info` is on its way."""
+    """One reason. `colour` is a design token: `error` needs a person, `waiting` passes, `info` is on its way."""
 
     code: str
     label: str
@@ -44,7 +44,7 @@ class Reason:
 
 
 def describe(code: str, details: Details | None = None) -> str:
-    """The sentence for a reason: what is the matter, then the next step. Raises KeyError on an unknown code."""
+    """The sentence for a reason: what is the matter, then the next step. KeyError on an unknown code."""
     return REASONS[code].sentence(details or {})
 
 
@@ -71,28 +71,41 @@ def _project(details: Details) -> str:
 
 
 def _project_missing(details: Details) -> str:
-    return f"Project {_project(details)} does not exist on this cluster. Create it, or submit to another project."
+    return f"Project {_project(details)} does not exist here. Create it, or submit to another project."
 
 
 def _spec_impossible(details: Details) -> str:
-    return str(details.get("shortage", "No node of this cluster can ever hold this job.")) + str(
-        f" The largest that fits is {details['largest']}." if details.get("largest") else ""
-    )
+    resource, largest = details.get("resource", "gpus"), int(details.get("largest", 0))
+    pools = details.get("node_pools") or ()
+    where = f"in node pool {', '.join(pools)}" if pools else "of this cluster"
+    asked = _amount(resource, int(details.get("asked", 0)))
+    if resource == "pods":
+        return f"Its {asked} do not fit together {where}, even when it is empty. At most {largest} do."
+    return f"No node {where} has {asked}. The largest that fits is {_amount(resource, largest)}."
+
+
+def _amount(resource: str, number: int) -> str:
+    if resource == "gpus":
+        return count_gpus(number)
+    if resource == "cpus":
+        return f"{number / 1000:g} CPUs"
+    units = {"gpu_memory": "MiB of GPU memory", "memory": "MiB of memory", "pods": "workers"}
+    return f"{number} {units[resource]}"
 
 
 def _no_such_node_pool(details: Details) -> str:
-    pool = details.get("node_pool") or ", ".join(details.get("node_pools", ())) or "asked for"
-    exists = details.get("existing") or ()
-    if details.get("is_not_allowed"):
-        return f"Project {_project(details)} may not use node pool {pool}. It may use {', '.join(exists)}."
-    known = f" Existing pools: {', '.join(exists)}." if exists else ""
+    pool = details.get("node_pool", "asked for")
+    if details.get("allowed"):
+        return f"{_project(details)} may not use node pool {pool}; it may use {', '.join(details['allowed'])}."
+    known = f" Existing pools: {', '.join(details['existing'])}." if details.get("existing") else ""
     return f"Node pool {pool} does not exist on this cluster.{known}"
 
 
 def _over_gpu_limit(details: Details) -> str:
     return (
         f"{_project(details)} holds {_milli(details, 'allocated_milli_gpus')} and may hold at most "
-        f"{_number(details, 'limit_milli_gpus')}; this job asks for {_number(details, 'request_milli_gpus')}. "
+        f"{_number(details, 'limit_milli_gpus')}; this job asks for "
+        f"{_number(details, 'request_milli_gpus')}. "
         "Wait for one of its jobs to end, or raise the limit."
     )
 
@@ -100,8 +113,8 @@ def _over_gpu_limit(details: Details) -> str:
 def _interactive_over_quota(details: Details) -> str:
     return (
         f"Jobs that cannot be preempted stay inside the quota: {_project(details)} has "
-        f"{_milli(details, 'quota_milli_gpus')}, {_number(details, 'non_preemptible_milli_gpus')} of them in use "
-        f"by such jobs, and this job asks for {_number(details, 'request_milli_gpus')}. "
+        f"{_milli(details, 'quota_milli_gpus')}, {_number(details, 'non_preemptible_milli_gpus')} of them "
+        f"in use by such jobs, and this job asks for {_number(details, 'request_milli_gpus')}. "
         "Stop one, raise the quota, or submit a preemptible job."
     )
 
@@ -126,13 +139,15 @@ def _preempted(details: Details) -> str:
 def _waiting_for_reclaim(details: Details) -> str:
     jobs = details.get("stopping") or ()
     by = f" by stopping {len(jobs)} job{'' if len(jobs) == 1 else 's'}" if jobs else ""
-    return f"{_milli(details, 'request_milli_gpus')} are being freed for it{by}. It starts as soon as they are."
+    verb = "is" if details.get("request_milli_gpus") == 1000 else "are"
+    return f"{_milli(details, 'request_milli_gpus')} {verb} being freed for it{by}. It starts right after."
 
 
 def _gang_does_not_fit(details: Details) -> str:
     return (
-        f"All {details.get('pods', 0)} pods must start together, and only {details.get('pods_that_fit', 0)} fit now "
-        f"({_milli(details, 'free_milli_gpus')} free). It waits for the rest, or ask for fewer pods."
+        f"All {details.get('pods', 0)} workers must start together, and only "
+        f"{details.get('pods_that_fit', 0)} fit now "
+        f"({_milli(details, 'free_milli_gpus')} free). It waits for the rest, or ask for fewer workers."
     )
 
 
@@ -148,24 +163,29 @@ def _over_fair_share(details: Details) -> str:
     head = _room_left(details)
     is_at_share = details.get("allocated_milli_gpus") == details.get("fair_share_milli_gpus")
     standing = "is at" if is_at_share else "would pass"
-    return f"{head} and {_project(details)} {standing} its fair share ({_number(details, 'fair_share_milli_gpus')})."
+    share = _number(details, "fair_share_milli_gpus")
+    return f"{head} and {_project(details)} {standing} its fair share ({share})."
 
 
 def _cluster_full(details: Details) -> str:
     if details.get("resource") in ("cpus", "memory"):
-        return f"No node has enough free {details['resource']} for it. It waits for a job to end, or ask for less."
+        short = details["resource"]
+        return f"No node has enough {short} free for it. It waits for a job to end, or ask for less."
     return f"{_room_left(details)} and none of them may be taken for it. It waits for a job to end."
 
 
 def _room_left(details: Details) -> str:
-    free, total = details.get("free_milli_gpus", 0), details.get("total_milli_gpus", 0)
+    free, total = int(details.get("free_milli_gpus", 0)), int(details.get("total_milli_gpus", 0))
+    if not total:
+        return "No GPU of this cluster is ready"
     if not free:
         return f"All {count_gpus(total)} are in use"
     return f"Only {gpus(free)} of {count_gpus(total)} {'is' if free == 1000 else 'are'} free"
 
 
 def _reserved(details: Details) -> str:
-    return f"The free GPUs are kept for {details.get('reserved_for', 'an older job')}, which is first in line."
+    keeper = details.get("reserved_for") or "an older job"
+    return f"The free GPUs are kept for job {keeper}, which is first in line."
 
 
 def _backing_off(details: Details) -> str:
@@ -186,7 +206,7 @@ def _started_in_quota(details: Details) -> str:
 
 
 def _started_over_quota(details: Details) -> str:
-    return f"Started on idle GPUs above the quota of {_project(details)}: they are given back when owed to others."
+    return f"Started on idle GPUs above the quota of {_project(details)}; others may reclaim them."
 
 
 def _table(*rows: tuple[str, str, str, Callable[[Details], str]]) -> dict[str, Reason]:

@@ -16,7 +16,7 @@ JobState = Literal["queued", "active"]
 
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU. `held_milli_gpus` is held by pods of no active job in this view (a pod not yet proven gone)."""
+    """One GPU. `held_milli_gpus`: held by pods of no active job in this view (not yet proven gone)."""
 
     index: int
     memory_mib: int
@@ -72,7 +72,7 @@ class ProjectView:
 
 @dataclass(frozen=True, slots=True)
 class PodPlacement:
-    """Where one pod runs, or shall run: `devices` is ((device index, milli-GPUs), ...), empty without GPUs."""
+    """Where one pod runs, or shall run. `devices`: ((device index, milli-GPUs), ...), empty without GPUs."""
 
     rank: int
     node: str
@@ -88,12 +88,13 @@ class PodPlacement:
 class JobView:
     """One unfinished job.
 
-    Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a share of
-    one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size: all or none.
+    Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
+    share of one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size:
+    all or none.
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
     stop, and its GPUs are held until its pods are proven gone. `is_promised`: an earlier cycle made room
     for this queued job (its last recorded Hold said so) and the room is kept for it.
-    `was_preempted_by` is the id of the job that took its GPUs, until it starts again.
+    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
     """
 
     id: str
@@ -115,6 +116,7 @@ class JobView:
     is_promised: bool = False
     is_stopping: bool = False
     was_preempted_by: str | None = None
+    was_preempted_by_project: str | None = None
     started_at: int | None = None
     last_checkpoint_at: int | None = None
     placements: tuple[PodPlacement, ...] = ()

@@ -1,0 +1,139 @@
+"""The board on which one cycle is played: ledger, accounts, candidates, and the moves made so far."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
+
+from controlplane.scheduling import reasons
+from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
+from controlplane.scheduling.order import Waiting, by_project
+from controlplane.scheduling.plan import Preempt, Share, Start
+from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
+from controlplane.scheduling.victims import Candidate, work_lost
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+
+class Board:
+    """What a cycle may change, with every move kept consistent: devices, accounts, candidates, decisions."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self.view = view
+        self.ledger = open_ledger(view)
+        self.accounts = open_accounts(view)
+        self.starts: dict[str, Start] = {}
+        self.preempts: dict[str, Preempt] = {}
+        self.promises: dict[str, tuple[PodPlacement, ...]] = {}
+        self.evictions = 0
+        active = [job for job in view.jobs if job.state == "active"]
+        book_active(self.accounts, active)
+        self.total_milli_gpus = _total_milli_gpus(view, active)
+        self._stopping = {job.id: job for job in active if job.is_stopping}
+        self._by_node: dict[str, list[Candidate]] = {}
+        for job in sorted(active, key=lambda job: job.id):
+            self._add_candidate(job, job.placements, weight=1)
+
+    def divide(self, eligible: Sequence[Waiting]) -> tuple[Share, ...]:
+        """Work out the fair shares, given who waits for what. The answer is the standing of every project."""
+        waiting = by_project(eligible)
+        divide_cluster(self.total_milli_gpus, self.accounts, waiting, self.view.usage_weight_milli)
+        return tuple(
+            Share(item.name, item.fair_share, item.allocated, item.requested)
+            for item in self.accounts.values()
+        )
+
+    @property
+    def candidates(self) -> Mapping[str, Sequence[Candidate]]:
+        """Under the name of each node, the preemptible jobs that stand on it and were not told to stop."""
+        return self._by_node
+
+    @property
+    def is_releasing(self) -> bool:
+        """Whether any room is on its way."""
+        return bool(self._stopping)
+
+    def stopping_on(self, placements: Sequence[PodPlacement]) -> list[str]:
+        """The ids of the stopping jobs that stand where these pods are to go."""
+        wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
+        return sorted(
+            job.id
+            for job in self._stopping.values()
+            if any((pod.node, index) in wanted for pod in job.placements for index, _ in pod.devices)
+        )
+
+    def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
+        """The job starts here, now."""
+        job, account = item.job, item.account
+        self.ledger.start(job, placements)
+        account.add(sum(pod.milli_gpus for pod in placements), job.is_preemptible)
+        is_in_quota = account.quota is None or account.allocated <= account.quota
+        code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
+        details = {
+            "project": account.name,
+            "allocated_milli_gpus": account.allocated,
+            "quota_milli_gpus": account.quota,
+            "fair_share_milli_gpus": account.fair_share,
+        }
+        self.starts[job.id] = Start(job.id, job.project, placements, code, details)
+        self._add_candidate(job, placements, weight=0)
+
+    def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
+        """Room that is partly still being freed is kept for the job."""
+        self.ledger.promise(item.job, placements)
+        item.account.add(sum(pod.milli_gpus for pod in placements), item.job.is_preemptible)
+        self.promises[item.job.id] = placements
+
+    def evict(
+        self, victims: Collection[Candidate], item: Waiting, kind: Literal["reclaim", "preempt"]
+    ) -> None:
+        """Tell these jobs to go for the sake of `item`. One that this cycle started simply does not start."""
+        self.evictions += len(victims)
+        for victim in sorted(victims, key=lambda victim: victim.job.id):
+            for name in {pod.node for pod in victim.placements}:
+                self._by_node[name].remove(victim)
+            if victim.weight == 0:
+                self._cancel(victim)
+            else:
+                self._stop(victim, item, kind)
+
+    def _cancel(self, victim: Candidate) -> None:
+        del self.starts[victim.job.id]
+        self.ledger.cancel(victim.job, victim.placements)
+        victim.account.add(-victim.milli_gpus, victim.job.is_preemptible)
+
+    def _stop(self, victim: Candidate, item: Waiting, kind: Literal["reclaim", "preempt"]) -> None:
+        giver, taker = victim.account, item.account
+        details = {
+            "by_job": item.job.id,
+            "by_project": taker.name,
+            "kind": kind,
+            "milli_gpus": victim.milli_gpus,
+            "allocated_milli_gpus": giver.allocated,
+            "fair_share_milli_gpus": giver.fair_share,
+            "quota_milli_gpus": giver.quota,
+        }
+        self.ledger.stop(victim.job)
+        giver.mark_stopping(victim.milli_gpus)
+        self._stopping[victim.job.id] = victim.job
+        self.preempts[victim.job.id] = Preempt(
+            victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
+        )
+
+    def _add_candidate(self, job: JobView, placements: tuple[PodPlacement, ...], weight: int) -> None:
+        account = self.accounts.get(job.project)
+        if account is None or job.is_stopping or not job.is_preemptible:
+            return
+        milli_gpus = sum(pod.milli_gpus for pod in placements)
+        lost = work_lost(job, milli_gpus, self.view.now) if weight else 0
+        candidate = Candidate(job, account, placements, milli_gpus, lost, weight)
+        for name in sorted({pod.node for pod in placements}):
+            self._by_node.setdefault(name, []).append(candidate)
+
+
+def _total_milli_gpus(view: ClusterView, active: Sequence[JobView]) -> int:
+    """What there is to share: open nodes, and on closed ones what their jobs still hold."""
+    is_open = {node.name: node.is_schedulable for node in view.nodes}
+    on_closed = sum(
+        pod.milli_gpus for job in active for pod in job.placements if not is_open.get(pod.node, False)
+    )
+    return on_closed + WHOLE_GPU * sum(len(node.devices) for node in view.nodes if node.is_schedulable)

@@ -1,0 +1,173 @@
+"""One cycle of deciding: `decide(view) -> Plan`. The same view always gives the same plan.
+
+Every waiting job is looked at in turn: start on free room; else keep room that is being freed; else make room by
+reclaim between projects; else by preemption inside its project; else hold, with the reason. Passes
+repeat until one changes nothing, so that a second cycle on an unchanged cluster has nothing left to do.
+"""
+
+from __future__ import annotations
+
+from controlplane.scheduling import reasons
+from controlplane.scheduling.board import Board
+from controlplane.scheduling.fit import Request, place, total_milli_gpus
+from controlplane.scheduling.gates import over_limit, over_quota
+from controlplane.scheduling.holds import Explainer
+from controlplane.scheduling.order import Line, Waiting
+from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.spec import Refusal, SpecCheck
+from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, find_victims
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+MAX_PASSES = 6
+
+
+def decide(view: ClusterView) -> Plan:
+    """What to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
+    cycle = _Cycle(view)
+    for _ in range(MAX_PASSES):
+        if not cycle.run_pass():
+            break
+    return cycle.plan()
+
+
+class _Cycle:
+    """The passes over one board, and what was learned about jobs that stay."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._view = view
+        self._board = Board(view)
+        self._impossible: list[tuple[JobView, Refusal]] = []
+        self._refusals: dict[str, Refusal] = {}
+        self._waiting = self._line_up(SpecCheck(view))
+        self._order: list[Waiting] = []
+        self._no_room: set[tuple[Request, bool]] = set()
+        self._no_victims: set[tuple[str, Request, int, bool]] = set()
+        self._shares = self._board.divide([item for item in self._waiting if self._is_ready(item.job)])
+
+    def run_pass(self) -> bool:
+        """Look at every job that still waits, once, in turn. Whether anything was decided."""
+        board = self._board
+        line = Line(item for item in self._waiting if not self._is_decided(item.job))
+        self._order = []
+        self._no_victims.clear()
+        has_changed = False
+        while (item := line.take()) is not None:
+            evictions = board.evictions
+            is_decided = self._consider(item)
+            has_changed = has_changed or is_decided
+            self._order.append(item)
+            line.served()
+            if board.evictions != evictions:
+                line.resort()  # those who lost a job stand elsewhere in the line now
+        return has_changed
+
+    def plan(self) -> Plan:
+        """The decisions in the order in which they apply: stop, start, hold."""
+        board = self._board
+        held = [item for item in self._order if item.job.id not in board.starts]
+        explainer = Explainer(board, self._refusals)
+        holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
+        holds += [
+            Hold(job.id, job.project, refusal.code, refusal.details, position)
+            for position, (job, refusal) in enumerate(self._impossible, start=len(held) + 1)
+        ]
+        return Plan((*board.preempts.values(), *board.starts.values(), *holds), self._shares)
+
+    def _line_up(self, check: SpecCheck) -> list[Waiting]:
+        waiting = []
+        queued = [job for job in self._view.jobs if job.state == "queued"]
+        for job in sorted(queued, key=lambda job: (job.submit_rank, job.id)):
+            refusal = check.refuse(job)
+            if refusal is not None:
+                self._impossible.append((job, refusal))
+                continue
+            request = check.request(job)
+            account = self._board.accounts[job.project]
+            waiting.append(Waiting(job, account, request, total_milli_gpus(request, self._view)))
+        return waiting
+
+    def _is_ready(self, job: JobView) -> bool:
+        """Whether it could start if there were room: only such jobs count as requests."""
+        return not (job.is_waiting_for_data or job.is_waiting_for_volume or self._is_backing_off(job))
+
+    def _is_backing_off(self, job: JobView) -> bool:
+        return job.not_before is not None and job.not_before > self._view.now
+
+    def _is_decided(self, job: JobView) -> bool:
+        return job.id in self._board.starts or job.id in self._board.promises
+
+    def _consider(self, item: Waiting) -> bool:
+        """Decide about one job if anything can be decided; a refusal is kept for its Hold."""
+        self._refusals.pop(item.job.id, None)
+        refusal = over_limit(item) or over_quota(item) or _not_ready(item.job)
+        if refusal is not None:
+            self._refusals[item.job.id] = refusal
+            return False
+        is_free_to_start = over_limit(item, is_held=True) is None and over_quota(item, is_held=True) is None
+        placements = self._find(item, is_soon=False) if is_free_to_start else None
+        if self._is_backing_off(item.job) or not self._view.is_engine_reachable:
+            if placements is not None:
+                self._refusals[item.job.id] = self._postponed(item.job)
+            return False
+        if placements is not None:
+            self._board.start(item, placements)
+            return True
+        return self._keep_room(item) or self._make_room(item)
+
+    def _postponed(self, job: JobView) -> Refusal:
+        if self._is_backing_off(job):
+            seconds = (job.not_before or 0) - self._view.now
+            return Refusal(reasons.BACKING_OFF, {"seconds": seconds, "not_before": job.not_before})
+        return Refusal(reasons.ENGINE_UNREACHABLE, {"cluster": self._view.name})
+
+    def _find(self, item: Waiting, is_soon: bool) -> tuple[PodPlacement, ...] | None:
+        """Where the job fits, remembering requests that do not: room only shrinks until someone is stopped."""
+        key = (item.request, is_soon)
+        if key in self._no_room:
+            return None
+        room = self._board.ledger.soon if is_soon else self._board.ledger.now
+        placements = place(item.request, room)
+        if placements is None:
+            self._no_room.add(key)
+        return placements
+
+    def _keep_room(self, item: Waiting) -> bool:
+        if not self._board.is_releasing:
+            return False
+        placements = self._find(item, is_soon=True)
+        if placements is None:
+            return False
+        self._board.promise(item, placements)
+        return True
+
+    def _make_room(self, item: Waiting) -> bool:
+        key = (item.account.name, item.request, item.job.priority, item.job.is_preemptible)
+        if key in self._no_victims:
+            return False
+        reclaim = ReclaimGate(item)
+        gates: list[Gate] = [reclaim] if reclaim.is_open() else []
+        for gate in [*gates, PreemptGate(item)]:
+            victims = find_victims(item.request, self._board.ledger.soon, gate, self._board.candidates)
+            if victims is not None:
+                self._take(item, victims, gate)
+                return True
+        self._no_victims.add(key)
+        return False
+
+    def _take(self, item: Waiting, victims: frozenset[Candidate], gate: Gate) -> None:
+        self._board.evict(victims, item, gate.kind)
+        self._no_room.clear()
+        self._no_victims.clear()
+        placements = self._find(item, is_soon=False)
+        if placements is not None:
+            self._board.start(item, placements)
+        else:
+            self._keep_room(item)
+
+
+def _not_ready(job: JobView) -> Refusal | None:
+    if job.is_waiting_for_data:
+        return Refusal(reasons.WAITING_FOR_DATA, {})
+    if job.is_waiting_for_volume:
+        return Refusal(reasons.WAITING_FOR_VOLUME, {})
+    return None

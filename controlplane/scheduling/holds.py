@@ -1,0 +1,147 @@
+"""Why a job stays queued: the reason that applies first, the numbers compared, who holds, what would help."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from typing import Any
+
+from controlplane.scheduling import reasons
+from controlplane.scheduling.board import Board
+from controlplane.scheduling.fit import Request, place, pods_that_fit
+from controlplane.scheduling.fixes import would_start_if
+from controlplane.scheduling.ledger import Room
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.plan import Hold
+from controlplane.scheduling.spec import Refusal
+
+SHOWN = 3
+"""How many jobs ahead, and holders, a Hold names."""
+
+_BEFORE_PREEMPTED = frozenset(list(reasons.QUEUED_REASONS)[: list(reasons.QUEUED_REASONS).index(reasons.PREEMPTED)])
+
+
+class Explainer:
+    """Explains the held jobs of one finished cycle. Rooms are looked at once per kind of request."""
+
+    def __init__(self, board: Board, refusals: Mapping[str, Refusal]) -> None:
+        self._board = board
+        self._refusals = refusals
+        self._ahead: list[str] = []
+        self._causes: dict[Request, tuple[str, dict[str, Any]]] = {}
+        self._holders = _holders(board)
+        self._without_promises: Room | None = None
+
+    def hold(self, item: Waiting, position: int) -> Hold:
+        """The Hold of the next job in line. Call in order of position."""
+        job = item.job
+        code, numbers = self._reason(item)
+        is_promised = job.id in self._board.promises
+        details = {
+            **self._standing(item),
+            **numbers,
+            "ahead": list(self._ahead),
+            "holders": self._holders,
+            "is_promised": is_promised,
+        }
+        if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
+            by_project = job.was_preempted_by_project
+            kind = "preempt" if by_project == job.project else "reclaim"
+            taken = {"by_job": job.was_preempted_by, "by_project": by_project, "kind": kind}
+            details |= {**taken, "blocked_by": code}
+            code = reasons.PREEMPTED
+        details["would_start_if"] = would_start_if(details.get("blocked_by", code), item, details)
+        if len(self._ahead) < SHOWN:
+            self._ahead.append(job.id)
+        return Hold(job.id, job.project, code, details, position, is_promised)
+
+    def _standing(self, item: Waiting) -> dict[str, Any]:
+        account = item.account
+        return {
+            "project": account.name,
+            "request_milli_gpus": item.milli_gpus,
+            "allocated_milli_gpus": account.allocated,
+            "fair_share_milli_gpus": account.fair_share,
+            "quota_milli_gpus": account.quota,
+            "limit_milli_gpus": account.limit,
+            "total_milli_gpus": self._board.total_milli_gpus,
+        }
+
+    def _reason(self, item: Waiting) -> tuple[str, dict[str, Any]]:
+        refusal = self._refusals.get(item.job.id)
+        if refusal is not None:
+            return refusal.code, refusal.details
+        placements = self._board.promises.get(item.job.id)
+        if placements is not None:
+            return reasons.WAITING_FOR_RECLAIM, {"stopping": self._board.stopping_on(placements)}
+        if item.request not in self._causes:
+            self._causes[item.request] = self._cause(item.request)
+        code, numbers = self._causes[item.request]
+        if code == reasons.CLUSTER_FULL and "resource" not in numbers:
+            is_owed = item.account.allocated + item.milli_gpus <= item.account.fair_share
+            code = reasons.CLUSTER_FULL if is_owed else reasons.OVER_FAIR_SHARE
+        return code, numbers
+
+    def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """Why no room was found, whoever asks: a code and what is free. Over-share is told apart later."""
+        room = self._board.ledger.now
+        fit = pods_that_fit(request, room, request.pods) if request.pods > 1 else 0
+        numbers: dict[str, Any] = {
+            "free_milli_gpus": room.free_milli_gpus(request.pools),
+            "largest_free_milli_gpus": _largest_free(room, request),
+            "pods": request.pods,
+            "pods_that_fit": fit,
+        }
+        if place(request, self._room_without_promises()) is not None:
+            return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, "reserved_for": self._first_promised()}
+        resource = _short_of(request, room)
+        if resource is not None:
+            return reasons.CLUSTER_FULL, {**numbers, "resource": resource}
+        if fit > 0:
+            return reasons.GANG_DOES_NOT_FIT, numbers
+        if request.pods == 1 and numbers["free_milli_gpus"] >= request.milli_gpus > 0:
+            return reasons.FRAGMENTED, numbers
+        return reasons.CLUSTER_FULL, numbers
+
+    def _room_without_promises(self) -> Room:
+        if self._without_promises is None:
+            self._without_promises = self._board.ledger.now_without_promises()
+        return self._without_promises
+
+    def _first_promised(self) -> str:
+        return next(iter(self._board.promises), "")
+
+
+def _short_of(request: Request, room: Room) -> str | None:
+    """The one thing besides GPUs that keeps the gang from fitting: `cpus`, `memory` or neither."""
+    if place(replace(request, milli_cpus=0, memory_mib=0), room) is None:
+        return None
+    return "cpus" if place(replace(request, milli_cpus=0), room) is not None else "memory"
+
+
+def _largest_free(room: Room, request: Request) -> int:
+    """The most milli-GPUs that one pod could be given on one node now."""
+    names = [pool for pool in request.pools if pool in room.pools] or list(room.pools)
+    indexes = [room.pools[name] for name in names]
+    whole = max(
+        (free for index in indexes for free, nodes in enumerate(index.by_whole) if nodes),
+        default=0,
+    )
+    shares = [devices[-1][0] for index in indexes for devices in index.shared.values() if devices]
+    return whole * 1000 or max(shares, default=0)
+
+
+def _holders(board: Board) -> list[dict[str, Any]]:
+    """Who holds the capacity: projects furthest above their quota first, then the largest."""
+    accounts = sorted(
+        (account for account in board.accounts.values() if account.allocated > 0),
+        key=lambda account: (-max(0, account.allocated - (account.quota or 0)), -account.allocated, account.name),
+    )
+    return [
+        {
+            "project": account.name,
+            "allocated_milli_gpus": account.allocated,
+            "over_quota_milli_gpus": max(0, account.allocated - (account.quota or 0)),
+        }
+        for account in accounts[:SHOWN]
+    ]

@@ -1,0 +1,119 @@
+"""What no change of load can cure: a missing project or pool, and requests larger than the cluster."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.scheduling import reasons
+from controlplane.scheduling.fit import Request, place, pods_that_fit, pools_for, request_of
+from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_ledger
+from controlplane.scheduling.view import ClusterView, JobView, ProjectView
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """Why a job cannot start: a reason code and the numbers compared."""
+
+    code: str
+    details: dict[str, Any]
+
+
+class SpecCheck:
+    """Checks jobs against the cluster as if it were empty and every node were ready."""
+
+    def __init__(self, view: ClusterView) -> None:
+        self._projects = {project.name: project for project in view.projects}
+        self._pools = tuple(sorted({node.pool for node in view.nodes}))
+        self._view = view
+        self._empty: Room | None = None
+        self._verdicts: dict[Request, Refusal | None] = {}
+
+    def refuse(self, job: JobView) -> Refusal | None:
+        """Why this job can never start on this cluster as it is built; None when it could."""
+        project = self._projects.get(job.project)
+        if project is None:
+            return Refusal(reasons.PROJECT_MISSING, {"project": job.project})
+        if not self._view.nodes:
+            return None  # a cluster that has not reported its nodes yet is full, not too small
+        anywhere = self._impossible(request_of(job, ()))
+        if anywhere is not None:
+            return anywhere
+        missing = self._missing_pool(job, project)
+        return missing or self._impossible(self.request(job))
+
+    def request(self, job: JobView) -> Request:
+        """What the job asks for, in the pools that it may use and that exist."""
+        pools = pools_for(job, self._projects[job.project])
+        return request_of(job, tuple(pool for pool in pools if pool in self._pools))
+
+    def _missing_pool(self, job: JobView, project: ProjectView) -> Refusal | None:
+        allowed = dict(project.node_pools).get(job.kind, ())
+        numbers = {"project": project.name, "existing": list(self._pools)}
+        if job.node_pool is not None and job.node_pool not in self._pools:
+            return Refusal(reasons.NO_SUCH_NODE_POOL, {**numbers, "node_pool": job.node_pool})
+        if job.node_pool is not None and allowed and job.node_pool not in allowed:
+            numbers = {"project": project.name, "allowed": list(allowed), "node_pool": job.node_pool}
+            return Refusal(reasons.NO_SUCH_NODE_POOL, numbers)
+        if allowed and not set(allowed) & set(self._pools):
+            return Refusal(reasons.NO_SUCH_NODE_POOL, {**numbers, "node_pool": ", ".join(allowed)})
+        return None
+
+    def _impossible(self, request: Request) -> Refusal | None:
+        if request not in self._verdicts:
+            self._verdicts[request] = self._examine(request)
+        return self._verdicts[request]
+
+    def _examine(self, request: Request) -> Refusal | None:
+        """The first thing of which the empty cluster has too little, with the most that it has."""
+        empty = self._empty_room()
+        if place(request, empty) is not None:
+            return None
+        one = replace(request, pods=1)
+        pools = list(request.pools)
+        if place(one, empty) is not None:
+            fit = pods_that_fit(request, empty, request.pods)
+            return self._refusal("pods", request.pods, fit, pools)
+        for resource, asked, largest, relieved in self._shortages(one):
+            if place(relieved, empty) is not None or asked > largest:
+                return self._refusal(resource, asked, largest, pools)
+        return self._refusal("gpus", request.milli_gpus, self._most_gpus(request), pools)
+
+    def _shortages(self, one: Request) -> list[tuple[str, int, int, Request]]:
+        """(resource, asked for, most that one node has, the request without it)."""
+        nodes = [node for node in self._view.nodes if not one.pools or node.pool in one.pools]
+        memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
+        cpus, ram = max(node.milli_cpus for node in nodes), max(node.memory_mib for node in nodes)
+        no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
+        gpus = ("gpus", one.milli_gpus, self._most_gpus(one), no_gpu)
+        if one.gpu_memory_mib is not None:
+            gpus = ("gpu_memory", one.gpu_memory_mib, memory, no_gpu)
+        return [
+            gpus,
+            ("cpus", one.milli_cpus, cpus, replace(one, milli_cpus=0)),
+            ("memory", one.memory_mib, ram, replace(one, memory_mib=0)),
+        ]
+
+    def _most_gpus(self, request: Request) -> int:
+        nodes = [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
+        return max((len(node.devices) for node in nodes), default=0) * WHOLE_GPU
+
+    @staticmethod
+    def _refusal(resource: str, asked: int, largest: int, pools: list[str]) -> Refusal:
+        details = {"resource": resource, "asked": asked, "largest": largest, "node_pools": pools}
+        return Refusal(reasons.SPEC_IMPOSSIBLE, details)
+
+    def _empty_room(self) -> Room:
+        if self._empty is None:
+            nodes = tuple(
+                replace(
+                    node,
+                    is_schedulable=True,
+                    devices=tuple(replace(device, held_milli_gpus=0) for device in node.devices),
+                )
+                for node in self._view.nodes
+            )
+            self._empty = open_ledger(replace(self._view, nodes=nodes, jobs=())).now
+        return self._empty
+
+

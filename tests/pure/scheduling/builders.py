@@ -1,0 +1,117 @@
+"""Literal clusters for scheduler tests: say what matters, the rest is plain."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.scheduling.plan import Hold, Plan, Start
+from controlplane.scheduling.view import ClusterView, DeviceView, JobView, NodeView, PodPlacement, ProjectView
+
+MEMORY_MIB = 32768
+
+
+def milli(gpus: float) -> int:
+    return round(gpus * 1000)
+
+
+def node(name, gpus=8, pool="default", memory_mib=MEMORY_MIB, is_schedulable=True, milli_cpus=64_000):
+    devices = tuple(DeviceView(index, memory_mib) for index in range(gpus))
+    return NodeView(name, pool, devices, milli_cpus, 512_000, is_schedulable)
+
+
+def nodes(count=2, gpus=8, **more):
+    return tuple(node(f"n{index}", gpus, **more) for index in range(count))
+
+
+def project(name, quota=0.0, weight=None, **more):
+    quota_milli = None if quota is None else milli(quota)
+    return ProjectView(name, quota_milli, weight if weight is not None else (quota_milli or 0), **more)
+
+
+def job(name, project_name, gpus=1.0, rank=None, **more):
+    """A queued train job; its rank is the number at the end of its name unless given."""
+    digits = "".join(char for char in name if char.isdigit())
+    submit_rank = rank if rank is not None else int(digits or 0)
+    return JobView(name, project_name, submit_rank, milli_gpus=milli(gpus), **more)
+
+
+def interactive(name, project_name, gpus=1.0, **more):
+    return job(name, project_name, gpus, kind="interactive", is_preemptible=False, **more)
+
+
+def running(queued: JobView, *places: tuple[str, Sequence[int]], share=None, **more) -> JobView:
+    """The job, active: one pod per ("node", device indexes); `share` in milli-GPUs for a part of a device."""
+    placements = tuple(
+        PodPlacement(rank, name, tuple((index, share or 1000) for index in indexes))
+        for rank, (name, indexes) in enumerate(places)
+    )
+    return replace(queued, state="active", placements=placements, pods=len(places), **more)
+
+
+def view(the_nodes, projects, jobs=(), **more) -> ClusterView:
+    return ClusterView("test", more.pop("now", 1000), tuple(the_nodes), tuple(projects), jobs=tuple(jobs), **more)
+
+
+def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
+    """The cluster after the plan: starts run, victims are stopping, or gone and queued again when `is_gone`."""
+    starts = {start.job: start for start in plan.starts}
+    victims = {preempt.job: preempt for preempt in plan.preempts}
+    promised = {hold.job for hold in plan.holds if hold.is_promised}
+    jobs = []
+    for item in before.jobs:
+        if item.id in starts:
+            item = _started(item, starts[item.id], before.now)
+        elif item.id in victims:
+            taken = victims[item.id]
+            by = {"was_preempted_by": taken.beneficiary, "was_preempted_by_project": taken.beneficiary_project}
+            item = replace(item, is_stopping=True, **by)
+        elif item.state == "queued":
+            item = replace(item, is_promised=item.id in promised)
+        jobs.append(item)
+    after = replace(before, jobs=tuple(jobs))
+    return gone(after) if is_gone else after
+
+
+def _started(item: JobView, start: Start, now: int) -> JobView:
+    return replace(
+        item, state="active", placements=start.placements, started_at=now, is_promised=False,
+        was_preempted_by=None, was_preempted_by_project=None,
+    )  # fmt: skip
+
+
+def gone(before: ClusterView) -> ClusterView:
+    """Every stopping job is proven gone: the preempted are queued again, the others have left."""
+    jobs = [
+        replace(item, state="queued", placements=(), is_stopping=False, started_at=None) if item.is_stopping else item
+        for item in before.jobs
+        if not item.is_stopping or item.was_preempted_by is not None
+    ]
+    return replace(before, jobs=tuple(jobs))
+
+
+def settle(before: ClusterView, decide, cycles=10) -> ClusterView:
+    """Run cycles until nothing changes; fail when that takes too long."""
+    for _ in range(cycles):
+        plan = decide(before)
+        if not plan.starts and not plan.preempts:
+            return before
+        before = apply(before, plan)
+    raise AssertionError(f"not settled after {cycles} cycles")
+
+
+def allocated(of: ClusterView) -> Mapping[str, int]:
+    """Milli-GPUs held per project by jobs that are not stopping."""
+    held = {item.name: 0 for item in of.projects}
+    for item in of.jobs:
+        if item.state == "active" and not item.is_stopping:
+            held[item.project] += sum(placement.milli_gpus for placement in item.placements)
+    return held
+
+
+def names(decisions) -> list[str]:
+    return sorted(decision.job for decision in decisions)
+
+
+def hold_of(plan: Plan, name: str) -> Hold:
+    return next(hold for hold in plan.holds if hold.job == name)
