@@ -1,16 +1,18 @@
 """The one lock idiom: claim by conditional UPDATE with a token and an expiry from the database's clock."""
 
 import secrets
-from datetime import timedelta
+from datetime import UTC, datetime, timedelta
 
 from django.db.models.functions import Now
 
 from controlplane.models import Lease
 
+LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
+
 
 def claim(name: str, seconds: int) -> str | None:
     """Return a token when nobody holds the lease, else None. It ends by itself after `seconds`."""
-    Lease.objects.get_or_create(name=name)
+    Lease.objects.get_or_create(name=name, defaults={"expires_at": LONG_AGO})
     token = secrets.token_hex(16)
     free = Lease.objects.filter(name=name, expires_at__lte=Now())
     return token if free.update(token=token, expires_at=Now() + timedelta(seconds=seconds)) == 1 else None

@@ -84,12 +84,9 @@ def _finish(job: Job, step: Step, now: datetime) -> bool:
     if step.target == lifecycle.RUNNING:
         fields |= {"started_at": now, "active_at": now}
     else:
-        fields |= {
-            "allocated_milli": 0,
-            "next_state": "",
-            "exit_code": step.exit_code,
-            "gpu_utilization": None,
-        }
+        # an attempt that was decided before its last pods were stopped keeps the exit code that decided it
+        exit_code = step.exit_code if job.exit_code is None else job.exit_code
+        fields |= {"allocated_milli": 0, "next_state": "", "exit_code": exit_code, "gpu_utilization": None}
     if step.target == lifecycle.QUEUED:
         fields |= {"queued_at": now}
     if not move(job, (job.state,), step.target, **fields):
@@ -115,7 +112,7 @@ def _note_attempt(job: Job, step: Step, now: datetime) -> None:
             outcome=step.outcome,
             reason=job.reason,
             message=job.message,
-            exit_code=step.exit_code,
+            exit_code=job.exit_code,
         )
 
 
