@@ -71,7 +71,9 @@ def widen(rows: list[Row]) -> None:
     for row in rows:
         low, high = ranges.get(row.work, [row.value, row.value])
         ranges[row.work] = [round(min(low, row.value), 4), round(max(high, row.value), 4)]
-    header = "# Lowest and highest figure of each line of the bench table over the runs so far: `python -m bench --write-ranges`.\n"
+    header = (
+        "# Lowest and highest figure of each line over the runs so far: `python -m bench --write-ranges`.\n"
+    )
     RANGES.write_text(header + yaml.safe_dump(ranges, sort_keys=True, width=200))
 
 

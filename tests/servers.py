@@ -12,7 +12,7 @@ import sys
 import tempfile
 import urllib.error
 import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -96,9 +96,10 @@ def redis() -> Iterator[str]:
 def descendants(pid: int) -> list[psutil.Process]:
     """Every process below this one; empty when it has gone."""
     try:
-        return psutil.Process(pid).children(recursive=True)
+        below: list[psutil.Process] = psutil.Process(pid).children(recursive=True)
     except psutil.NoSuchProcess:
         return []
+    return below
 
 
 @dataclass
@@ -154,8 +155,12 @@ class ControlPlane:
 
 
 @contextmanager
-def control_plane(state_dir: Path, variables: Mapping[str, str] | None = None) -> Iterator[ControlPlane]:
-    """`make up` without make, on a free port; yields once it is ready and stops it at the end."""
+def control_plane(
+    state_dir: Path,
+    variables: Mapping[str, str] | None = None,
+    is_up: Callable[[ControlPlane], bool] = ControlPlane.is_ready,
+) -> Iterator[ControlPlane]:
+    """`make up` without make, on a free port; yields once it is ready (or `is_up`) and stops it at the end."""
     port, token = free_port(), secrets.token_urlsafe(32)
     environment = {
         key: value for key, value in os.environ.items() if not key.startswith(("TRAINYARD_", "DATABASE_"))
@@ -169,7 +174,7 @@ def control_plane(state_dir: Path, variables: Mapping[str, str] | None = None) -
     running = ControlPlane(f"http://127.0.0.1:{port}", token, state_dir, process, environment)
     try:
         wait_until(
-            lambda: running.is_ready() or process.poll() is not None,
+            lambda: is_up(running) or process.poll() is not None,
             timeout=60,
             what="the control plane's start",
         )

@@ -1,0 +1,165 @@
+"""From submit to a running process: ours against `ray job submit`'s own server, in turn, in one run.
+
+Both are asked over plain HTTP from this process, with a command that writes the time at which it runs. Ray comes from
+the package index into an environment of its own under bench/.cache. Run: python -m bench.submit
+"""
+
+import json
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.harness import Row, report
+from tests import servers
+from tests.waiting import wait_until
+
+CACHE = Path(__file__).resolve().parent / ".cache"
+RAY = "ray[default]==2.60.0"
+OURS_REPEATS, RAY_REPEATS, WARM_UP = 60, 12, 3
+
+
+@dataclass(frozen=True, slots=True)
+class Start:
+    """Seconds on the wall clock: the request left, the answer came, the process ran."""
+
+    asked: float
+    answered: float
+    ran: float
+
+
+Submit = Callable[[str, str], object]  # name and shell command -> an answered request
+
+
+def main() -> None:
+    """Measure ours alone, then alternate with Ray where it can be had."""
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        stamps = Path(directory) / "stamps"
+        stamps.mkdir()
+        with our_server(Path(directory) / "state") as ours, ray_server(Path(directory)) as (ray, absence):
+            starts, peers = [], []
+            for number in range(WARM_UP + OURS_REPEATS):
+                starts.append(measure(ours, f"job-{number}", stamps))
+                if ray and number % (OURS_REPEATS // RAY_REPEATS) == 0:
+                    peers.append(measure(ray, f"ray-{number}", stamps))
+    report("submit", rows(starts[WARM_UP:], peers[1:], absence))
+
+
+def rows(starts: list[Start], peers: list[Start], absence: str) -> list[Row]:
+    """Goals are held against the time from the answer; the comparison takes the whole time from the request."""
+    running = [1000 * (start.ran - start.answered) for start in starts]
+    whole = [1000 * (start.ran - start.asked) for start in starts]
+    theirs = [1000 * (peer.ran - peer.asked) for peer in peers]
+    return [
+        Row("submit answered to process running, p50", "<= 100 ms", "ms", running, limit=100),
+        Row("submit answered to process running, p95", "<= 250 ms", "ms", running, limit=250, quantile=0.95),
+        Row(
+            "submit asked to answered, p50",
+            "-",
+            "ms",
+            [1000 * (start.answered - start.asked) for start in starts],
+        ),
+        Row(
+            "submit asked to process running, p50",
+            "<= 1/5 of Ray",
+            "ms",
+            whole,
+            peer="Ray jobs API" if peers else f"Ray: {absence}",
+            peer_samples=theirs,
+            ratio_limit=0.2,
+        ),
+    ]
+
+
+def measure(submit: Submit, name: str, stamps: Path) -> Start:
+    """Submit one job that stamps the time and ends, and wait until it has."""
+    stamp = stamps / name
+    asked = time.time()
+    submit(name, f"date +%s.%N > {stamp}.part && mv {stamp}.part {stamp}")
+    answered = time.time()
+    wait_until(stamp.exists, timeout=60, what=f"{name} to run")
+    return Start(asked, answered, float(stamp.read_text()))
+
+
+@contextmanager
+def our_server(state_dir: Path) -> Iterator[Submit]:
+    """A control plane with one project; jobs ask for one GPU each."""
+    with servers.control_plane(state_dir) as running:
+        status, answer = running.call("POST", "/api/v1/projects", {"name": "bench", "gpu_quota": 16})
+        if status != 201:
+            raise RuntimeError(f"the project was not created: {answer}")
+
+        def submit(name: str, command: str) -> None:
+            body = {"name": name, "kind": "train", "gpus": 1, "command": ["/bin/sh", "-c", command]}
+            status, answer = running.call("POST", "/api/v1/projects/bench/jobs", body)
+            if status != 201:
+                raise RuntimeError(f"the job was not accepted: {answer}")
+
+        yield submit
+
+
+@contextmanager
+def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
+    """A one-node Ray with its jobs API, or None and why there is none."""
+    ray, absence = install_ray()
+    if ray is None:
+        print(f"Ray is not compared: {absence}")
+        yield None, absence
+        return
+    port = servers.free_port()
+    environment = {**os.environ, "RAY_USAGE_STATS_ENABLED": "0", "RAY_TMPDIR": str(directory)}
+    options = ["--head", "--num-cpus=2", "--include-dashboard=true", f"--dashboard-port={port}"]
+    options += [f"--port={servers.free_port()}", f"--temp-dir={directory / 'ray'}", "--disable-usage-stats"]
+    log = (directory / "ray.log").open("wb")
+    server = subprocess.Popen([ray, "start", "--block", *options], env=environment, stdout=log, stderr=log)
+    try:
+        address = f"http://127.0.0.1:{port}/api/jobs/"
+        wait_until(lambda: is_served(address), timeout=90, what="Ray's jobs API")
+        yield lambda name, command: post(address, {"submission_id": name, "entrypoint": command}), ""
+    finally:
+        server.terminate()
+        server.wait(30)
+        log.close()
+
+
+def install_ray() -> tuple[str | None, str]:
+    """Ray's command in a throwaway environment, installed on first use."""
+    program = CACHE / "ray" / "bin" / "ray"
+    uv = shutil.which("uv")
+    if not program.exists():
+        if uv is None:
+            return None, "there is no uv to install it with"
+        steps = (
+            [uv, "venv", "-q", "-p", "3.11", str(CACHE / "ray")],
+            [uv, "pip", "install", "-q", "-p", str(CACHE / "ray"), RAY],
+        )
+        for step in steps:
+            done = subprocess.run(step, capture_output=True, text=True, check=False)
+            if done.returncode != 0:
+                return None, f"{RAY} could not be installed ({done.stderr.strip().splitlines()[-1:]})"
+    return str(program), ""
+
+
+def is_served(address: str) -> bool:
+    try:
+        with urllib.request.urlopen(address, timeout=5) as answer:
+            return bool(answer.status == 200)
+    except OSError:
+        return False
+
+
+def post(address: str, body: dict[str, str]) -> bytes:
+    request = urllib.request.Request(address, json.dumps(body).encode(), {"Content-Type": "application/json"})
+    with urllib.request.urlopen(request, timeout=60) as answer:
+        content: bytes = answer.read()
+        return content
+
+
+if __name__ == "__main__":
+    main()
