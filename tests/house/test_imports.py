@@ -36,7 +36,7 @@ LAYERS = {
     "controlplane.actions": "actions",
     "jobs.actions": "actions",
     "jobs.stopping": "actions",
-    "jobs.limits": "pure",
+    "jobs.limits": "queries",
     "controlplane.loop": "loop",
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
