@@ -1,25 +1,29 @@
-"""From a secret to who it belongs to. REST and the live feed both ask here."""
+"""From a secret to who it belongs to."""
 
 import hmac
 from datetime import datetime, timedelta
 
 from django.conf import settings
 from django.contrib.auth.hashers import make_password
+from django.db import transaction
 from django.db.models import Q
+from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.actions.accounts import digest_of, token_owner
 from controlplane.models import Token, User
 
 BOOTSTRAP = "bootstrap"
+_BOOTSTRAP_DAYS = 3650  # the setting itself ends it; registered anew at every start
 _USED_GRAIN = timedelta(minutes=5)  # how exact last_used_at is; keeps reads from becoming writes
 
 
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
     """Return who a bearer secret stands for; None when it is unknown, revoked, expired or its user is locked."""
-    if _is_bootstrap(secret):
-        return Actor(user=bootstrap_user(), token_prefix=BOOTSTRAP, address=address, request_id=request_id)
     token = token_owner(secret, now)
+    if token is None and _is_bootstrap(secret):
+        register_bootstrap_token()
+        token = token_owner(secret, now)
     if token is None:
         return None
     _note_use(token, now)
@@ -32,13 +36,27 @@ def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id
     )
 
 
-def bootstrap_user() -> User:
-    """Return the admin whom TRAINYARD_BOOTSTRAP_TOKEN stands for, made on first use; it has no password."""
-    found = User.objects.filter(username=BOOTSTRAP).first()
-    if found is not None:
-        return found
-    fields = {"is_admin": True, "password": make_password(None)}
-    return User.objects.get_or_create(username=BOOTSTRAP, defaults=fields)[0]
+def register_bootstrap_token() -> None:
+    """Make TRAINYARD_BOOTSTRAP_TOKEN a token of the admin `bootstrap` (who has no password), and end any earlier one.
+    Called at start, so that a changed or removed setting takes effect."""
+    digest = digest_of(settings.BOOTSTRAP_TOKEN) if settings.BOOTSTRAP_TOKEN else ""
+    now = timezone.now()
+    with transaction.atomic():
+        earlier = Token.objects.filter(user__username=BOOTSTRAP, name=BOOTSTRAP, revoked_at=None)
+        earlier.exclude(digest=digest).update(revoked_at=now)
+        if not digest:
+            return
+        fields = {"is_admin": True, "password": make_password(None)}
+        user, _ = User.objects.get_or_create(username=BOOTSTRAP, defaults=fields)
+        expires_at = now + timedelta(days=_BOOTSTRAP_DAYS)
+        values = {
+            "user": user,
+            "name": BOOTSTRAP,
+            "prefix": BOOTSTRAP,
+            "expires_at": expires_at,
+            "revoked_at": None,
+        }
+        Token.objects.update_or_create(digest=digest, defaults=values)
 
 
 def _is_bootstrap(secret: str) -> bool:

@@ -29,7 +29,7 @@ def member_rows(project: Project) -> list[dict[str, Any]]:
     return _members([project.pk])[project.pk]
 
 
-def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, int]) -> dict[str, Any]:
+def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, Any]) -> dict[str, Any]:
     allocated, quota = standing.get("allocated", 0), project.gpu_quota_milli
     return {
         "name": project.name,
@@ -66,7 +66,7 @@ def _members(project_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
     return rows
 
 
-def _standings(project_ids: list[int]) -> dict[int, dict[str, int]]:
+def _standings(project_ids: list[int]) -> dict[int, dict[str, Any]]:
     """Sums over unfinished jobs by project: milli-GPUs held and waited for, jobs running and queued."""
     unfinished = Job.objects.filter(project_id__in=project_ids).exclude(state__in=FINAL_STATES)
     sums = unfinished.values("project_id").annotate(
@@ -74,7 +74,7 @@ def _standings(project_ids: list[int]) -> dict[int, dict[str, int]]:
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)),
         queued=Count("pk", filter=Q(state=QUEUED)),
     )
-    standings: dict[int, dict[str, int]] = {row["project_id"]: {**row} for row in sums}
+    standings: dict[int, dict[str, Any]] = {row["project_id"]: dict(row) for row in sums}
     for project_id, waiting in _waiting(unfinished.filter(state=QUEUED)).items():
         standings[project_id]["waiting"] = waiting
     return standings

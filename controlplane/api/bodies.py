@@ -1,0 +1,63 @@
+"""Request bodies: each route names the fields it reads; the same readers as job specs use, the same refusals."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.actions.outcomes import Invalid
+from controlplane.api.problems import Problem
+from jobs.kinds.checks import FieldError, Reader, Refused, pointer_part
+
+Schema = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class BodyField:
+    """One field: how it is read, its JSON schema and whether it must be there."""
+
+    read: Reader
+    schema: Schema
+    is_required: bool = False
+
+
+def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
+    """Return the fields that were sent, read. Raises Invalid with every refused field, Problem if it is no object."""
+    sent = as_object(body)
+    errors = [
+        FieldError("/" + pointer_part(name), "unknown_field", "There is no such field; check its spelling.")
+        for name in sent
+        if name not in fields
+    ]
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        if name not in sent:
+            if field.is_required:
+                errors.append(FieldError(f"/{name}", "required", f"Give a value for {name}."))
+            continue
+        try:
+            values[name] = field.read(sent[name])
+        except Refused as refused:
+            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    if errors:
+        raise Invalid(*errors)
+    return values
+
+
+def as_object(body: Any) -> dict[str, Any]:
+    """Return a JSON object; nothing sent counts as an empty one. Raises Problem (400) for other values."""
+    if body is None:
+        return {}
+    if not isinstance(body, dict):
+        raise Problem(400, "not_an_object", "The body must be a JSON object.")
+    return body
+
+
+def body_schema(fields: Mapping[str, BodyField]) -> Schema:
+    """Return the JSON schema of a body."""
+    schema: Schema = {
+        "type": "object",
+        "additionalProperties": False,
+        "properties": {name: field.schema for name, field in fields.items()},
+    }
+    required = [name for name, field in fields.items() if field.is_required]
+    return schema | ({"required": required} if required else {})

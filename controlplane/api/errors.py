@@ -1,0 +1,85 @@
+"""One place turns whatever a view raises into a problem+json answer."""
+
+import logging
+from collections.abc import Callable
+from typing import Any
+
+from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
+from django.db import DataError, InterfaceError, OperationalError
+from django.http import Http404, HttpResponse, UnreadablePostError
+from rest_framework import exceptions as rest
+
+from controlplane.access import Forbidden, NotVisible
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.api.problems import Problem, problem_response
+from jobs.lifecycle import IllegalMove
+
+logger = logging.getLogger(__name__)
+
+RETRY_SECONDS = 1
+TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."
+
+
+def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
+    """Answer any exception of a view. What is none of ours is logged and answered 500 without details."""
+    return problem_response(to_problem(error))
+
+
+def to_problem(error: Exception) -> Problem:
+    """Return the refusal that an exception stands for."""
+    if isinstance(error, Problem):
+        return error
+    for kind, translate in _TRANSLATIONS:
+        if isinstance(error, kind):
+            return translate(error)
+    logger.error("a request failed for no fault of the client", exc_info=error)
+    return Problem(500, "internal_error", "The server failed; its log says why.")
+
+
+def _invalid(error: Invalid) -> Problem:
+    code = error.errors[0].code if len(error.errors) == 1 else "invalid"
+    return Problem(400, code, str(error), errors=error.errors)
+
+
+def _unauthenticated(error: rest.APIException) -> Problem:
+    challenge = {"WWW-Authenticate": 'Bearer realm="trainyard"'}
+    return Problem(401, "not_authenticated", str(error.detail), headers=challenge)
+
+
+def _by_status(error: rest.APIException) -> Problem:
+    codes = {404: "not_found", 406: "not_acceptable", 415: "unsupported_media_type", 400: "bad_request"}
+    return Problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
+
+
+def _unavailable(error: Exception) -> Problem:
+    logger.warning("the database did not answer", exc_info=error)
+    return Problem(
+        503,
+        "database_unavailable",
+        "The database is busy or away; try again shortly.",
+        headers={"Retry-After": str(RETRY_SECONDS)},
+    )
+
+
+def _always(status: int, code: str, detail: str) -> Callable[[Any], Problem]:
+    return lambda _error: Problem(status, code, detail)
+
+
+_TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
+    (NotVisible, lambda error: Problem(404, "not_found", str(error))),
+    (Forbidden, lambda error: Problem(403, "forbidden", str(error))),
+    (Conflict, lambda error: Problem(409, error.code, error.detail)),
+    (Invalid, _invalid),
+    (IllegalMove, lambda error: Problem(409, "illegal_move", str(error))),
+    ((rest.NotAuthenticated, rest.AuthenticationFailed), _unauthenticated),
+    (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),
+    (rest.MethodNotAllowed, lambda error: Problem(405, "method_not_allowed", str(error.detail))),
+    (rest.APIException, _by_status),
+    (Http404, _always(404, "not_found", "There is nothing at this address.")),
+    (PermissionDenied, _always(403, "forbidden", "You may not do this.")),
+    (RequestDataTooBig, _always(413, "body_too_large", TOO_LARGE)),
+    (SuspiciousOperation, _always(400, "bad_request", "The request is not one that this server reads.")),
+    (UnreadablePostError, _always(400, "body_incomplete", "The body ended early; send it again.")),
+    (DataError, _always(400, "bad_value", "A value cannot be stored; it is too large or malformed.")),
+    ((OperationalError, InterfaceError), _unavailable),
+)

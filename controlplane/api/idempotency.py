@@ -1,0 +1,111 @@
+"""Same key and same body: the first answer again, for 24 hours. The answer is kept in the transaction that did the
+work, so that a crash leaves both or neither, and a second request at the same time waits for the first."""
+
+import hashlib
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from typing import Any
+
+import orjson
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.http import HttpResponse
+from django.utils import timezone
+
+from controlplane.api.errors import to_problem
+from controlplane.api.problems import PROBLEM_JSON, Problem, bad_request, problem_response
+from controlplane.api.renderers import JSON
+from controlplane.models import RememberedRequest, User
+
+KEPT = timedelta(hours=24)
+REPLAYED = "Idempotency-Replayed"
+_NOT_KEPT = frozenset({429, 500, 503})
+
+
+def checked_key(header: str) -> str:
+    """Return a usable key. Raises Problem (400)."""
+    if not (1 <= len(header) <= 255 and header.isascii() and header.isprintable()):
+        raise bad_request(
+            "/", "bad_idempotency_key", "An Idempotency-Key is 1 to 255 printable ASCII characters."
+        )
+    return header
+
+
+def digest_of_request(method: str, path: str, body: Any) -> str:
+    """Return what tells two requests apart, whatever the spacing and order of their JSON."""
+    canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
+    return hashlib.sha256(b"\n".join((method.encode(), path.encode(), canonical))).hexdigest()
+
+
+def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) -> HttpResponse:
+    """Return what `work` answers, or what it answered the first time. Raises Problem (422) for another body."""
+    try:
+        with transaction.atomic():
+            _forget_old()
+            with transaction.atomic():
+                kept = RememberedRequest.objects.create(user=user, key=key, body_digest=digest)
+            response = _answer(work)
+            if response.status_code in _NOT_KEPT:
+                kept.delete()
+            else:
+                _keep(kept, response)
+            return response
+    except IntegrityError:
+        return _repeat(user, key, digest)
+
+
+def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
+    """Run the work so that a refusal undoes it and is still kept as the answer."""
+    try:
+        with transaction.atomic():
+            return work()
+    except IntegrityError as error:
+        # not the key's own row: a rule of the database that the action did not name
+        raise Problem(409, "conflict", "Something else changed at the same moment; try again.") from error
+    except Exception as error:
+        problem = to_problem(error)
+        if problem.status in _NOT_KEPT:
+            raise
+        return problem_response(problem)
+
+
+def _repeat(user: User, key: str, digest: str) -> HttpResponse:
+    kept = RememberedRequest.objects.filter(user=user, key=key).first()
+    if kept is None:
+        raise Problem(
+            409, "request_in_progress", "The same key is at work; try again.", headers={"Retry-After": "1"}
+        )
+    if kept.body_digest != digest:
+        raise Problem(422, "idempotency_key_reused", "This key was used for another request; make a new key.")
+    body = _unsealed(bytes(kept.body))
+    response = HttpResponse(
+        body, status=kept.status, content_type=JSON if kept.status < 400 else PROBLEM_JSON
+    )
+    response.headers[REPLAYED] = "true"
+    return response
+
+
+def _keep(kept: RememberedRequest, response: HttpResponse) -> None:
+    kept.status, kept.body = response.status_code, _sealed(response.content)
+    kept.save(update_fields=["status", "body"])
+
+
+def _forget_old() -> None:
+    RememberedRequest.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
+
+
+def _sealed(body: bytes) -> bytes:
+    """Hide an answer, which may hold a new token's secret, from who reads the database without the instance's key."""
+    nonce = os.urandom(16)
+    return nonce + _masked(body, nonce)
+
+
+def _unsealed(kept: bytes) -> bytes:
+    return _masked(kept[16:], kept[:16])
+
+
+def _masked(text: bytes, nonce: bytes) -> bytes:
+    """Exclusive-or with SHAKE-256 of the key and a nonce that is never used twice: a one-time pad of its own length."""
+    pad = hashlib.shake_256(settings.SECRET_KEY.encode() + nonce).digest(len(text))
+    return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

@@ -1,0 +1,227 @@
+"""What every route has in common, said once: `@operation` reads the query and the body, makes writes repeatable and
+dry-runnable, stamps answers with an ETag, and describes the route for OpenAPI."""
+
+import hashlib
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any
+
+from django.db import models, transaction
+from django.http import HttpRequest, HttpResponse
+from django.utils.cache import patch_vary_headers
+from drf_spectacular.utils import OpenApiParameter, extend_schema
+from rest_framework.exceptions import NotAcceptable
+from rest_framework.negotiation import BaseContentNegotiation
+from rest_framework.renderers import BaseRenderer
+from rest_framework.request import Request
+from rest_framework.response import Response
+from rest_framework.views import APIView
+
+from controlplane.access import Actor, require_write
+from controlplane.api import idempotency, query
+from controlplane.api.auth import actor_of, request_id_of
+from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
+from controlplane.api.problems import PROBLEM_JSON, Problem
+from controlplane.api.query import Parameter, read_query
+from controlplane.api.renderers import JSON, render_json
+
+WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})
+DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.")
+_PROBLEM = {"$ref": "#/components/schemas/Problem"}
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a route answers. `revision`: what If-Match compares, the part of an object that can be edited."""
+
+    data: Any
+    status: int = 200
+    revision: Any = None
+    headers: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(slots=True)
+class Call:
+    """One request, read: who, with which query fields and body fields."""
+
+    request: Request
+    actor: Actor
+    query: dict[str, Any]
+    body: dict[str, Any]
+    is_dry_run: bool = False
+
+    def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
+        """Refuse (412) when If-Match names another revision of the row. Locks and reloads the row to be sure."""
+        wanted = self.request.META.get("HTTP_IF_MATCH")
+        if wanted is None or wanted.strip() == "*":
+            return
+        type(row)._default_manager.select_for_update().filter(pk=row.pk).first()
+        row.refresh_from_db()
+        held = _digest(render_json(revision(row)))
+        tags = (tag.strip().strip('"').partition("-")[0] for tag in wanted.split(","))
+        if held not in tags:
+            raise Problem(
+                412, "changed_meanwhile", "It has changed since you read it; read it again, then repeat."
+            )
+
+
+class OneMediaType(BaseContentNegotiation):
+    """JSON, or 406; the body of an error is JSON whatever was asked for."""
+
+    def select_parser(self, request: Request, parsers: Any) -> Any:
+        media = (request.content_type or "").partition(";")[0].strip().lower()
+        return next((parser for parser in parsers if parser.media_type == media), None)
+
+    def select_renderer(
+        self, request: Request, renderers: Any, format_suffix: str | None = None
+    ) -> tuple[BaseRenderer, str]:
+        accepted = request.META.get("HTTP_ACCEPT", "")
+        if accepted.strip() and not any(_takes_json(part) for part in accepted.split(",")):
+            raise NotAcceptable("Answers are application/json; accept that.")
+        return renderers[0], JSON
+
+
+class ApiView(APIView):
+    """Base of every route: a request id on every answer, JSON only, nothing cached."""
+
+    content_negotiation_class = OneMediaType
+
+    def options(self, request: HttpRequest, *args: Any, **kwargs: Any) -> Response:
+        return Response(status=204, headers={"Allow": ", ".join(self.allowed_methods)})
+
+    def finalize_response(self, request: Request, response: Response, *args: Any, **kwargs: Any) -> Response:
+        final = super().finalize_response(request, response, *args, **kwargs)
+        final.headers["X-Request-ID"] = request_id_of(request)
+        final.headers.setdefault("Cache-Control", "private, no-cache")
+        patch_vary_headers(final, ["Authorization", "Cookie"])
+        return final
+
+
+def operation(
+    about: str,
+    *,
+    answer: Schema,
+    status: int = 200,
+    query: Mapping[str, Parameter] | None = None,
+    body: Mapping[str, BodyField] | None = None,
+    body_is: Schema | None = None,
+    is_remembered: bool = True,
+) -> Callable[[Callable[..., Answer]], Callable[..., HttpResponse]]:
+    """Make a view's method of `method(self, call, **path) -> Answer`.
+
+    `answer`: schema of the answer, `status` on success. `body`: the fields that are read; with `body_is` (a schema)
+    the body is passed on whole, for an action that reads it. `is_remembered` false: Idempotency-Key has no effect.
+    """
+
+    def decorate(method: Callable[..., Answer]) -> Callable[..., HttpResponse]:
+        is_write = method.__name__.upper() in WRITES
+        parameters = dict(query or {}) | ({"dry_run": DRY_RUN} if is_write and is_remembered else {})
+
+        @wraps(method)
+        def view(self: ApiView, request: Request, **path: str) -> HttpResponse:
+            call = _read_call(request, path, parameters, None if body_is else body or {})
+            if not is_write:
+                return _respond(request, method(self, call, **path))
+
+            def work() -> HttpResponse:
+                return _respond(request, method(self, call, **path))
+
+            return _write(call, work) if is_remembered else work()
+
+        return _describe(about, answer, status, parameters, body_is or (body_schema(body) if body else None))(
+            view
+        )
+
+    return decorate
+
+
+def _read_call(
+    request: Request,
+    path: dict[str, str],
+    parameters: Mapping[str, Parameter],
+    fields: Mapping[str, BodyField] | None,
+) -> Call:
+    for value in path.values():
+        if "\0" in value:
+            raise Problem(404, "not_found", "There is nothing at this address.")
+    values = read_query(request.query_params, parameters)
+    if request.method not in WRITES:
+        return Call(request, actor_of(request), values, {})
+    actor = actor_of(request)
+    if actor.user is not None:
+        require_write(actor)
+    sent = request.data if _has_body(request) else None
+    body = as_object(sent) if fields is None else read_body(sent, fields)
+    return Call(request, actor, values, body, is_dry_run=bool(values.pop("dry_run", False)))
+
+
+def _has_body(request: Request) -> bool:
+    return request.META.get("CONTENT_LENGTH") not in (None, "", "0")
+
+
+def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
+    """Do the work in one transaction: rolled back for a dry run, remembered under an Idempotency-Key."""
+    if call.is_dry_run:
+        with transaction.atomic():
+            response = work()
+            transaction.set_rollback(True)
+        response.status_code = 200
+        return response
+    header = call.request.META.get("HTTP_IDEMPOTENCY_KEY")
+    if header is None or call.actor.user is None:
+        with transaction.atomic():
+            return work()
+    key = idempotency.checked_key(header)
+    sent = call.request.data if _has_body(call.request) else None
+    method, path = str(call.request.method), call.request.get_full_path()
+    return idempotency.once(call.actor.user, key, idempotency.digest_of_request(method, path, sent), work)
+
+
+def _respond(request: Request, answer: Answer) -> HttpResponse:
+    body = b"" if answer.data is None else render_json(answer.data)
+    response = HttpResponse(body, status=answer.status, content_type=JSON)
+    if answer.data is None:
+        del response.headers["Content-Type"]
+    for name, value in answer.headers.items():
+        response.headers[name] = value
+    if answer.revision is not None:
+        tag = f'"{_digest(render_json(answer.revision))}-{_digest(body)}"'
+        response.headers["ETag"] = tag
+        if request.method in ("GET", "HEAD") and _is_known(request.META.get("HTTP_IF_NONE_MATCH"), tag):
+            return HttpResponse(status=304, headers={"ETag": tag})
+    return response
+
+
+def _is_known(header: str | None, tag: str) -> bool:
+    if header is None:
+        return False
+    return header.strip() == "*" or tag in (one.strip().removeprefix("W/") for one in header.split(","))
+
+
+def _digest(data: bytes) -> str:
+    return hashlib.blake2b(data, digest_size=8).hexdigest()
+
+
+def _takes_json(media_range: str) -> bool:
+    name, *parameters = (part.strip().lower() for part in media_range.split(";"))
+    refuses = any(part.replace(" ", "") in ("q=0", "q=0.0", "q=0.00", "q=0.000") for part in parameters)
+    return name in (JSON, PROBLEM_JSON, "application/*", "*/*") and not refuses
+
+
+def _describe(
+    about: str, answer: Schema, status: int, parameters: Mapping[str, Parameter], body: Schema | None
+) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    """Tell drf-spectacular what the decorator knows."""
+    responses: dict[Any, Any] = {(status, JSON): answer} if answer else {status: None}
+    problems = {("4XX", PROBLEM_JSON): _PROBLEM, ("503", PROBLEM_JSON): _PROBLEM}
+    described: Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]] = extend_schema(
+        summary=about,
+        parameters=[
+            OpenApiParameter(name, parameter.schema, OpenApiParameter.QUERY, description=parameter.about)
+            for name, parameter in parameters.items()
+        ],
+        request={JSON: body} if body else None,
+        responses=responses | problems,
+    )
+    return described

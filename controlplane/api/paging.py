@@ -1,0 +1,215 @@
+"""Lists: keyset cursors (page 1,000 costs what page 1 costs), signed so that only ours are read."""
+
+import base64
+import hmac
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import orjson
+from django.db.models import Q, QuerySet
+from django.utils.crypto import salted_hmac
+
+from controlplane.api.operations import Answer, Call
+from controlplane.api.problems import bad_request
+from controlplane.api.query import Parameter, Schema, Unreadable, text, whole
+
+DEFAULT_LIMIT, MAX_LIMIT = 50, 500
+_SIGNATURE_BYTES = 9
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """A query field that narrows a list by `lookup` (Django's spelling, never the client's)."""
+
+    lookup: str
+    parameter: Parameter
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """What a list can do. `orderings`: public name -> columns, the last of them unique; none may be null."""
+
+    item: Schema  # with "properties": what ?fields= may name
+    orderings: Mapping[str, tuple[str, ...]]
+    ordering: str
+    filters: Mapping[str, Filter] = field(default_factory=dict)
+
+    def parameters(self) -> dict[str, Parameter]:
+        """The query fields of the route."""
+        return {
+            "limit": whole(1, MAX_LIMIT, "How many at most.", default=DEFAULT_LIMIT),
+            "cursor": text("Where to go on: taken from `next` or `previous`."),
+            "ordering": _ordering(tuple(self.orderings), self.ordering),
+            "fields": _fields(tuple(self.item["properties"])),
+        } | {name: one.parameter for name, one in self.filters.items()}
+
+    def schema(self, component: str) -> Schema:
+        """The schema of a page of components."""
+        link = {"type": ["string", "null"], "format": "uri"}
+        results = {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}}
+        return {
+            "type": "object",
+            "required": ["results", "next", "previous"],
+            "properties": {"results": results, "next": link, "previous": link},
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class _Position:
+    ordering: str
+    is_backward: bool
+    values: tuple[Any, ...]
+
+
+def paged(
+    call: Call,
+    rows: QuerySet[Any],
+    listing: Listing,
+    *,
+    fetch: Callable[[QuerySet[Any]], Sequence[Any]],
+    shape: Callable[[Sequence[Any]], list[dict[str, Any]]],
+) -> Answer:
+    """Answer one page. `fetch` reads a sliced queryset into rows (dicts or models) that carry the ordering's columns;
+    `shape` makes of the page's rows what is shown."""
+    rows = _filtered(call, rows, listing)
+    ordering, limit = call.query["ordering"], call.query["limit"]
+    position = _position(call, listing)
+    is_backward = position is not None and position.is_backward
+    columns, is_descending = _columns(listing, ordering)
+    if position is not None:
+        rows = rows.filter(_beyond(columns, position.values, is_descending != is_backward))
+    sign = "-" if is_descending != is_backward else ""
+    found = list(fetch(rows.order_by(*(sign + column for column in columns))[: limit + 1]))
+    has_more = len(found) > limit
+    del found[limit:]
+    if is_backward:
+        found.reverse()
+    return Answer(
+        {
+            "results": _trimmed(call, shape(found)),
+            "next": _link(call, ordering, found[-1:], columns, False) if has_more or is_backward else None,
+            "previous": _link(call, ordering, found[:1], columns, True)
+            if (has_more if is_backward else position is not None)
+            else None,
+        }
+    )
+
+
+def _ordering(names: tuple[str, ...], default: str) -> Parameter:
+    allowed = tuple(sign + name for name in names for sign in ("", "-"))
+
+    def read(value: str) -> str:
+        if value not in allowed:
+            raise Unreadable(f"Order by one of: {', '.join(names)}; a minus sign in front reverses it.")
+        return value
+
+    return Parameter(read, {"type": "string", "enum": list(allowed)}, "The order; - reverses it.", default)
+
+
+def _fields(names: tuple[str, ...]) -> Parameter:
+    def read(value: str) -> frozenset[str]:
+        wanted = frozenset(part for part in value.split(",") if part)
+        unknown = sorted(wanted - set(names))
+        if unknown or not wanted:
+            named = f"There is no field {unknown[0][:40]!r}" if unknown else "Name at least one field"
+            raise Unreadable(f"{named}; the known ones are: {', '.join(names)}.")
+        return wanted
+
+    return Parameter(read, {"type": "string"}, "Only these fields, separated by commas.")
+
+
+def fields_parameter(item: Schema) -> Parameter:
+    """The query field `fields` of a detail route."""
+    return _fields(tuple(item["properties"]))
+
+
+def trimmed(call: Call, item: dict[str, Any]) -> dict[str, Any]:
+    """Return only what ?fields= names."""
+    wanted = call.query.get("fields")
+    return item if wanted is None else {name: value for name, value in item.items() if name in wanted}
+
+
+def _trimmed(call: Call, items: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    return items if call.query["fields"] is None else [trimmed(call, item) for item in items]
+
+
+def _filtered(call: Call, rows: QuerySet[Any], listing: Listing) -> QuerySet[Any]:
+    for name, one in listing.filters.items():
+        value = call.query[name]
+        if value is not None:
+            rows = rows.filter(**{one.lookup: value})
+    return rows
+
+
+def _columns(listing: Listing, ordering: str) -> tuple[tuple[str, ...], bool]:
+    return listing.orderings[ordering.removeprefix("-")], ordering.startswith("-")
+
+
+def _beyond(columns: Sequence[str], values: Sequence[Any], is_descending: bool) -> Q:
+    """Rows after `values` in the order of the columns: a > x, or a = x and b > y, ..."""
+    beyond, equal = Q(), Q()
+    lookup = "lt" if is_descending else "gt"
+    for column, value in zip(columns, values, strict=True):
+        beyond |= equal & Q(**{f"{column}__{lookup}": value})
+        equal &= Q(**{column: value})
+    return beyond
+
+
+def _position(call: Call, listing: Listing) -> _Position | None:
+    cursor = call.query["cursor"]
+    if cursor is None:
+        return None
+    position = _read_cursor(cursor, call.request.path)
+    if position is None or position.ordering != call.query["ordering"]:
+        raise bad_request(
+            "?cursor", "bad_cursor", "This cursor is not from this list; take it from `next` or `previous`."
+        )
+    return position
+
+
+def _link(
+    call: Call, ordering: str, row: Sequence[Any], columns: Sequence[str], is_backward: bool
+) -> str | None:
+    if not row:
+        return None
+    values = [_value(row[0], column) for column in columns]
+    arguments = call.request.query_params.copy()
+    arguments["cursor"] = _make_cursor([ordering, is_backward, values], call.request.path)
+    url = call.request.build_absolute_uri(f"{call.request.path}?{arguments.urlencode()}")
+    return str(url)
+
+
+def _value(row: Any, column: str) -> Any:
+    return row[column] if isinstance(row, dict) else getattr(row, column)
+
+
+def _make_cursor(data: list[Any], path: str) -> str:
+    payload = orjson.dumps(data, default=str)
+    return _encoded(_signature(payload, path) + payload)
+
+
+def _encoded(raw: bytes) -> str:
+    return base64.urlsafe_b64encode(raw).decode().rstrip("=")
+
+
+def _read_cursor(cursor: str, path: str) -> _Position | None:
+    """Return the position, or None when this server did not make the cursor for this path."""
+    try:
+        raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
+    except ValueError:
+        return None
+    if _encoded(raw) != cursor:
+        return None  # spare bits and skipped characters: decodes, but not ours
+    signature, payload = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
+    if not hmac.compare_digest(signature, _signature(payload, path)):
+        return None
+    ordering, is_backward, values = orjson.loads(payload)
+    return _Position(ordering, is_backward, tuple(values))
+
+
+def _signature(payload: bytes, path: str) -> bytes:
+    digest: bytes = salted_hmac(
+        "controlplane.api.paging", path.encode() + b"\n" + payload, algorithm="sha256"
+    ).digest()
+    return digest[:_SIGNATURE_BYTES]

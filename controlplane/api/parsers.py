@@ -1,0 +1,101 @@
+"""JSON in, strictly: no NaN, no infinities, no duplicate names, no half characters, bounded size and depth."""
+
+import json
+import math
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from rest_framework.parsers import BaseParser
+
+from controlplane.api.errors import TOO_LARGE
+from controlplane.api.problems import Problem
+
+MAX_BODY_BYTES = 1 << 20
+MAX_DEPTH = 32
+# possessive, and an unended string is taken to the end: one pass whatever the input
+_STRINGS = re.compile(rb'"(?:[^"\\]++|\\.?)*+(?:"|\Z)', re.DOTALL)
+_BRACKETS = re.compile(rb"[\[\]{}]")
+_SURROGATE_ESCAPE = re.compile(rb"\\u[dD][89a-fA-F]")
+
+
+class StrictJSONParser(BaseParser):
+    """Reads application/json. Raises Problem with a code that says what is wrong."""
+
+    media_type = "application/json"
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        length = parser_context["request"].META.get("CONTENT_LENGTH") if parser_context else None
+        if length and length.isdecimal() and int(length) > MAX_BODY_BYTES:
+            raise Problem(413, "body_too_large", TOO_LARGE)
+        raw = stream.read(MAX_BODY_BYTES + 1)
+        if len(raw) > MAX_BODY_BYTES:
+            raise Problem(413, "body_too_large", TOO_LARGE)
+        return parse_json(raw)
+
+
+def parse_json(raw: bytes) -> Any:
+    """Return the value of a JSON text in UTF-8. Raises Problem (400)."""
+    _check_depth(raw)
+    try:
+        value = json.loads(
+            raw.decode(),
+            parse_float=_finite,
+            parse_int=_bounded,
+            parse_constant=_refuse_constant,
+            object_pairs_hook=_unique,
+        )
+        if _SURROGATE_ESCAPE.search(raw):
+            json.dumps(value, ensure_ascii=False).encode()
+    except UnicodeDecodeError as error:
+        raise Problem(400, "not_utf8", f"The body is not UTF-8 at byte {error.start}.") from error
+    except UnicodeEncodeError as error:
+        raise Problem(
+            400, "not_unicode", "A string holds half a surrogate pair; send valid Unicode."
+        ) from error
+    except json.JSONDecodeError as error:
+        where = f"line {error.lineno}, column {error.colno}"
+        raise Problem(400, "broken_json", f"The body is not JSON: {error.msg} at {where}.") from error
+    return value
+
+
+def _check_depth(raw: bytes) -> None:
+    depth = 0
+    for bracket in _BRACKETS.finditer(_STRINGS.sub(b"", raw)):
+        depth += 1 if bracket.group() in b"[{" else -1
+        if depth > MAX_DEPTH:
+            raise Problem(
+                400, "nested_too_deep", f"The body is nested deeper than {MAX_DEPTH} levels; flatten it."
+            )
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if not math.isfinite(value):
+        raise Problem(400, "not_a_finite_number", f"{text[:40]} is beyond what a number can hold.")
+    return value
+
+
+def _bounded(text: str) -> int:
+    """64 bits at most: nothing here counts further, and databases and JSON readers do not."""
+    value = int(text) if len(text) <= 20 else 1 << 64
+    if not -(1 << 63) <= value < 1 << 63:
+        raise Problem(400, "number_too_large", f"{text[:40]} does not fit in 64 bits.")
+    return value
+
+
+def _refuse_constant(text: str) -> Any:
+    raise Problem(400, "not_a_finite_number", f"{text} is not JSON; leave the value out or send null.")
+
+
+def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    found = dict(pairs)
+    if len(found) != len(pairs):
+        names = [name for name, _ in pairs]
+        twice = next(name for name in names if names.count(name) > 1)
+        raise Problem(
+            400, "duplicate_name", f"The name {twice[:40]!r} is there twice in one object; send it once."
+        )
+    return found

@@ -1,0 +1,58 @@
+"""How the API refuses: application/problem+json with a stable code, the field and what to do (RFC 9457)."""
+
+from collections.abc import Mapping, Sequence
+from http import HTTPStatus
+from typing import Any
+
+from django.http import HttpResponse
+
+from controlplane.api.renderers import render_json
+from jobs.kinds.checks import FieldError
+
+PROBLEM_JSON = "application/problem+json"
+
+
+class Problem(Exception):
+    """A refusal with an HTTP status and a stable code. `detail` says what to do."""
+
+    def __init__(
+        self,
+        status: int,
+        code: str,
+        detail: str,
+        *,
+        errors: Sequence[FieldError] = (),
+        headers: Mapping[str, str] | None = None,
+    ) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+        self.errors, self.headers = tuple(errors), dict(headers or {})
+
+
+def bad_request(pointer: str, code: str, detail: str) -> Problem:
+    """Return the refusal (400) of one query field (`?limit`) or body field (`/name`)."""
+    return Problem(400, code, detail, errors=[FieldError(pointer, code, detail)])
+
+
+def problem_response(problem: Problem) -> HttpResponse:
+    """Return the answer for a refusal."""
+    response = HttpResponse(
+        render_json(problem_body(problem)), status=problem.status, content_type=PROBLEM_JSON
+    )
+    for name, value in problem.headers.items():
+        response.headers[name] = value
+    return response
+
+
+def problem_body(problem: Problem) -> dict[str, Any]:
+    """Return the problem as plain data."""
+    return {
+        "type": "about:blank",
+        "title": HTTPStatus(problem.status).phrase,
+        "status": problem.status,
+        "code": problem.code,
+        "detail": problem.detail,
+        "errors": [
+            {"pointer": error.pointer, "code": error.code, "detail": error.detail} for error in problem.errors
+        ],
+    }

@@ -1,0 +1,148 @@
+"""Query fields: each route names the ones it reads; everything else is refused."""
+
+import uuid
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import Any
+
+from django.http import QueryDict
+
+from controlplane.api.problems import Problem, bad_request
+
+Schema = dict[str, Any]
+BIGGEST = (1 << 63) - 1
+
+
+class Unreadable(ValueError):
+    """A query value that cannot be read; the message says what is wanted."""
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One query field: how it is read, its JSON schema and what it does."""
+
+    read: Callable[[str], Any]
+    schema: Schema
+    about: str
+    default: Any = None
+
+
+def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, Any]:
+    """Return every known field with its value or default. Raises Problem (400) for what is unknown or unreadable."""
+    for name in query:
+        if name not in known:
+            listed = ", ".join(sorted(known)) or "none"
+            detail = f"There is no query field {name[:40]!r} here; the known ones are: {listed}."
+            raise bad_request("?" + name[:40], "unknown_query_field", detail)
+    return {name: _read(query, name, parameter) for name, parameter in known.items()}
+
+
+def text(about: str) -> Parameter:
+    """Any text."""
+    return Parameter(_text, {"type": "string"}, about)
+
+
+def texts(about: str) -> Parameter:
+    """Values separated by commas, any of which may match."""
+    return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
+
+
+def choices(values: tuple[str, ...], about: str) -> Parameter:
+    """Some of a closed list, separated by commas."""
+
+    def read(value: str) -> list[str]:
+        wanted = _texts(value)
+        for one in wanted:
+            if one not in values:
+                raise Unreadable(f"{one[:40]!r} is none of: {', '.join(values)}.")
+        return wanted
+
+    # a pattern, not an enum: several may be given
+    one = "(" + "|".join(values) + ")"
+    return Parameter(read, {"type": "string", "pattern": f"^{one}(,{one})*$"}, about)
+
+
+def whole(low: int, high: int, about: str, default: int | None = None) -> Parameter:
+    """A whole number in a range."""
+
+    def read(value: str) -> int:
+        digits = value.removeprefix("-")
+        if not (digits.isascii() and digits.isdecimal() and len(digits) < 20 and low <= int(value) <= high):
+            raise Unreadable(f"This must be a whole number from {low} to {high}.")
+        return int(value)
+
+    return Parameter(read, {"type": "integer", "minimum": low, "maximum": high}, about, default)
+
+
+def switch(about: str) -> Parameter:
+    """true or false."""
+
+    def read(value: str) -> bool:
+        if value not in ("true", "false"):
+            raise Unreadable("This must be true or false.")
+        return value == "true"
+
+    return Parameter(read, {"type": "boolean"}, about, default=False)
+
+
+def ids(about: str) -> Parameter:
+    """UUIDs separated by commas."""
+
+    def read(value: str) -> list[uuid.UUID]:
+        try:
+            return [uuid.UUID(one) for one in _texts(value)]
+        except ValueError as error:
+            raise Unreadable("This must be a UUID, or several separated by commas.") from error
+
+    return Parameter(read, {"type": "string"}, about)
+
+
+def moment(about: str) -> Parameter:
+    """A time in RFC 3339; without an offset it is UTC."""
+
+    def read(value: str) -> datetime:
+        try:
+            # a plus sign in a URL is a blank; people forget to escape it
+            found = datetime.fromisoformat(value.replace(" ", "+") if "T" in value else value)
+            return found.replace(tzinfo=UTC) if found.tzinfo is None else found.astimezone(UTC)
+        except (ValueError, OverflowError) as error:
+            raise Unreadable("This must be a time such as 2026-01-31T12:00:00Z.") from error
+
+    return Parameter(read, {"type": "string", "format": "date-time"}, about)
+
+
+def _read(query: QueryDict, name: str, parameter: Parameter) -> Any:
+    values = query.getlist(name)
+    if not values:
+        return parameter.default
+    if len(values) > 1:
+        raise bad_request(
+            "?" + name, "repeated_query_field", f"Give {name} once; separate values with commas."
+        )
+    if "\0" in values[0]:
+        raise bad_request("?" + name, "contains_nul", "A query value cannot hold a NUL character.")
+    try:
+        return parameter.read(values[0])
+    except Unreadable as error:
+        raise bad_request("?" + name, f"bad_{name}", str(error)) from error
+
+
+def _text(value: str) -> str:
+    return value
+
+
+def _texts(value: str) -> list[str]:
+    found = [part for part in value.split(",") if part]
+    if not found:
+        raise Unreadable("Give at least one value, or leave the field out.")
+    if len(found) > 100:
+        raise Unreadable("At most 100 values.")
+    return found
+
+
+def whole_id(value: str, what: str) -> int:
+    """Return the number in a path. Raises Problem (404) for any other shape."""
+    if not (value.isascii() and value.isdecimal() and len(value) < 20 and int(value) <= BIGGEST):
+        raise Problem(404, "not_found", f"There is no such {what}.")
+    return int(value)

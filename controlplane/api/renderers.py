@@ -1,0 +1,27 @@
+"""JSON out, by orjson: times in RFC 3339 with Z, integers and floats as they are."""
+
+from typing import Any
+
+import orjson
+from rest_framework.renderers import BaseRenderer
+
+JSON = "application/json"
+
+
+def render_json(data: Any) -> bytes:
+    """Return JSON bytes. Raises TypeError for what is not plain data."""
+    return orjson.dumps(data, option=orjson.OPT_UTC_Z)
+
+
+class OrjsonRenderer(BaseRenderer):
+    """The only media type there is."""
+
+    media_type = JSON
+    format = "json"
+    charset = None
+    render_style = "binary"
+
+    def render(
+        self, data: Any, accepted_media_type: str | None = None, renderer_context: Any = None
+    ) -> bytes:
+        return b"" if data is None else render_json(data)
