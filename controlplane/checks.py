@@ -14,7 +14,6 @@ from django.core.checks import CheckMessage, Error, register
 from controlplane import environment
 
 BOOTSTRAP_TOKEN_LENGTH = 32
-LOG_LEVELS = ("DEBUG", "INFO", "WARNING", "ERROR")
 CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}  # what `yard` reads
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
@@ -28,7 +27,6 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
         *_check_exposure(),
         *_check_public_url(),
         *_check_redis(),
-        *_check_log_level(),
         *_check_spelling(),
         *_check_browser_libraries(),
     ]
@@ -83,12 +81,6 @@ def _check_redis() -> Iterator[CheckMessage]:
             f"TRAINYARD_REDIS_URL starts with {scheme or 'nothing'}; known are {', '.join(REDIS_SCHEMES)}."
         )
         yield Error(message, hint="Leave it empty to use the built-in server.", id="trainyard.E005")
-
-
-def _check_log_level() -> Iterator[CheckMessage]:
-    if settings.LOG_LEVEL not in LOG_LEVELS:
-        message = f"TRAINYARD_LOG_LEVEL={settings.LOG_LEVEL.lower()} is not a level."
-        yield Error(message, hint=f"One of {', '.join(LOG_LEVELS).lower()}.", id="trainyard.E006")
 
 
 def _check_spelling() -> Iterator[CheckMessage]:

@@ -77,6 +77,14 @@ def switch(env: Mapping[str, str], name: str) -> bool:
     return value == "yes"
 
 
+def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
+    """Return one of the known words, in lower case. Raises SettingInvalid."""
+    value = text(env, name).lower()
+    if value not in known:
+        raise SettingInvalid(f"{name} must be one of {', '.join(known)}, not {value!r}.")
+    return value
+
+
 def items(env: Mapping[str, str], name: str) -> list[str]:
     """Return the comma separated parts, without blanks."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]

@@ -34,7 +34,7 @@ ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
 REDIS_URL = env.text(os.environ, "TRAINYARD_REDIS_URL") or f"redis+socket://{STATE_DIR}/redis/redis.sock"
-LOG_LEVEL = env.text(os.environ, "TRAINYARD_LOG_LEVEL").upper()
+LOG_LEVEL = env.choice(os.environ, "TRAINYARD_LOG_LEVEL", ("debug", "info", "warning", "error")).upper()
 
 ALLOWED_HOSTS = [
     "127.0.0.1",
@@ -120,6 +120,7 @@ TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = STATE_DIR / "static"
+STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]  # ours only, no package's own pages
 WHITENOISE_USE_FINDERS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
@@ -151,4 +152,8 @@ LOGGING = {
     "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
+    # two lines for every ring of the bell would drown the rest
+    "loggers": {
+        name: {"level": "WARNING"} for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace") if LOG_LEVEL == "INFO"
+    },
 }
