@@ -1,0 +1,242 @@
+"""`make up` for real: Redis, web server, worker, beat and a pod, and what happens when each is killed."""
+
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from tests import servers
+from tests.servers import CHECKOUT, ControlPlane, control_plane
+from tests.waiting import wait_until
+
+NAMES = ["redis", "web", "worker", "beat"]
+FOREVER = ["/bin/sh", "-c", "echo pid $$; while :; do sleep 0.2; done"]
+
+
+@pytest.fixture(scope="module")
+def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("up")
+
+
+@pytest.fixture(scope="module")
+def running(state_dir: Path) -> Iterator[ControlPlane]:
+    """One control plane for the tests that leave it as they found it."""
+    with control_plane(state_dir) as started:
+        create_project(started)
+        yield started
+
+
+@pytest.fixture(scope="module")
+def job(running: ControlPlane) -> Iterator["RunningJob"]:
+    started = submit(running, "steady")
+    yield started
+    started.end(running)
+
+
+class RunningJob:
+    """A job whose only pod is the process that it printed."""
+
+    def __init__(self, job_id: str, process: psutil.Process) -> None:
+        self.id = job_id
+        self.process = process
+
+    def is_untouched(self, running: ControlPlane) -> bool:
+        """Still the first attempt, still the same process."""
+        status = running.call("GET", f"/api/v1/jobs/{self.id}")[1]["status"]
+        return status["state"] == "running" and status["attempt"] == 1 and self.process.is_running()
+
+    def end(self, running: ControlPlane) -> None:
+        assert running.call("POST", f"/api/v1/jobs/{self.id}/stop")[0] in {200, 202}
+        wait_until(lambda: not self.process.is_running(), timeout=30, what="the pod's end")
+
+
+def create_project(running: ControlPlane) -> None:
+    status, answer = running.call("POST", "/api/v1/projects", {"name": "team-a", "gpu_quota": 4})
+    assert status == 201, answer
+
+
+def submit(running: ControlPlane, name: str) -> RunningJob:
+    body = {"name": name, "kind": "train", "gpus": 1, "command": FOREVER}
+    status, answer = running.call("POST", "/api/v1/projects/team-a/jobs", body)
+    assert status == 201, answer
+    first = wait_until(lambda: first_line(running, answer["id"]), timeout=20, what="the pod's first line")
+    return RunningJob(answer["id"], psutil.Process(int(first.removeprefix("pid "))))
+
+
+def first_line(running: ControlPlane, job_id: str) -> str | None:
+    status, page = running.call("GET", f"/api/v1/jobs/{job_id}/logs")
+    return page["lines"][0]["text"] if status == 200 and page["lines"] else None
+
+
+def test_it_runs_its_four_processes(running: ControlPlane) -> None:
+    assert sorted(running.children()) == sorted(NAMES)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_a_killed_process_comes_back_and_the_job_does_not_notice(
+    running: ControlPlane, job: RunningJob, name: str
+) -> None:
+    killed = running.children()[name]
+    killed.kill()
+    wait_until(
+        lambda: name in running.children() and running.children()[name] != killed, what=f"{name}'s return"
+    )
+    wait_until(running.is_ready, timeout=20, what="readiness")
+    assert job.is_untouched(running)
+
+
+def test_all_processes_killed_at_once_come_back(running: ControlPlane, job: RunningJob) -> None:
+    killed = running.children()
+    for process in killed.values():
+        process.kill()
+    wait_until(
+        lambda: (
+            set(running.children()) == set(NAMES)
+            and not set(killed.values()) & set(running.children().values())
+        ),
+        what="all four",
+    )
+    wait_until(running.is_ready, timeout=20, what="readiness")
+    assert job.is_untouched(running)
+
+
+def test_a_caller_waits_while_the_web_server_starts_again(running: ControlPlane) -> None:
+    running.children()["web"].kill()
+    assert running.call("GET", "/healthz", timeout=20)[0] == 200
+
+
+def test_submit_answers_and_the_job_runs_while_redis_is_frozen(running: ControlPlane) -> None:
+    redis = running.children()["redis"]
+    redis.suspend()
+    try:
+        began = time.monotonic()
+        started = submit(running, "frozen-redis")
+        assert time.monotonic() - began < 10
+        started.end(running)
+    finally:
+        redis.resume()
+    wait_until(running.is_ready, timeout=20, what="readiness")
+
+
+def test_a_second_one_on_the_same_directory_is_refused(running: ControlPlane) -> None:
+    environment = {**running.environment, "TRAINYARD_PORT": str(servers.free_port())}
+    second = run_supervisor(environment)
+    assert second.returncode == 1
+    assert f"already runs on {running.state_dir}" in second.stderr
+
+
+def test_a_taken_port_is_refused(running: ControlPlane, tmp_path: Path) -> None:
+    second = run_supervisor({**running.environment, "TRAINYARD_STATE_DIR": str(tmp_path)})
+    assert second.returncode == 1
+    assert "Choose another port" in second.stderr
+
+
+def test_two_instances_share_a_machine(running: ControlPlane, tmp_path: Path) -> None:
+    with control_plane(tmp_path / "second") as second:
+        assert second.call("GET", "/api/v1/projects")[1]["results"] == []
+        assert [project["name"] for project in running.call("GET", "/api/v1/projects")[1]["results"]] == [
+            "team-a"
+        ]
+        assert second.call("GET", "/api/v1/projects")[0] == 200
+        foreign = {**running.environment, "TRAINYARD_BOOTSTRAP_TOKEN": "x" * 40}
+        assert ControlPlane(second.url, foreign["TRAINYARD_BOOTSTRAP_TOKEN"], tmp_path, second.process, {}).call(
+            "GET", "/api/v1/projects"
+        )[0] == 401  # fmt: skip
+
+
+def test_a_stop_leaves_the_job_and_the_next_start_finds_it(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as running:
+        create_project(running)
+        job = submit(running, "long")
+        children = running.children().values()
+        began = time.monotonic()
+        assert running.stop(signal.SIGINT) == 0
+        assert time.monotonic() - began < 10
+        assert not any(child.is_running() for child in children)
+        assert job.process.is_running()
+    with control_plane(tmp_path) as again:
+        assert job.is_untouched(again)
+        job.end(again)
+
+
+def test_a_killed_supervisor_takes_its_children_along_and_not_the_job(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as running:
+        create_project(running)
+        job = submit(running, "long")
+        children = running.children().values()
+        running.process.kill()
+        wait_until(lambda: not any(child.is_running() for child in children), what="the children's end")
+        assert job.process.is_running()
+    with control_plane(tmp_path) as again:
+        assert job.is_untouched(again)
+        job.end(again)
+
+
+def test_the_first_start_prints_one_address_and_a_link_that_works_once(tmp_path: Path) -> None:
+    with control_plane(tmp_path) as running:
+        console = tmp_path / "console.log"
+        said = wait_until(
+            lambda: re.search(r"First admin, once:\s+(\S+)", console.read_text()), what="the link"
+        )
+        assert said[1].startswith(f"{running.url}/setup/")
+        assert running.call("GET", said[1].removeprefix(running.url))[0] == 200
+        assert running.call("GET", "/setup/another-secret")[0] in {404, 410}
+    assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
+
+
+@pytest.mark.parametrize(
+    ("variable", "value", "finding"),
+    [
+        ("TRAINYARD_BOOTSTRAP_TOKEN", "short", "trainyard.E001"),
+        ("TRAINYARD_CLUSTERS", "local:dgx1=eight", "trainyard.E002"),
+        ("TRAINYARD_HOST", "0.0.0.0", "trainyard.E003"),
+        ("TRAINYARD_PUBLIC_URL", "yard.example.org", "trainyard.E004"),
+        ("TRAINYARD_REDIS_URL", "http://localhost", "trainyard.E005"),
+        ("TRAINYARD_LOG_LEVEL", "loud", "TRAINYARD_LOG_LEVEL must be one of debug, info"),
+        ("DATABASE_URL", "mysql://localhost/x", "DATABASE_URL must start with"),
+    ],
+)
+def test_an_impossible_setting_is_refused_with_an_id(
+    tmp_path: Path, variable: str, value: str, finding: str
+) -> None:
+    port = str(servers.free_port())
+    environment = {
+        **os.environ,
+        "TRAINYARD_STATE_DIR": str(tmp_path),
+        "TRAINYARD_PORT": port,
+        variable: value,
+    }
+    refused = run_supervisor(environment)
+    assert refused.returncode == 1
+    assert finding in refused.stderr
+    assert "Traceback" not in refused.stderr
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_make_up_stops_when_make_alone_is_signalled(tmp_path: Path, number: int) -> None:
+    port = servers.free_port()
+    environment = {**os.environ, "TRAINYARD_STATE_DIR": str(tmp_path), "TRAINYARD_PORT": str(port)}
+    with (tmp_path / "console.log").open("wb") as console:
+        make = subprocess.Popen(["make", "up"], cwd=CHECKOUT, env=environment, stdout=console, stderr=console)
+    running = ControlPlane(f"http://127.0.0.1:{port}", "", tmp_path, make, environment)
+    wait_until(running.is_ready, timeout=40, what="readiness")
+    below = servers.descendants(make.pid)
+    assert len(below) >= len(NAMES)
+    make.send_signal(number)
+    make.wait(10)
+    wait_until(lambda: not any(process.is_running() for process in below), what="the end of all")
+    assert "Stopped in" in (tmp_path / "console.log").read_text()
+
+
+def run_supervisor(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "controlplane.supervisor"]
+    return subprocess.run(
+        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
+    )
