@@ -146,14 +146,13 @@ SPECTACULAR_SETTINGS = {
     "OAS_VERSION": "3.1.0",
 }
 
+BELL_LOGGERS = ("celery.beat", "celery.worker.strategy", "celery.app.trace")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
     "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
-    # two lines for every ring of the bell would drown the rest
-    "loggers": {
-        name: {"level": "WARNING"} for name in ("celery.beat", "celery.worker.strategy", "celery.app.trace") if LOG_LEVEL == "INFO"
-    },
+    # three lines for every ring of the bell would drown the rest
+    "loggers": {name: {"level": "WARNING" if LOG_LEVEL == "INFO" else LOG_LEVEL} for name in BELL_LOGGERS},
 }
