@@ -93,11 +93,14 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
     assert isinstance(args, Namespace)
     function = getattr(module, command.target.partition(":")[2])
     session = start_session(args)
-    if args.watch:
-        from controlplane.cli.watch import watch_command
+    try:
+        if args.watch:
+            from controlplane.cli.watch import watch_command
 
-        return watch_command(function, args, session)
-    return int(function(args, session))
+            return watch_command(function, args, session)
+        return int(function(args, session))
+    finally:
+        session.close()
 
 
 def _split_leading(argv: list[str]) -> tuple[list[str], list[str]]:

@@ -55,6 +55,12 @@ class Client:
         self._timeout = timeout
         self._connection: http.client.HTTPConnection | None = None
 
+    def __enter__(self) -> Client:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
     def get(self, path: str, query: Query | None = None) -> Any:
         """The JSON of a GET."""
         return self.request("GET", path, query=query).body

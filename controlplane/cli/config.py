@@ -33,11 +33,12 @@ class ConfigFile(TypedDict):
 class Config:
     """The settings of one run of `yard`: environment over file.
 
-    `context` picks another context than the file's current one, by name.
+    `context` picks a context by name, and then the environment no longer says which server is meant.
     """
 
     def __init__(self, environ: dict[str, str], context: str | None = None) -> None:
-        self._environ = environ
+        named = ("TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_PROJECT") if context else ()
+        self._environ = {name: value for name, value in environ.items() if name not in named}
         self._wanted_context = context
         self._file: ConfigFile | None = None
 

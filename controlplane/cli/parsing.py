@@ -67,7 +67,11 @@ class Parser(argparse.ArgumentParser):
 
     def error(self, message: str) -> NoReturn:
         """Usage errors end with exit code 2 and point to the help."""
-        raise CliError(f"{self.prog.removeprefix('yard ')}: {message}", USAGE, f"see: yard help {self.prog.removeprefix('yard ')}")
+        raise CliError(
+            f"{self.prog.removeprefix('yard ')}: {message}",
+            USAGE,
+            f"see: yard help {self.prog.removeprefix('yard ')}",
+        )
 
     def _refuse(self, unknown: Sequence[str]) -> NoReturn:
         flag = unknown[0].partition("=")[0]

@@ -33,6 +33,11 @@ class Session:
             self._client = Client(self.config.url, self.config.token)
         return self._client
 
+    def close(self) -> None:
+        """Close the connection, if there was one."""
+        if self._client is not None:
+            self._client.close()
+
     @property
     def project(self) -> str:
         """The project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""

@@ -39,8 +39,8 @@ def login(args: Namespace, session: Session) -> int:
     """Get or take a token, check it, and keep it in the config file, which only its owner may read."""
     url = args.url.rstrip("/")
     token = _token(args, url, session)
-    client = Client(url, token)
-    who = client.get("whoami")
+    with Client(url, token) as client:
+        who = client.get("whoami")
     name = args.name or urlsplit(url).netloc.rpartition("@")[2]
     session.config.update_context(name, {"url": url, "token": token})
     session.output.object(
@@ -89,8 +89,8 @@ def _token(args: Namespace, url: str, session: Session) -> str:
     username = args.username or _asked("Username: ")
     password = _line_of_stdin("password") if args.password_stdin else _asked_secretly("Password: ")
     _warn_when_readable(url, session)
-    answer = Client(url, "").post("login", {"username": username, "password": password})
-    return str(answer["token"])
+    with Client(url, "") as client:
+        return str(client.post("login", {"username": username, "password": password})["token"])
 
 
 def _line_of_stdin(what: str) -> str:

@@ -116,8 +116,8 @@ def _listed(noun: str, project: str | None) -> list[str]:
         config = Config(dict(os.environ))
         project = project or (config.project if noun == "jobs" else None)
         path = f"{project_path(project)}/jobs" if project else noun
-        client = Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None)
-        page = client.get(path, {"limit": 100, "fields": "name"})
+        with Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None) as client:
+            page = client.get(path, {"limit": 100, "fields": "name"})
     except CliError:
         return []  # completion has nowhere to say what is wrong; the command itself will
     return [str(row["name"]) for row in page["results"]]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from argparse import Namespace
 
 from controlplane.cli import formats
+from controlplane.cli.commands.jobs import devices_text
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import node_path
 from controlplane.cli.parsing import Parser
@@ -14,22 +15,33 @@ from controlplane.cli.tables import Column, Row
 
 def state_of(node: Row) -> str:
     """A node's condition in one word."""
-    if node.get("is_cordoned"):
-        return "cordoned"
-    return str(node.get("state") or ("ready" if node.get("is_ready", True) else "not_ready"))
+    if not node["is_ready"]:
+        return "not_ready"
+    return "cordoned" if node["is_cordoned"] else "ready"
+
+
+def memory_use(node: Row) -> float | None:
+    """The used part of the node's GPU memory, None where nothing is measured."""
+    devices = [device for device in node["devices"] if device.get("memory_used_mib") is not None]
+    total = sum(device["memory_mib"] for device in devices)
+    return sum(device["memory_used_mib"] for device in devices) / total if total else None
 
 
 NODE_COLUMNS = (
     Column("NAME", lambda node: node["name"]),
     Column("STATE", state_of),
-    Column("POOL", lambda node: node.get("node_pool") or node.get("pool")),
+    Column("POOL", lambda node: node.get("node_pool")),
     Column("GPUS", lambda node: formats.gpus(node.get("gpus")), is_number=True),
     Column("ALLOCATED", lambda node: formats.gpus(node.get("allocated_gpus")), is_number=True),
     Column("UTIL", lambda node: formats.percent(node.get("gpu_utilization")), is_number=True),
     Column("CLUSTER", lambda node: node.get("cluster"), is_wide=True),
+    Column("MEMORY", lambda node: formats.percent(memory_use(node)), is_number=True),
     Column(
-        "GPU-MEMORY", lambda node: formats.mebibytes(node.get("gpu_memory_mib")), is_wide=True, is_number=True
+        "MODEL",
+        lambda node: ", ".join(sorted({str(device.get("model")) for device in node["devices"]})),
+        is_wide=True,
     ),
+    Column("SEEN", lambda node: formats.age(node.get("seen_at")), is_wide=True, is_number=True),
 )
 DEVICE_COLUMNS = (
     Column("GPU", lambda device: device.get("index"), is_number=True),
@@ -37,7 +49,13 @@ DEVICE_COLUMNS = (
     Column("MEMORY", lambda device: formats.mebibytes(device.get("memory_mib")), is_number=True),
     Column("USED", lambda device: formats.mebibytes(device.get("memory_used_mib")), is_number=True),
     Column("UTIL", lambda device: formats.percent(device.get("utilization")), is_number=True),
-    Column("JOBS", lambda device: ", ".join(str(job) for job in device.get("jobs") or [])),
+)
+POD_COLUMNS = (
+    Column("POD", lambda pod: pod.get("name")),
+    Column("PROJECT", lambda pod: pod.get("project")),
+    Column("USER", lambda pod: pod.get("user")),
+    Column("STATE", lambda pod: pod.get("state")),
+    Column("GPUS", devices_text),
 )
 
 
@@ -59,14 +77,17 @@ def describe_node_arguments(parser: Parser) -> None:
 
 
 def describe_node(args: Namespace, session: Session) -> int:
-    """One node with each of its GPUs."""
+    """One node with each of its GPUs and its pods; the pods of projects that are not yours are nameless."""
     node = session.get(node_path(args.name))
     if session.output.is_data:
         session.output.data(node)
         return DONE
     session.output.rows([node], NODE_COLUMNS)
     session.output.line("\nGPUs")
-    session.output.rows(node.get("devices") or [], DEVICE_COLUMNS)
+    session.output.rows(node["devices"], DEVICE_COLUMNS)
+    if node["pods"]:
+        session.output.line("\nPods")
+        session.output.rows(node["pods"], POD_COLUMNS)
     return DONE
 
 

@@ -1,0 +1,226 @@
+"""`yard demo four-teams`: four teams share sixteen GPUs, slowly enough to watch on the dashboard.
+
+It plays through the public API alone, like any user: creates four projects with their quotas, submits and deletes the
+twenty events, and after each says where the cluster stands and whether that is where the published run stood.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from argparse import Namespace
+from typing import Any, NamedTuple
+
+from controlplane.cli import formats
+from controlplane.cli.errors import CONFLICT, DONE, FAILED, TIMED_OUT, ApiError, CliError
+from controlplane.cli.lookup import job_id, project_path
+from controlplane.cli.parsing import Parser
+from controlplane.cli.scenario import QUOTAS, Expected, Step, expectations, steps
+from controlplane.cli.session import Session
+
+IMAGE = "ubuntu"
+# What the demo's programs report as their utilisation; simulated GPUs show what jobs report.
+UTILIZATION = {"train": 0.92, "interactive": 0.35}
+UNFINISHED = "queued,starting,running,scaling,suspended,stopping"
+_POLL_SECONDS = 0.2
+_CLEAR_SECONDS = 60.0
+
+
+class Standing(NamedTuple):
+    """The four projects at one moment: GPUs by project, jobs by what they do, devices in use."""
+
+    allocated: tuple[float, ...]
+    running: frozenset[str]
+    waiting: frozenset[str]
+    moving: frozenset[str]
+    physical_gpus: int
+
+    def is_as(self, expected: Expected) -> bool:
+        """Whether this is where the published run stood."""
+        return (
+            self.allocated in expected.allocated
+            and self.physical_gpus == expected.physical_gpus
+            and len(self.running) == expected.running
+        )
+
+
+def demo_four_teams_arguments(parser: Parser) -> None:
+    """How slowly, and what to do with what an earlier run left."""
+    parser.examples = [
+        "yard demo four-teams",
+        "yard demo four-teams --pause 8",
+        "yard demo four-teams --reset",
+        "yard demo four-teams --clear",
+    ]
+    parser.add_argument(
+        "--pause", type=float, default=3.0, metavar="SECONDS", help="between two steps (default 3)"
+    )
+    parser.add_argument(
+        "--settle", type=float, default=30.0, metavar="SECONDS", help="how long a step may take (default 30)"
+    )
+    parser.add_argument("--reset", action="store_true", help="first delete what an earlier run left")
+    parser.add_argument("--clear", action="store_true", help="delete what an earlier run left, and end")
+
+
+def demo_four_teams(args: Namespace, session: Session) -> int:
+    """Play all steps; 1 when one of them did not end where the published run did."""
+    if args.reset or args.clear:
+        _clear(session)
+    if args.clear:
+        return DONE
+    _prepare(session)
+    expected = expectations()
+    before, results = _standing(session), []
+    for step in steps():
+        session.output.line(_announcement(step))
+        session.output.flush()
+        _act(session, step)
+        after = _settled(session, expected[step.number], args.settle)
+        is_as_published = after.is_as(expected[step.number])
+        session.output.line(_outcome(before, after, expected[step.number]))
+        session.output.flush()
+        results.append(is_as_published)
+        before = after
+        session.pause(args.pause)
+    return _conclude(session, results)
+
+
+def _prepare(session: Session) -> None:
+    """The four projects with their quotas, and no jobs in them."""
+    _check_cluster(session)
+    for name, quota in QUOTAS.items():
+        try:
+            session.client.post("projects", {"name": name, "gpu_quota": quota})
+        except ApiError as error:
+            if error.exit_code != CONFLICT:
+                raise
+            session.client.patch(project_path(name), {"gpu_quota": quota})
+    left = [row["name"] for row in _jobs(session)]
+    if left:
+        hint = "delete them first: yard demo four-teams --reset"
+        raise CliError(f"the four projects still have jobs: {', '.join(left[:5])}", CONFLICT, hint)
+    quotas = ", ".join(f"{name} {quota}" for name, quota in QUOTAS.items())
+    session.output.line(f"Quotas: {quotas}. Watch it at {session.config.url}/")
+
+
+def _check_cluster(session: Session) -> None:
+    total = sum(node.get("gpus") or 0 for node in session.client.pages("nodes", {}, 1000)["results"])
+    if total != sum(QUOTAS.values()):
+        session.output.say(f"note: the scenario is about 16 GPUs on two nodes; this cluster has {total}")
+
+
+def _act(session: Session, step: Step) -> None:
+    for name in step.jobs:
+        if step.action == "delete":
+            scoped = Session(session.config, session.output, step.project)
+            session.client.delete(f"jobs/{job_id(scoped, name)}")
+        else:
+            session.client.post(f"{project_path(step.project)}/jobs", _spec(step, name))
+
+
+def _spec(step: Step, name: str) -> dict[str, Any]:
+    gpus = int(step.gpus) if step.gpus.is_integer() else step.gpus
+    command = ["sh", "-c", _program(UTILIZATION[step.kind])]
+    return {"name": name, "kind": step.kind, "image": IMAGE, "command": command, "gpus": gpus}
+
+
+def _program(utilization: float) -> str:
+    """A shell line that reports progress every two seconds, for an hour."""
+    report = json.dumps({"trainyard": 1, "step": "STEP", "total_steps": 1800, "gpu_utilization": utilization})
+    echoed = report.replace('"STEP"', "'$i'")
+    return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{echoed}'; sleep 2; done"
+
+
+def _settled(session: Session, expected: Expected, seconds: float) -> Standing:
+    """Where the cluster stands once it is where it should be, or at the end of our patience."""
+    deadline = time.monotonic() + seconds
+    while True:
+        standing = _standing(session)
+        is_quiet = not standing.moving and standing.is_as(expected)
+        if is_quiet or time.monotonic() >= deadline:
+            return standing
+        session.pause(_POLL_SECONDS)
+
+
+def _standing(session: Session) -> Standing:
+    rows = _jobs(session)
+    allocated = dict.fromkeys(QUOTAS, 0.0)
+    states: dict[str, set[str]] = {"running": set(), "queued": set()}
+    for row in rows:
+        status = row["status"]
+        allocated[row["project"]] += status.get("allocated_gpus") or 0
+        states.setdefault(status["state"], set()).add(row["name"])
+    running, waiting = frozenset(states.pop("running")), frozenset(states.pop("queued"))
+    moving = frozenset(name for names in states.values() for name in names)
+    rounded = tuple(round(allocated[name], 3) for name in QUOTAS)
+    return Standing(rounded, running, waiting, moving, _devices_in_use(session))
+
+
+def _jobs(session: Session) -> list[dict[str, Any]]:
+    """The unfinished jobs of the four projects."""
+    rows = session.client.pages("jobs", {"state": UNFINISHED}, 1000)["results"]
+    return [row for row in rows if row["project"] in QUOTAS]
+
+
+def _devices_in_use(session: Session) -> int:
+    nodes = session.client.pages("nodes", {}, 1000)["results"]
+    return sum(1 for node in nodes for device in node.get("devices") or [] if device.get("allocated"))
+
+
+def _announcement(step: Step) -> str:
+    names = ", ".join(step.jobs)
+    if step.action == "delete":
+        return f"{step.number:>2}/20  {step.project} deletes {names}"
+    return f"{step.number:>2}/20  {step.project} submits {names}: {step.kind}, {formats.gpus(step.gpus)} GPU"
+
+
+def _outcome(before: Standing, after: Standing, expected: Expected) -> str:
+    shares = "  ".join(
+        f"{name} {formats.gpus(count)}/{QUOTAS[name]}"
+        for name, count in zip(QUOTAS, after.allocated, strict=True)
+    )
+    lost, started = before.running & after.waiting, after.running - before.running
+    parts = [
+        f"{shares}  | {after.physical_gpus} of 16 GPUs, {len(after.running)} running",
+        f"preempted: {_listed(lost)}" if lost else "",
+        f"started: {_listed(started)}" if started else "",
+        f"waiting: {_listed(after.waiting)}" if after.waiting else "",
+        "as published" if after.is_as(expected) else f"NOT as published: {_published(expected)}",
+    ]
+    return "       " + "; ".join(part for part in parts if part)
+
+
+def _published(expected: Expected) -> str:
+    divisions = " or ".join("/".join(map(formats.gpus, division)) for division in expected.allocated)
+    return f"{divisions}, {expected.physical_gpus} GPUs, {expected.running} running"
+
+
+def _listed(names: frozenset[str]) -> str:
+    return ", ".join(sorted(names))
+
+
+def _conclude(session: Session, results: list[bool]) -> int:
+    session.output.line(
+        f"{sum(results)} of {len(results)} steps ended as published. The jobs run on: look around."
+    )
+    session.output.say("clear away with: yard demo four-teams --clear")
+    return DONE if all(results) else FAILED
+
+
+def _clear(session: Session) -> None:
+    """Delete the four projects with their jobs, and wait until they are gone."""
+    deadline = time.monotonic() + _CLEAR_SECONDS
+    while rows := _jobs(session):
+        for row in rows:
+            if row["status"]["state"] != "stopping":
+                session.client.delete(f"jobs/{row['id']}")
+        if time.monotonic() >= deadline:
+            raise CliError("some jobs are still stopping; try again in a moment", TIMED_OUT)
+        session.pause(_POLL_SECONDS)
+    for name in QUOTAS:
+        try:
+            session.client.delete(project_path(name))
+        except ApiError as error:
+            if error.status != 404:
+                raise
+    session.output.line("the four projects and their jobs are deleted")

@@ -1,0 +1,145 @@
+"""What a script learns from the exit code, and what a person reads on standard error."""
+
+import socket
+
+import pytest
+
+from tests.cli.conftest import JOB_ID, job
+from tests.cli.scripted import Reply, page, problem
+
+
+@pytest.mark.parametrize(
+    ("status", "code"),
+    [(400, 2), (413, 2), (415, 2), (422, 2), (401, 4), (403, 4), (404, 3), (409, 5), (412, 5), (500, 1)],
+)
+def test_each_refusal_has_its_exit_code_and_shows_the_servers_words(server, yard, status, code):
+    server.on("GET", "whoami", problem(status, "some_code", "Do this instead."))
+    ran = yard("whoami")
+    assert ran.code == code
+    assert "some_code: Do this instead." in ran.err
+    assert ran.out == ""
+
+
+def test_every_refused_field_is_named(server, yard):
+    errors = [
+        {"pointer": "/gpus", "code": "too_large", "detail": "At most 8 fit on a node."},
+        {"pointer": "/name", "code": "not_a_label", "detail": "Use a DNS label."},
+    ]
+    server.on("POST", "projects/team-a/jobs", problem(400, "invalid", "The job is refused.", errors=errors))
+    ran = yard("submit", "x", "-g", "9")
+    assert ran.code == 2
+    assert "  /gpus: At most 8 fit on a node." in ran.err
+    assert "  /name: Use a DNS label." in ran.err
+
+
+def test_not_logged_in_says_how_to_log_in(server, yard):
+    server.on("GET", "whoami", problem(401, "not_authenticated", "No credential."))
+    assert "yard login URL" in yard("whoami").err
+
+
+def test_an_unreachable_server_is_6_and_points_to_doctor(yard, monkeypatch):
+    with socket.socket() as unused:
+        unused.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("TRAINYARD_URL", f"http://127.0.0.1:{unused.getsockname()[1]}")
+        ran = yard("whoami")
+    assert ran.code == 6
+    assert "yard doctor" in ran.err
+
+
+def test_busy_for_good_is_6_after_the_retries(server, yard):
+    server.on("GET", "whoami", problem(503, "not_ready", "Starting.", headers={"Retry-After": "0"}))
+    assert yard("whoami").code == 6
+    assert len(server.asked) == 4
+
+
+@pytest.mark.parametrize(
+    ("argv", "said"),
+    [
+        (["dataset", "list"], "unknown command 'dataset'"),
+        (["lst", "jobs"], "did you mean: yard list jobs"),
+        (["list", "jbos"], "did you mean: yard list jobs"),
+        (["submit"], "required: NAME"),
+        (["submit", "x", "--gpuss", "1"], "did you mean --gpus?"),
+        (["submit", "x", "-g", "nan"], "not a number"),
+        (["submit", "x", "-g", "1e999"], "not a number"),
+        (["submit", "x", "-e", "NOVALUE"], "KEY=VALUE"),
+        (["submit", "x", "--max-runtime", "soon"], "not a duration"),
+        (["list", "jobs", "-o", "xml"], "no such format"),
+        (["list", "jobs", "--", "ls"], "takes no command"),
+        (["stop", "x", "--watch"], "nothing to --watch"),
+        (["wait", "x", "--for", "happy"], "no such state"),
+        (["config", "use", "nowhere"], "no context 'nowhere'"),
+        (["project"], "needs one of: create, edit, delete, members"),
+        (["-p", "team-a"], "no command"),
+        (["list", "jobs", "--context", "nowhere"], "no context 'nowhere'"),
+    ],
+)
+def test_a_wrong_command_line_is_2_and_asks_the_server_nothing(server, yard, argv, said):
+    ran = yard(*argv)
+    assert ran.code == 2
+    assert said in ran.err
+    assert server.asked == []
+
+
+def test_no_project_is_2_and_says_how_to_choose_one(yard, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_PROJECT")
+    ran = yard("list", "jobs")
+    assert ran.code == 2
+    assert "yard config project NAME" in ran.err
+
+
+def test_a_name_that_no_job_has_is_3(server, yard):
+    server.on("GET", "projects/team-a/jobs", page())
+    ran = yard("stop", "ghost")
+    assert ran.code == 3
+    assert "team-a has no job 'ghost'" in ran.err
+
+
+@pytest.mark.parametrize(
+    ("state", "exit_code", "code"),
+    [
+        ("succeeded", 0, 0),
+        ("succeeded", None, 0),
+        ("failed", 3, 3),
+        ("failed", -15, 143),
+        ("failed", 1000, 255),
+        ("stopped", None, 1),
+        ("stopped", 0, 1),
+        ("timed_out", None, 7),
+    ],
+)
+def test_submit_and_wait_exits_as_the_job_does(server, yard, state, exit_code, code):
+    server.on("POST", "projects/team-a/jobs", Reply(201, job(state="queued")))
+    server.on("GET", f"jobs/{JOB_ID}", job(state=state, exit_code=exit_code))
+    assert yard("submit", "hyper1", "--wait").code == code
+
+
+@pytest.mark.parametrize(
+    ("wanted", "state", "code"),
+    [
+        ("running", "running", 0),
+        ("running", "succeeded", 0),
+        ("running", "failed", 1),
+        ("finished", "failed", 0),
+        ("succeeded", "failed", 1),
+        ("stopped,failed", "failed", 0),
+    ],
+)
+def test_wait_for_a_state(server, yard, wanted, state, code):
+    server.on("GET", f"jobs/{JOB_ID}", job(state=state))
+    assert yard("wait", JOB_ID, "--for", wanted).code == code
+
+
+def test_wait_times_out_with_7(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job(state="queued"))
+    server.on("GET", "watch", problem(404, "not_found", "no feed"))
+    ran = yard("wait", JOB_ID, "--timeout", "0")
+    assert ran.code == 7
+    assert "still queued" in ran.err
+
+
+def test_wait_sees_the_change_that_the_feed_rings_for(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job(state="queued"), job(state="running"))
+    server.on("GET", "watch", Reply(body=b"event: change\ndata: {}\n\n"))
+    assert yard("wait", JOB_ID, "--for", "running", "--timeout", "30").code == 0
+    assert server.requests("GET", "watch")[0].query == {"topics": f"job:{JOB_ID}"}
