@@ -61,7 +61,7 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
         fields = json.loads(text)
     except (ValueError, RecursionError):
         return None
-    if not isinstance(fields, dict) or fields.get("trainyard") != 1:
+    if not isinstance(fields, dict) or _count(fields, "trainyard") != 1:
         return None
     return Progress(
         time_ms,

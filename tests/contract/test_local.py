@@ -52,7 +52,11 @@ def lives(pid: int) -> bool:
 
 def printed_pid(case: EngineCase, spec: PodSpec) -> int:
     """The number that the pod's script printed as its first line."""
-    return int(wait_until(lambda: case.text(spec).partition("\n")[0].strip(), what="a pid in the log"))
+
+    def first_line() -> str:
+        return case.text(spec).partition("\n")[0].strip()
+
+    return int(wait_until(first_line, what="a pid in the log"))
 
 
 # Adoption
@@ -198,7 +202,9 @@ def test_stop_lets_the_command_finish_within_its_grace(case: EngineCase):
 
 
 def test_a_training_under_a_shell_has_the_grace_too(case: EngineCase):
-    train = "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved'),"
+    train = (
+        "import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: (time.sleep(0.5), print('saved'),"
+    )
     train += " sys.exit(0))); print('ready'); time.sleep(1000)"
     spec = shell(case, f'python -c "{train}"; true')
     wait_until(lambda: "ready" in case.text(spec), what="the training")
@@ -366,7 +372,9 @@ def test_nothing_of_the_control_plane_is_in_the_environment(case: EngineCase, mo
 
 
 def test_the_control_plane_cannot_be_imported_in_a_pod_but_the_workloads_can(case: EngineCase):
-    script = "import workloads, importlib.util as u; print(u.find_spec('controlplane'), u.find_spec('manage'))"
+    script = (
+        "import workloads, importlib.util as u; print(u.find_spec('controlplane'), u.find_spec('manage'))"
+    )
     spec = case.start("python", "-c", script)
     assert case.wait_end(spec, 30).state == base.SUCCEEDED
     assert case.text(spec) == "None None\n"
@@ -480,11 +488,15 @@ def test_a_closed_shell_leaves_nothing(case: EngineCase):
     output = b""
     while b"=\r\n" not in output.partition(b"pid=1")[2] and output.count(b"pid=") < 2:
         output += terminal.read()
-    pids = processes.with_token(PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table())
+    pids = processes.with_token(
+        PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table()
+    )
     assert len(pids) >= 3
     terminal.close()
     terminal.close()
-    left = processes.with_token(PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table())
+    left = processes.with_token(
+        PodDir(case.state_dir / "pods" / spec.name).prepared().token, processes.table()
+    )
     assert left == [started(case, spec).pid]
 
 

@@ -1,0 +1,71 @@
+"""The quickstart as users run it: an image name on the local engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines import base
+from controlplane.engines.base import PodSpec
+from controlplane.progress import Progress, find_progress, latest_progress
+from tests.contract.harness import EngineCase, make_case
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow  # each run imports torch
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[EngineCase]:
+    case = make_case("local", tmp_path)
+    yield case
+    case.close()
+
+
+def last_progress(case: EngineCase, spec: PodSpec) -> Progress:
+    progress = latest_progress(spec.log_path)
+    assert progress is not None, case.text(spec)
+    return progress
+
+
+def test_it_trains_and_shows_its_progress(case: EngineCase):
+    env = {"EPOCHS": "3", "BATCH_SIZE": "300"}
+    spec = case.start(image="gcr.io/run-ai-demo/quickstart", env=env)
+    report = case.wait_end(spec, 120)
+    assert report.state == base.SUCCEEDED, case.text(spec)
+    progress = last_progress(case, spec)
+    assert (progress.epoch, progress.epochs, progress.step, progress.total_steps) == (3, 3, 15, 15)
+    assert progress.eta_seconds == 0
+    assert progress.accuracy > 0.3
+    assert progress.loss < 2.3
+    assert 0 < progress.gpu_utilization <= 1
+    assert progress.gpu_memory_mib > 50
+    assert progress.seconds_per_step > 0
+
+
+def test_its_own_command_line_works_too(case: EngineCase):
+    spec = case.start("python", image="registry/quickstart:1", args=("train.py", "--epochs", "1"))
+    assert case.wait_end(spec, 120).state == base.SUCCEEDED, case.text(spec)
+
+
+def test_a_bad_setting_fails_in_words(case: EngineCase):
+    spec = case.start(image="quickstart", env={"BATCH_SIZE": "many"})
+    assert case.wait_end(spec, 120).reason == base.EXIT_CODE
+    assert "--batch-size" in case.text(spec)
+
+
+def test_a_stopped_run_saves_and_the_next_attempt_goes_on_there(case: EngineCase):
+    first = case.start(image="quickstart", env={"EPOCHS": "100000"})
+    wait_until(lambda: latest_progress(first.log_path), 120, "the first progress line")
+    case.engine.stop(first.name, 60)
+    report = case.wait_end(first, 60)
+    assert (report.reason, report.exit_code) == (base.STOPPED, 143)
+    assert "stopping: saved step-" in case.text(first)
+    saved_step = int(case.text(first).rpartition("saved step-")[2])
+    second = case.start(image="quickstart", env={"EPOCHS": "100000"}, job_id=first.job_id, attempt=2)
+    wait_until(lambda: f"resumed at step {saved_step} " in case.text(second), 120, "the second attempt")
+    page = wait_until(
+        lambda: find_progress(case.engine.read_logs(second.name, 0, 100).lines), 120, "its progress"
+    )
+    assert page.step > saved_step

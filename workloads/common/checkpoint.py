@@ -1,0 +1,77 @@
+"""Checkpoints that are whole or not there, each with a manifest that proves it.
+
+A checkpoint is a directory step-<n> with state.pt and manifest.json (step, bytes, sha256). It is written
+under another name and renamed, so a kill at any moment leaves the one before it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import torch
+
+KEEP = 2
+
+
+def checkpoint_dir() -> Path:
+    """Where this pod's checkpoints are: TRAINYARD_CHECKPOINT_DIR, else under the working directory.
+
+    Trainyard keeps the place over all attempts of a job, so a preempted job finds them again.
+    """
+    folder = Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
+    is_gang = int(os.environ.get("TRAINYARD_WORLD_SIZE", "1")) > 1
+    return folder / f"rank-{os.environ.get('TRAINYARD_RANK', '0')}" if is_gang else folder
+
+
+def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
+    """Write the checkpoint of a step and remove all but the newest few."""
+    target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{os.getpid()}"
+    fresh.mkdir(parents=True)
+    torch.save(state, fresh / "state.pt")
+    digest, size = _digest(fresh / "state.pt")
+    manifest = {"step": step, "bytes": size, "sha256": digest}
+    (fresh / "manifest.json").write_text(json.dumps(manifest))
+    for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
+        _sync(path)
+    if target.exists():
+        shutil.rmtree(target)
+    fresh.rename(target)
+    _sync(folder)
+    for old in _steps(folder)[:-KEEP]:
+        shutil.rmtree(old)
+    return target
+
+
+def load_latest(folder: Path) -> tuple[int, dict[str, Any]] | None:
+    """Step and state of the newest checkpoint that is whole; None when there is none."""
+    for path in reversed(_steps(folder)):
+        try:
+            manifest = json.loads((path / "manifest.json").read_text())
+            is_whole = _digest(path / "state.pt") == (manifest["sha256"], manifest["bytes"])
+        except (OSError, ValueError, KeyError):
+            continue  # damaged: the one before it is used
+        if is_whole:
+            return manifest["step"], torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+    return None
+
+
+def _steps(folder: Path) -> list[Path]:
+    return sorted(folder.glob("step-*"))
+
+
+def _digest(path: Path) -> tuple[str, int]:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest(), os.fstat(file.fileno()).st_size
+
+
+def _sync(path: Path) -> None:
+    fd = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(fd)
+    finally:
+        os.close(fd)

@@ -1,0 +1,57 @@
+"""Which device this pod trains on, and how it keeps to its share of it."""
+
+from __future__ import annotations
+
+import os
+from dataclasses import dataclass
+
+import torch
+
+from workloads.common.progress import Meter
+
+MIB = 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class DeviceUse:
+    """The device and how to read its use. `utilization` is 0 to 1 since the last reading."""
+
+    device: torch.device
+    meter: Meter
+
+    def utilization(self) -> float | None:
+        if self.device.type != "cuda":
+            return self.meter.utilization()
+        try:
+            return float(torch.cuda.utilization(self.device)) / 100
+        except (ModuleNotFoundError, RuntimeError):  # the driver's library does not tell
+            return None
+
+    def memory_mib(self) -> int:
+        if self.device.type == "cuda":
+            return int(torch.cuda.memory_reserved(self.device)) // MIB
+        return self.meter.memory_mib()
+
+
+def take_device() -> DeviceUse:
+    """The pod's first GPU, held to its share of the memory; the CPU where the GPU is simulated or there is
+    none.
+
+    A share of a real GPU (TRAINYARD_GPU_MEMORY_MIB) becomes torch's own limit: the allocation that
+    exceeds it fails in this process instead of in a neighbour's.
+    """
+    cpus = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    torch.set_num_threads(cpus)
+    if not os.environ.get("TRAINYARD_GPU_DEVICES", "0") or not torch.cuda.is_available():
+        return DeviceUse(torch.device("cpu"), Meter(cpus))
+    device = torch.device("cuda", 0)
+    fraction = memory_fraction(torch.cuda.get_device_properties(device).total_memory // MIB)
+    if fraction < 1:
+        torch.cuda.set_per_process_memory_fraction(fraction, device)
+    return DeviceUse(device, Meter(cpus))
+
+
+def memory_fraction(total_mib: int) -> float:
+    """The pod's part of a device's memory, 1 where it was given all of it or no limit is known."""
+    granted_mib = int(os.environ.get("TRAINYARD_GPU_MEMORY_MIB", "0") or 0)
+    return min(1.0, granted_mib / total_mib) if granted_mib > 0 else 1.0

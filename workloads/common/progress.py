@@ -1,0 +1,68 @@
+"""Tell Trainyard how far the job is: one JSON line on standard output per call.
+
+The job page, `yard describe` and the API show the last line; the gauges of simulated GPUs come from it too.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+import time
+from pathlib import Path
+
+
+class Meter:
+    """Measures what this process really used between two readings, for `gpu_utilization` on a machine
+    without GPU.
+
+    A simulated GPU's work is done by the CPU: its utilisation is the CPU time of this process per second and
+    CPU that it may use, its memory what the process holds.
+    """
+
+    def __init__(self, cpus: int = 1) -> None:
+        self._cpus = max(1, cpus)
+        self._wall, self._cpu = time.monotonic(), time.process_time()
+
+    def utilization(self) -> float:
+        """0 to 1 since the last call (or the start)."""
+        wall, cpu = time.monotonic(), time.process_time()
+        elapsed, used = wall - self._wall, cpu - self._cpu
+        self._wall, self._cpu = wall, cpu
+        return round(min(1.0, used / (elapsed * self._cpus)), 3) if elapsed > 0 else 0.0
+
+    @staticmethod
+    def memory_mib() -> int:
+        """Resident memory of this process."""
+        resident_pages = int(Path("/proc/self/statm").read_text().split()[1])
+        return resident_pages * os.sysconf("SC_PAGE_SIZE") // (1024 * 1024)
+
+
+def report(
+    *,
+    epoch: int,
+    epochs: int,
+    step: int,
+    total_steps: int,
+    seconds_per_step: float,
+    gpu_utilization: float | None = None,
+    gpu_memory_mib: int | None = None,
+    **metrics: float,
+) -> None:
+    """Print one progress line. `step` counts from 1 over all epochs; `metrics` are such as loss and
+    accuracy."""
+    fields = {
+        "trainyard": 1,
+        "epoch": epoch,
+        "epochs": epochs,
+        "step": step,
+        "total_steps": total_steps,
+        "eta_seconds": round((total_steps - step) * seconds_per_step, 1),
+        **{name: round(value, 5) for name, value in metrics.items()},
+        "seconds_per_step": round(seconds_per_step, 6),
+        "gpu_utilization": gpu_utilization,
+        "gpu_memory_mib": gpu_memory_mib,
+    }
+    line = json.dumps({name: value for name, value in fields.items() if value is not None})
+    sys.stdout.write(line + "\n")
+    sys.stdout.flush()

@@ -1,0 +1,22 @@
+"""SIGTERM means: finish the step, save, and leave before the grace is over."""
+
+from __future__ import annotations
+
+import signal
+from types import FrameType
+
+EXIT_CODE = 143  # what a shell shows for a program that SIGTERM ended
+
+
+class StopRequest:
+    """True once SIGTERM has come; ask it after every step."""
+
+    def __init__(self) -> None:
+        self._is_asked = False
+        signal.signal(signal.SIGTERM, self._ask)
+
+    def __bool__(self) -> bool:
+        return self._is_asked
+
+    def _ask(self, number: int, frame: FrameType | None) -> None:
+        self._is_asked = True
