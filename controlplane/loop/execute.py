@@ -19,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
+MOST_TRIES = 5
 
 
 def execute_due(limit: int = 20) -> int:
@@ -61,6 +62,17 @@ def _carry_out(command: Command, token: str) -> None:
         _set_reachable(command.cluster, False, str(error))
     except EngineRefused as refusal:
         _give_up(command, token, refusal)
+    except Exception as error:
+        # a fault of ours or of the engine's: a poison command must neither stop the others nor be tried for ever
+        logger.exception("%s of %s failed", command.kind, command.pod_name)
+        if command.tries + 1 >= MOST_TRIES:
+            _give_up(
+                command,
+                token,
+                EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}"),
+            )
+        else:
+            _try_later(command, token, str(error))
     else:
         _finish(command, token, Command.DONE, "")
 

@@ -56,7 +56,6 @@ def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
     if report is None:
         return _compare_missing(pod, now)
     before = (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
-    # a row that was refused by the engine stays failed, whatever a later report says
     pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
     pod.exit_code = report.exit_code
     pod.started_at, pod.finished_at = (

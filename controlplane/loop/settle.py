@@ -8,13 +8,15 @@ from django.db import transaction
 from django.db.models import Q
 
 from controlplane.access import SYSTEM
-from controlplane.models import Cluster, Event
+from controlplane.models import Cluster, Command, Event
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.kinds.settle import PodStanding, Step, next_step
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
 from jobs.stopping import ending, job_event, move, order_stops, send_towards
+
+REMIND_AFTER_SECONDS = 30
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> bool:
@@ -27,6 +29,7 @@ def settle_jobs(cluster: Cluster, now: datetime) -> bool:
     standings = _standings(jobs)
     moved = [_settle(job, standings[job.pk, job.attempt], now) for job in jobs]
     limited = [_enforce_limit(job, now) for job in jobs if job.state == lifecycle.RUNNING]
+    _remind(jobs, now)
     expired = _remove_expired(cluster, now)
     return any(moved) or any(limited) or expired
 
@@ -114,6 +117,19 @@ def _note_attempt(job: Job, step: Step, now: datetime) -> None:
             message=job.message,
             exit_code=job.exit_code,
         )
+
+
+def _remind(jobs: list[Job], now: datetime) -> None:
+    """Order the stop again of a job that is still stopping long after its last order: an order can be given up."""
+    for job in jobs:
+        if job.state != lifecycle.STOPPING:
+            continue
+        pods = Pod.objects.filter(job=job, released_at=None).values("name")
+        orders = Command.objects.filter(kind=Command.STOP_POD, pod_name__in=pods)
+        is_open = orders.filter(state__in=[Command.PENDING, Command.CLAIMED]).exists()
+        is_recent = orders.filter(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS)).exists()
+        if not is_open and not is_recent:
+            order_stops(job, grace_seconds=0)
 
 
 def _enforce_limit(job: Job, now: datetime) -> bool:

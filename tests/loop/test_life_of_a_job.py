@@ -1,6 +1,7 @@
 """A job from submission to its end, through the rows, the scheduler and the memory engine."""
 
 from controlplane.access import Actor
+from controlplane.loop.execute import MOST_TRIES
 from controlplane.models import Command, Event
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
@@ -130,6 +131,28 @@ def test_a_lost_answer_starts_nothing_twice(plant):
     job.refresh_from_db()
     assert job.state == "running"
     assert len(plant.engine.pods()) == 1
+
+
+def test_a_poison_command_is_given_up_and_others_flow(plant, monkeypatch):
+    start, poisoned = plant.engine.start, make_job(make_project(), "poison")
+
+    def fail_on_poison(spec):
+        if spec.job_name == "poison":
+            raise OSError("disk on fire")
+        start(spec)
+
+    monkeypatch.setattr(plant.engine, "start", fail_on_poison)
+    other = make_job(poisoned.project, "other")
+    for _ in range(MOST_TRIES + 1):
+        plant.tick()
+        Command.objects.update(not_before=poisoned.created_at)
+    plant.settle()
+    poisoned.refresh_from_db()
+    other.refresh_from_db()
+    assert (poisoned.state, poisoned.reason) == ("failed", "engine_error")
+    assert "disk on fire" in poisoned.message
+    assert other.state == "running"
+    assert plant.allocated() == {"team-a": 1}
 
 
 def test_an_unreachable_engine_changes_no_job(plant):
