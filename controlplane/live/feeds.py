@@ -1,0 +1,243 @@
+"""The reading half of the hub, on its own thread: which topics an event touches, and what they look like then."""
+
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from django.utils import timezone
+
+from controlplane.live import state as states
+from controlplane.live import topics
+from controlplane.live.changes import Change, diff
+from controlplane.live.frames import Window, change_frame, state_frame
+from controlplane.live.identity import Identity, still_valid
+from controlplane.live.listener import Listener
+from controlplane.live.logtail import LogTail
+from controlplane.live.reading import one_moment
+from controlplane.live.state import State, Whole
+from controlplane.live.topics import Topic
+from controlplane.models import Event, Project
+from jobs.lifecycle import FINAL_STATES
+from jobs.models import Job
+
+EVENTS_MOST = 1000  # read at once; after more than that everything counts as touched
+PRIVATE_KINDS = ("token.", "user.")  # events that no topic shows
+ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
+
+Key: TypeAlias = tuple[str, frozenset[int] | None]
+
+
+@dataclass(eq=False, slots=True)
+class Feed:
+    """One topic as one group of people sees it: they get the same bytes. `project_ids` tells groups apart."""
+
+    topic: Topic
+    project_id: int | None
+    project_ids: frozenset[int] | None
+    state: State
+    seq: int
+    window: Window
+    tail: LogTail | None = None
+    listeners: dict[Listener, None] = field(default_factory=dict)
+    empty_since: float | None = None
+    _fresh: tuple[int, str] | None = None
+
+    @property
+    def key(self) -> Key:
+        return self.topic.name, self.project_ids
+
+    def fresh(self) -> str:
+        """Return the state frame, made once for everybody while the state is the same."""
+        if self._fresh is None or self._fresh[0] not in self.window.points:
+            self._fresh = (self.seq, state_frame(self.topic.name, self.seq, self.state, now_text()))
+        return self._fresh[1]
+
+    def forget_fresh(self) -> None:
+        self._fresh = None
+
+
+@dataclass(frozen=True, slots=True)
+class Ask:
+    """A subscription that is waiting for its answer."""
+
+    listener: Listener
+    topic: Topic
+    since: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Update:
+    """What happened to a feed: its new state, and the frame for its listeners (None: they need a fresh state)."""
+
+    feed: Feed
+    state: State
+    seq: int
+    text: str | None = None
+    is_gone: bool = False
+
+
+@dataclass(slots=True)
+class Round:
+    """What one look at the database found. `answers`: a feed for each ask, or the error code that refuses it."""
+
+    seq: int
+    updates: list[Update] = field(default_factory=list)
+    answers: list[tuple[Ask, Feed | str]] = field(default_factory=list)
+    identities: dict[Identity, Identity | None] = field(default_factory=dict)
+    had_events: bool = False
+
+
+class Reader:
+    """Looks at the database for the hub. All calls come from one thread, one at a time."""
+
+    def __init__(self) -> None:
+        self.seq: int | None = None
+        self._whole: Whole | None = None
+
+    def look(
+        self,
+        feeds: Sequence[Feed],
+        asks: Sequence[Ask],
+        identities: Iterable[Identity],
+        *,
+        is_recheck_due: bool,
+    ) -> Round:
+        """Return what changed since the last look, and answers to asks. Identities are looked at again when that is
+        due or an event says that somebody's rights have changed."""
+        seq = Event.objects.last_seq()
+        if seq == self.seq and not asks and not is_recheck_due:
+            return Round(seq, updates=_log_updates(feeds, []))
+        with one_moment():
+            result, events = self._changes(feeds)
+            if is_recheck_due or _is_about_rights(events):
+                result.identities = still_valid(identities, timezone.now())
+            result.answers = self._answers(feeds, asks, result)
+        result.updates += _log_updates(feeds, events)
+        self.seq = result.seq
+        return result
+
+    def _changes(self, feeds: Sequence[Feed]) -> tuple[Round, Sequence[Event]]:
+        seq, before = Event.objects.last_seq(), self.seq
+        if seq != before:
+            self._whole = None
+        if before is None or seq == before:
+            return Round(seq), []
+        events = list(Event.objects.after(before, EVENTS_MOST))
+        is_all = len(events) == EVENTS_MOST or seq < before
+        touched = [feed for feed in feeds if feed.tail is None and _is_touched_by(feed, events, is_all)]
+        updates = [update for feed in touched if (update := self._update(feed, seq)) is not None]
+        return Round(seq, updates, had_events=True), events
+
+    def _update(self, feed: Feed, seq: int) -> Update | None:
+        state = self._read(feed.topic, feed.project_id, feed.project_ids, seq)
+        after: State = state if state is not None else {}
+        change = diff(feed.state, after)
+        if not change and state is not None:
+            return None
+        text = change_frame(feed.topic.name, seq, change, now_text())
+        return Update(feed, after, seq, text, is_gone=state is None)
+
+    def _read(
+        self, topic: Topic, project_id: int | None, project_ids: frozenset[int] | None, seq: int
+    ) -> State | None:
+        if topic.kind == topics.PROJECT:
+            return None if project_id is None else states.read_project(project_id)
+        if topic.kind == topics.JOB:
+            return states.read_job(topic.subject)
+        self._whole = self._whole or states.read_overview(seq)
+        overview = self._whole.seen_by(project_ids)
+        return overview if topic.kind == topics.OVERVIEW else states.queue_of(overview)
+
+    def _answers(
+        self, feeds: Sequence[Feed], asks: Sequence[Ask], found: Round
+    ) -> list[tuple[Ask, Feed | str]]:
+        known = {feed.key: feed for feed in feeds}
+        gone = {update.feed for update in found.updates if update.is_gone}
+        answers: list[tuple[Ask, Feed | str]] = []
+        for ask in asks:
+            identity = found.identities.get(ask.listener.identity, ask.listener.identity)
+            answer = self._answer(ask.topic, identity, known, found.seq)
+            answers.append((ask, topics.FORBIDDEN if answer in gone else answer))
+        return answers
+
+    def _answer(
+        self, topic: Topic, identity: Identity | None, known: dict[Key, Feed], seq: int
+    ) -> Feed | str:
+        if identity is None:
+            return topics.FORBIDDEN
+        group = identity.project_ids if topic.kind in (topics.OVERVIEW, topics.QUEUE) else None
+        feed = known.get((topic.name, group))
+        project_id = feed.project_id if feed is not None else _project_of(topic)
+        if not topics.may_listen(topic, identity.project_ids, project_id):
+            return topics.FORBIDDEN
+        if feed is None:
+            feed = self._open(topic, project_id, group, seq)
+            known[feed.key] = feed
+        return feed
+
+    def _open(self, topic: Topic, project_id: int | None, group: frozenset[int] | None, seq: int) -> Feed:
+        if topic.kind == topics.LOGS:
+            tail = LogTail(topic.subject, topic.rank)
+            tail.open()
+            return Feed(topic, project_id, group, tail.state(), tail.seq, Window({tail.seq: None}), tail)
+        state = self._read(topic, project_id, group, seq) or {}
+        return Feed(topic, project_id, group, state, seq, Window({seq: None}))
+
+
+def is_touched(feed: Feed, event: Event) -> bool:
+    """True when an event may change what a feed shows."""
+    if event.kind.startswith(PRIVATE_KINDS):
+        return False
+    if feed.topic.kind == topics.PROJECT:
+        return event.project_id in (None, feed.project_id)
+    if feed.topic.kind == topics.JOB:
+        return str(event.job_id) == feed.topic.subject or _may_move(feed)
+    return True
+
+
+def now_text() -> str:
+    """The time that frames carry, so that pages can count seconds on the server's clock."""
+    return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
+def _may_move(feed: Feed) -> bool:
+    """A job that is not final can change with the others: its place in the queue, the reason that it waits."""
+    record = feed.state.get("job", {}).get(feed.topic.subject)
+    return record is None or record["status"]["state"] not in FINAL_STATES
+
+
+def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
+    return is_all or any(is_touched(feed, event) for event in events)
+
+
+def _log_updates(feeds: Sequence[Feed], events: Sequence[Event]) -> list[Update]:
+    moved = {str(event.job_id) for event in events if event.job_id is not None}
+    found = [
+        _log_update(feed, feed.tail, feed.topic.subject in moved) for feed in feeds if feed.tail is not None
+    ]
+    return [update for update in found if update is not None]
+
+
+def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
+    batch = tail.poll(look_for_attempt=has_moved)
+    if batch is None:
+        return None
+    if batch.is_fresh:
+        return Update(feed, tail.state(), tail.seq)
+    text = change_frame(feed.topic.name, tail.seq, Change(batch.upserts, ()), now_text())
+    return Update(feed, tail.state(), tail.seq, text)
+
+
+def _project_of(topic: Topic) -> int | None:
+    """The id of the project that a topic belongs to, None when its subject does not exist."""
+    if topic.kind == topics.PROJECT:
+        return Project.objects.filter(name=topic.subject).values_list("pk", flat=True).first()
+    if topic.kind in (topics.JOB, topics.LOGS):
+        return Job.objects.filter(pk=topic.subject).values_list("project_id", flat=True).first()
+    return None
+
+
+def _is_about_rights(events: Sequence[Event]) -> bool:
+    return any(event.kind.startswith(ACCESS_KINDS) for event in events)

@@ -1,0 +1,304 @@
+"""The hub: one per web process. It tails the event log and writes to its own sockets and streams.
+
+Once per tick it reads the events after the last number it knows, computes the topics that they touch once per group
+of people who see the same, makes the frame once, and gives the same text to every listener. Nothing here needs Redis,
+and web processes need not know of one another: each tails the same log.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import TypeVar
+
+from django.db import DatabaseError, InterfaceError, connections
+
+from controlplane.live import topics
+from controlplane.live.feeds import Ask, Feed, Key, Reader, Round, Update
+from controlplane.live.frames import error_frame
+from controlplane.live.identity import Credential, Identity, identify
+from controlplane.live.listener import Listener
+from controlplane.live.topics import Topic, parse_topic
+
+logger = logging.getLogger(__name__)
+T = TypeVar("T")
+
+SIGNED_OUT, SLOW, STOPPING = 4401, 4408, 1012  # websocket close codes
+TOPICS_MOST = 100  # of one listener
+DETAILS = {
+    topics.FORBIDDEN: "There is no such topic that you may read.",
+    topics.UNKNOWN: "Topics are overview, queue, project:NAME, job:ID and job:ID:logs:RANK.",
+    topics.GONE: "It was deleted.",
+    "too_many_topics": f"One connection follows at most {TOPICS_MOST} topics.",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Pace:
+    """How often the hub does what, in seconds."""
+
+    busy: float = 0.1  # between looks, while things happen or logs are watched
+    quiet: float = 0.2
+    busy_for: float = 5.0  # after the last event
+    most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses
+    recheck: float = 1.0  # of everybody's rights
+    blocked: float = 10.0  # a reader that takes nothing for so long is let go
+    keep: float = 30.0  # a topic that nobody listens to any more, for those who come back
+
+
+class Hub:
+    """Listeners, the feeds they follow, and the task that keeps both in step with the database. All methods are
+    called on the event loop; the database is read on the hub's own thread."""
+
+    def __init__(self, pace: Pace | None = None) -> None:
+        self.pace = pace or Pace()
+        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
+        self._reader = Reader()
+        self._feeds: dict[Key, Feed] = {}
+        self._listeners: dict[
+            Listener, dict[str, Feed | None]
+        ] = {}  # topic -> its feed, None while it is asked for
+        self._asks: list[Ask] = []
+        self._known: dict[Credential, tuple[float, Identity | None]] = {}
+        self._work = asyncio.Event()
+        self._task: asyncio.Task[None] | None = None
+        self._last_event = self._last_recheck = float("-inf")
+
+    async def identify(self, credential: Credential) -> Identity | None:
+        """Return who a credential belongs to; a storm of reconnects asks the database once a second."""
+        now = time.monotonic()
+        found = self._known.get(credential)
+        if found is None or now - found[0] > self.pace.recheck:
+            if len(self._known) > 10_000:
+                self._known.clear()
+            found = self._known[credential] = (now, await self.in_thread(identify, credential))
+        return found[1]
+
+    async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
+        """Run something that reads the database on the hub's thread."""
+        return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, work, *arguments)
+
+    def attach(self, listener: Listener) -> None:
+        """Take a listener in; it follows nothing yet."""
+        self._listeners[listener] = {}
+        listener.start()
+        if self._task is None or self._task.done():
+            self._task = asyncio.create_task(self._run(), name="live-hub")
+        self._work.set()
+
+    def detach(self, listener: Listener) -> None:
+        """Forget a listener whose connection has ended."""
+        listener.stop()
+        for feed in self._listeners.pop(listener, {}).values():
+            self._leave(feed, listener)
+
+    def subscribe(self, listener: Listener, name: object, since: int | None) -> None:
+        """Have a listener follow a topic: it gets the changes after `since`, or the state, or an error."""
+        topic, followed = parse_topic(name), self._listeners[listener]
+        if topic is None:
+            listener.offer("", error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))
+        elif len(followed) >= TOPICS_MOST and topic.name not in followed:
+            listener.offer("", error_frame(name, "too_many_topics", DETAILS["too_many_topics"]))
+        else:
+            self._ask(listener, topic, since)
+
+    def unsubscribe(self, listener: Listener, name: str) -> None:
+        """Have a listener follow a topic no more."""
+        listener.fresh.pop(name, None)
+        self._leave(self._listeners[listener].pop(name, None), listener)
+
+    async def close(self) -> None:
+        """Let everybody go and stop."""
+        if self._task is not None:
+            self._task.cancel()
+            await asyncio.gather(self._task, return_exceptions=True)
+        for listener in list(self._listeners):
+            self.detach(listener)
+            listener.on_end(STOPPING, "the server is stopping")
+        await self.in_thread(connections.close_all)
+        self._thread.shutdown(wait=True)
+
+    def _ask(self, listener: Listener, topic: Topic, since: int | None) -> None:
+        self._leave(self._listeners[listener].get(topic.name), listener)
+        self._listeners[listener][topic.name] = None
+        self._asks.append(Ask(listener, topic, since))
+        self._work.set()
+
+    def _leave(self, feed: Feed | None, listener: Listener) -> None:
+        if feed is None:
+            return
+        feed.listeners.pop(listener, None)
+        if not feed.listeners:
+            feed.empty_since = time.monotonic()
+
+    async def _run(self) -> None:
+        while True:
+            pause = 0.0
+            if self._listeners or self._feeds:
+                began = time.monotonic()
+                try:
+                    await self._tick(began)
+                except (DatabaseError, InterfaceError):
+                    # the database is away: listeners keep what they have, the next look catches up by number
+                    logger.warning("the live feed cannot read the database", exc_info=True)
+                pause = self._pause(began)
+            await self._wait(pause)
+
+    async def _wait(self, pause: float) -> None:
+        """Wait for the next look: sooner when somebody asks, without end when nobody listens."""
+        try:
+            async with asyncio.timeout(pause if self._listeners or self._feeds else None):
+                await self._work.wait()
+        except TimeoutError:
+            pass  # the usual case: the tick
+        self._work.clear()
+
+    def _pause(self, began: float) -> float:
+        now = time.monotonic()
+        is_busy = now - self._last_event < self.pace.busy_for or any(
+            feed.tail is not None for feed in self._feeds.values()
+        )
+        wanted = self.pace.busy if is_busy else self.pace.quiet
+        return max(wanted, (now - began) * (1 / self.pace.most_share - 1))
+
+    async def _tick(self, now: float) -> None:
+        asks, self._asks = [ask for ask in self._asks if not ask.listener.is_ended], []
+        is_recheck_due = now - self._last_recheck >= self.pace.recheck
+        identities = {listener.identity for listener in self._listeners}
+        feeds = list(self._feeds.values())
+        try:
+            found = await self.in_thread(
+                lambda: self._reader.look(feeds, asks, identities, is_recheck_due=is_recheck_due)
+            )
+        except BaseException:
+            self._asks = asks + self._asks
+            raise
+        if found.had_events:
+            self._last_event = now
+        if is_recheck_due:
+            self._last_recheck = now
+            self._sweep(now)
+        self._apply(found)
+
+    def _apply(self, found: Round) -> None:
+        """Hand out what a look found: rights first, so that nobody gets a frame that they may no longer see."""
+        self._apply_rights(found.identities)
+        for feed in self._feeds.values():
+            if feed.tail is None:
+                feed.seq = found.seq
+        for update in found.updates:
+            self._publish(update)
+        for feed in self._feeds.values():
+            feed.window.pass_by(feed.seq)
+        for ask, answer in found.answers:
+            self._place(ask, answer)
+
+    def _apply_rights(self, identities: dict[Identity, Identity | None]) -> None:
+        changed = {old: new for old, new in identities.items() if old is not new}
+        if not changed:
+            return
+        self._known.clear()
+        for listener in [held for held in self._listeners if held.identity in changed]:
+            identity = changed[listener.identity]
+            if identity is None:
+                self.detach(listener)
+                listener.is_ended = True
+                listener.on_end(SIGNED_OUT, "signed out")
+            else:
+                listener.identity = identity
+                self._check_topics(listener, identity)
+
+    def _check_topics(self, listener: Listener, identity: Identity) -> None:
+        """After a change of rights: refuse what is no longer allowed, and show the rest anew as it is seen now."""
+        for name, feed in list(self._listeners[listener].items()):
+            if feed is None:
+                continue  # its answer will see the new rights
+            if not topics.may_listen(feed.topic, identity.project_ids, feed.project_id):
+                self._refuse(listener, name, topics.FORBIDDEN)
+            elif (
+                feed.topic.kind in (topics.OVERVIEW, topics.QUEUE)
+                and feed.project_ids != identity.project_ids
+            ):
+                self._ask(listener, feed.topic, None)
+
+    def _refuse(self, listener: Listener, name: str, code: str) -> None:
+        if listener in self._listeners:
+            self.unsubscribe(listener, name)
+            listener.offer("", error_frame(name, code, DETAILS[code]))
+
+    def _publish(self, update: Update) -> None:
+        feed = update.feed
+        feed.state, feed.seq = update.state, update.seq
+        feed.forget_fresh()
+        if update.text is None:
+            feed.window.restart(update.seq)
+        else:
+            feed.window.add(update.seq, update.text)
+        text = feed.fresh() if update.text is None else update.text
+        for listener in list(feed.listeners):
+            listener.offer(feed.topic.name, text)
+            if update.is_gone:
+                self._refuse(listener, feed.topic.name, topics.GONE)
+        if update.is_gone:
+            del self._feeds[feed.key]
+
+    def _place(self, ask: Ask, answer: Feed | str) -> None:
+        listener, name = ask.listener, ask.topic.name
+        followed = self._listeners.get(listener)
+        if followed is None or followed.get(name, self) is not None:
+            return  # it left, or unsubscribed or asked again meanwhile
+        if isinstance(answer, str):
+            self._refuse(listener, name, answer)
+            return
+        feed = self._feeds.setdefault(answer.key, answer)
+        feed.listeners[listener] = None
+        feed.empty_since = None
+        followed[name] = feed
+        listener.fresh[name] = feed.fresh
+        replay = None if ask.since is None else feed.window.since(ask.since)
+        for text in [feed.fresh()] if replay is None else replay:
+            listener.offer(name, text)
+
+    def _sweep(self, now: float) -> None:
+        """Let go of readers that take nothing, and of topics that nobody has listened to for a while."""
+        for listener in list(self._listeners):
+            if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
+                self.detach(listener)
+                listener.on_end(SLOW, "too slow")
+        for key, feed in list(self._feeds.items()):
+            if (
+                not feed.listeners
+                and feed.empty_since is not None
+                and now - feed.empty_since > self.pace.keep
+            ):
+                del self._feeds[key]
+
+
+def _guarded(work: Callable[..., T], *arguments: object) -> T:
+    """Run on the hub's thread, which keeps its database connection until it fails."""
+    try:
+        return work(*arguments)
+    except (DatabaseError, InterfaceError):
+        connections.close_all()
+        raise
+
+
+_hub: Hub | None = None
+
+
+def hub() -> Hub:
+    """Return this process's hub, made on first use."""
+    global _hub
+    if _hub is None:
+        _hub = Hub()
+    return _hub
+
+
+async def close_hub() -> None:
+    """Close this process's hub, if it was used."""
+    global _hub
+    if _hub is not None:
+        closing, _hub = _hub, None
+        await closing.close()

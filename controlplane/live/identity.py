@@ -1,0 +1,176 @@
+"""Who is at the other end of a socket or stream, and whether they still may be.
+
+A connection outlives the request that opened it, so what it was let in with is looked at again every second: a
+revoked token, an ended session, a locked account, a changed password or a lost role takes effect at once.
+"""
+
+import hashlib
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from http.cookies import CookieError, SimpleCookie
+from importlib import import_module
+from urllib.parse import urlsplit
+
+from django.conf import settings
+from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
+from django.contrib.sessions.models import Session
+from django.utils import timezone
+from django.utils.crypto import constant_time_compare
+
+from controlplane.access import Actor
+from controlplane.live.wire import Scope, header
+from controlplane.models import Membership, Token, User
+
+BEARER = "bearer"
+SESSION, TOKEN = "session", "token"
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """What a connection was opened with: kind and the secret itself."""
+
+    kind: str
+    secret: str
+
+
+@dataclass(frozen=True, slots=True)
+class Identity:
+    """A signed-in user, what they see (`project_ids`, None for everything) and what let them in."""
+
+    user: User
+    kind: str
+    key: str  # the session's key, or the token's id
+    password: str  # as it was stored then: a new one ends sessions
+    project_ids: frozenset[int] | None
+    is_read_only: bool = False
+    token_prefix: str = ""
+
+    @property
+    def actor(self) -> Actor:
+        return Actor(user=self.user, token_prefix=self.token_prefix, is_read_only=self.is_read_only)
+
+
+def credential_of(scope: Scope) -> Credential | None:
+    """Return what a request or websocket carries: a bearer token in the Authorization header or, from a browser's
+    WebSocket that cannot set headers, as the subprotocol after `bearer`; else the session cookie."""
+    kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
+    if kind.lower() == BEARER:
+        return Credential(TOKEN, secret.strip())
+    offered = list(scope.get("subprotocols") or ())
+    if len(offered) >= 2 and offered[0] == BEARER:
+        return Credential(TOKEN, offered[1])
+    key = _cookie(scope, settings.SESSION_COOKIE_NAME)
+    return Credential(SESSION, key) if key else None
+
+
+def is_own_origin(scope: Scope) -> bool:
+    """True unless a browser says that another site's page opened this connection. Cookies travel with those too."""
+    origin = header(scope, b"origin")
+    if origin is None:
+        return True
+    if origin in settings.CSRF_TRUSTED_ORIGINS:
+        return True
+    return urlsplit(origin).netloc == header(scope, b"host")
+
+
+def identify(credential: Credential) -> Identity | None:
+    """Return who a credential belongs to; None when it is wrong, expired, revoked or its user is locked."""
+    if credential.kind == TOKEN:
+        return _by_token(credential.secret)
+    return _by_session(credential.secret)
+
+
+def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
+    """Return each identity as it stands now, None for those that ended. Four queries for any number."""
+    known = set(identities)
+    users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
+    sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))
+    tokens = _live_tokens([known_.key for known_ in known if known_.kind == TOKEN], now)
+    projects = _projects_of(users.values())
+    result: dict[Identity, Identity | None] = {}
+    for identity in known:
+        user = users.get(identity.user.pk)
+        is_live = identity.key in (sessions if identity.kind == SESSION else tokens)
+        if user is None or not user.is_active or not is_live or _has_new_password(identity, user):
+            result[identity] = None
+        else:
+            result[identity] = _with(identity, user, projects[user.pk])
+    return result
+
+
+def _has_new_password(identity: Identity, user: User) -> bool:
+    return identity.kind == SESSION and identity.password != user.password
+
+
+def _with(identity: Identity, user: User, project_ids: frozenset[int] | None) -> Identity:
+    if identity.project_ids == project_ids and identity.user.is_admin == user.is_admin:
+        return identity
+    return Identity(
+        user,
+        identity.kind,
+        identity.key,
+        identity.password,
+        project_ids,
+        identity.is_read_only,
+        identity.token_prefix,
+    )
+
+
+def _by_token(secret: str) -> Identity | None:
+    digest = hashlib.sha256(secret.encode()).hexdigest()
+    live = Token.objects.select_related("user").filter(digest=digest, revoked_at=None)
+    token = live.filter(expires_at__gt=timezone.now(), user__is_active=True).first()
+    if token is None:
+        return None
+    user, projects = token.user, _projects_of([token.user])
+    return Identity(
+        user, TOKEN, str(token.pk), user.password, projects[user.pk], token.is_read_only, token.prefix
+    )
+
+
+def _by_session(key: str) -> Identity | None:
+    store = import_module(settings.SESSION_ENGINE).SessionStore(session_key=key)
+    user_id, stamp = store.get(SESSION_KEY), store.get(HASH_SESSION_KEY, "")
+    if user_id is None:
+        return None
+    user = User.objects.filter(pk=user_id, is_active=True).first()
+    if user is None or not constant_time_compare(stamp, user.get_session_auth_hash()):
+        return None
+    return Identity(user, SESSION, key, user.password, _projects_of([user])[user.pk])
+
+
+def _live_sessions(keys: list[str], now: datetime) -> Iterable[str]:
+    if not keys:
+        return []
+    return Session.objects.filter(session_key__in=keys, expire_date__gt=now).values_list(
+        "session_key", flat=True
+    )
+
+
+def _live_tokens(keys: list[str], now: datetime) -> set[str]:
+    if not keys:
+        return set()
+    live = Token.objects.filter(pk__in=keys, revoked_at=None, expires_at__gt=now)
+    return {str(key) for key in live.values_list("pk", flat=True)}
+
+
+def _projects_of(users: Iterable[User]) -> dict[int, frozenset[int] | None]:
+    everybody = list(users)
+    found: dict[int, set[int]] = {user.pk: set() for user in everybody}
+    members = Membership.objects.filter(user_id__in=found)
+    for user_id, project_id in members.values_list("user_id", "project_id"):
+        found[user_id].add(project_id)
+    return {user.pk: None if user.is_admin else frozenset(found[user.pk]) for user in everybody}
+
+
+def _cookie(scope: Scope, name: str) -> str | None:
+    for key, value in scope["headers"]:
+        if key == b"cookie":
+            try:
+                morsel = SimpleCookie(value.decode("latin-1")).get(name)
+            except CookieError:
+                return None
+            if morsel is not None:
+                return morsel.value
+    return None

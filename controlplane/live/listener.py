@@ -1,0 +1,102 @@
+"""One client of the feed: its bounded queue, and the task that writes it out.
+
+Nobody waits for a slow reader. What it has not read in time is dropped and replaced by one fresh state per topic,
+made at the moment of sending; a reader that takes nothing for ten seconds is let go.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Awaitable, Callable
+from dataclasses import dataclass, field
+
+from controlplane.live.identity import Identity
+
+logger = logging.getLogger(__name__)
+
+QUEUE_FRAMES = 32
+QUEUE_BYTES = 512 * 1024
+
+FRESH = None  # in the queue: send the topic's state as it is then
+
+
+@dataclass(eq=False)
+class Listener:
+    """A socket or stream. `deliver` writes one frame and returns when there is room for the next; `on_end` is called
+    once, with a websocket close code and a reason, when the hub lets the client go."""
+
+    identity: Identity
+    deliver: Callable[[str], Awaitable[None]]
+    on_end: Callable[[int, str], None]
+    fresh: dict[str, Callable[[], str]] = field(default_factory=dict)  # topic -> its state frame now
+    blocked_since: float | None = None
+    is_ended: bool = False
+    _queue: "deque[tuple[str, str | None]]" = field(default_factory=deque)
+    _bytes: int = 0
+    _ready: asyncio.Event = field(default_factory=asyncio.Event)
+    _writer: "asyncio.Task[None] | None" = None
+
+    def start(self) -> None:
+        """Start writing."""
+        self._writer = asyncio.create_task(self._write(), name="live-writer")
+
+    def offer(self, topic: str, text: str) -> None:
+        """Queue a frame, or let a reader that is behind fall back to fresh states."""
+        if len(self._queue) >= QUEUE_FRAMES or self._bytes + len(text) > QUEUE_BYTES:
+            self._fall_back(topic)
+        else:
+            self._queue.append((topic, text))
+            self._bytes += len(text)
+        self._ready.set()
+
+    def end(self, code: int, reason: str) -> None:
+        """Let the client go; nothing more is written to it."""
+        if self.is_ended:
+            return
+        self.stop()
+        self.on_end(code, reason)
+
+    def stop(self) -> None:
+        """Write nothing more."""
+        self.is_ended = True
+        self._queue.clear()
+        if self._writer is not None:
+            self._writer.cancel()
+
+    def _fall_back(self, topic: str) -> None:
+        """Keep answers that are not about a topic's state (there are few), replace the rest by fresh states."""
+        topics = dict.fromkeys([*(queued for queued, _ in self._queue), topic])
+        self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
+        self._bytes = 0
+
+    async def _write(self) -> None:
+        while True:
+            await self._ready.wait()
+            self._ready.clear()
+            while self._queue:
+                topic, text = self._queue.popleft()
+                if text is FRESH:
+                    make = self.fresh.get(topic)
+                    if make is None:
+                        continue  # unsubscribed since
+                    text = make()
+                else:
+                    self._bytes -= len(text)
+                if not await self._delivered(text):
+                    return
+
+    async def _delivered(self, text: str) -> bool:
+        self.blocked_since = time.monotonic()
+        try:
+            await self.deliver(text)
+        except OSError:
+            # the client is gone, as the server says it; the connection's own task cleans up
+            return False
+        except Exception:
+            logger.exception("a live connection failed")
+            self.is_ended = True
+            self.on_end(1011, "internal error")
+            return False
+        self.blocked_since = None
+        return True

@@ -1,0 +1,124 @@
+"""The growing end of one pod's log, in batches; shared by everybody who watches it."""
+
+import uuid
+from collections import deque
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.logs import LogGap, LogLine, LogPage, log_path, read_page, tail
+from jobs.models import Job
+
+SHOWN_LINES = 200  # of a fresh state
+BATCH_LINES = 1000
+BEHIND_BYTES = (
+    512 * 1024
+)  # further behind than this the tail jumps to the end; readers see the hole by its numbers
+ATTEMPT_BITS = 40  # a number of a log topic is attempt * 2**40 + byte offset: it grows over attempts too
+
+
+@dataclass(slots=True)
+class Batch:
+    """What is new. `is_fresh`: another attempt has begun, or the tail jumped over lines: send a state."""
+
+    upserts: dict[str, dict[str, Any]]
+    is_fresh: bool = False
+
+
+@dataclass(slots=True)
+class LogTail:
+    """Follows the log of the job's newest attempt at one rank."""
+
+    job_id: str
+    rank: int
+    attempt: int = 0
+    offset: int = 0
+    is_complete: bool = False
+    lines: "deque[LogLine]" = field(default_factory=lambda: deque(maxlen=SHOWN_LINES))
+    gaps: "deque[LogGap]" = field(default_factory=lambda: deque(maxlen=SHOWN_LINES))
+
+    @property
+    def seq(self) -> int:
+        return (self.attempt << ATTEMPT_BITS) + self.offset
+
+    @property
+    def path(self) -> Path:
+        return log_path(settings.LOG_DIR, self.job_id, self.attempt, self.rank)
+
+    def open(self) -> None:
+        """Go to the end of the newest attempt's log."""
+        self.attempt = _newest_attempt(self.job_id)
+        self._jump()
+
+    def poll(self, *, look_for_attempt: bool) -> Batch | None:
+        """Return what was written since the last call, or None."""
+        if look_for_attempt and _newest_attempt(self.job_id) != self.attempt:
+            self.open()
+            return Batch({}, is_fresh=True)
+        size = _size(self.path)
+        if size <= self.offset:
+            return None
+        if size - self.offset > BEHIND_BYTES:
+            self._jump()
+            return Batch({}, is_fresh=True)
+        page = read_page(self.path, self.offset, BATCH_LINES)
+        if page.next_offset == self.offset:
+            return None  # half a record
+        was_complete = self.is_complete
+        self._keep(page)
+        return Batch(_collections(page.lines, page.gaps, self if page.complete != was_complete else None))
+
+    def state(self) -> dict[str, dict[str, Any]]:
+        """Return the last lines as a topic's state."""
+        return _collections(tuple(self.lines), tuple(self.gaps), self)
+
+    def _jump(self) -> None:
+        self.lines.clear()
+        self.gaps.clear()
+        self.offset = 0
+        self._keep(tail(self.path, SHOWN_LINES))
+
+    def _keep(self, page: LogPage) -> None:
+        self.lines.extend(page.lines)
+        self.gaps.extend(page.gaps)
+        self.offset, self.is_complete = page.next_offset, page.complete
+
+
+def line_record(line: LogLine) -> dict[str, Any]:
+    """Return a line as REST shows it."""
+    record = {"n": line.n, "time": moment(line.time_ms), "stream": line.stream, "text": line.text}
+    return record | {"is_partial": True} if line.is_partial else record
+
+
+def gap_record(gap: LogGap) -> dict[str, Any]:
+    return {"after_n": gap.after_n, "time": moment(gap.time_ms), "message": gap.message}
+
+
+def moment(time_ms: int) -> datetime:
+    """Milliseconds since 1970 -> a time."""
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _collections(
+    lines: tuple[LogLine, ...], gaps: tuple[LogGap, ...], log: LogTail | None
+) -> dict[str, dict[str, Any]]:
+    found: dict[str, dict[str, Any]] = {"lines": {str(line.n): line_record(line) for line in lines}}
+    if gaps:
+        found["gaps"] = {str(gap.after_n): gap_record(gap) for gap in gaps}
+    if log is not None:
+        found["log"] = {"all": {"attempt": log.attempt, "complete": log.is_complete}}
+    return found
+
+
+def _newest_attempt(job_id: str) -> int:
+    return Job.objects.filter(pk=uuid.UUID(job_id)).values_list("attempt", flat=True).first() or 0
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

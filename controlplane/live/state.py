@@ -1,0 +1,346 @@
+"""Rows -> the state of a topic: {collection: {key: record}}, all of it plain JSON.
+
+Nothing here depends on the time of day (pages count seconds themselves), so an unchanged database gives an unchanged
+state. Run these inside `reading.one_moment`, with the event number that the state is stamped with.
+"""
+
+import uuid
+from collections import defaultdict
+from collections.abc import Mapping
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db.models import Count, F, Q, Sum
+from django.utils import timezone
+
+from controlplane.models import Device, Event, Node, Project
+from controlplane.queries.projects import project_detail
+from jobs.kinds.spec import decimal
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.models import Allocation, Job, Pod
+from jobs.queries import job_detail, job_rows, shape_reason
+
+ROWS_MOST = 200  # rows of running and of queued jobs; the totals count all of them
+PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
+JOB_EVENTS_MOST = 200
+
+State = dict[str, dict[str, Any]]
+
+
+@dataclass(frozen=True, slots=True)
+class Whole:
+    """The overview as an admin sees it, and which of its project names belong to which id."""
+
+    state: State
+    names: dict[int, str]
+
+    def seen_by(self, project_ids: frozenset[int] | None) -> State:
+        """Return the overview for somebody who sees these projects (None: all). Others' jobs are left out; what
+        they hold of a device stays, with the project's name, since the GPUs are shared."""
+        if project_ids is None:
+            return self.state
+        visible = {self.names[key] for key in project_ids if key in self.names}
+        return self.state | {
+            "running": _of(self.state["running"], visible),
+            "queued": _of(self.state["queued"], visible),
+            "nodes": {name: _veiled(node, visible) for name, node in self.state["nodes"].items()},
+        }
+
+
+def read_overview(seq: int) -> Whole:
+    """Return the overview, in a fixed number of queries. `seq` is the number of the newest event."""
+    projects = list(Project.objects.order_by("name").values(*_PROJECT_COLUMNS))
+    held = _held_by_project()
+    nodes = _nodes()
+    running, queued = _running(), _queued()
+    state: State = {
+        "totals": {"all": _totals(nodes)},
+        "projects": {row["name"]: _project(row, held.get(row["id"], 0)) for row in projects},
+        "running": running,
+        "queued": queued,
+        "nodes": {name: _without_sums(node) for name, node in nodes.items()},
+    }
+    state["series"] = {"latest": _latest(state, seq)}
+    return Whole(state, {row["id"]: row["name"] for row in projects})
+
+
+def queue_of(overview: State) -> State:
+    """Return the state of the topic `queue` from an overview."""
+    return {"queued": overview["queued"]}
+
+
+def read_project(project_id: int) -> State | None:
+    """Return a project and its jobs: all unfinished ones up to a bound, and the last that finished."""
+    project = Project.objects.select_related("cluster", "department").filter(pk=project_id).first()
+    if project is None:
+        return None
+    jobs = Job.objects.filter(project=project)
+    unfinished = jobs.exclude(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_UNFINISHED_MOST]
+    finished = jobs.filter(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_FINISHED_MOST]
+    rows = [*job_rows(unfinished), *job_rows(finished)]
+    return {
+        "project": {project.name: project_detail(project)},
+        "jobs": {row["id"]: _without_clock(row) for row in rows},
+    }
+
+
+def read_job(job_id: uuid.UUID | str) -> State | None:
+    """Return a job's detail and its latest events."""
+    job = Job.objects.select_related("project", "user").filter(pk=job_id).first()
+    if job is None:
+        return None
+    events = Event.objects.filter(job_id=job.pk).order_by("-seq")[:JOB_EVENTS_MOST]
+    return {
+        "job": {str(job.pk): _without_clock(job_detail(job))},
+        "events": {str(event.seq): event_record(event) for event in events},
+    }
+
+
+def event_record(event: Event) -> dict[str, Any]:
+    """Return an event as the feed shows it."""
+    names = ("seq", "at", "kind", "actor", "reason", "message", "data")
+    return {name: getattr(event, name) for name in names}
+
+
+def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:
+    """Return the answer of GET /telemetry/overview from the same state that the topic `overview` has: lists instead
+    of keyed records, with run and waiting times as of `now`."""
+    moment = now or timezone.now()
+    return {
+        **state["totals"]["all"],
+        "projects": list(state["projects"].values()),
+        "running": [
+            row | {"runtime_seconds": _seconds(row["started_at"], moment)}
+            for row in state["running"].values()
+        ],
+        "queued": [
+            row | {"waiting_seconds": _seconds(row["queued_at"], moment)} for row in state["queued"].values()
+        ],
+        "node_list": list(state["nodes"].values()),
+        "seq": seq,
+    }
+
+
+_PROJECT_COLUMNS = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
+
+
+def _project(row: dict[str, Any], held_milli: int) -> dict[str, Any]:
+    return {
+        "name": row["name"],
+        "gpu_quota": decimal(row["gpu_quota_milli"]),
+        "allocated_gpus": decimal(held_milli),
+        "fair_share_gpus": decimal(row["fair_share_milli"]),
+        "palette_index": row["palette_index"],
+    }
+
+
+def _held_by_project() -> dict[int, int]:
+    live = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
+    return dict(live.annotate(held=Sum("milli_gpus")).order_by())
+
+
+def _nodes() -> dict[str, dict[str, Any]]:
+    """Every node with its devices and who holds shares of them; three queries."""
+    shares: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    live = Allocation.objects.filter(released_at=None).order_by("pk")
+    columns = ("device_id", "pod__job_id", "pod__job__project__name", "milli_gpus")
+    for device_id, job_id, project, milli in live.values_list(*columns):
+        shares[device_id].append({"job": str(job_id), "project": project, "milli_gpus": milli})
+    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
+    for row in Device.objects.order_by("node_id", "index").values(*_DEVICE_COLUMNS):
+        devices[row["node_id"]].append(row | {"shares": shares[row["id"]]})
+    nodes = Node.objects.order_by("name").values("id", "name", "is_ready", "is_cordoned")
+    return {row["name"]: _node(row, devices[row["id"]]) for row in nodes}
+
+
+_DEVICE_COLUMNS = (
+    "id",
+    "node_id",
+    "index",
+    "model",
+    "memory_mib",
+    "memory_used_mib",
+    "utilization",
+    "allocated_milli",
+)
+
+
+def _node(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, Any]:
+    measured = [device["utilization"] for device in devices if device["utilization"] is not None]
+    allocated = sum(device["allocated_milli"] for device in devices)
+    return {
+        "name": row["name"],
+        "is_ready": row["is_ready"],
+        "is_cordoned": row["is_cordoned"],
+        "gpus": len(devices),
+        "allocated": decimal(allocated),
+        "utilization": round(sum(measured) / len(measured), 4) if measured else None,
+        "devices": [_device(device) for device in devices],
+        "sums": _sums(devices, allocated),
+    }
+
+
+def _device(row: dict[str, Any]) -> dict[str, Any]:
+    names = ("index", "utilization", "memory_used_mib", "memory_mib", "model", "shares")
+    return {name: row[name] for name in names}
+
+
+def _sums(devices: list[dict[str, Any]], allocated: int) -> dict[str, float]:
+    idle = [device for device in devices if device["allocated_milli"] and not device["utilization"]]
+    return {
+        "allocated": allocated,
+        "idle": sum(device["allocated_milli"] for device in idle),
+        "utilization": sum(device["utilization"] or 0 for device in devices),
+        "memory_used": sum(device["memory_used_mib"] or 0 for device in devices),
+        "memory": sum(device["memory_mib"] for device in devices),
+    }
+
+
+def _without_sums(node: dict[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in node.items() if name != "sums"}
+
+
+def _totals(nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
+    """The cluster in ten numbers. A GPU is idle but allocated when somebody holds it and it was last seen at 0."""
+    sums = [node["sums"] for node in nodes.values()]
+    total = {name: sum(part[name] for part in sums) for name in _SUM_NAMES}
+    gpus = sum(node["gpus"] for node in nodes.values())
+    counts = Job.objects.exclude(state__in=FINAL_STATES).aggregate(
+        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
+    )
+    return {
+        "nodes": len(nodes),
+        "nodes_ready": sum(node["is_ready"] for node in nodes.values()),
+        "gpus": gpus,
+        "gpus_allocated": decimal(int(total["allocated"])),
+        "gpus_idle_allocated": decimal(int(total["idle"])),
+        "gpu_utilization": round(total["utilization"] / gpus, 4) if gpus else None,
+        "gpu_memory_utilization": round(total["memory_used"] / total["memory"], 4)
+        if total["memory"]
+        else None,
+        "jobs_running": counts["running"],
+        "jobs_queued": counts["queued"],
+    }
+
+
+_SUM_NAMES = ("allocated", "idle", "utilization", "memory_used", "memory")
+
+
+def _running() -> dict[str, dict[str, Any]]:
+    jobs = Job.objects.filter(state__in=ACTIVE_STATES).order_by("-submit_rank")[:ROWS_MOST]
+    rows = list(_named(jobs).values(*_RUNNING_COLUMNS))
+    where = _nodes_of([row["id"] for row in rows])
+    return {
+        str(row["id"]): {
+            **_head(row),
+            "state": row["state"],
+            "node": ", ".join(where[row["id"]]) or None,
+            "gpus": decimal(row["allocated_milli"]),
+            "started_at": row["started_at"],
+            "progress": row["progress"],
+            "gpu_utilization": row["gpu_utilization"],
+        }
+        for row in rows
+    }
+
+
+def _queued() -> dict[str, dict[str, Any]]:
+    jobs = Job.objects.filter(state=QUEUED)
+    jobs = jobs.order_by(F("queue_position").asc(nulls_last=True), "submit_rank")[:ROWS_MOST]
+    return {
+        str(row["id"]): {
+            **_head(row),
+            "gpus": decimal(row["milli_gpus"] * row["pods_wanted"]),
+            "gpu_memory_mib": row["gpu_memory_mib"],
+            "queued_at": row["queued_at"],
+            "queue_position": row["queue_position"],
+            "reason": row["reason"],
+            "message": shape_reason(row["reason"], row["message"], row["details"])["message"],
+            "start_estimate": None,
+        }
+        for row in _named(jobs).values(*_QUEUED_COLUMNS)
+    }
+
+
+_HEAD_COLUMNS = ("id", "name", "project_name", "username", "kind")
+_RUNNING_COLUMNS = (
+    *_HEAD_COLUMNS,
+    "state",
+    "allocated_milli",
+    "started_at",
+    "progress",
+    "gpu_utilization",
+)
+_QUEUED_COLUMNS = (
+    *_HEAD_COLUMNS,
+    "milli_gpus",
+    "gpu_memory_mib",
+    "pods_wanted",
+    "queued_at",
+    "queue_position",
+    "reason",
+    "message",
+    "details",
+)
+
+
+def _named(jobs: Any) -> Any:
+    return jobs.annotate(project_name=F("project__name"), username=F("user__username"))
+
+
+def _head(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "id": str(row["id"]),
+        "name": row["name"],
+        "project": row["project_name"],
+        "user": row["username"],
+        "kind": row["kind"],
+    }
+
+
+def _nodes_of(job_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
+    """The nodes that each job's unreleased pods are on, in order of rank, each once."""
+    where: dict[uuid.UUID, list[str]] = defaultdict(list)
+    live = Pod.objects.filter(job_id__in=job_ids, released_at=None).order_by("rank")
+    for job_id, node in live.values_list("job_id", "node__name"):
+        if node not in where[job_id]:
+            where[job_id].append(node)
+    return where
+
+
+def _latest(state: State, seq: int) -> dict[str, Any]:
+    totals = state["totals"]["all"]
+    return {
+        "at": Event.objects.filter(seq=seq).values_list("at", flat=True).first(),
+        "gpu_utilization": totals["gpu_utilization"],
+        "gpu_memory_utilization": totals["gpu_memory_utilization"],
+        "projects": {name: row["allocated_gpus"] for name, row in state["projects"].items()},
+    }
+
+
+def _of(rows: dict[str, Any], visible: set[str]) -> dict[str, Any]:
+    return {key: row for key, row in rows.items() if row["project"] in visible}
+
+
+def _veiled(node: dict[str, Any], visible: set[str]) -> dict[str, Any]:
+    devices = [
+        device
+        | {
+            "shares": [
+                share if share["project"] in visible else share | {"job": None} for share in device["shares"]
+            ]
+        }
+        for device in node["devices"]
+    ]
+    return node | {"devices": devices}
+
+
+def _without_clock(row: dict[str, Any]) -> dict[str, Any]:
+    """Leave out what changes with the clock alone; readers count from `started_at`."""
+    status = {name: value for name, value in row["status"].items() if name != "runtime_seconds"}
+    return row | {"status": status}
+
+
+def _seconds(since: datetime | None, now: datetime) -> int | None:
+    return None if since is None else max(0, int((now - since).total_seconds()))

@@ -1,0 +1,56 @@
+"""The names of live topics, and who may listen. What is not named here is refused."""
+
+import re
+import uuid
+from dataclasses import dataclass
+
+OVERVIEW, QUEUE, PROJECT, JOB, LOGS = "overview", "queue", "project", "job", "logs"
+LONGEST_NAME = 200
+_PROJECT = re.compile(r"project:(?P<name>[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?)")
+_JOB = re.compile(r"job:(?P<job>[0-9a-fA-F-]{32,36})(?P<logs>:logs:(?P<rank>\d{1,5}))?")
+
+FORBIDDEN, UNKNOWN, GONE = "forbidden", "unknown_topic", "gone"
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """A topic as it was asked for. `subject` is the project's name or the job's id."""
+
+    name: str
+    kind: str
+    subject: str = ""
+    rank: int = 0
+
+
+def parse_topic(name: object) -> Topic | None:
+    """Return the topic of that name, or None when there is no such kind of topic."""
+    if not isinstance(name, str) or len(name) > LONGEST_NAME:
+        return None
+    if name in (OVERVIEW, QUEUE):
+        return Topic(name, name)
+    if match := _PROJECT.fullmatch(name):
+        return Topic(name, PROJECT, match["name"])
+    if match := _JOB.fullmatch(name):
+        return _job_topic(name, match["job"], match["rank"])
+    return None
+
+
+def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
+    """True when somebody who sees `project_ids` (None: all) may listen to a topic of project `project_id`.
+
+    Overview and queue are for everybody who is signed in; what they show is filtered. None for another topic's
+    project means that its subject does not exist.
+    """
+    if topic.kind in (OVERVIEW, QUEUE):
+        return True
+    if project_id is None:
+        return False
+    return project_ids is None or project_id in project_ids
+
+
+def _job_topic(name: str, job: str, rank: str | None) -> Topic | None:
+    try:
+        job_id = str(uuid.UUID(job))
+    except ValueError:
+        return None
+    return Topic(name, JOB, job_id) if rank is None else Topic(name, LOGS, job_id, int(rank))

@@ -1,0 +1,62 @@
+"""What every ASGI application of ours needs: types, headers, the query, and an error as problem+json."""
+
+from collections.abc import Awaitable, Callable, MutableMapping
+from http import HTTPStatus
+from typing import Any, TypeAlias
+from urllib.parse import parse_qs
+
+import orjson
+
+Scope: TypeAlias = MutableMapping[str, Any]
+Message: TypeAlias = MutableMapping[str, Any]
+Receive: TypeAlias = Callable[[], Awaitable[Message]]
+Send: TypeAlias = Callable[[Message], Awaitable[None]]
+Application: TypeAlias = Callable[[Scope, Receive, Send], Awaitable[None]]
+Headers: TypeAlias = list[tuple[bytes, bytes]]
+
+
+def header(scope: Scope, name: bytes) -> str | None:
+    """Return a request header (name in small letters) as text, or None."""
+    for key, value in scope["headers"]:
+        if key == name:
+            return bytes(value).decode("latin-1")
+    return None
+
+
+def query(scope: Scope) -> dict[str, str]:
+    """Return the query fields; the last of a repeated one counts."""
+    fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
+    return {name: values[-1] for name, values in fields.items()}
+
+
+async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
+    """Send a whole response."""
+    length = (b"content-length", str(len(body)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
+    """Send an error as the REST API does: application/problem+json with a stable code and what to do."""
+    title = HTTPStatus(status).phrase
+    body = {
+        "type": "about:blank",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "errors": [],
+    }
+    kind = (b"content-type", b"application/problem+json")
+    await answer(send, status, [kind, *(headers or [])], orjson.dumps(body))
+
+
+async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int, close_code: int) -> None:
+    """Refuse a websocket before it opens: with an HTTP status where the server can, else by closing it."""
+    await receive()  # websocket.connect
+    if "websocket.http.response" in (scope.get("extensions") or {}):
+        text = (b"content-type", b"text/plain; charset=utf-8")
+        await send({"type": "websocket.http.response.start", "status": status, "headers": [text]})
+        await send({"type": "websocket.http.response.body", "body": HTTPStatus(status).phrase.encode()})
+    else:
+        await send({"type": "websocket.close", "code": close_code})

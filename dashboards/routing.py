@@ -1,0 +1,9 @@
+"""Which consumer serves which websocket."""
+
+from channels.routing import URLRouter
+from django.urls import path
+
+from controlplane.live.wire import Application
+from dashboards.consumers import LiveConsumer
+
+websocket_application: Application = URLRouter([path("ws/live", LiveConsumer.as_asgi())])
