@@ -111,9 +111,13 @@ class WebSocket:
             if not piece:
                 raise Closed(1006, "the connection broke")
             self._ready = self._parser.feed(piece)
-        frames, self._ready = self._ready, []
-        messages = [self._message(frame) for frame in frames]
-        return [message for message in messages if message is not None]
+        messages: list[tuple[int, bytes]] = []
+        while self._ready:
+            if messages and self._ready[0].opcode == CLOSE:
+                break  # what came before the goodbye is handed out first
+            message = self._message(self._ready.pop(0))
+            messages += [message] if message is not None else []
+        return messages
 
     def close(self) -> None:
         """Say goodbye where the other side still listens, and close."""

@@ -97,8 +97,6 @@ def scripted_server() -> Iterator[ScriptedServer]:
             )
             self._send(server_state.answer(asked))
 
-        do_GET = do_POST = do_PATCH = do_DELETE = handle_any
-
         def _send(self, reply: Reply) -> None:
             if reply.is_cut:
                 self.close_connection = True
@@ -116,9 +114,11 @@ def scripted_server() -> Iterator[ScriptedServer]:
             self.wfile.write(content)
             self.close_connection = self.close_connection or is_raw
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *args: Any) -> None:
             """Requests are in `asked`, not on standard error."""
 
+    for method in ("GET", "POST", "PATCH", "DELETE"):
+        setattr(Handler, f"do_{method}", Handler.handle_any)
     http = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
     http.daemon_threads = True
     server_state = ScriptedServer(f"http://127.0.0.1:{http.server_address[1]}")

@@ -10,6 +10,7 @@ from controlplane.cli.aliases import ALIASES, rewrite
 from tests.cli.conftest import job
 from tests.cli.scripted import page
 
+SIZES = "--gpus=1 --workers=3 --max-workers=9 --min-workers=1"
 LINES = [
     ("project set team-a", "config project team-a"),
     ("project list", "list projects"),
@@ -31,8 +32,8 @@ LINES = [
     ("logs hyper1 -t 10", "logs hyper1 -t 10"),
     ("logs hyper1 --tail 10", "logs hyper1 --tail 10"),
     (
-        'submit etjob --name=el --gpus=1 --workers=3 --max-workers=9 --min-workers=1 --working-dir=/w "python t.py $workers"',
-        'submit-elastic el --gpus=1 --workers=3 --max-workers=9 --min-workers=1 --working-dir=/w -- sh -c "python t.py $workers"',
+        f'submit etjob --name=el {SIZES} --working-dir=/w "python t.py $workers"',
+        f'submit-elastic el {SIZES} --working-dir=/w -- sh -c "python t.py $workers"',
     ),
     ("submit etjob --name=el --workers=3 run.sh", "submit-elastic el --workers=3 -- sh -c run.sh"),
     ("submit etjob --name el --workers 3", "submit-elastic el --workers 3"),

@@ -118,7 +118,10 @@ def test_attach_starts_near_the_end(server, yard):
     assert server.asked[0].query == {"follow": "true", "tail": "10"}
 
 
-STREAM = 'event: line\r\ndata: {"a": "日"}\r\n\r\n: alive\n\nid: 7\nevent: x\ndata: one\ndata:two\n\ndata: plain\n\n'.encode()
+STREAM = (
+    'event: line\r\ndata: {"a": "日"}\r\n\r\n: alive\n\n'
+    "id: 7\nevent: x\ndata: one\ndata:two\n\ndata: plain\n\n"
+).encode()
 
 
 @pytest.mark.parametrize("size", [1, 2, 3, 7, 1000])

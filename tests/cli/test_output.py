@@ -29,7 +29,17 @@ def test_list_jobs_as_a_table(server, yard):
     server.on("GET", "projects/team-a/jobs", page(job(), {**waiting, "gpus": 0.5, "created_at": None}))
     ran = yard("list", "jobs")
     lines = ran.out.splitlines()
-    assert lines[0].split() == "NAME STATE KIND GPUS NODE RUNTIME AGE PROGRESS REASON".split()
+    assert lines[0].split() == [
+        "NAME",
+        "STATE",
+        "KIND",
+        "GPUS",
+        "NODE",
+        "RUNTIME",
+        "AGE",
+        "PROGRESS",
+        "REASON",
+    ]
     assert lines[1].startswith("hyper1  running  train     1  dgx1-1    1m12s")
     assert "epoch 1/5, 40/100, eta 30s" in lines[1]
     assert lines[2].startswith("b-4-gg  queued   train   0.5  -             -  ")
@@ -67,11 +77,16 @@ def test_yaml_of_a_job_reads_back_as_the_same(server, yard):
 
 
 AWKWARD = {
-    "empty": "", "list": [], "map": {}, "none": None, "yes": "yes", "no": "NO", "number": "12", "float": 1.5,
-    "bool": True, "text": "a: b # c", "lines": "one\ntwo", "date": "2026-01-02", "nested": [[1, [2]], {"a": [{"b": 1}]}],
-    "quote": "it's \"so\"", "dash": "- x", "space": " x ", "colon": "a:", "unicode": "日本 \u202e", "tilde": "~", "=": "=",
-    "<<": "merge", "1e3": "1e3", "0x1f": "0x1f", "null": "null", "deep": {"a": {"b": {"c": [1, 2, {"d": None}]}}},
-}  # fmt: skip
+    "empties": ["", [], {}, None],
+    "words": ["yes", "NO", "null", "~", "true", "- x", "a:", "a: b # c", "=", "<<", 'it\'s "so"', " x "],
+    "numbers": ["12", "1e3", "0x1f", "2026-01-02", 1.5, -3, True],
+    "lines": "one\ntwo",
+    "nested": [[1, [2]], {"a": [{"b": 1}], "c": 2}],
+    "unicode": "日本 \u202e",
+    "deep": {"a": {"b": {"c": [1, 2, {"d": None}]}}},
+    "1e3": "key that looks like a number",
+    "null": "key that looks like nothing",
+}
 
 
 @pytest.mark.parametrize(

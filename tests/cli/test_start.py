@@ -1,0 +1,94 @@
+"""`yard` starts fast because it imports little: what is loaded is checked here, how long it takes in bench/cli.py."""
+
+import subprocess
+import sys
+
+import pytest
+
+from controlplane.cli import registry
+from controlplane.cli.version import VERSION
+from tests.cli.conftest import CHECKOUT, START, job
+from tests.cli.scripted import page
+
+LIST_MODULES = (
+    f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
+    "from controlplane.cli.__main__ import main; code = main(); "
+    "print('\\n'.join(sorted(sys.modules)), file=sys.stderr); sys.exit(code)"
+)
+HEAVY = {
+    "django",
+    "rich",
+    "yaml",
+    "requests",
+    "httpx",
+    "click",
+    "asyncio",
+    "kubernetes",
+    "torch",
+    "numpy",
+    "dataclasses",
+}
+
+
+def modules_of(*argv: str) -> set[str]:
+    command = [sys.executable, "-I", "-S", "-c", LIST_MODULES, *argv]
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    return set(ran.stderr.split())
+
+
+def test_version_loads_neither_network_nor_anything_installed(settings):
+    loaded = modules_of("version")
+    assert not loaded & (
+        HEAVY | {"ssl", "socket", "http.client", "json.tool", "email", "urllib.request", "difflib"}
+    )
+    commands = {name for name in loaded if name.startswith("controlplane.cli.commands.")}
+    assert commands == {"controlplane.cli.commands.about"}
+
+
+def test_a_list_loads_the_standard_library_alone(server, settings):
+    server.on("GET", "projects/team-a/jobs", page(job()))
+    loaded = modules_of("list", "jobs")
+    assert "controlplane.cli.commands.jobs" in loaded
+    assert not loaded & HEAVY
+    assert not any("site-packages" in name for name in loaded)
+    assert {name.split(".")[0] for name in loaded} <= {*sys.stdlib_module_names, "controlplane", "__main__"}
+
+
+def test_every_command_of_the_registry_is_there_and_has_help(yard):
+    for path, command in registry.COMMANDS.items():
+        ran = yard("help", *path.split())
+        assert ran.code == 0
+        assert ran.out.startswith("examples:\n  "), path
+        assert command.summary in ran.out
+        asked = yard(*path.split(), "-h")
+        assert (asked.code, asked.out) == (0, ran.out)
+
+
+def test_help_without_a_command_shows_them_all(yard):
+    for argv in ([], ["help"], ["--help"], ["-h"]):
+        ran = yard(*argv)
+        assert ran.code == 0
+        assert all(path in ran.out for path in registry.COMMANDS)
+
+
+def test_help_has_a_topic_for_exit_codes_and_none_for_nonsense(yard):
+    assert "  7  timed out" in yard("help", "exit-codes").out
+    ran = yard("help", "sumbit")
+    assert (ran.code, "did you mean: yard help submit" in ran.err) == (2, True)
+
+
+@pytest.mark.parametrize("argv", [["version"], ["--version"]])
+def test_version(yard, argv):
+    assert yard(*argv).out == f"yard {VERSION}\n"
+
+
+def test_a_closed_pipe_is_no_traceback(server, settings):
+    server.on("GET", "projects/team-a/jobs", page(*(job(f"job-{number}") for number in range(3000))))
+    command = [sys.executable, "-I", "-c", START, "list", "jobs", "--limit", "3000"]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        process.stdout.close()
+        assert process.stderr is not None
+        assert process.stderr.read() == ""
+        assert process.wait(30) == 141

@@ -1,0 +1,228 @@
+"""On a real terminal (a pseudo-terminal): colour, rich's table, harmless logs, and the shell in raw mode."""
+
+import os
+import pty
+import select
+import struct
+import subprocess
+import sys
+import termios
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from fcntl import ioctl
+from typing import Any
+
+import pytest
+from websockets.exceptions import ConnectionClosed
+from websockets.sync.server import ServerConnection, serve
+
+from tests.cli.conftest import JOB_ID, START, job
+from tests.cli.scripted import events, page
+from tests.waiting import wait_until
+
+
+class Terminal:
+    """A command running on a pseudo-terminal, and everything that it has shown so far."""
+
+    def __init__(self, *argv: str, columns: int = 120, rows: int = 40) -> None:
+        self.master, slave = pty.openpty()
+        ioctl(slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        environment = {**os.environ, "TERM": "xterm-256color"}
+        command = [sys.executable, "-I", "-c", START, *argv]
+        self.process = subprocess.Popen(
+            command, stdin=slave, stdout=slave, stderr=slave, env=environment, start_new_session=True
+        )
+        self.slave = slave
+        self.shown = b""
+
+    def read(self) -> bytes:
+        """Take in what is there now and return all that was shown."""
+        while select.select([self.master], [], [], 0)[0]:
+            self.shown += os.read(self.master, 65536)
+        return self.shown
+
+    def wait_for(self, text: bytes) -> None:
+        wait_until(lambda: text in self.read(), what=f"{text!r} on the terminal")
+
+    def type(self, keys: bytes) -> None:
+        os.write(self.master, keys)
+
+    def resize(self, columns: int, rows: int) -> None:
+        ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
+        os.kill(self.process.pid, 28)  # SIGWINCH, which a terminal sends to its foreground group
+
+    def end(self) -> int:
+        wait_until(
+            lambda: self.read() is not None and self.process.poll() is not None, what="the command's end"
+        )
+        self.read()
+        return self.process.returncode
+
+    def close(self) -> None:
+        if self.process.poll() is None:
+            self.process.kill()
+        self.process.wait(10)
+        os.close(self.master)
+        os.close(self.slave)
+
+
+@pytest.fixture
+def terminal(settings) -> Iterator[Callable[..., Terminal]]:
+    opened: list[Terminal] = []
+
+    def start(*argv: str, **options: Any) -> Terminal:
+        opened.append(Terminal(*argv, **options))
+        return opened[-1]
+
+    yield start
+    for each in opened:
+        each.close()
+
+
+def test_a_table_is_coloured_on_a_terminal(server, terminal):
+    server.on("GET", "projects/team-a/jobs", page(job()))
+    shown = terminal("list", "jobs")
+    assert shown.end() == 0
+    assert b"\x1b[32mrunning" in shown.shown
+    assert b"\x1b[1mNAME" in shown.shown
+
+
+def test_no_color_is_obeyed(server, terminal, monkeypatch):
+    monkeypatch.setenv("NO_COLOR", "1")
+    server.on("GET", "projects/team-a/jobs", page(job()))
+    shown = terminal("list", "jobs")
+    assert shown.end() == 0
+    assert b"running" in shown.shown
+    assert b"\x1b" not in shown.shown
+
+
+def test_a_log_keeps_colour_and_loses_the_rest(server, terminal):
+    text = "\x1b[31mred\x1b[0m \x1b]0;pwned\x07\x1b[2J"
+    lines = [{"n": 1, "time": "t", "stream": "stdout", "text": text}]
+    server.on("GET", f"jobs/{JOB_ID}/logs", {"lines": lines, "next_offset": 0, "gaps": []})
+    shown = terminal("logs", JOB_ID)
+    assert shown.end() == 0
+    assert shown.shown == b"\x1b[31mred\x1b[0m ^[]0;pwned^G^[[2J\x1b[0m\r\n"
+
+
+def test_watch_redraws_on_a_change_and_ends_with_ctrl_c(server, terminal):
+    server.on("GET", "projects/team-a/jobs", page(job(state="queued")), page(job(state="succeeded")))
+    server.on("GET", "watch", events(("change", {})))
+    shown = terminal("list", "jobs", "--watch")
+    shown.wait_for(b"succeeded")
+    assert shown.read().count(b"\x1b[H\x1b[J") == 2
+    shown.process.send_signal(2)
+    assert shown.end() == 0
+
+
+@contextmanager
+def shell_server(handler: Callable[[ServerConnection], None]) -> Iterator[str]:
+    with serve(handler, "127.0.0.1", 0) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
+        server.shutdown()
+        thread.join(5)
+
+
+class Shell:
+    """The other end: records what arrives, echoes bytes, ends at `exit`."""
+
+    def __init__(self) -> None:
+        self.requests: list[Any] = []
+        self.texts: list[str] = []
+        self.typed = b""
+
+    def __call__(self, connection: ServerConnection) -> None:
+        self.requests.append(connection.request)
+        try:
+            for message in connection:
+                if isinstance(message, str):
+                    self.texts.append(message)
+                    continue
+                self.typed += message
+                connection.ping()
+                connection.send([b"<", message, b">"])  # a message in three fragments
+                if b"exit" in self.typed:
+                    connection.send('{"op": "exit", "exit_code": 9}')
+        except ConnectionClosed:
+            return
+
+
+def test_a_shell_sends_keys_raw_with_the_window_size_and_exits_with_its_code(terminal, monkeypatch):
+    shell = Shell()
+    with shell_server(shell) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        shown = terminal("bash", JOB_ID, "--rank", "2", columns=100, rows=30)
+        wait_until(lambda: shell.texts, what="the window's size")
+        assert shell.texts == ['{"op": "resize", "columns": 100, "rows": 30}']
+        assert shell.requests[0].path == f"/ws/shell/{JOB_ID}?rank=2"
+        assert shell.requests[0].headers["Authorization"] == "Bearer the-token"
+        shown.type(b"\x03")  # Ctrl-C goes to the shell and does not end yard
+        shown.wait_for(b"<\x03>")
+        shown.resize(80, 24)
+        wait_until(lambda: '{"op": "resize", "columns": 80, "rows": 24}' in shell.texts, what="the new size")
+        shown.type("exit é".encode())
+        assert shown.end() == 9
+    after = termios.tcgetattr(shown.slave)
+    assert after[3] & termios.ICANON  # the terminal is as it was
+    assert after[3] & termios.ECHO
+
+
+def test_input_from_a_pipe_ends_with_ctrl_d(yard_process, monkeypatch):
+    received = []
+
+    def until_end_of_input(connection: ServerConnection) -> None:
+        for message in connection:
+            received.append(message)
+            connection.send(message)
+            if message.endswith(b"\x04"):
+                return
+
+    with shell_server(until_end_of_input) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        ran = yard_process("bash", JOB_ID, input="nvidia-smi\n")
+    assert ran.returncode == 0, ran.stderr
+    assert b"".join(received) == b"nvidia-smi\n\x04"
+    assert ran.stdout == "nvidia-smi\n\x04"
+
+
+@pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 1_000_000])
+def test_messages_of_every_length_against_another_implementation(size):
+    from controlplane.cli.websocket import BINARY, connect
+
+    def echo(connection: ServerConnection) -> None:
+        for message in connection:
+            connection.send(message)
+
+    payload = os.urandom(size)
+    with shell_server(echo) as url:
+        socket = connect(url, "/ws/shell/x", {})
+        socket.send(BINARY, payload)
+        messages: list[tuple[int, bytes]] = []
+        wait_until(lambda: messages or messages.extend(socket.receive()), what="the echo")
+        socket.close()
+    assert messages == [(BINARY, payload)]
+
+
+def test_a_refused_shell_is_4(yard_process, monkeypatch):
+    from http import HTTPStatus
+
+    def refuse(connection: ServerConnection, request: Any) -> Any:
+        return connection.respond(HTTPStatus.FORBIDDEN, "no")
+
+    with serve(lambda connection: None, "127.0.0.1", 0, process_request=refuse) as server:
+        thread = threading.Thread(target=server.serve_forever, daemon=True)
+        thread.start()
+        monkeypatch.setenv("TRAINYARD_URL", f"http://127.0.0.1:{server.socket.getsockname()[1]}")
+        ran = yard_process("bash", JOB_ID, input="")
+        server.shutdown()
+        thread.join(5)
+    assert ran.returncode == 4
+    assert "refused" in ran.stderr
+
+
+def test_a_server_without_websockets_is_no_shell(server, yard_process):
+    ran = yard_process("bash", JOB_ID, input="")
+    assert ran.returncode == 3
