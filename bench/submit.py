@@ -1,7 +1,7 @@
 """From submit to a running process: ours against `ray job submit`'s own server, in turn, in one run.
 
 Both are asked over plain HTTP from this process, with a command that writes the time at which it runs. Ray comes from
-the package index into an environment of its own under bench/.cache. Run: python -m bench.submit
+the package index into an environment of its own under ~/.cache. Run: python -m bench.submit
 """
 
 import json
@@ -20,7 +20,7 @@ from bench.harness import Row, report
 from tests import servers
 from tests.waiting import wait_until
 
-CACHE = Path(__file__).resolve().parent / ".cache"
+CACHE = Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "trainyard-bench"
 RAY = "ray[default]==2.60.0"
 OURS_REPEATS, RAY_REPEATS, WARM_UP = 60, 12, 3
 
@@ -130,14 +130,15 @@ def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
 
 def install_ray() -> tuple[str | None, str]:
     """Ray's command in a throwaway environment, installed on first use."""
-    program = CACHE / "ray" / "bin" / "ray"
+    home = CACHE / RAY
+    program = home / "bin" / "ray"
     uv = shutil.which("uv")
     if not program.exists():
         if uv is None:
             return None, "there is no uv to install it with"
         steps = (
-            [uv, "venv", "-q", "-p", "3.11", str(CACHE / "ray")],
-            [uv, "pip", "install", "-q", "-p", str(CACHE / "ray"), RAY],
+            [uv, "venv", "-q", "-p", "3.11", str(home)],
+            [uv, "pip", "install", "-q", "-p", str(home), RAY],
         )
         for step in steps:
             done = subprocess.run(step, capture_output=True, text=True, check=False)
