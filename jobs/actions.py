@@ -16,7 +16,7 @@ from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
-from jobs.stopping import job_event, move, send_towards
+from jobs.stopping import job_event, move, remove, send_towards
 
 QUEUE_MOST = 10_000  # unfinished jobs of one project
 
@@ -91,11 +91,9 @@ def delete_job(job: Job, *, actor: Actor) -> None:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
             stop_job(job, actor=actor)
             return
-        job_id, project_id, name = job.pk, job.project_id, job.name
-        job.delete()
-        write_audit(actor, "job.delete", "job", str(job_id))
-        gone = Event(kind="job.deleted", job_id=job_id, project_id=project_id, actor=actor.name, message=name)
-        Event.objects.append([gone])
+        write_audit(actor, "job.delete", "job", str(job.pk))
+        Event.objects.append([remove(job, actor)])
+        wake()
 
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:

@@ -69,6 +69,14 @@ def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     )
 
 
+def remove(job: Job, actor: Actor) -> Event:
+    """Delete a finished job with its history, and order the end of what its pods left: files, checkpoints, logs."""
+    event = job_event("job.deleted", job, actor)
+    Command.objects.create(kind=Command.FORGET_JOB, cluster_id=job.project.cluster_id, pod_name=str(job.pk))
+    job.delete()
+    return event
+
+
 def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
     """Return an event about a job as it is now; the caller appends it."""
     return Event(

@@ -12,6 +12,7 @@ from controlplane.loop.wake import wake
 from controlplane.models import Device, Event, Membership, Project, Role, User
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
+from jobs.stopping import remove
 
 PALETTE_SIZE = 12
 OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive_idle_seconds"})
@@ -55,6 +56,8 @@ def delete_project(project: Project, *, actor: Actor) -> None:
             )
         write_audit(actor, "project.delete", "project", project.name, before=_shown(project))
         project_id, name = project.pk, project.name
+        for job in Job.objects.filter(project=project).select_related("project"):
+            remove(job, actor)
         project.delete()
         Event.objects.append(
             [Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)]

@@ -2,8 +2,10 @@
 
 import logging
 import secrets
+import shutil
 from datetime import timedelta
 
+from django.conf import settings
 from django.db import transaction
 from django.db.models import Q
 from django.db.models.functions import Now
@@ -89,7 +91,19 @@ def _forget(engine: Engine, command: Command) -> None:
     engine.forget(command.pod_name)
 
 
-_EFFECTS = {Command.START_POD: _start, Command.STOP_POD: _stop, Command.FORGET_POD: _forget}
+def _forget_job(engine: Engine, command: Command) -> None:
+    engine.forget_job(command.pod_name)
+    logs = settings.LOG_DIR / command.pod_name
+    if logs.exists():
+        shutil.rmtree(logs)
+
+
+_EFFECTS = {
+    Command.START_POD: _start,
+    Command.STOP_POD: _stop,
+    Command.FORGET_POD: _forget,
+    Command.FORGET_JOB: _forget_job,
+}
 
 
 def _finish(command: Command, token: str, state: str, error: str) -> bool:

@@ -14,7 +14,7 @@ from jobs.kinds.registry import KINDS
 from jobs.kinds.settle import PodStanding, Step, next_step
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
-from jobs.stopping import ending, job_event, move, order_stops, send_towards
+from jobs.stopping import ending, job_event, move, order_stops, remove, send_towards
 
 REMIND_AFTER_SECONDS = 30
 
@@ -56,9 +56,7 @@ def _settle(job: Job, pods: list[PodStanding], now: datetime) -> bool:
     with transaction.atomic():
         moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
         if moved and job.is_deleted and job.is_final:
-            gone = job_event("job.deleted", job, SYSTEM)
-            job.delete()
-            Event.objects.append([gone])
+            Event.objects.append([remove(job, SYSTEM)])
         elif moved:
             Event.objects.append([job_event(f"job.{job.state}", job, SYSTEM, {"exit_code": job.exit_code})])
     return moved
@@ -154,11 +152,9 @@ def _remove_expired(cluster: Cluster, now: datetime) -> bool:
     """Remove finished jobs whose time to live is over."""
     finished = Job.objects.filter(
         Q(project__cluster=cluster, state__in=lifecycle.FINAL_STATES, expires_at__lte=now)
-    )[:100]
+    ).select_related("project")[:100]
     with transaction.atomic():
-        gone = [(job, job_event("job.deleted", job, SYSTEM)) for job in finished]
-        for job, _ in gone:
-            job.delete()
-        if gone:
-            Event.objects.append([event for _, event in gone])
-    return bool(gone)
+        events = [remove(job, SYSTEM) for job in finished]
+        if events:
+            Event.objects.append(events)
+    return bool(events)

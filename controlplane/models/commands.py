@@ -1,7 +1,5 @@
 """Durable orders to an engine: written with the decision, carried out later, safe to repeat."""
 
-from typing import Any
-
 from django.db import models
 from django.utils import timezone
 
@@ -9,14 +7,14 @@ from django.utils import timezone
 class Command(models.Model):
     """One effect outside the database. Names are derived from (job, attempt, rank), so a repeat is harmless."""
 
-    START_POD, STOP_POD, FORGET_POD = "start_pod", "stop_pod", "forget_pod"
-    KINDS = (START_POD, STOP_POD, FORGET_POD)
+    START_POD, STOP_POD, FORGET_POD, FORGET_JOB = "start_pod", "stop_pod", "forget_pod", "forget_job"
+    KINDS = (START_POD, STOP_POD, FORGET_POD, FORGET_JOB)
     PENDING, CLAIMED, DONE, FAILED = "pending", "claimed", "done", "failed"
     STATES = (PENDING, CLAIMED, DONE, FAILED)
 
     kind = models.CharField(max_length=16)
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="commands")
-    pod_name = models.CharField(max_length=128)
+    pod_name = models.CharField(max_length=128)  # forget_job: the job's id
     payload = models.JSONField(default=dict)
     state = models.CharField(max_length=8, default=PENDING)
     not_before = models.DateTimeField(default=timezone.now)
@@ -39,7 +37,7 @@ class Command(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(kind__in=["start_pod", "stop_pod", "forget_pod"]),
+                condition=models.Q(kind__in=["start_pod", "stop_pod", "forget_pod", "forget_job"]),
                 name="command_kind_known",
             ),
             models.CheckConstraint(

@@ -1,7 +1,6 @@
 """The numbered, append-only log of everything that happened. Every face reads it after a number."""
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from django.db import models
 from django.db.models import F
