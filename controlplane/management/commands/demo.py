@@ -1,0 +1,103 @@
+"""`make demo`: four teams, their people and quotas, and jobs that borrow, wait and sit idle, to look at."""
+
+import secrets
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.core.management.base import BaseCommand, CommandError
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.accounts import create_user
+from controlplane.actions.outcomes import Conflict
+from controlplane.actions.projects import create_project, set_member
+from controlplane.models import Cluster, Project, Role, User
+from jobs.actions import submit_job
+
+QUOTAS = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
+OWNERS = {"team-a": "ana", "team-b": "ben", "team-c": "chi", "team-d": "dora"}
+ABOUT = {
+    "team-a": "Lane detection",
+    "team-b": "Speech",
+    "team-c": "Chest X-ray",
+    "team-d": "Language models, often away",
+}
+
+
+@dataclass(frozen=True)
+class DemoJob:
+    """A job of the demo. `seconds` is how long its replayed run takes; 0: nothing runs in it but the shell."""
+
+    project: str
+    name: str
+    gpus: float
+    kind: str = "train"
+    seconds: int = 0
+    extra: dict[str, Any] = field(default_factory=dict)
+
+    def body(self) -> dict[str, Any]:
+        """The submission."""
+        work: dict[str, Any] = {"image": "ubuntu"}
+        if self.seconds:
+            work = {"image": "replay", "env": {"DURATION_SECONDS": str(self.seconds)}}
+        return {"name": self.name, "kind": self.kind, "gpus": self.gpus, "cpus": 1, **work, **self.extra}
+
+
+JOBS = (
+    DemoJob("team-a", "jupyter", 1, "interactive", extra={"image": "notebook", "ports": [{"port": 8888}]}),
+    DemoJob("team-a", "lanes-baseline", 1, seconds=900),
+    DemoJob("team-a", "lanes-wide", 2, seconds=1500),
+    DemoJob("team-b", "probe", 0.6, "interactive", 1200),
+    DemoJob("team-b", "labels", 0.4, "interactive", 1200),
+    DemoJob("team-b", "speech-small", 1, seconds=700),
+    DemoJob("team-b", "speech-large", 2, seconds=1300),
+    DemoJob("team-c", "notes", 0.5, "interactive"),
+    DemoJob("team-c", "viewer", 0.3, "interactive", 1800),
+    DemoJob("team-c", "scratch", 0.2, "interactive", 1800),
+    DemoJob("team-c", "xray-resnet", 2, seconds=1100),
+    DemoJob("team-c", "xray-sweep", 1, seconds=600),
+    DemoJob("team-a", "lanes-deep", 4, seconds=1600),
+    DemoJob("team-b", "speech-tune", 2, seconds=500),
+    DemoJob("team-c", "xray-big", 4, seconds=500),
+)
+
+
+class Command(BaseCommand):
+    """Seed the demo; what is there already is left alone."""
+
+    help = "Create four teams with quotas, people and running jobs."
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        cluster = Cluster.objects.filter(detached_at=None).order_by("pk").first()
+        if cluster is None:
+            raise CommandError("There is no cluster yet: run `make up` once, then `make demo` while it runs.")
+        for name, password in self._people():
+            self.stdout.write(f"  {name:<6} {password}")
+        for name, quota in QUOTAS.items():
+            self._project(cluster, name, quota)
+        submitted = sum(self._submit(job) for job in JOBS)
+        self.stdout.write(f"Four teams are there; {submitted} jobs were submitted. Open the overview to watch them.")
+
+    def _people(self) -> Iterator[tuple[str, str]]:
+        """Create the owners; return each new one with a password that is shown once."""
+        for name in OWNERS.values():
+            if not User.objects.filter(username=name).exists():
+                password = secrets.token_urlsafe(12)
+                create_user(name, password, actor=SYSTEM)
+                yield name, password
+
+    def _project(self, cluster: Cluster, name: str, quota: int) -> None:
+        project = Project.objects.filter(name=name).first()
+        if project is None:
+            fields = {"name": name, "cluster": cluster, "gpu_quota_milli": quota * 1000, "description": ABOUT[name]}
+            project = create_project(fields, actor=SYSTEM)
+        owner = User.objects.get(username=OWNERS[name])
+        set_member(project, owner, Role.OWNER, actor=SYSTEM)
+
+    def _submit(self, job: DemoJob) -> int:
+        project = Project.objects.get(name=job.project)
+        try:
+            submit_job(project, job.body(), actor=Actor(user=User.objects.get(username=OWNERS[job.project])))
+        except Conflict:
+            return 0  # it is there from an earlier run
+        return 1

@@ -1,0 +1,57 @@
+"""Play a recorded training run again, slowly: `python -m workloads.replay.play` for demos on a small machine.
+
+`digits.jsonl` is what the quickstart printed on one CPU. Its lines are printed again over DURATION_SECONDS (default
+600): real numbers of a real run, at no cost. The first line of the log says that it is a replay.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+RECORDING = Path(__file__).with_name("digits.jsonl")
+LINE_EVERY_SECONDS = 2.0
+
+
+def main() -> int:
+    """Print until the end or SIGTERM; exit code 0, or 143 when it was stopped."""
+    duration = float(os.environ.get("DURATION_SECONDS", "600"))
+    stopped = threading.Event()
+    signal.signal(signal.SIGTERM, lambda *_: stopped.set())
+    recorded = [json.loads(line) for line in RECORDING.read_text().splitlines()]
+    lines = max(len(recorded), round(duration / LINE_EVERY_SECONDS))
+    say(f"replay of a recorded run of the quickstart, over {duration:g} s")
+    for number in range(lines):
+        say(json.dumps(line_at(recorded, number, lines, duration)))
+        if stopped.wait(duration / lines):
+            return 143
+    return 0
+
+
+def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration: float) -> dict[str, float]:
+    """Return line `number` of `lines`: the recorded values of that part of the run, with steps and time stretched."""
+    values = recorded[number * len(recorded) // lines]
+    total = int(recorded[-1]["total_steps"])
+    step = max(1, round(total * (number + 1) / lines))
+    epochs = int(values["epochs"])
+    return {
+        **values,
+        "epoch": max(1, round(epochs * step / total)),
+        "step": step,
+        "eta_seconds": round(duration * (1 - (number + 1) / lines), 1),
+        "seconds_per_step": round(duration / total, 4),
+    }
+
+
+def say(text: str) -> None:
+    """Print a line at once."""
+    sys.stdout.write(text + "\n")
+    sys.stdout.flush()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
