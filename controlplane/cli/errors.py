@@ -71,23 +71,16 @@ def exit_code_of(status: int) -> int:
 
 
 def _message(status: int, problem: dict[str, object]) -> str:
-    title = str(problem.get("title") or f"the server answered {status}")
-    detail = str(problem.get("detail") or "")
-    lines = [f"{title}: {detail}" if detail and detail != title else title]
+    """What the server said: its sentence and code, and each refused field on a line of its own."""
+    said = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
+    code = f" ({problem['code']})" if problem.get("code") else ""
     errors = problem.get("errors")
-    for error in errors if isinstance(errors, list) else []:
-        lines += _pointed(error, detail)
-    return "\n".join(lines)
-
-
-def _pointed(error: object, said: str) -> list[str]:
-    """One `errors` entry as a line, unless the problem's own detail said exactly that."""
-    if not isinstance(error, dict):
-        return []
-    pointer, detail = str(error.get("pointer") or ""), str(error.get("detail") or "")
-    if not pointer and detail == said:
-        return []
-    return [f"  {pointer}: {detail}" if pointer else f"  {detail}"]
+    pointed = [error for error in errors if isinstance(error, dict)] if isinstance(errors, list) else []
+    if not pointed:
+        return f"{said}{code}"
+    is_repeated = said == "; ".join(str(error.get("detail")) for error in pointed)
+    lines = (f"  {error.get('pointer')}: {error.get('detail')}" for error in pointed)
+    return "\n".join(["refused" + code if is_repeated else f"{said}{code}", *lines])
 
 
 def _hint(status: int) -> str:

@@ -16,7 +16,7 @@ def test_each_refusal_has_its_exit_code_and_shows_the_servers_words(server, yard
     server.on("GET", "whoami", problem(status, "some_code", "Do this instead."))
     ran = yard("whoami")
     assert ran.code == code
-    assert "some_code: Do this instead." in ran.err
+    assert "yard: Do this instead. (some_code)" in ran.err
     assert ran.out == ""
 
 
@@ -30,6 +30,12 @@ def test_every_refused_field_is_named(server, yard):
     assert ran.code == 2
     assert "  /gpus: At most 8 fit on a node." in ran.err
     assert "  /name: Use a DNS label." in ran.err
+
+
+def test_a_field_is_not_said_twice(server, yard):
+    errors = [{"pointer": "/gpus", "code": "too_large", "detail": "At most 8."}]
+    server.on("POST", "projects/team-a/jobs", problem(400, "too_large", "At most 8.", errors=errors))
+    assert yard("submit", "x", "-g", "9").err == "yard: refused (too_large)\n  /gpus: At most 8.\n"
 
 
 def test_not_logged_in_says_how_to_log_in(server, yard):

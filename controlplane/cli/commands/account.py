@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from argparse import Namespace
-from typing import Any
 from urllib.parse import urlsplit
 
 from controlplane.cli import formats
@@ -44,7 +43,7 @@ def login(args: Namespace, session: Session) -> int:
     name = args.name or urlsplit(url).netloc.rpartition("@")[2]
     session.config.update_context(name, {"url": url, "token": token})
     session.output.object(
-        who, f"logged in to {url} as {_username(who)}; remembered as {name} in {session.config.path}"
+        who, f"logged in to {url} as {who['username']}; remembered as {name} in {session.config.path}"
     )
     return DONE
 
@@ -72,10 +71,11 @@ def whoami(args: Namespace, session: Session) -> int:
     """The user, whether a site admin, and the role in each project."""
     who = session.get("whoami")
     rows: list[tuple[str, object]] = [
-        ("User", _username(who)),
+        ("User", who["username"]),
         ("Server", session.config.url),
+        ("Read-only token", "yes" if who.get("is_read_only") else ""),
         ("Site admin", "yes" if who.get("is_admin") else "no"),
-        ("Roles", _roles(who)),
+        ("Roles", formats.pairs(who.get("roles"))),
     ]
     session.output.object(who, formats.fields(rows))
     return DONE
@@ -119,14 +119,3 @@ def _warn_when_readable(url: str, session: Session) -> None:
     parts = urlsplit(url)
     if parts.scheme == "http" and parts.hostname not in ("127.0.0.1", "::1", "localhost"):
         session.output.say(f"warning: {url} is not encrypted: others on the way can read the password")
-
-
-def _username(who: dict[str, Any]) -> str:
-    return str(who.get("username") or who.get("user") or who.get("name"))
-
-
-def _roles(who: dict[str, Any]) -> str:
-    roles = who.get("roles") or who.get("projects") or {}
-    if isinstance(roles, dict):
-        return formats.pairs(roles)
-    return ", ".join(f"{entry.get('project') or entry.get('name')}={entry.get('role')}" for entry in roles)

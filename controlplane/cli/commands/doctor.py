@@ -85,7 +85,7 @@ def _ready(session: Session) -> Finding:
 
 def _login(session: Session) -> Finding:
     who = session.get("whoami")
-    return Finding("login", "ok", f"as {who.get('username') or who.get('user') or who.get('name')}")
+    return Finding("login", "ok", f"as {who['username']}")
 
 
 def _project(session: Session) -> Finding:

@@ -14,6 +14,8 @@ from controlplane.cli.tables import Column
 TOKEN_COLUMNS = (
     Column("ID", lambda row: row["id"]),
     Column("NAME", lambda row: row.get("name")),
+    Column("USER", lambda row: row.get("user")),
+    Column("READ-ONLY", lambda row: row.get("is_read_only")),
     Column("CREATED", lambda row: formats.local_time(row.get("created_at"))),
     Column("LAST-USED", lambda row: formats.local_time(row.get("last_used_at"))),
     Column("EXPIRES", lambda row: formats.local_time(row.get("expires_at"))),
@@ -26,7 +28,7 @@ def list_tokens_arguments(parser: Parser) -> None:
 
 
 def list_tokens(args: Namespace, session: Session) -> int:
-    """Your own tokens; their secrets are never shown again."""
+    """Your own tokens, an admin's list is everybody's; their secrets are never shown again."""
     session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
     return DONE
 
@@ -35,11 +37,16 @@ def token_create_arguments(parser: Parser) -> None:
     """A name."""
     parser.examples = ["yard token create ci", "yard token create ci -o jsonpath={.token}"]
     parser.add_argument("name", metavar="NAME", help="what it is for")
+    parser.add_argument("--days", type=int, metavar="N", help="how long it works")
+    parser.add_argument("--read-only", action="store_true", help="it may look and change nothing")
+    parser.add_argument("--user", metavar="NAME", help="for someone else (admins)")
 
 
 def token_create(args: Namespace, session: Session) -> int:
     """The secret is printed once, alone on standard output."""
-    token = session.client.post("tokens", {"name": args.name})
+    given = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
+    body = {"name": args.name, **{field: value for field, value in given.items() if value is not None}}
+    token = session.client.post("tokens", body)
     session.output.object(token, str(token["token"]))
     if not session.output.is_data:
         session.output.say("keep it now: it is not shown again")
