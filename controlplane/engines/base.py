@@ -186,8 +186,8 @@ class Shell(Protocol):
 
     def resize(self, columns: int, rows: int) -> None: ...
 
-    def close(self) -> None:
-        """End the shell and all that runs in it."""
+    def close(self) -> int | None:
+        """End the shell and all that runs in it. Its exit code if it had ended by itself."""
 
 
 class Engine(Protocol):

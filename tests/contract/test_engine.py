@@ -218,10 +218,10 @@ def test_a_shell_exists_where_the_engine_says_so(case: EngineCase):
         return
     shell = case.engine.open_shell(spec.name, 80, 24)
     try:
-        shell.write(b"echo $((6*7))-$TRAINYARD_RANK\nexit\n")
+        shell.write(b"echo $((6*7))-$TRAINYARD_RANK\nexit 3\n")
         output = b""
         while data := shell.read():
             output += data
         assert b"42-0" in output
     finally:
-        shell.close()
+        assert shell.close() == 3

@@ -16,6 +16,7 @@ from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
 
 SHELLS = ("bash", "sh")
+ENDING_SECONDS = 0.05
 # Runs in the new session and makes the terminal its own, which needs a process of one thread.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -65,12 +66,23 @@ class LocalShell:
         size = struct.pack("HHHH", max(1, min(rows, 1000)), max(1, min(columns, 1000)), 0, 0)
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
-    def close(self) -> None:
+    def close(self) -> int | None:
         """Hang up, then kill whatever is left in the terminal's session."""
         if self._is_closed:
-            return
+            return None
         self._is_closed = True
+        exit_code = _own_exit_code(self._process)
         os.close(self._master)
         session = processes.in_session(self._process.pid, self._ticks, processes.table())
         processes.kill(session, signal.SIGKILL)
         self._process.wait()
+        return exit_code
+
+
+def _own_exit_code(process: subprocess.Popen[bytes]) -> int | None:
+    """The terminal's end is seen a moment before the shell's own: wait that moment."""
+    try:
+        code = process.wait(ENDING_SECONDS)
+    except subprocess.TimeoutExpired:
+        return None
+    return code if code >= 0 else 128 - code

@@ -1,0 +1,204 @@
+"""What a pod of the local engine finds around it, what its gauges say, and the shell into it."""
+
+from __future__ import annotations
+
+import json
+import socket
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines import base
+from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec
+from controlplane.engines.local import processes
+from controlplane.engines.local.records import PodDir
+from controlplane.progress import latest_progress
+from tests.contract.harness import EngineCase, make_case
+from tests.waiting import wait_until
+
+ROOT = Path(__file__).resolve().parents[2]
+FOREVER = ("sleep", "1000")
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[EngineCase]:
+    case = make_case("local", tmp_path)
+    yield case
+    case.close()
+
+
+def shell(case: EngineCase, script: str, **fields: object) -> PodSpec:
+    return case.start("bash", "-c", script, **fields)
+
+
+# What a pod finds
+
+
+def environment(case: EngineCase, **fields: object) -> dict[str, str]:
+    spec = case.start("env", "-0", **fields)
+    case.wait_end(spec)
+    return dict(item.split("=", 1) for item in case.text(spec).split("\0") if "=" in item)
+
+
+def test_a_pod_knows_who_it_is_and_what_it_holds(case: EngineCase):
+    shares = (DeviceShare(2, 250, 8192), DeviceShare(5, 250, 8192))
+    env = environment(case, devices=shares, attempt=3, rank=1, world_size=4, env={"BATCH_SIZE": "33"})
+    assert env["BATCH_SIZE"] == "33"
+    assert env["TRAINYARD_JOB"] == "hyper1"
+    assert env["TRAINYARD_PROJECT"] == "team-a"
+    assert (env["TRAINYARD_ATTEMPT"], env["TRAINYARD_RANK"], env["TRAINYARD_WORLD_SIZE"]) == ("3", "1", "4")
+    assert env["TRAINYARD_GPU_DEVICES"] == "2,5"
+    assert env["TRAINYARD_GPU_SHARE"] == "0.25"
+    assert env["TRAINYARD_GPU_MEMORY_MIB"] == "8192"
+    assert env["CUDA_VISIBLE_DEVICES"] in {"2,5", ""}
+
+
+def test_a_pod_cannot_claim_other_devices_by_its_environment(case: EngineCase):
+    env = environment(case, env={"CUDA_VISIBLE_DEVICES": "7", "TRAINYARD_GPU_DEVICES": "7"})
+    assert env["CUDA_VISIBLE_DEVICES"] in {"0", ""}
+    assert env["TRAINYARD_GPU_DEVICES"] == "0"
+
+
+def test_nothing_of_the_control_plane_is_in_the_environment(case: EngineCase, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_BOOTSTRAP_TOKEN", "canary-token")
+    monkeypatch.setenv("DATABASE_URL", "canary-url")
+    monkeypatch.setenv("PYTHONPATH", str(ROOT))
+    env = environment(case)
+    assert not [value for value in env.values() if "canary" in value]
+    assert str(ROOT) not in env["PYTHONPATH"].split(":")
+
+
+def test_the_control_plane_cannot_be_imported_in_a_pod_but_the_workloads_can(case: EngineCase):
+    script = (
+        "import workloads, importlib.util as u; print(u.find_spec('controlplane'), u.find_spec('manage'))"
+    )
+    spec = case.start("python", "-c", script)
+    assert case.wait_end(spec, 30).state == base.SUCCEEDED
+    assert case.text(spec) == "None None\n"
+
+
+def test_a_pod_has_a_directory_of_its_own_that_its_next_attempt_finds_again(case: EngineCase):
+    first = shell(case, "pwd; echo step-7 > checkpoint")
+    case.wait_end(first)
+    directory = Path(case.text(first).strip())
+    assert directory.is_relative_to(case.state_dir / "work" / first.job_id)
+    second = shell(case, "cat checkpoint", job_id=first.job_id, attempt=2)
+    case.wait_end(second)
+    assert case.text(second) == "step-7\n"
+    other = shell(case, "ls -A")
+    case.wait_end(other)
+    assert case.text(other) == ""
+    case.engine.forget_job(first.job_id)
+    assert not directory.exists()
+
+
+def test_a_given_working_directory_is_used(case: EngineCase, tmp_path: Path):
+    spec = shell(case, "pwd", working_dir=str(tmp_path))
+    case.wait_end(spec)
+    assert case.text(spec) == f"{tmp_path}\n"
+
+
+def test_arguments_take_values_from_the_environment_like_kubernetes(case: EngineCase):
+    spec = case.start("echo", "$(WHO)", "$(UNKNOWN)", "$$(WHO)", env={"WHO": "ana"})
+    case.wait_end(spec)
+    assert case.text(spec) == "ana $(UNKNOWN) $(WHO)\n"
+
+
+def test_declared_ports_are_reached_at_addresses_of_their_own(case: EngineCase):
+    server = ("python", "-m", "http.server", "--bind", "127.0.0.1", "$(PORT_8888)")
+    specs = [case.start(*server, ports=(8888, 6006), rank=rank) for rank in range(3)]
+    reports = [case.report(spec) for spec in specs]
+    addresses = [address for report in reports for address in report.ports.values()]
+    assert len(set(addresses)) == 6
+
+    def answers() -> bool:
+        with socket.socket() as probe:
+            return probe.connect_ex(reports[0].ports[8888]) == 0
+
+    wait_until(answers, 20, "the pod's port")
+
+
+def test_ports_are_given_back(case: EngineCase):
+    spec = case.start("true", ports=(8888,))
+    case.wait_end(spec)
+    assert len(list((case.state_dir / "ports").iterdir())) == 1
+    case.engine.forget(spec.name)
+    assert not list((case.state_dir / "ports").iterdir())
+
+
+@pytest.mark.parametrize(
+    "fields", [{"env": {"A": "x\0y"}}, {"args": ("a\0",)}, {"env": {"A=B": "c"}}, {"env": {"": "c"}}]
+)
+def test_what_no_process_can_be_given_is_refused(case: EngineCase, fields: dict):
+    with pytest.raises(EngineRefused) as refusal:
+        case.start("true", **fields)
+    assert refusal.value.code == base.INVALID_POD
+
+
+def test_an_argument_too_long_for_the_system_fails_in_words(case: EngineCase):
+    report = case.wait_end(case.start("true", args=("x" * 3_000_000,)))
+    assert report.reason == base.COMMAND_NOT_EXECUTABLE
+    assert "Argument list too long" in report.message
+
+
+# Gauges
+
+
+def test_a_simulated_device_does_what_its_pods_say(case: EngineCase):
+    line = json.dumps({"trainyard": 1, "epoch": 1, "gpu_utilization": 0.8, "gpu_memory_mib": 3000})
+    script = f"echo '{line}'; sleep 1000"
+    half, quarter = DeviceShare(4, 500, 2000), DeviceShare(4, 250, 8192)
+    specs = [shell(case, script, devices=(share,)) for share in (half, quarter)]
+    for spec in specs:
+        wait_until(lambda spec=spec: latest_progress(spec.log_path), what="the progress line")
+    usage = next(r for r in case.engine.usage() if (r.node, r.device_index) == ("node-a", 4))
+    assert usage.utilization == pytest.approx(0.8 * 0.5 + 0.8 * 0.25)
+    assert usage.memory_used_mib == 2000 + 3000
+    assert [pod.utilization for pod in usage.pods] == [0.8, 0.8]
+    for spec in specs:
+        case.engine.stop(spec.name, 0)
+        case.wait_end(spec)
+    assert {report.utilization for report in case.engine.usage()} == {0.0}
+
+
+# Shell
+
+
+def test_a_shell_ends_with_its_pod(case: EngineCase):
+    spec = case.start(*FOREVER)
+    terminal = case.engine.open_shell(spec.name, 100, 30)
+    terminal.write(b"stty size; sleep 1000\n")
+    output = b""
+    while b"30 100" not in output:
+        output += terminal.read()
+    case.engine.stop(spec.name, 5)
+    case.wait_end(spec)
+    while terminal.read():
+        pass
+    terminal.close()
+
+
+def test_a_closed_shell_leaves_nothing(case: EngineCase):
+    spec = case.start(*FOREVER)
+    pod = PodDir(case.state_dir / "pods" / spec.name)
+
+    def members() -> list[int]:
+        return processes.with_token(pod.prepared().token, processes.table())
+
+    terminal = case.engine.open_shell(spec.name, 80, 24)
+    try:
+        terminal.write(b"trap '' HUP; (trap '' HUP; sleep 1000; true)\n")
+        wait_until(lambda: len(members()) == 4, what="the pod's command, the shell, its subshell and a sleep")
+    finally:
+        terminal.close()
+    assert terminal.close() is None
+    assert members() == [pod.start_record().pid]
+
+
+def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):
+    spec = case.start("true")
+    case.wait_end(spec)
+    with pytest.raises(EngineRefused) as refusal:
+        case.engine.open_shell(spec.name, 80, 24)
+    assert refusal.value.code == base.POD_NOT_RUNNING
