@@ -22,13 +22,15 @@ _TAIL_BLOCK_BYTES = 64 * 1024
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record. `is_partial`: the line goes on in the stream's next record."""
+    """One record. `is_partial`: the line goes on in the stream's next record. `next_offset`: where reading goes on
+    after it; not part of what a line is."""
 
     n: int
     time_ms: int
     stream: str
     text: str
     is_partial: bool = False
+    next_offset: int = field(default=0, compare=False)
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +60,7 @@ class _Collector:
     gaps: list[LogGap] = field(default_factory=list)
     is_ended: bool = False
 
-    def add(self, record: bytes, search: str | None) -> None:
+    def add(self, record: bytes, search: str | None, next_offset: int) -> None:
         fields = record.split(b" ", 3)
         if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
             self.gaps.append(LogGap(self.lines[-1].n if self.lines else 0, 0, "a damaged record"))
@@ -68,7 +70,7 @@ class _Collector:
         stream = STREAMS.get(kind.lower())
         if stream is not None:
             if search is None or search.casefold() in text.casefold():
-                self.lines.append(LogLine(n, time_ms, stream, text, kind.isupper()))
+                self.lines.append(LogLine(n, time_ms, stream, text, kind.isupper(), next_offset))
         elif kind == GAP:
             self.gaps.append(LogGap(n, time_ms, text))
         elif kind == END:
@@ -97,8 +99,8 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
         collector = _Collector()
         stop_at = position + SCAN_BYTES
         for record in _whole_records(file):
-            collector.add(record[:-1], search)
             position += len(record)
+            collector.add(record[:-1], search, position)
             if len(collector.lines) >= limit or position >= stop_at:
                 break
     return _page(collector, position, size)
@@ -115,8 +117,8 @@ def tail(path: str | Path, n: int) -> LogPage:
         file.seek(start)
         collector, position = _Collector(), start
         for record in _whole_records(file):
-            collector.add(record[:-1], None)
             position += len(record)
+            collector.add(record[:-1], None, position)
     del collector.lines[: max(0, len(collector.lines) - n)]
     return _page(collector, position, size)
 

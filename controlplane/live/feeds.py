@@ -1,6 +1,5 @@
 """The reading half of the hub, on its own thread: which topics an event touches, and what they look like then."""
 
-import time
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -11,7 +10,7 @@ from django.utils import timezone
 from controlplane.live import state as states
 from controlplane.live import topics
 from controlplane.live.changes import Change, diff
-from controlplane.live.frames import Window, change_frame, state_frame
+from controlplane.live.frames import Frame, Window, change_frame, state_frame
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.listener import Listener
 from controlplane.live.logtail import LogTail
@@ -42,17 +41,17 @@ class Feed:
     tail: LogTail | None = None
     listeners: dict[Listener, None] = field(default_factory=dict)
     empty_since: float | None = None
-    _fresh: tuple[int, str] | None = None
+    _fresh: Frame | None = None
 
     @property
     def key(self) -> Key:
         return self.topic.name, self.project_ids
 
-    def fresh(self) -> str:
+    def fresh(self) -> Frame:
         """Return the state frame, made once for everybody while the state is the same."""
-        if self._fresh is None or self._fresh[0] not in self.window.points:
-            self._fresh = (self.seq, state_frame(self.topic.name, self.seq, self.state, now_text()))
-        return self._fresh[1]
+        if self._fresh is None or self._fresh.seq not in self.window.points:
+            self._fresh = state_frame(self.topic.name, self.seq, self.state, now_text())
+        return self._fresh
 
     def forget_fresh(self) -> None:
         self._fresh = None
@@ -74,7 +73,7 @@ class Update:
     feed: Feed
     state: State
     seq: int
-    text: str | None = None
+    frame: Frame | None = None
     is_gone: bool = False
 
 
@@ -136,8 +135,10 @@ class Reader:
         change = diff(feed.state, after)
         if not change and state is not None:
             return None
-        text = change_frame(feed.topic.name, seq, change, now_text())
-        return Update(feed, after, seq, text, is_gone=state is None)
+        if seq < feed.seq:
+            return Update(feed, after, seq)  # another database: numbers start anew, so do the listeners
+        frame = change_frame(feed.topic.name, seq, change, now_text())
+        return Update(feed, after, seq, frame, is_gone=state is None)
 
     def _read(
         self, topic: Topic, project_id: int | None, project_ids: frozenset[int] | None, seq: int
@@ -153,13 +154,12 @@ class Reader:
     def _answers(
         self, feeds: Sequence[Feed], asks: Sequence[Ask], found: Round
     ) -> list[tuple[Ask, Feed | str]]:
-        known = {feed.key: feed for feed in feeds}
         gone = {update.feed for update in found.updates if update.is_gone}
+        known = {feed.key: feed for feed in feeds if feed not in gone}
         answers: list[tuple[Ask, Feed | str]] = []
         for ask in asks:
             identity = found.identities.get(ask.listener.identity, ask.listener.identity)
-            answer = self._answer(ask.topic, identity, known, found.seq)
-            answers.append((ask, topics.FORBIDDEN if answer in gone else answer))
+            answers.append((ask, self._answer(ask.topic, identity, known, found.seq)))
         return answers
 
     def _answer(
@@ -226,8 +226,8 @@ def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
         return None
     if batch.is_fresh:
         return Update(feed, tail.state(), tail.seq)
-    text = change_frame(feed.topic.name, tail.seq, Change(batch.upserts, ()), now_text())
-    return Update(feed, tail.state(), tail.seq, text)
+    frame = change_frame(feed.topic.name, tail.seq, Change(batch.upserts, ()), now_text())
+    return Update(feed, tail.state(), tail.seq, frame)
 
 
 def _project_of(topic: Topic) -> int | None:

@@ -19,11 +19,25 @@ def encode(frame: Mapping[str, Any]) -> str:
     return orjson.dumps(frame, option=orjson.OPT_UTC_Z).decode()
 
 
-def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> str:
-    return encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One message of the feed, made once for everybody. `seq`: where its topic stands after it, None for answers
+    that are not about a topic's state."""
+
+    kind: str
+    topic: str
+    seq: int | None
+    text: str
 
 
-def change_frame(topic: str, seq: int, change: Change, at: str) -> str:
+def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Frame:
+    """The whole of a topic."""
+    text = encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
+    return Frame("state", topic, seq, text)
+
+
+def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
+    """What changed in a topic."""
     body = {
         "type": "change",
         "topic": topic,
@@ -31,23 +45,30 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> str:
         "upserts": change.upserts,
         "deletes": change.deletes,
     }
-    return encode({**body, "at": at})
+    return Frame("change", topic, seq, encode({**body, "at": at}))
 
 
-def error_frame(topic: object, code: str, detail: str) -> str:
-    return encode({"type": "error", "topic": topic, "code": code, "detail": detail})
+def error_frame(topic: object, code: str, detail: str) -> Frame:
+    """A refusal; `topic` as the client wrote it."""
+    text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
+    return Frame("error", "", None, text)
+
+
+def pong_frame(at: str) -> Frame:
+    """The answer to a ping."""
+    return Frame("pong", "", None, encode({"type": "pong", "at": at}))
 
 
 @dataclass(slots=True)
 class Window:
-    """The last changes of a topic, as (number, frame), and the numbers at which its state is known.
+    """The last changes of a topic, and the numbers at which its state is known.
 
     A client may be brought up only from a number in `points`. At any other (it came from another web process) a
     record may have changed and changed back since, which the frames here leave out; it gets a fresh state.
     """
 
     points: dict[int, None]  # in order
-    frames: "deque[tuple[int, str]]" = field(default_factory=deque)
+    frames: "deque[Frame]" = field(default_factory=deque)
     held_bytes: int = 0
 
     def pass_by(self, seq: int) -> None:
@@ -56,15 +77,15 @@ class Window:
         while len(self.points) > WINDOW_POINTS:
             del self.points[next(iter(self.points))]
 
-    def add(self, seq: int, text: str) -> None:
+    def add(self, seq: int, frame: Frame) -> None:
         """Remember the change that led to the state at `seq`, and forget the oldest beyond the bounds."""
         self.pass_by(seq)
-        self.frames.append((seq, text))
-        self.held_bytes += len(text)
+        self.frames.append(frame)
+        self.held_bytes += len(frame.text)
         while len(self.frames) > WINDOW_FRAMES or self.held_bytes > WINDOW_BYTES:
-            lost, lost_text = self.frames.popleft()
-            self.held_bytes -= len(lost_text)
-            while self.points and next(iter(self.points)) < lost:
+            lost = self.frames.popleft()
+            self.held_bytes -= len(lost.text)
+            while self.points and next(iter(self.points)) < (lost.seq or 0):
                 del self.points[next(iter(self.points))]
 
     def restart(self, seq: int) -> None:
@@ -72,8 +93,8 @@ class Window:
         self.points, self.held_bytes = {seq: None}, 0
         self.frames.clear()
 
-    def since(self, seq: int) -> list[str] | None:
+    def since(self, seq: int) -> list[Frame] | None:
         """Return the frames that bring a client up from `seq`; None when only a fresh state will do."""
         if seq not in self.points:
             return None
-        return [text for number, text in self.frames if number > seq]
+        return [frame for frame in self.frames if (frame.seq or 0) > seq]

@@ -8,6 +8,7 @@ and web processes need not know of one another: each tails the same log.
 import asyncio
 import logging
 import time
+from collections import defaultdict
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -60,6 +61,7 @@ class Hub:
         self._listeners: dict[
             Listener, dict[str, Feed | None]
         ] = {}  # topic -> its feed, None while it is asked for
+        self._identities: defaultdict[Identity, set[Listener]] = defaultdict(set)
         self._asks: list[Ask] = []
         self._known: dict[Credential, tuple[float, Identity | None]] = {}
         self._work = asyncio.Event()
@@ -83,6 +85,7 @@ class Hub:
     def attach(self, listener: Listener) -> None:
         """Take a listener in; it follows nothing yet."""
         self._listeners[listener] = {}
+        self._identities[listener.identity].add(listener)
         listener.start()
         if self._task is None or self._task.done():
             self._task = asyncio.create_task(self._run(), name="live-hub")
@@ -91,6 +94,9 @@ class Hub:
     def detach(self, listener: Listener) -> None:
         """Forget a listener whose connection has ended."""
         listener.stop()
+        self._identities[listener.identity].discard(listener)
+        if not self._identities[listener.identity]:
+            del self._identities[listener.identity]
         for feed in self._listeners.pop(listener, {}).values():
             self._leave(feed, listener)
 
@@ -98,15 +104,15 @@ class Hub:
         """Have a listener follow a topic: it gets the changes after `since`, or the state, or an error."""
         topic, followed = parse_topic(name), self._listeners[listener]
         if topic is None:
-            listener.offer("", error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))
+            listener.offer(error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))
         elif len(followed) >= TOPICS_MOST and topic.name not in followed:
-            listener.offer("", error_frame(name, "too_many_topics", DETAILS["too_many_topics"]))
+            listener.offer(error_frame(name, "too_many_topics", DETAILS["too_many_topics"]))
         else:
             self._ask(listener, topic, since)
 
     def unsubscribe(self, listener: Listener, name: str) -> None:
         """Have a listener follow a topic no more."""
-        listener.fresh.pop(name, None)
+        listener.drop(name)
         self._leave(self._listeners[listener].pop(name, None), listener)
 
     async def close(self) -> None:
@@ -115,12 +121,12 @@ class Hub:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         for listener in list(self._listeners):
-            self.detach(listener)
-            listener.on_end(STOPPING, "the server is stopping")
+            self._let_go(listener, STOPPING, "the server is stopping")
         await self.in_thread(connections.close_all)
         self._thread.shutdown(wait=True)
 
     def _ask(self, listener: Listener, topic: Topic, since: int | None) -> None:
+        listener.drop(topic.name)
         self._leave(self._listeners[listener].get(topic.name), listener)
         self._listeners[listener][topic.name] = None
         self._asks.append(Ask(listener, topic, since))
@@ -140,9 +146,10 @@ class Hub:
                 began = time.monotonic()
                 try:
                     await self._tick(began)
-                except (DatabaseError, InterfaceError):
-                    # the database is away: listeners keep what they have, the next look catches up by number
-                    logger.warning("the live feed cannot read the database", exc_info=True)
+                except Exception:
+                    # listeners keep what they have; the next look catches up by number
+                    logger.exception("the live feed could not look at the database")
+                    self._asks = [ask for ask in self._asks if ask.listener in self._listeners]
                 pause = self._pause(began)
             await self._wait(pause)
 
@@ -166,7 +173,7 @@ class Hub:
     async def _tick(self, now: float) -> None:
         asks, self._asks = [ask for ask in self._asks if not ask.listener.is_ended], []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
-        identities = {listener.identity for listener in self._listeners}
+        identities = list(self._identities)
         feeds = list(self._feeds.values())
         try:
             found = await self.in_thread(
@@ -200,15 +207,21 @@ class Hub:
         if not changed:
             return
         self._known.clear()
-        for listener in [held for held in self._listeners if held.identity in changed]:
-            identity = changed[listener.identity]
-            if identity is None:
-                self.detach(listener)
-                listener.is_ended = True
-                listener.on_end(SIGNED_OUT, "signed out")
-            else:
-                listener.identity = identity
-                self._check_topics(listener, identity)
+        for old, new in changed.items():
+            for listener in list(self._identities.get(old, ())):
+                if new is None:
+                    self._let_go(listener, SIGNED_OUT, "signed out")
+                else:
+                    self._identities[old].discard(listener)
+                    self._identities[new].add(listener)
+                    listener.identity = new
+                    self._check_topics(listener, new)
+            if not self._identities.get(old):
+                self._identities.pop(old, None)
+
+    def _let_go(self, listener: Listener, code: int, reason: str) -> None:
+        self.detach(listener)
+        listener.on_end(code, reason)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
         """After a change of rights: refuse what is no longer allowed, and show the rest anew as it is seen now."""
@@ -226,23 +239,23 @@ class Hub:
     def _refuse(self, listener: Listener, name: str, code: str) -> None:
         if listener in self._listeners:
             self.unsubscribe(listener, name)
-            listener.offer("", error_frame(name, code, DETAILS[code]))
+            listener.offer(error_frame(name, code, DETAILS[code]))
 
     def _publish(self, update: Update) -> None:
         feed = update.feed
         feed.state, feed.seq = update.state, update.seq
         feed.forget_fresh()
-        if update.text is None:
+        if update.frame is None:
             feed.window.restart(update.seq)
         else:
-            feed.window.add(update.seq, update.text)
-        text = feed.fresh() if update.text is None else update.text
+            feed.window.add(update.seq, update.frame)
+        frame = update.frame or feed.fresh()
         for listener in list(feed.listeners):
-            listener.offer(feed.topic.name, text)
+            listener.offer(frame)
             if update.is_gone:
                 self._refuse(listener, feed.topic.name, topics.GONE)
         if update.is_gone:
-            del self._feeds[feed.key]
+            self._feeds.pop(feed.key, None)
 
     def _place(self, ask: Ask, answer: Feed | str) -> None:
         listener, name = ask.listener, ask.topic.name
@@ -258,15 +271,14 @@ class Hub:
         followed[name] = feed
         listener.fresh[name] = feed.fresh
         replay = None if ask.since is None else feed.window.since(ask.since)
-        for text in [feed.fresh()] if replay is None else replay:
-            listener.offer(name, text)
+        for frame in [feed.fresh()] if replay is None else replay:
+            listener.offer(frame)
 
     def _sweep(self, now: float) -> None:
         """Let go of readers that take nothing, and of topics that nobody has listened to for a while."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
-                self.detach(listener)
-                listener.on_end(SLOW, "too slow")
+                self._let_go(listener, SLOW, "too slow")
         for key, feed in list(self._feeds.items()):
             if (
                 not feed.listeners

@@ -11,6 +11,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 
+from controlplane.live.frames import Frame
 from controlplane.live.identity import Identity
 
 logger = logging.getLogger(__name__)
@@ -27,12 +28,12 @@ class Listener:
     once, with a websocket close code and a reason, when the hub lets the client go."""
 
     identity: Identity
-    deliver: Callable[[str], Awaitable[None]]
+    deliver: Callable[[Frame], Awaitable[None]]
     on_end: Callable[[int, str], None]
-    fresh: dict[str, Callable[[], str]] = field(default_factory=dict)  # topic -> its state frame now
+    fresh: dict[str, Callable[[], Frame]] = field(default_factory=dict)  # topic -> its state frame now
     blocked_since: float | None = None
     is_ended: bool = False
-    _queue: "deque[tuple[str, str | None]]" = field(default_factory=deque)
+    _queue: "deque[tuple[str, Frame | None]]" = field(default_factory=deque)
     _bytes: int = 0
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: "asyncio.Task[None] | None" = None
@@ -41,21 +42,14 @@ class Listener:
         """Start writing."""
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
-    def offer(self, topic: str, text: str) -> None:
+    def offer(self, frame: Frame) -> None:
         """Queue a frame, or let a reader that is behind fall back to fresh states."""
-        if len(self._queue) >= QUEUE_FRAMES or self._bytes + len(text) > QUEUE_BYTES:
-            self._fall_back(topic)
+        if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
+            self._fall_back(frame.topic)
         else:
-            self._queue.append((topic, text))
-            self._bytes += len(text)
+            self._queue.append((frame.topic, frame))
+            self._bytes += len(frame.text)
         self._ready.set()
-
-    def end(self, code: int, reason: str) -> None:
-        """Let the client go; nothing more is written to it."""
-        if self.is_ended:
-            return
-        self.stop()
-        self.on_end(code, reason)
 
     def stop(self) -> None:
         """Write nothing more."""
@@ -64,9 +58,15 @@ class Listener:
         if self._writer is not None:
             self._writer.cancel()
 
+    def drop(self, topic: str) -> None:
+        """Take back what is queued of a topic: it is not followed any more, or seen differently."""
+        self.fresh.pop(topic, None)
+        self._queue = deque((name, frame) for name, frame in self._queue if name != topic)
+        self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
+
     def _fall_back(self, topic: str) -> None:
-        """Keep answers that are not about a topic's state (there are few), replace the rest by fresh states."""
-        topics = dict.fromkeys([*(queued for queued, _ in self._queue), topic])
+        """Replace what is queued by one fresh state per topic. Errors and pongs of a reader this slow are lost."""
+        topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._bytes = 0
 
@@ -75,21 +75,21 @@ class Listener:
             await self._ready.wait()
             self._ready.clear()
             while self._queue:
-                topic, text = self._queue.popleft()
-                if text is FRESH:
+                topic, frame = self._queue.popleft()
+                if frame is FRESH:
                     make = self.fresh.get(topic)
                     if make is None:
                         continue  # unsubscribed since
-                    text = make()
+                    frame = make()
                 else:
-                    self._bytes -= len(text)
-                if not await self._delivered(text):
+                    self._bytes -= len(frame.text)
+                if not await self._delivered(frame):
                     return
 
-    async def _delivered(self, text: str) -> bool:
+    async def _delivered(self, frame: Frame) -> bool:
         self.blocked_since = time.monotonic()
         try:
-            await self.deliver(text)
+            await self.deliver(frame)
         except OSError:
             # the client is gone, as the server says it; the connection's own task cleans up
             return False

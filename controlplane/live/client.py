@@ -1,0 +1,31 @@
+"""What websockets and event streams have in common: signing in, and the verbs of a listener."""
+
+from django.db import DatabaseError
+
+from controlplane.live.hub import hub
+from controlplane.live.identity import SESSION, Identity, credential_of, is_own_origin
+from controlplane.live.wire import Scope
+
+
+class Refused(Exception):
+    """The connection is not let in: an HTTP status, a code and what to do."""
+
+    def __init__(self, status: int, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.status, self.code, self.detail = status, code, detail
+
+
+async def sign_in(scope: Scope) -> Identity:
+    """Return who opens a connection. Raises Refused: no or a wrong credential (401), another site's page (403)."""
+    credential = credential_of(scope)
+    if credential is None:
+        raise Refused(401, "not_authenticated", "Sign in, or send 'Authorization: Bearer <token>'.")
+    if credential.kind == SESSION and not is_own_origin(scope):
+        raise Refused(403, "foreign_origin", "Another site's page may not use this session.")
+    try:
+        identity = await hub().identify(credential)
+    except DatabaseError as error:
+        raise Refused(503, "database_unavailable", "The database does not answer; try again.") from error
+    if identity is None:
+        raise Refused(401, "not_authenticated", "The token or session is unknown, ended or expired.")
+    return identity

@@ -1,0 +1,254 @@
+"""GET /api/v1/jobs/<id>/logs?follow=true: a pod's log as server-sent events, until the job has ended.
+
+`event: line` carries one line with the byte offset to go on from, `event: gap` says that output is missing, and
+`event: end` carries the job's state and exit code. Without `attempt` a job that is started again is followed into its
+next attempt, which `event: attempt` announces. Lines come from the log store, never from an engine.
+"""
+
+import asyncio
+import re
+import uuid
+from collections.abc import AsyncGenerator
+from contextlib import aclosing
+from dataclasses import dataclass
+from pathlib import Path
+
+import orjson
+from django.conf import settings
+from django.utils import timezone
+
+from controlplane.access import NotVisible, job_for
+from controlplane.live.client import Refused, sign_in
+from controlplane.live.hub import hub
+from controlplane.live.identity import Identity, still_valid
+from controlplane.live.logtail import gap_record, line_record
+from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, until_left
+from controlplane.live.wire import Receive, Scope, Send, header, problem, query
+from controlplane.logs import LogLine, LogPage, log_path, read_page, tail
+from jobs.lifecycle import is_final
+from jobs.models import Job
+
+POLL_SECONDS = 0.1
+LOOK_SECONDS = 1.0  # between looks at the job while its log is silent
+HEARTBEAT_SECONDS = 10.0
+PAGE_LINES = 1000
+TAIL_MOST = 100_000
+FIELDS = frozenset({"rank", "attempt", "offset", "tail", "search", "follow", "limit", "fields"})
+_PATH = re.compile(r"/api/v1/jobs/(?P<job>[^/]+)/logs/?")
+_RESUME = re.compile(r"(?P<attempt>\d{1,9})-(?P<offset>\d{1,15})")
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """What of a job's output to follow. `attempt` None: the newest, and those after it."""
+
+    job_id: str
+    rank: int
+    attempt: int | None
+    offset: int
+    tail: int | None
+    search: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """How the job stands: enough to know whether its log can still grow."""
+
+    state: str
+    attempt: int
+    exit_code: int | None
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one stream."""
+    try:
+        if scope["method"] != "GET":
+            raise Refused(405, "method_not_allowed", "Use GET.")
+        identity = await sign_in(scope)
+        wanted = read_wanted(scope)
+        await hub().in_thread(job_for, identity.actor, wanted.job_id)
+    except NotVisible as missing:
+        await problem(send, 404, "not_found", str(missing))
+        return
+    except Refused as refused:
+        await problem(send, refused.status, refused.code, refused.detail, challenge(refused.status))
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    left = asyncio.create_task(until_left(receive))
+    writing = asyncio.create_task(_write(Follower(wanted), identity, send))
+    try:
+        await asyncio.wait((left, writing), return_when=asyncio.FIRST_COMPLETED)
+    finally:
+        left.cancel()
+        writing.cancel()
+    if writing.done() and not writing.cancelled():
+        writing.result()
+        await send({"type": "http.response.body", "body": b""})
+
+
+def read_wanted(scope: Scope) -> Wanted:
+    """Return what the address asks for. Raises Refused (400) for a field that is unknown or not a number."""
+    fields = query(scope)
+    unknown = sorted(set(fields) - FIELDS)
+    if unknown:
+        raise Refused(400, "unknown_field", f"There is no query field {unknown[0]!r}.")
+    match = _PATH.fullmatch(scope["path"])
+    attempt, offset = _number(fields, "attempt"), _number(fields, "offset")
+    resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")
+    if resumed is not None:
+        attempt, offset = attempt or int(resumed["attempt"]), int(resumed["offset"])
+    lines = None if offset is not None else _number(fields, "tail")
+    return Wanted(
+        _canonical(match["job"]) if match else "",
+        _number(fields, "rank") or 0,
+        attempt,
+        offset or 0,
+        None if lines is None else min(lines, TAIL_MOST),
+        fields.get("search") or None,
+    )
+
+
+class Follower:
+    """Reads a log as it grows; every text that `events` yields holds whole server-sent events."""
+
+    def __init__(self, wanted: Wanted) -> None:
+        self.wanted = wanted
+        self._attempt = wanted.attempt or 0
+        self._offset = wanted.offset
+        self._is_first = True
+        self._is_complete = False
+
+    async def events(self) -> AsyncGenerator[str, None]:
+        """Yield what is new, and an empty text whenever there is nothing; ends after the end event."""
+        while True:
+            standing = await hub().in_thread(_standing, self.wanted.job_id)
+            if standing is None:
+                yield _event("end", {"state": None, "exit_code": None})
+                return
+            if self._must_move_on(standing):
+                yield self._next_attempt(standing.attempt)
+            async for text in self._drain():
+                yield text
+            if self._is_over(standing):
+                yield _event("end", {"state": standing.state, "exit_code": standing.exit_code})
+                return
+            async for text in self._wait_for_growth():
+                yield text
+
+    async def _drain(self) -> AsyncGenerator[str, None]:
+        """Read pages until there is nothing more now."""
+        while True:
+            page = await hub().in_thread(self._read)
+            is_more = page.next_offset != self._offset
+            self._offset, self._is_complete = page.next_offset, page.complete
+            yield self._texts(page)
+            if not is_more or page.complete:
+                return
+
+    async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
+        """Wait until the file has grown, or it is time to look at the job again."""
+        for _ in range(int(LOOK_SECONDS / POLL_SECONDS)):
+            await asyncio.sleep(POLL_SECONDS)
+            if _size(self._path) > self._offset:
+                return
+            yield ""
+
+    def _read(self) -> LogPage:
+        first, self._is_first = self._is_first, False
+        if first and self.wanted.tail is not None:
+            return tail(self._path, self.wanted.tail)
+        return read_page(self._path, self._offset, PAGE_LINES, self.wanted.search)
+
+    def _texts(self, page: LogPage) -> str:
+        gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
+        return "".join([*(self._line(line) for line in page.lines), *gaps])
+
+    def _line(self, line: LogLine) -> str:
+        mark = f"{self._attempt}-{line.next_offset}"
+        return _event("line", line_record(line) | {"offset": line.next_offset}, mark)
+
+    def _must_move_on(self, standing: Standing) -> bool:
+        return self.wanted.attempt is None and standing.attempt != self._attempt
+
+    def _next_attempt(self, attempt: int) -> str:
+        """Go to a newer attempt's log; the first one found starts where the client asked."""
+        is_first, self._attempt = self._attempt == 0, attempt
+        if is_first:
+            return ""
+        self._offset, self._is_complete = 0, False
+        return _event("attempt", {"attempt": attempt})
+
+    def _is_over(self, standing: Standing) -> bool:
+        is_ended = is_final(standing.state)
+        if self.wanted.attempt is not None and self.wanted.attempt < standing.attempt:
+            is_ended = True  # an earlier attempt: its log does not grow
+        return is_ended and (self._is_complete or _size(self._path) <= self._offset)
+
+    @property
+    def _path(self) -> Path:
+        return log_path(settings.LOG_DIR, self.wanted.job_id, self._attempt, self.wanted.rank)
+
+
+async def _write(follower: Follower, identity: Identity, send: Send) -> None:
+    """Write events as they come, a comment when there are none for long, and stop when the right to read is gone."""
+    loop = asyncio.get_running_loop()
+    written = checked = loop.time()
+    async with aclosing(follower.events()) as events:
+        async for text in events:
+            now = loop.time()
+            if now - checked > LOOK_SECONDS:
+                checked = now
+                if not await hub().in_thread(_may_still_read, identity, follower.wanted.job_id):
+                    return
+            if not text and now - written < HEARTBEAT_SECONDS:
+                continue
+            written = now
+            try:
+                await send(chunk(text or ": alive\n\n"))
+            except OSError:
+                return  # the client is gone
+
+
+def _event(name: str, data: dict[str, object], mark: str = "") -> str:
+    identifier = f"id: {mark}\n" if mark else ""
+    return f"event: {name}\n{identifier}data: {orjson.dumps(data, option=orjson.OPT_UTC_Z).decode()}\n\n"
+
+
+def _number(fields: dict[str, str], name: str) -> int | None:
+    text = fields.get(name, "")
+    if not text:
+        return None
+    if not (text.isascii() and text.isdigit() and len(text) <= 15):
+        raise Refused(400, "not_a_number", f"{name} is a whole number, 0 or more.")
+    return int(text)
+
+
+def _may_still_read(identity: Identity, job_id: str) -> bool:
+    now = still_valid([identity], timezone.now())[identity]
+    if now is None:
+        return False
+    try:
+        job_for(now.actor, job_id)
+    except NotVisible:
+        return False
+    return True
+
+
+def _canonical(job_id: str) -> str:
+    """A job's id as its log's directory is named; anything else as it is, which is then not found."""
+    try:
+        return str(uuid.UUID(job_id))
+    except ValueError:
+        return job_id
+
+
+def _standing(job_id: str) -> Standing | None:
+    row = Job.objects.filter(pk=uuid.UUID(job_id)).values_list("state", "attempt", "exit_code").first()
+    return None if row is None else Standing(*row)
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except FileNotFoundError:
+        return 0

@@ -1,0 +1,133 @@
+"""GET /api/v1/watch: the live feed as server-sent events, for scripts and `yard --watch`.
+
+`topics=` names topics, separated by commas; `since=` is the number to go on after, one for all or one for each topic.
+Each event carries the same frame as the websocket. Its id holds a number for every topic, so a client that sends
+Last-Event-ID goes on exactly where it was.
+"""
+
+import asyncio
+
+from controlplane.live.client import Refused, sign_in
+from controlplane.live.frames import Frame
+from controlplane.live.hub import DETAILS, TOPICS_MOST, hub
+from controlplane.live.identity import Identity
+from controlplane.live.listener import Listener
+from controlplane.live.topics import UNKNOWN, parse_topic
+from controlplane.live.wire import Message, Receive, Scope, Send, header, problem, query
+
+HEARTBEAT_SECONDS = 10.0
+STREAM_HEADERS = [
+    (b"content-type", b"text/event-stream; charset=utf-8"),
+    (b"cache-control", b"no-store"),
+    (b"x-accel-buffering", b"no"),
+]
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve one stream until its client leaves or the hub lets it go."""
+    try:
+        if scope["method"] != "GET":
+            raise Refused(405, "method_not_allowed", "Use GET.")
+        identity = await sign_in(scope)
+        topics = _topics(query(scope).get("topics", ""))
+        since = _since(header(scope, b"last-event-id") or query(scope).get("since", ""), len(topics))
+    except Refused as refused:
+        await problem(send, refused.status, refused.code, refused.detail, challenge(refused.status))
+        return
+    await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
+    await _Stream(identity, topics, since, send).run(receive)
+
+
+class _Stream:
+    """A listener whose frames become events."""
+
+    def __init__(self, identity: Identity, topics: list[str], since: list[int | None], send: Send) -> None:
+        self._positions = dict(zip(topics, since, strict=True))
+        self._send = send
+        self._ended = asyncio.Event()
+        self._writing = asyncio.Lock()  # heartbeats and frames share the connection
+        self._listener = Listener(identity, self._write, self._end)
+
+    async def run(self, receive: Receive) -> None:
+        """Write events until the client leaves or the hub ends the stream."""
+        hub().attach(self._listener)
+        ended = asyncio.create_task(self._ended.wait())
+        left = asyncio.create_task(until_left(receive))
+        beating = asyncio.create_task(self._beat())
+        try:
+            for topic, since in self._positions.items():
+                hub().subscribe(self._listener, topic, since)
+            await asyncio.wait((ended, left, beating), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            for task in (ended, left, beating):
+                task.cancel()
+            hub().detach(self._listener)
+        if not left.done():
+            await self._send({"type": "http.response.body", "body": b""})
+
+    async def _write(self, frame: Frame) -> None:
+        if frame.seq is not None:
+            self._positions[frame.topic] = frame.seq
+        marks = ",".join("" if seq is None else str(seq) for seq in self._positions.values())
+        async with self._writing:
+            await self._send(chunk(f"event: {frame.kind}\nid: {marks}\ndata: {frame.text}\n\n"))
+
+    def _end(self, _code: int, _reason: str) -> None:
+        self._ended.set()
+
+    async def _beat(self) -> None:
+        """Comments keep proxies from closing a quiet stream, and find clients that went away."""
+        while True:
+            await asyncio.sleep(HEARTBEAT_SECONDS)
+            try:
+                async with self._writing:
+                    await self._send(chunk(": alive\n\n"))
+            except OSError:
+                return  # the client is gone: the stream ends with this task
+
+
+async def until_left(receive: Receive) -> None:
+    """Return when the client has closed the connection."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+def challenge(status: int) -> list[tuple[bytes, bytes]]:
+    """The headers that a refusal of this status needs."""
+    extra = {
+        401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
+        405: [(b"allow", b"GET")],
+        503: [(b"retry-after", b"1")],
+    }
+    return extra.get(status, [])
+
+
+def chunk(text: str) -> Message:
+    """A part of a stream's body."""
+    return {"type": "http.response.body", "body": text.encode(), "more_body": True}
+
+
+def _topics(text: str) -> list[str]:
+    names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
+    if not names:
+        raise Refused(400, "topics_required", "Name topics: ?topics=overview,queue.")
+    if len(names) > TOPICS_MOST:
+        raise Refused(400, "too_many_topics", f"One stream follows at most {TOPICS_MOST} topics.")
+    unknown = [name for name in names if parse_topic(name) is None]
+    if unknown:
+        raise Refused(400, UNKNOWN, f"There is no topic {unknown[0]!r}. {DETAILS[UNKNOWN]}")
+    return names
+
+
+def _since(text: str, count: int) -> list[int | None]:
+    """One number for each topic: the list as it was given in an id, one number for all, or nothing."""
+    if not text:
+        return [None] * count
+    parts = text.split(",")
+    if any(part and not (part.isascii() and part.isdigit()) for part in parts) or len(parts) not in (
+        1,
+        count,
+    ):
+        raise Refused(400, "bad_since", "since is an event number, or one for each topic.")
+    numbers = [int(part) if part else None for part in parts]
+    return numbers * count if len(numbers) == 1 else numbers
