@@ -33,6 +33,8 @@ def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
         **os.environ,
         "DJANGO_SETTINGS_MODULE": "controlplane.settings",
         "PYTHONUNBUFFERED": "1",
+        # The supervisor has checked; Celery's own run would load every page and the API into worker and beat.
+        "CELERY_SKIP_CHECKS": "1",
         "PYTHONPATH": str(CHECKOUT),
         "TRAINYARD_STATE_DIR": str(instance.state_dir),
         "TRAINYARD_REDIS_URL": redis_url,
