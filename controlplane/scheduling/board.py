@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Literal
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
 from controlplane.scheduling.order import Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
-from controlplane.scheduling.victims import Candidate, work_lost
+from controlplane.scheduling.victims import Candidate, Kind, work_lost
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 
@@ -23,7 +22,8 @@ class Board:
         self.accounts = open_accounts(view)
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
-        self.promises: dict[str, tuple[PodPlacement, ...]] = {}
+        self.victims: dict[str, Candidate] = {}
+        self.promises: dict[str, tuple[Waiting, tuple[PodPlacement, ...]]] = {}
         self.evictions = 0
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
@@ -65,7 +65,7 @@ class Board:
         """The job starts here, now."""
         job, account = item.job, item.account
         self.ledger.start(job, placements)
-        account.add(sum(pod.milli_gpus for pod in placements), job.is_preemptible)
+        account.add(_milli_gpus(placements), job.is_preemptible)
         is_in_quota = account.quota is None or account.allocated <= account.quota
         code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
         details = {
@@ -77,31 +77,57 @@ class Board:
         self.starts[job.id] = Start(job.id, job.project, placements, code, details)
         self._add_candidate(job, placements, weight=0)
 
+    def unstart(self, item: Waiting) -> None:
+        """Undo `start`."""
+        placements = self.starts.pop(item.job.id).placements
+        for name in {pod.node for pod in placements}:
+            self._by_node[name] = [one for one in self._by_node[name] if one.job is not item.job]
+        self.ledger.cancel(item.job, placements)
+        item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Room that is partly still being freed is kept for the job."""
         self.ledger.promise(item.job, placements)
-        item.account.add(sum(pod.milli_gpus for pod in placements), item.job.is_preemptible)
-        self.promises[item.job.id] = placements
+        item.account.add(_milli_gpus(placements), item.job.is_preemptible)
+        self.promises[item.job.id] = (item, placements)
 
-    def evict(
-        self, victims: Collection[Candidate], item: Waiting, kind: Literal["reclaim", "preempt"]
-    ) -> None:
+    def withdraw_promises(self) -> list[tuple[Waiting, tuple[PodPlacement, ...]]]:
+        """Undo every promise of this cycle; the answer is what they were, in order."""
+        withdrawn = list(self.promises.values())
+        self.promises.clear()
+        self.ledger.forget_promises((item.job, placements) for item, placements in withdrawn)
+        for item, placements in withdrawn:
+            item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+        return withdrawn
+
+    def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
         """Tell these jobs to go for the sake of `item`. One that this cycle started simply does not start."""
         self.evictions += len(victims)
         for victim in sorted(victims, key=lambda victim: victim.job.id):
+            if victim.weight == 0:
+                self.unstart(Waiting(victim.job, victim.account, item.request, victim.milli_gpus))
+                continue
             for name in {pod.node for pod in victim.placements}:
                 self._by_node[name].remove(victim)
-            if victim.weight == 0:
-                self._cancel(victim)
-            else:
-                self._stop(victim, item, kind)
+            self._stop(victim, item, kind)
 
-    def _cancel(self, victim: Candidate) -> None:
-        del self.starts[victim.job.id]
-        self.ledger.cancel(victim.job, victim.placements)
-        victim.account.add(-victim.milli_gpus, victim.job.is_preemptible)
+    def spare(self, victim: str) -> tuple[Candidate, Preempt]:
+        """Take back an eviction of this cycle; `evict_again` undoes it."""
+        candidate, preempt = self.victims.pop(victim), self.preempts.pop(victim)
+        self.ledger.stay(candidate.job)
+        candidate.account.mark_stopping(-candidate.milli_gpus)
+        del self._stopping[victim]
+        for name in {pod.node for pod in candidate.placements}:
+            self._by_node[name].append(candidate)
+        return candidate, preempt
 
-    def _stop(self, victim: Candidate, item: Waiting, kind: Literal["reclaim", "preempt"]) -> None:
+    def evict_again(self, candidate: Candidate, preempt: Preempt) -> None:
+        """Undo `spare`: the job has to go after all."""
+        for name in {pod.node for pod in candidate.placements}:
+            self._by_node[name].remove(candidate)
+        self._note_stopping(candidate, preempt)
+
+    def _stop(self, victim: Candidate, item: Waiting, kind: Kind) -> None:
         giver, taker = victim.account, item.account
         details = {
             "by_job": item.job.id,
@@ -112,22 +138,31 @@ class Board:
             "fair_share_milli_gpus": giver.fair_share,
             "quota_milli_gpus": giver.quota,
         }
-        self.ledger.stop(victim.job)
-        giver.mark_stopping(victim.milli_gpus)
-        self._stopping[victim.job.id] = victim.job
-        self.preempts[victim.job.id] = Preempt(
+        preempt = Preempt(
             victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
         )
+        self._note_stopping(victim, preempt)
+
+    def _note_stopping(self, victim: Candidate, preempt: Preempt) -> None:
+        self.ledger.stop(victim.job)
+        victim.account.mark_stopping(victim.milli_gpus)
+        self._stopping[victim.job.id] = victim.job
+        self.victims[victim.job.id] = victim
+        self.preempts[victim.job.id] = preempt
 
     def _add_candidate(self, job: JobView, placements: tuple[PodPlacement, ...], weight: int) -> None:
         account = self.accounts.get(job.project)
         if account is None or job.is_stopping or not job.is_preemptible:
             return
-        milli_gpus = sum(pod.milli_gpus for pod in placements)
+        milli_gpus = _milli_gpus(placements)
         lost = work_lost(job, milli_gpus, self.view.now) if weight else 0
         candidate = Candidate(job, account, placements, milli_gpus, lost, weight)
         for name in sorted({pod.node for pod in placements}):
             self._by_node.setdefault(name, []).append(candidate)
+
+
+def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
+    return sum(pod.milli_gpus for pod in placements)
 
 
 def _total_milli_gpus(view: ClusterView, active: Sequence[JobView]) -> int:

@@ -15,7 +15,7 @@ from controlplane.scheduling.holds import Explainer
 from controlplane.scheduling.order import Line, Waiting
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.spec import Refusal, SpecCheck
-from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, find_victims
+from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, find_victims, harm
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 MAX_PASSES = 6
@@ -25,7 +25,7 @@ def decide(view: ClusterView) -> Plan:
     """What to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
     cycle = _Cycle(view)
     for _ in range(MAX_PASSES):
-        if not cycle.run_pass():
+        if not cycle.run_pass() and not cycle.spare_needless():
             break
     return cycle.plan()
 
@@ -60,6 +60,45 @@ class _Cycle:
             if board.evictions != evictions:
                 line.resort()  # those who lost a job stand elsewhere in the line now
         return has_changed
+
+    def spare_needless(self) -> bool:
+        """Let victims go free that the beneficiaries of this cycle, taken together, do not need.
+
+        Each set is the smallest for one job; room made for one may also serve another. Most harmed first.
+        """
+        if len(self._board.promises) < 2:
+            return False
+        victims = sorted(self._board.victims.values(), key=lambda victim: harm((victim,)), reverse=True)
+        return any(self._spare(victim.job.id) for victim in victims)
+
+    def _spare(self, victim: str) -> bool:
+        """Whether every beneficiary can be served without this victim; if so, it is spared.
+
+        Jobs that were only promised what happens to be left over are served as far as that goes.
+        """
+        board = self._board
+        started = set(board.starts)
+        beneficiaries = {preempt.beneficiary for preempt in board.preempts.values()}
+        promised = board.withdraw_promises()
+        spared = board.spare(victim)
+        self._no_room.clear()
+        if all(self._serve(item) for item, _ in promised if item.job.id in beneficiaries):
+            for item, _ in promised:
+                if item.job.id not in beneficiaries:
+                    self._serve(item)
+            return True
+        for item, _ in promised:
+            if item.job.id in board.starts.keys() - started:
+                board.unstart(item)
+        board.withdraw_promises()
+        board.evict_again(*spared)
+        self._no_room.clear()
+        for item, placements in promised:
+            board.promise(item, placements)
+        return False
+
+    def _serve(self, item: Waiting) -> bool:
+        return self._start(item) or self._keep_room(item)
 
     def plan(self) -> Plan:
         """The decisions in the order in which they apply: stop, start, hold."""
@@ -103,16 +142,20 @@ class _Cycle:
         if refusal is not None:
             self._refusals[item.job.id] = refusal
             return False
-        is_free_to_start = over_limit(item, is_held=True) is None and over_quota(item, is_held=True) is None
-        placements = self._find(item, is_soon=False) if is_free_to_start else None
         if self._is_backing_off(item.job) or not self._view.is_engine_reachable:
-            if placements is not None:
+            if self._find(item, is_soon=False) is not None:
                 self._refusals[item.job.id] = self._postponed(item.job)
             return False
-        if placements is not None:
-            self._board.start(item, placements)
-            return True
-        return self._keep_room(item) or self._make_room(item)
+        return self._serve(item) or self._make_room(item)
+
+    def _start(self, item: Waiting) -> bool:
+        if over_limit(item, is_held=True) or over_quota(item, is_held=True):
+            return False
+        placements = self._find(item, is_soon=False)
+        if placements is None:
+            return False
+        self._board.start(item, placements)
+        return True
 
     def _postponed(self, job: JobView) -> Refusal:
         if self._is_backing_off(job):
@@ -158,11 +201,7 @@ class _Cycle:
         self._board.evict(victims, item, gate.kind)
         self._no_room.clear()
         self._no_victims.clear()
-        placements = self._find(item, is_soon=False)
-        if placements is not None:
-            self._board.start(item, placements)
-        else:
-            self._keep_room(item)
+        self._serve(item)
 
 
 def _not_ready(job: JobView) -> Refusal | None:

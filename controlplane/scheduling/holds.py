@@ -71,8 +71,8 @@ class Explainer:
         refusal = self._refusals.get(item.job.id)
         if refusal is not None:
             return refusal.code, refusal.details
-        placements = self._board.promises.get(item.job.id)
-        if placements is not None:
+        if item.job.id in self._board.promises:
+            _, placements = self._board.promises[item.job.id]
             return reasons.WAITING_FOR_RECLAIM, {"stopping": self._board.stopping_on(placements)}
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)

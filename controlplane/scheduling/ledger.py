@@ -194,6 +194,20 @@ class Ledger:
             self.soon.take(placement, job.milli_cpus, job.memory_mib)
             self._kept.append(self.now.clamp(placement, self.soon))
 
+    def forget_promises(self, promised: Iterable[tuple[JobView, Iterable[PodPlacement]]]) -> None:
+        """Undo `promise` for all of them: they must be all that there are."""
+        for kept in self._kept:
+            self.now.give(*kept)
+        self._kept.clear()
+        for job, placements in promised:
+            for placement in placements:
+                self.soon.give(placement, job.milli_cpus, job.memory_mib)
+
+    def stay(self, job: JobView) -> None:
+        """Undo `stop`: the job goes on."""
+        for placement in job.placements:
+            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+
 
 def open_ledger(view: ClusterView) -> Ledger:
     """The ledger of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""

@@ -62,7 +62,10 @@ class Account:
             account.held_fixed += 0 if is_preemptible else milli_gpus
 
     def mark_stopping(self, milli_gpus: int) -> None:
-        """A preemptible job that was counted by `add` is told to stop: it holds, and counts no more."""
+        """A preemptible job that was counted by `add` is told to stop: it holds, and counts no more.
+
+        With a negative number: it is not told to stop after all.
+        """
         for account in self.line():
             account.allocated -= milli_gpus
 

@@ -1,0 +1,184 @@
+"""Gates of reclaim (upstream's vectors) and the minimal victim set (against brute force)."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from itertools import combinations
+
+import pytest
+from hypothesis import given, settings
+
+from controlplane.scheduling.board import Board
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.fit import place, request_of, total_milli_gpus
+from controlplane.scheduling.gates import over_quota
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.standing import Account
+from controlplane.scheduling.victims import Candidate, PreemptGate, ReclaimGate, find_victims, harm
+from tests.pure.scheduling.builders import interactive, job, milli, names, node, nodes, project, running, view
+from tests.pure.scheduling.clusters import busy_views
+
+
+def account(name, numbers, parent=None, fixed=0):
+    """(quota, fair share, allocated) in GPUs."""
+    quota, fair_share, allocated = (milli(number) for number in numbers)
+    return Account(
+        name, parent, quota, None, quota, 0, 0,
+        fair_share=fair_share, allocated=allocated, held=allocated, fixed=milli(fixed), held_fixed=milli(fixed),
+    )  # fmt: skip
+
+
+def wanting(taker, gpus, is_preemptible=True):
+    wanted = job("w1", taker.name, gpus, is_preemptible=is_preemptible)
+    return Waiting(wanted, taker, request_of(wanted, ()), milli(gpus))
+
+
+def units(giver, *sizes):
+    return [Candidate(job(f"u{rank}", giver.name, size), giver, (), milli(size), 0) for rank, size in enumerate(sizes)]
+
+
+@pytest.mark.parametrize(
+    ("taker", "fixed", "wants", "is_preemptible", "giver", "takes", "may", "is_accepted"),
+    [
+        pytest.param((4, 4, 0), 0, 4, True, (4, 4, 8), [4], True, True, id="R1"),
+        pytest.param((4, 4, 0), 0, 4, True, (4, 4, 8), [8], True, True, id="R2"),
+        pytest.param((4, 4, 0), 0, 4, True, (4, 4, 8), [4, 4], True, False, id="R3"),
+        pytest.param((6, 6, 4), 0, 2, True, (4, 4, 4), [2], True, False, id="R4"),
+        pytest.param((2, 4, 2), 0, 2, True, (2, 4, 6), [2], True, True, id="R5"),
+        pytest.param((2, 4, 3), 0, 2, True, (2, 4, 5), [1], False, False, id="R6"),
+        pytest.param((2, 4, 2), 2, 2, False, (2, 4, 6), [2], False, False, id="R7"),
+        pytest.param((4, 4, 1), 1, 2, False, (2, 4, 7), [2], True, True, id="R8"),
+    ],
+)
+def test_reclaim_between_projects(taker, fixed, wants, is_preemptible, giver, takes, may, is_accepted):
+    a, b = account("a", taker, fixed=fixed), account("b", giver)
+    assert judge(wanting(a, wants, is_preemptible), units(b, *takes)) == (may, is_accepted)
+
+
+@pytest.mark.parametrize(
+    ("department", "is_accepted"),
+    [pytest.param((2, 2, 6), True, id="R10"), pytest.param((6, 6, 6), False, id="R11")],
+)
+def test_reclaim_between_departments(department, is_accepted):
+    a = account("a", (3, 3, 2), parent=account("d", (6, 6, 2)))
+    x = account("x", (2, 2, 6), parent=account("e", department))
+    assert judge(wanting(a, 1), units(x, 1)) == (True, is_accepted)
+
+
+def test_a_project_in_quota_is_safe_inside_a_department_above_its_own():
+    e = account("e", (2, 2, 6))
+    x, y = account("x", (2, 2, 2), parent=e), account("y", (0, 0, 4), parent=e)
+    a = wanting(account("a", (3, 3, 2), parent=account("d", (6, 6, 2))), 1)
+    assert judge(a, units(x, 1)) == (True, False)
+    assert judge(a, units(y, 1)) == (True, True)
+
+
+def judge(item, victims):
+    gate = ReclaimGate(item)
+    may = gate.is_open() and over_quota(item) is None
+    return may, may and all(gate.may_give(victim) for victim in victims) and gate.accepts(victims)
+
+
+def test_one_job_of_two_gpus_goes_and_not_two_newer_ones():
+    """The trap of the four teams' step 14."""
+    jobs = [
+        running(job("b1", "b", 2), ("n0", [0, 1]), started_at=0),
+        running(job("b2", "b", 1), ("n0", [2]), started_at=500),
+        running(job("b3", "b", 1), ("n0", [3]), started_at=600),
+        job("a4", "a", 2),
+    ]
+    plan = decide(view([node("n0", 4)], [project("a", 2), project("b", 2)], jobs))
+    assert names(plan.preempts) == ["b1"]
+
+
+def test_the_least_work_since_a_checkpoint_is_lost_then_the_newest_goes():
+    b1 = running(job("b1", "b", 1), ("n0", [0]), started_at=100)
+    b2 = running(job("b2", "b", 1), ("n0", [1]), started_at=900)
+    b3 = running(job("b3", "b", 1), ("n0", [2]), started_at=900)
+    saved = replace(b1, last_checkpoint_at=990)
+    the_nodes, projects, a4 = [node("n0", 3)], [project("a", 1), project("b", 0)], job("a4", "a", 1)
+    assert names(decide(view(the_nodes, projects, [saved, b2, b3, a4])).preempts) == ["b1"]
+    assert names(decide(view(the_nodes, projects, [b1, b2, b3, a4])).preempts) == ["b3"]
+
+
+def test_a_shared_device_is_freed_only_when_that_is_less_harm():
+    jobs = [
+        running(job("b1", "b", 0.5), ("n0", [0]), share=500),
+        running(job("b2", "b", 0.5), ("n0", [0]), share=500),
+        running(job("b3", "b", 1), ("n0", [1])),
+        job("a4", "a", 1),
+    ]
+    plan = decide(view([node("n0", 2)], [project("a", 1), project("b", 0)], jobs))
+    assert names(plan.preempts) == ["b3"]
+
+
+def test_work_that_cannot_be_preempted_is_never_a_victim():
+    jobs = [running(interactive("b1", "b", 1), ("n0", [0])), job("a2", "a", 1)]
+    plan = decide(view([node("n0", 1)], [project("a", 1), project("b", 0)], jobs))
+    assert not plan.preempts
+
+
+def test_higher_priority_preempts_lower_in_its_own_project_only():
+    jobs = [
+        running(job("a1", "a", 1, priority=50), ("n0", [0])),
+        running(job("b2", "b", 1, priority=10), ("n0", [1])),
+        job("a3", "a", 1, priority=60),
+        job("a4", "a", 1, priority=50),
+    ]
+    plan = decide(view([node("n0", 2)], [project("a", 1), project("b", 1)], jobs))
+    assert [(item.job, item.beneficiary, item.kind) for item in plan.preempts] == [("a1", "a3", "preempt")]
+
+
+def test_a_gang_takes_from_several_nodes():
+    jobs = [running(job(f"b{rank}", "b", 1), (f"n{rank // 2}", [rank % 2])) for rank in range(4)]
+    plan = decide(view(nodes(2, 2), [project("a", 4), project("b", 0)], [*jobs, job("a9", "a", 2, pods=2)]))
+    assert names(plan.preempts) == ["b0", "b1", "b2", "b3"]
+    plan = decide(view(nodes(2, 2), [project("a", 4), project("b", 0)], [*jobs, job("a9", "a", 1, pods=3)]))
+    assert names(plan.preempts) == ["b1", "b2", "b3"]
+
+
+def test_victims_free_processors_too():
+    jobs = [
+        running(job("b1", "b", 1, milli_cpus=4000), ("n0", [0])),
+        running(job("b2", "b", 1, milli_cpus=1000), ("n0", [1])),
+        job("a3", "a", 1, milli_cpus=4000),
+    ]
+    plan = decide(view([node("n0", 2, milli_cpus=5000)], [project("a", 1), project("b", 0)], jobs))
+    assert names(plan.preempts) == ["b1"]
+
+
+@settings(max_examples=80, deadline=None, derandomize=True)
+@given(busy_views())
+def test_the_set_is_the_least_harm_of_all_sets(cluster):
+    board = Board(cluster)
+    waiting = [waiting_item(board, item) for item in cluster.jobs if item.state == "queued"]
+    board.divide(waiting)
+    for item in waiting:
+        for gate in (ReclaimGate(item), PreemptGate(item)):
+            found = find_victims(item.request, board.ledger.soon, gate, board.candidates)
+            best = brute_force(item.request, board, gate)
+            assert (found and harm(found)) == (best and harm(best))
+
+
+def waiting_item(board, item):
+    request = request_of(item, ())
+    return Waiting(item, board.accounts[item.project], request, total_milli_gpus(request, board.view))
+
+
+def brute_force(request, board, gate):
+    """Every set of candidates, tried by placing the gang where they stood."""
+    if place(request, board.ledger.soon) is not None:
+        return None
+    everyone = {one.job.id: one for here in board.candidates.values() for one in here if gate.may_give(one)}
+    fitting = []
+    for count in range(1, len(everyone) + 1):
+        for victims in combinations(everyone.values(), count):
+            room = board.ledger.soon.copy()
+            for victim in victims:
+                for pod in victim.placements:
+                    room.give(pod, victim.job.milli_cpus, victim.job.memory_mib)
+            if place(request, room) is not None and gate.accepts(victims):
+                fitting.append(frozenset(victims))
+        if fitting:
+            return min(fitting, key=harm)
+    return None
