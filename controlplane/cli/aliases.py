@@ -46,7 +46,7 @@ ALIASES = (
     Alias("get NAME", "describe job NAME"),
     Alias("submit --name NAME ...", "submit NAME ..."),
     Alias("submit ... --gpu 1", "submit ... --gpus 1"),
-    Alias("submit ... --local-image", "submit ... (nothing is pulled that the node has)"),
+    Alias("submit ... --local-image", "submit ..."),
     Alias("submit-mpi --name NAME --processes=3 --gpu 1", "submit-mpi NAME --processes=3 --gpus 1"),
     Alias("submit mpijob --name=NAME --workers=3 ...", "submit-mpi NAME --processes=3 ..."),
     Alias(

@@ -127,10 +127,11 @@ def node_drain(args: Namespace, session: Session) -> int:
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
-    """What a drain moves, for a person."""
-    moving = [str(job.get("name") if isinstance(job, dict) else job) for job in answer.get("moves") or []]
+    """What a drain moves and what it leaves to end by itself, for a person."""
+    moving, staying = (", ".join(job["name"] for job in answer[key]) for key in ("moves", "stays"))
     verb = "would move" if is_dry_run else "moves"
-    return f"node {name}: {verb} {', '.join(moving)}" if moving else f"node {name}: nothing to move"
+    first = f"node {name}: {verb} {moving}" if moving else f"node {name}: nothing to move"
+    return f"{first}; stays until it ends: {staying}" if staying else first
 
 
 def _names(parser: Parser, examples: list[str]) -> None:

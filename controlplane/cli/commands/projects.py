@@ -155,6 +155,7 @@ def project_members(args: Namespace, session: Session) -> int:
 def _add_fields(parser: Parser) -> None:
     number, seconds = _or_none(decimal_number), _or_none(duration_seconds)
     parser.add_argument("--description", metavar="TEXT")
+    parser.add_argument("--department", metavar="NAME", help="the department that it belongs to, or none")
     parser.add_argument("--gpu-quota", type=decimal_number, metavar="GPUS", help="guaranteed GPUs")
     parser.add_argument(
         "--over-quota-weight",
@@ -188,6 +189,7 @@ def _fields(args: Namespace) -> dict[str, Any]:
         "over_quota_weight": args.over_quota_weight,
         "gpu_limit": args.gpu_limit,
         "priority": args.priority,
+        "department": args.department,
         "node_pools": dict(args.node_pools) if args.node_pools else None,
         "interactive_max_seconds": args.interactive_max,
         "interactive_idle_seconds": args.interactive_idle,
@@ -233,7 +235,7 @@ def _confirm(name: str) -> None:
 def _tell(session: Session, project: dict[str, Any], summary: str) -> None:
     session.output.object(project, summary)
     for warning in project.get("warnings") or []:
-        session.output.say(f"warning: {warning.get('detail') if isinstance(warning, dict) else warning}")
+        session.output.say(f"warning: {warning}")
 
 
 def _project_fields(project: Row) -> list[tuple[str, object]]:
@@ -241,6 +243,7 @@ def _project_fields(project: Row) -> list[tuple[str, object]]:
     return [
         ("Name", project["name"]),
         ("Description", project.get("description")),
+        ("Department", project.get("department")),
         ("Cluster", project.get("cluster")),
         ("GPU quota", formats.gpus(project.get("gpu_quota"))),
         ("Over-quota weight", formats.gpus(project.get("over_quota_weight")) or "as the quota"),

@@ -1,0 +1,261 @@
+"""What each command asks the server for, and what it makes of the answer."""
+
+import json
+import subprocess
+
+import pytest
+
+from controlplane.cli.commands.projects import MEMBER_COLUMNS
+from tests.cli.conftest import JOB_ID, job
+from tests.cli.scripted import Reply, page, problem
+
+
+def test_describe_shows_fields_pods_and_events(server, yard):
+    happened = {
+        "at": "2026-01-02T03:04:05Z",
+        "kind": "job.started",
+        "reason": "",
+        "actor": "system",
+        "message": "go",
+    }
+    server.on("GET", "projects/team-a/jobs", page({"id": JOB_ID}))
+    server.on("GET", f"jobs/{JOB_ID}", job(reason={"code": "x", "message": "Because."}))
+    server.on("GET", f"jobs/{JOB_ID}/events", page(happened))
+    ran = yard("describe", "job", "hyper1")
+    assert server.asked[0].query == {"name": "hyper1", "limit": "1"}
+    for text in ("Because.", "BATCH_SIZE=33", "python train.py", "loss=0.3", "dgx1-1", "job.started", "97%"):
+        assert text in ran.out
+
+
+@pytest.mark.parametrize("verb", ["stop", "suspend", "resume"])
+def test_verbs_take_several_jobs(server, yard, verb):
+    other = "1b9d2a3c-1111-4222-8333-444455556666"
+    for identifier in (JOB_ID, other):
+        server.on("POST", f"jobs/{identifier}/{verb}", job())
+    assert yard(verb, JOB_ID, other).code == 0
+    assert len(server.asked) == 2
+
+
+def test_options_between_names(server, yard):
+    server.on("DELETE", f"jobs/{JOB_ID}", Reply(204))
+    ran = yard("delete", JOB_ID, "-p", "team-b", JOB_ID)
+    assert (ran.code, len(server.asked)) == (0, 2)
+
+
+def test_explain_says_who_holds_what(server, yard):
+    answer = {
+        "reason": {"code": "over_fair_share", "message": "2 GPUs short."},
+        "shortage": {"gpus": 2},
+        "queue_position": 3,
+        "ahead": [{"name": "b-4-gg", "gpus": 2}],
+        "holders": [{"project": "team-d", "gpus": 8}],
+        "would_start_if": [{"message": "it asked for 1 GPU"}],
+        "start_estimate": None,
+    }
+    server.on("GET", f"jobs/{JOB_ID}/explain", answer)
+    ran = yard("explain", JOB_ID)
+    for text in (
+        "2 GPUs short.",
+        "over_fair_share",
+        "name=b-4-gg, gpus=2",
+        "project=team-d",
+        "It would start if: it asked",
+    ):
+        assert text in ran.out
+
+
+def test_project_create_and_edit_send_what_was_given(server, yard):
+    server.on("POST", "projects", Reply(201, {"name": "team-z", "warnings": ["above the cluster"]}))
+    server.on("PATCH", "projects/team-z", {"name": "team-z"})
+    created = yard("project", "create", "team-z", "--gpu-quota", "2.5", "--node-pools", "train=dgx,a100",
+                   "--node-pools", "interactive=", "--interactive-max", "4h", "--member", "ana:owner")  # fmt: skip
+    assert created.code == 0
+    assert "warning: above the cluster" in created.err
+    assert server.asked[0].body == {
+        "name": "team-z",
+        "gpu_quota": 2.5,
+        "node_pools": {"train": ["dgx", "a100"], "interactive": []},
+        "interactive_max_seconds": 14400,
+        "members": [{"user": "ana", "role": "owner"}],
+    }
+    assert yard("project", "edit", "team-z", "--gpu-limit", "none", "--over-quota-weight", "0").code == 0
+    assert server.asked[1].body == {"gpu_limit": None, "over_quota_weight": 0}
+    assert yard("project", "edit", "team-z").code == 2
+    assert yard("project", "create", "x", "--member", "ana:king").code == 2
+
+
+def test_names_cannot_leave_their_place_in_the_address(server, yard):
+    assert yard("describe", "project", "../users").code == 3
+    assert server.asked[0].path == "/api/v1/projects/..%2Fusers"
+
+
+DEVICE = {
+    "index": 0,
+    "model": "V100",
+    "allocated": 0.5,
+    "memory_mib": 32768,
+    "memory_used_mib": 16384,
+    "utilization": 0.9,
+}
+NODE = {
+    "name": "dgx1-1", "cluster": "local", "node_pool": "dgx", "is_ready": True, "is_cordoned": False, "gpus": 8,
+    "allocated_gpus": 2.5, "gpu_utilization": 0.5, "seen_at": None,
+    "devices": [DEVICE],
+}  # fmt: skip
+
+
+def test_nodes(server, yard):
+    server.on(
+        "GET",
+        "nodes",
+        page(NODE, {**NODE, "name": "dgx1-2", "is_cordoned": True}, {**NODE, "is_ready": False}),
+    )
+    lines = yard("list", "nodes").out.splitlines()
+    assert lines[1].split() == ["dgx1-1", "ready", "dgx", "8", "2.5", "50%", "50%"]
+    assert [line.split()[1] for line in lines[2:]] == ["cordoned", "not_ready"]
+    assert "7.5 of 24 GPUs allocated" in yard("top", "nodes").out
+
+
+def test_describe_node_keeps_other_peoples_pods_nameless(server, yard):
+    pods = [
+        {
+            "name": None,
+            "project": "team-b",
+            "user": None,
+            "state": "running",
+            "devices": [{"index": 0, "share": 0.5}],
+        }
+    ]
+    server.on("GET", "nodes/dgx1-1", {**NODE, "pods": pods})
+    assert "-    team-b   -     running  0 (0.5)" in yard("describe", "node", "dgx1-1").out
+
+
+def test_cordon_and_drain(server, yard):
+    server.on("POST", "nodes/dgx1-1/cordon", NODE)
+    server.on("POST", "nodes/dgx1-1/drain", {"moves": [{"name": "hyper1"}], "stays": [{"name": "notebook"}]})
+    assert yard("node", "cordon", "dgx1-1").out == "node dgx1-1 is cordoned\n"
+    assert (
+        yard("node", "drain", "dgx1-1", "--dry-run").out
+        == "node dgx1-1: would move hyper1; stays until it ends: notebook\n"
+    )
+    assert server.asked[-1].query == {"dry_run": "true"}
+
+
+def test_a_tokens_secret_alone_on_standard_output(server, yard):
+    server.on("POST", "tokens", Reply(201, {"id": 1, "token": "secret"}))
+    ran = yard("token", "create", "ci", "--days", "3", "--read-only")
+    assert ran.out == "secret\n"
+    assert server.asked[0].body == {"name": "ci", "days": 3, "is_read_only": True}
+
+
+def test_doctor_when_all_is_well(server, yard):
+    for path, answer in (
+        ("/healthz", {}),
+        ("/readyz", {}),
+        ("whoami", {"username": "ana"}),
+        ("projects/team-a", {}),
+    ):
+        server.on("GET", path, answer)
+    ran = yard("doctor")
+    assert ran.code == 0
+    assert [line.split("  ")[0] for line in ran.out.splitlines()[1:]] == [
+        "config file",
+        "server",
+        "ready",
+        "login",
+        "project",
+    ]
+
+
+def test_doctor_says_what_is_wrong_and_goes_on_where_it_can(server, yard):
+    server.on("GET", "/healthz", {})
+    server.on(
+        "GET", "/readyz", problem(503, "not_ready", "The loop has not run.", headers={"Retry-After": "0"})
+    )
+    server.on("GET", "whoami", problem(401, "not_authenticated", "No credential."))
+    ran = yard("doctor")
+    assert ran.code == 6
+    assert "The loop has not run." in ran.out
+    assert "yard login URL" in ran.out
+
+
+def test_doctor_sees_a_token_that_others_may_read(server, yard, settings, monkeypatch):
+    for name in ("TRAINYARD_URL", "TRAINYARD_TOKEN"):
+        monkeypatch.delenv(name)
+    settings.parent.mkdir()
+    contexts = {"here": {"url": server.url, "token": "secret"}}
+    settings.write_text(json.dumps({"current": "here", "contexts": contexts}))
+    settings.chmod(0o644)
+    ran = yard("doctor")
+    assert ran.code == 1
+    assert f"chmod 600 {settings}" in ran.out
+
+
+def test_a_context_by_name_beats_the_environment(server, yard, settings):
+    settings.parent.mkdir()
+    contexts = {"lab": {"url": f"{server.url}/lab", "token": "lab-token", "project": "p"}}
+    settings.write_text(json.dumps({"current": "other", "contexts": contexts}))
+    server.on("GET", "/lab/api/v1/projects/p/jobs", page())
+    assert yard("list", "jobs", "--context", "lab").code == 0
+    assert server.asked[0].headers["Authorization"] == "Bearer lab-token"
+
+
+def test_a_config_file_that_is_none_is_said_and_kept(yard, settings):
+    settings.parent.mkdir()
+    settings.write_text("not json")
+    ran = yard("config", "contexts")
+    assert ran.code == 2
+    assert settings.read_text() == "not json"
+
+
+@pytest.mark.parametrize(
+    ("typed", "words"),
+    [
+        (["li"], ["list"]),
+        (["list", ""], ["jobs", "nodes", "projects", "tokens", "users"]),
+        (["list", "jobs", "--st"], ["--state"]),
+        (["stop", "hy"], ["hyper1", "hyper2"]),
+        (["logs", "-p", "team"], ["team-a"]),
+        (["node", "cordon", ""], ["dgx1-1"]),
+        (["nonsense", ""], []),
+    ],
+)
+def test_completion_candidates(server, yard, typed, words):
+    server.on("GET", "projects/team-a/jobs", page({"name": "hyper1"}, {"name": "hyper2"}))
+    server.on("GET", "projects", page({"name": "team-a"}))
+    server.on("GET", "nodes", page({"name": "dgx1-1"}))
+    ran = yard("__complete", *typed)
+    assert ran.out.split() == words
+
+
+def test_completion_is_silent_when_the_server_is_away(yard, monkeypatch):
+    monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:1")
+    ran = yard("__complete", "stop", "")
+    assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_bash_completes_with_the_script(server, yard, settings, tmp_path):
+    """Bash itself reads the script and asks a `yard` on the PATH."""
+    stand_in = tmp_path / "yard"
+    stand_in.write_text('#!/bin/sh\n[ "$1" = __complete ] && [ "$2" = li ] && echo list\n')
+    stand_in.chmod(0o755)
+    script = (
+        yard("completion", "bash").out
+        + '\nCOMP_WORDS=(yard li); COMP_CWORD=1; _yard; echo "${COMPREPLY[@]}"\n'
+    )
+    environment = {"PATH": f"{tmp_path}:/usr/bin:/bin"}
+    ran = subprocess.run(["bash", "-c", script], capture_output=True, text=True, env=environment, check=True)
+    assert ran.stdout == "list\n"
+
+
+def test_an_unknown_shell_has_no_completion(yard):
+    assert yard("completion", "powershell").code == 2
+
+
+def test_members(server, yard):
+    server.on("GET", "projects/team-a/members", page({"user": "ana", "role": "owner"}))
+    server.on("POST", "projects/team-a/members", Reply(201, {}))
+    server.on("DELETE", "projects/team-a/members/chi", Reply(204))
+    ran = yard("project", "members", "team-a", "--add", "ben:member", "--remove", "chi")
+    assert server.asked[0].body == {"user": "ben", "role": "member"}
+    assert ran.out.split() == [*(column.heading for column in MEMBER_COLUMNS), "ana", "owner"]
