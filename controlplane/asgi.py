@@ -10,12 +10,14 @@ import re
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
-# after Django's set-up, which the line above does
+# sets Django up, which the others need when they are imported
+from controlplane.wsgi import application as wsgi_application
+
+# isort: split
 from controlplane.hop import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
 from controlplane.live.wire import Application, Receive, Scope, Send, problem, query, refuse_websocket
-from controlplane.wsgi import application as wsgi_application
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
