@@ -6,7 +6,7 @@ their devices of a whole page.
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -23,6 +23,8 @@ from jobs.models import Allocation, Job, Pod
 
 EXPLANATION_KEYS = frozenset({"ahead", "holders", "would_start_if"})
 """Parts of a recorded reason that only `explain` shows: long, and some name what others hold."""
+
+_COUNTS = frozenset({"pods", "pods_that_fit", "resource"})
 
 _JSON = ("spec", "details", "progress")
 _PLAIN = (
@@ -41,6 +43,23 @@ _PLAIN = (
     "gpu_utilization",
     "submit_rank",
 )
+_POD_COLUMNS = (
+    "id",
+    "job_id",
+    "job__name",
+    "attempt__number",
+    "rank",
+    "role",
+    "state",
+    "reason",
+    "message",
+    "node__name",
+    "exit_code",
+    "started_at",
+    "finished_at",
+    "gpu_utilization",
+    "gpu_memory_mib",
+)
 _COLUMNS = (*_PLAIN, "project_name", "username", *(f"{name}_text" for name in _JSON))
 
 
@@ -49,7 +68,12 @@ def job_rows(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
 
     Pods are listed while the job holds GPUs; a finished job's pods are in its detail.
     """
-    return [shape_job(row, pods) for row, pods in _with_pods(job_columns(jobs))]
+    return shape_jobs(job_columns(jobs))
+
+
+def shape_jobs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return jobs as REST lists them from their columns; the pods of all in two queries."""
+    return [shape_job(row, pods) for row, pods in _with_pods(rows)]
 
 
 def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
@@ -83,26 +107,30 @@ def shown_pods(job: Job) -> list[dict[str, Any]]:
 
 def pod_rows(pods: QuerySet[Pod]) -> list[tuple[uuid.UUID, dict[str, Any]]]:
     """Return (job id, pod as REST shows it) in order of attempt and rank; two queries."""
-    columns = (
-        "id",
-        "job_id",
-        "job__name",
-        "attempt__number",
-        "rank",
-        "role",
-        "state",
-        "reason",
-        "message",
-        "node__name",
-        "exit_code",
-        "started_at",
-        "finished_at",
-        "gpu_utilization",
-        "gpu_memory_mib",
-    )
-    rows = list(pods.order_by("attempt__number", "rank").values(*columns))
+    rows = pod_columns(pods.order_by("attempt__number", "rank"))
+    return [(row["job_id"], pod) for row, pod in zip(rows, shape_pods(rows), strict=True)]
+
+
+def pod_columns(pods: QuerySet[Pod]) -> list[dict[str, Any]]:
+    """Return the columns that `shape_pods` needs, in the queryset's order."""
+    return [dict(row) for row in pods.values(*_POD_COLUMNS)]
+
+
+def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+    """Return pods as REST shows them; one query for all their devices."""
     devices = _devices_of(row["id"] for row in rows)
-    return [(row["job_id"], _shape_pod(row, devices[row["id"]])) for row in rows]
+    return [_shape_pod(row, devices[row["id"]]) for row in rows]
+
+
+def metrics(job: Job) -> dict[str, Any]:
+    """Return what a job uses now: utilisation 0..1 and memory by pod, and the progress that it reported last."""
+    columns = ("rank", "gpu_utilization", "gpu_memory_mib")
+    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
+    return {
+        "gpu_utilization": job.gpu_utilization,
+        "progress": job.progress,
+        "pods": [dict(row) for row in pods.values(*columns)],
+    }
 
 
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
@@ -133,10 +161,36 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, A
 
 def shape_reason(code: str, message: str, details: Mapping[str, Any]) -> dict[str, Any]:
     """Return {"code", "message", "details"}; the message of a scheduler's reason is made here when none was kept."""
-    shown = {key: value for key, value in details.items() if key not in EXPLANATION_KEYS}
+    shown = in_gpus({key: value for key, value in details.items() if key not in EXPLANATION_KEYS})
     if not message and code in REASONS:
         message = describe(code, details)
     return {"code": code, "message": message, "details": shown}
+
+
+def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
+    """Return recorded numbers in the edge's unit: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
+    return {
+        key.replace("milli_gpus", "gpus"): decimal(value)
+        if isinstance(value, int) and "milli_gpus" in key
+        else value
+        for key, value in numbers.items()
+    }
+
+
+def explanation(job: Job, visible_ids: frozenset[int] | None) -> dict[str, Any]:
+    """Return why a job is where it is, as the scheduler recorded it. Jobs ahead of other projects than `visible_ids`
+    (None: all) are counted in the order but not named; who holds GPUs is told by project."""
+    details = job.details if job.state == QUEUED else {}
+    return {
+        "state": job.state,
+        "reason": shape_reason(job.reason, job.message, job.details),
+        "shortage": _shortage(details),
+        "queue_position": job.queue_position,
+        "ahead": _ahead(details.get("ahead", ()), visible_ids),
+        "holders": [in_gpus(holder) for holder in details.get("holders", ())],
+        "would_start_if": [_fix(fix) for fix in details.get("would_start_if", ())],
+        "start_estimate": None,
+    }
 
 
 def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
@@ -144,7 +198,40 @@ def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
     return [f"{settings.PUBLIC_URL}/services/{job_id}/{port['port']}/" for port in spec["ports"]]
 
 
-def _with_pods(rows: list[dict[str, Any]]) -> Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]:
+def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The numbers that were compared, and what is missing; None when none were."""
+    if "request_milli_gpus" not in details:
+        return None
+    numbers = {key: value for key, value in details.items() if key.endswith("milli_gpus") or key in _COUNTS}
+    free = details.get("free_milli_gpus")
+    if free is not None:
+        numbers["missing_milli_gpus"] = max(0, details["request_milli_gpus"] - free)
+    return in_gpus(numbers)
+
+
+def _ahead(ids: Sequence[str], visible_ids: frozenset[int] | None) -> list[dict[str, Any]]:
+    columns = ("id", "name", "project_id", "project__name", "priority", "state")
+    found = {str(row["id"]): row for row in Job.objects.filter(pk__in=ids).values(*columns)} if ids else {}
+    rows = [found[job_id] for job_id in ids if job_id in found]
+    return [
+        {
+            "project": row["project__name"],
+            "id": str(row["id"]) if is_visible else None,
+            "name": row["name"] if is_visible else None,
+            "priority": row["priority"],
+            "state": row["state"],
+        }
+        for row in rows
+        for is_visible in (visible_ids is None or row["project_id"] in visible_ids,)
+    ]
+
+
+def _fix(fix: Mapping[str, Any]) -> dict[str, Any]:
+    shown = in_gpus(fix)
+    return shown | {"message": shown.pop("text", "")}
+
+
+def _with_pods(rows: Sequence[dict[str, Any]]) -> Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]:
     holding = [row["id"] for row in rows if row["state"] in ACTIVE_STATES]
     pods: dict[uuid.UUID, list[dict[str, Any]]] = defaultdict(list)
     if holding:

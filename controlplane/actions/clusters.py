@@ -1,5 +1,6 @@
 """Verbs on clusters: register, edit, detach."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
@@ -34,6 +35,22 @@ def register_cluster(
             wake()
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a cluster named {name} already.") from error
+    return cluster
+
+
+def edit_cluster(cluster: Cluster, changes: Mapping[str, Any], *, actor: Actor) -> Cluster:
+    """Change scheduler or settings (checked values). Raises Invalid for a scheduler that is not there."""
+    require_admin(actor)
+    if changes.get("scheduler", SCHEDULERS[0]) not in SCHEDULERS:
+        raise invalid("/scheduler", "unknown_scheduler", f"The scheduler is one of: {', '.join(SCHEDULERS)}.")
+    before = {name: getattr(cluster, name) for name in changes}
+    with transaction.atomic():
+        for name, value in changes.items():
+            setattr(cluster, name, value)
+        cluster.save(update_fields=list(changes))
+        write_audit(actor, "cluster.edit", "cluster", cluster.name, before=before, after=dict(changes))
+        Event.objects.append([Event(kind="cluster.edited", actor=actor.name, message=cluster.name)])
+        wake()
     return cluster
 
 

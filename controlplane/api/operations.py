@@ -27,7 +27,7 @@ from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
 
 WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})
-DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.")
+DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.", False)
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -106,17 +106,21 @@ def operation(
     query: Mapping[str, Parameter] | None = None,
     body: Mapping[str, BodyField] | None = None,
     body_is: Schema | None = None,
+    also: tuple[int, ...] = (),
     is_remembered: bool = True,
 ) -> Callable[[Callable[..., Answer]], Callable[..., HttpResponse]]:
     """Make a view's method of `method(self, call, **path) -> Answer`.
 
     `answer`: schema of the answer, `status` on success. `body`: the fields that are read; with `body_is` (a schema)
-    the body is passed on whole, for an action that reads it. `is_remembered` false: Idempotency-Key has no effect.
+    the body is passed on whole, for an action that reads it. `also`: other successes, without a body.
+    `is_remembered` false: Idempotency-Key has no effect.
     """
 
     def decorate(method: Callable[..., Answer]) -> Callable[..., HttpResponse]:
         is_write = method.__name__.upper() in WRITES
         parameters = dict(query or {}) | ({"dry_run": DRY_RUN} if is_write and is_remembered else {})
+
+        sent = body_is or (body_schema(body) if body else None)
 
         @wraps(method)
         def view(self: ApiView, request: Request, **path: str) -> HttpResponse:
@@ -129,9 +133,7 @@ def operation(
 
             return _write(call, work) if is_remembered else work()
 
-        return _describe(about, answer, status, parameters, body_is or (body_schema(body) if body else None))(
-            view
-        )
+        return _describe(about, _responses(answer, status, also), parameters, sent)(view)
 
     return decorate
 
@@ -210,11 +212,9 @@ def _takes_json(media_range: str) -> bool:
 
 
 def _describe(
-    about: str, answer: Schema, status: int, parameters: Mapping[str, Parameter], body: Schema | None
+    about: str, responses: dict[Any, Any], parameters: Mapping[str, Parameter], body: Schema | None
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Tell drf-spectacular what the decorator knows."""
-    responses: dict[Any, Any] = {(status, JSON): answer} if answer else {status: None}
-    problems = {("4XX", PROBLEM_JSON): _PROBLEM, ("503", PROBLEM_JSON): _PROBLEM}
     described: Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]] = extend_schema(
         summary=about,
         parameters=[
@@ -222,6 +222,12 @@ def _describe(
             for name, parameter in parameters.items()
         ],
         request={JSON: body} if body else None,
-        responses=responses | problems,
+        responses=responses,
     )
     return described
+
+
+def _responses(answer: Schema, status: int, also: tuple[int, ...]) -> dict[Any, Any]:
+    responses: dict[Any, Any] = {(status, JSON): answer} if answer else {status: None}
+    responses |= dict.fromkeys(also)
+    return responses | {("4XX", PROBLEM_JSON): _PROBLEM, ("503", PROBLEM_JSON): _PROBLEM}

@@ -75,7 +75,7 @@ def whole(low: int, high: int, about: str, default: int | None = None) -> Parame
     return Parameter(read, {"type": "integer", "minimum": low, "maximum": high}, about, default)
 
 
-def switch(about: str) -> Parameter:
+def switch(about: str, default: bool | None = None) -> Parameter:
     """true or false."""
 
     def read(value: str) -> bool:
@@ -83,7 +83,7 @@ def switch(about: str) -> Parameter:
             raise Unreadable("This must be true or false.")
         return value == "true"
 
-    return Parameter(read, {"type": "boolean"}, about, default=False)
+    return Parameter(read, {"type": "boolean"}, about, default)
 
 
 def ids(about: str) -> Parameter:

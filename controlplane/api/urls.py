@@ -1,5 +1,32 @@
-"""Every REST route."""
+"""Every REST route, below /api/v1/."""
 
-from django.urls import URLPattern
+from django.urls import include, path, re_path
 
-urlpatterns: list[URLPattern] = []
+from controlplane.api.views import accounts, clusters, events, projects, schema
+
+urlpatterns = [
+    path("login", accounts.Login.as_view(), name="login"),
+    path("whoami", accounts.Whoami.as_view(), name="whoami"),
+    path("tokens", accounts.Tokens.as_view(), name="tokens"),
+    path("tokens/<str:token_id>", accounts.TokenDetail.as_view(), name="token"),
+    path("users", accounts.Users.as_view(), name="users"),
+    path("users/<str:username>", accounts.UserDetail.as_view(), name="user"),
+    path("clusters", clusters.Clusters.as_view(), name="clusters"),
+    path("clusters/<str:name>", clusters.ClusterDetail.as_view(), name="cluster"),
+    path("node-pools", clusters.NodePools.as_view(), name="node-pools"),
+    path("nodes", clusters.Nodes.as_view(), name="nodes"),
+    path("nodes/<str:name>", clusters.NodeDetail.as_view(), name="node"),
+    path("nodes/<str:name>/cordon", clusters.NodeCordon.as_view(), name="node-cordon"),
+    path("nodes/<str:name>/uncordon", clusters.NodeUncordon.as_view(), name="node-uncordon"),
+    path("nodes/<str:name>/drain", clusters.NodeDrain.as_view(), name="node-drain"),
+    path("projects", projects.Projects.as_view(), name="projects"),
+    path("projects/<str:name>", projects.ProjectDetail.as_view(), name="project"),
+    path("projects/<str:name>/members", projects.Members.as_view(), name="members"),
+    path("projects/<str:name>/members/<str:username>", projects.MemberDetail.as_view(), name="member"),
+    path("", include("jobs.api.urls")),
+    path("events", events.Events.as_view(), name="events"),
+    path("audit", events.Audit.as_view(), name="audit"),
+    path("openapi.json", schema.OpenApi.as_view(), name="openapi"),
+    re_path(r"^(?P<rest>.*)$", schema.Nowhere.as_view(), name="nowhere"),
+]
+app_name = "api"

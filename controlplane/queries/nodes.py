@@ -4,17 +4,16 @@ from collections import defaultdict
 from collections.abc import Sequence
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Count, Q
 
 from controlplane.models import Cluster, Device, Node
 from jobs.kinds.spec import decimal
 from jobs.models import Allocation, Pod
 
 
-def cluster_rows(clusters: QuerySet[Cluster]) -> list[dict[str, Any]]:
+def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
     """Return clusters with their node and GPU counts; two queries."""
-    rows = list(clusters)
-    ids = [cluster.pk for cluster in rows]
+    ids = [cluster.pk for cluster in clusters]
     counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
     counts = counted.annotate(
         nodes=Count("pk", distinct=True),
@@ -22,7 +21,7 @@ def cluster_rows(clusters: QuerySet[Cluster]) -> list[dict[str, Any]]:
         gpus=Count("devices"),
     )
     by_cluster = {row["cluster_id"]: row for row in counts}
-    return [_shape_cluster(cluster, by_cluster.get(cluster.pk)) for cluster in rows]
+    return [_shape_cluster(cluster, by_cluster.get(cluster.pk)) for cluster in clusters]
 
 
 def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:

@@ -1,0 +1,340 @@
+"""JSON schemas of what the API answers, as plain data: the components of the OpenAPI document, and the field names that
+`?fields=` knows. Tests hold every answer against them."""
+
+from typing import Any
+
+Schema = dict[str, Any]
+
+STRING: Schema = {"type": "string"}
+INTEGER: Schema = {"type": "integer"}
+NUMBER: Schema = {"type": "number"}
+BOOLEAN: Schema = {"type": "boolean"}
+TIME: Schema = {"type": "string", "format": "date-time"}
+UUID: Schema = {"type": "string", "format": "uuid"}
+OBJECT: Schema = {"type": "object", "additionalProperties": True}
+
+
+def ref(component: str) -> Schema:
+    """A reference to a component."""
+    return {"$ref": f"#/components/schemas/{component}"}
+
+
+def nullable(schema: Schema) -> Schema:
+    """The schema, or null."""
+    kind = schema.get("type")
+    return (
+        {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}
+    )
+
+
+def listed(items: Schema) -> Schema:
+    """A list."""
+    return {"type": "array", "items": items}
+
+
+def record(about: str, **properties: Schema) -> Schema:
+    """An object that has every one of these fields and no other."""
+    return {
+        "type": "object",
+        "description": about,
+        "properties": properties,
+        "required": list(properties),
+        "additionalProperties": False,
+    }
+
+
+def partial(schema: Schema, *optional: str) -> Schema:
+    """The record without the duty to have these fields."""
+    return schema | {"required": [name for name in schema["required"] if name not in optional]}
+
+
+PROBLEM = record(
+    "Why a request was refused, and what to do (RFC 9457).",
+    type=STRING,
+    title=STRING,
+    status=INTEGER,
+    code=STRING,
+    detail=STRING,
+    errors=listed(record("One refused field.", pointer=STRING, code=STRING, detail=STRING)),
+)
+
+REASON = record("Why the job is in its state.", code=STRING, message=STRING, details=OBJECT)
+POD = record(
+    "One process group of an attempt.",
+    name=STRING,
+    attempt=INTEGER,
+    rank=INTEGER,
+    role=STRING,
+    state=STRING,
+    reason=STRING,
+    message=STRING,
+    node=STRING,
+    devices=listed(record("A share of one GPU.", index=INTEGER, share=NUMBER)),
+    exit_code=nullable(INTEGER),
+    started_at=nullable(TIME),
+    finished_at=nullable(TIME),
+    gpu_utilization=nullable(NUMBER),
+    gpu_memory_mib=nullable(INTEGER),
+)
+JOB_STATUS = record(
+    "Where the job stands.",
+    state=STRING,
+    reason=ref("Reason"),
+    attempt=INTEGER,
+    allocated_gpus=NUMBER,
+    queue_position=nullable(INTEGER),
+    start_estimate=nullable(OBJECT),
+    started_at=nullable(TIME),
+    finished_at=nullable(TIME),
+    runtime_seconds=nullable(INTEGER),
+    exit_code=nullable(INTEGER),
+    gpu_utilization=nullable(NUMBER),
+    service_urls=listed({"type": "string", "format": "uri"}),
+    progress=OBJECT,
+    pods=listed(ref("Pod")),
+)
+_SPEC: dict[str, Schema] = {
+    "name": STRING,
+    "kind": STRING,
+    "image": STRING,
+    "command": listed(STRING),
+    "args": listed(STRING),
+    "working_dir": nullable(STRING),
+    "env": {"type": "object", "additionalProperties": STRING},
+    "gpus": nullable(NUMBER),
+    "gpu_memory_mib": nullable(INTEGER),
+    "cpus": NUMBER,
+    "memory_mib": INTEGER,
+    "workers": INTEGER,
+    "min_workers": nullable(INTEGER),
+    "max_workers": nullable(INTEGER),
+    "preemptible": BOOLEAN,
+    "priority": INTEGER,
+    "node_pool": nullable(STRING),
+    "compute_template": nullable(STRING),
+    "large_shm": BOOLEAN,
+    "max_runtime_seconds": nullable(INTEGER),
+    "expected_runtime_seconds": nullable(INTEGER),
+    "retries": INTEGER,
+    "ttl_seconds_after_finished": nullable(INTEGER),
+    "labels": {"type": "object", "additionalProperties": STRING},
+    "ports": listed(OBJECT),
+    "volumes": listed(OBJECT),
+    "datasets": listed(OBJECT),
+    "snapshot_on": listed(STRING),
+}
+JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
+JOB_SUBMIT = {**JOB_SPEC, "description": "A job to submit.", "required": ["name", "kind"]}
+JOB = record(
+    "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
+    **_SPEC,
+    id=UUID,
+    project=STRING,
+    user=STRING,
+    created_at=TIME,
+    status=ref("JobStatus"),
+)
+EXPLANATION = record(
+    "Why a job is where it is, in numbers.",
+    state=STRING,
+    reason=ref("Reason"),
+    shortage=nullable(OBJECT),
+    queue_position=nullable(INTEGER),
+    ahead=listed(OBJECT),
+    holders=listed(OBJECT),
+    would_start_if=listed(OBJECT),
+    start_estimate=nullable(OBJECT),
+)
+LOG_PAGE = record(
+    "Numbered lines of one pod. Go on at next_offset until complete.",
+    lines=listed(record("A line.", n=INTEGER, time=TIME, stream=STRING, text=STRING, partial=BOOLEAN)),
+    next_offset=INTEGER,
+    complete=BOOLEAN,
+    gaps=listed(record("Output is missing here.", after=INTEGER, time=TIME, message=STRING)),
+)
+JOB_METRICS = record(
+    "What the job uses now, and the numbers it reported last.",
+    gpu_utilization=nullable(NUMBER),
+    progress=OBJECT,
+    pods=listed(
+        record("One pod.", rank=INTEGER, gpu_utilization=nullable(NUMBER), gpu_memory_mib=nullable(INTEGER))
+    ),
+)
+
+MEMBER = record("A user's role in a project.", user=STRING, role=STRING)
+PROJECT_STATUS = record(
+    "What the project holds and waits for.",
+    allocated_gpus=NUMBER,
+    in_quota_gpus=NUMBER,
+    over_quota_gpus=NUMBER,
+    fair_share_gpus=NUMBER,
+    requested_gpus=NUMBER,
+    running_jobs=INTEGER,
+    queued_jobs=INTEGER,
+    namespace=STRING,
+)
+PROJECT = partial(
+    record(
+        "A team with a guaranteed quota.",
+        name=STRING,
+        description=STRING,
+        gpu_quota=NUMBER,
+        over_quota_weight=nullable(NUMBER),
+        gpu_limit=nullable(NUMBER),
+        priority=INTEGER,
+        department=nullable(STRING),
+        cluster=STRING,
+        node_pools={"type": "object", "additionalProperties": listed(STRING)},
+        interactive_max_seconds=nullable(INTEGER),
+        interactive_idle_seconds=nullable(INTEGER),
+        created_at=TIME,
+        members=listed(ref("Member")),
+        status=ref("ProjectStatus"),
+        warnings=listed(STRING),
+    ),
+    "warnings",  # answers to writes have them
+)
+PROJECT_DELETION = record(
+    "What deleting the project takes along.",
+    project=STRING,
+    finished_jobs=INTEGER,
+    unfinished_jobs=INTEGER,
+    members=INTEGER,
+)
+
+CLUSTER = record(
+    "An engine with nodes.",
+    name=STRING,
+    engine=STRING,
+    scheduler=STRING,
+    is_reachable=BOOLEAN,
+    unreachable_message=STRING,
+    created_at=TIME,
+    nodes=INTEGER,
+    nodes_ready=INTEGER,
+    gpus=INTEGER,
+)
+NODE_POOL = record("A named group of nodes.", name=STRING, cluster=STRING, nodes=listed(STRING))
+DEVICE = record(
+    "One GPU.",
+    index=INTEGER,
+    uuid=STRING,
+    model=STRING,
+    memory_mib=INTEGER,
+    allocated=NUMBER,
+    utilization=nullable(NUMBER),
+    memory_used_mib=nullable(INTEGER),
+)
+NODE = partial(
+    record(
+        "A machine that runs pods. The detail lists its pods.",
+        name=STRING,
+        cluster=STRING,
+        node_pool=nullable(STRING),
+        is_ready=BOOLEAN,
+        is_cordoned=BOOLEAN,
+        cpus=NUMBER,
+        memory_mib=INTEGER,
+        labels=OBJECT,
+        seen_at=TIME,
+        gpus=INTEGER,
+        allocated_gpus=NUMBER,
+        gpu_utilization=nullable(NUMBER),
+        devices=listed(ref("Device")),
+        pods=listed(OBJECT),
+    ),
+    "pods",
+)
+_MOVED = record("A job on the node.", id=UUID, name=STRING, project=STRING, user=STRING)
+DRAIN = record(
+    "What a drain moves, and what stays until it ends.",
+    node=STRING,
+    moves=listed(_MOVED),
+    stays=listed(_MOVED),
+)
+
+WHOAMI = record(
+    "The caller.",
+    username=STRING,
+    email=STRING,
+    is_admin=BOOLEAN,
+    is_read_only=BOOLEAN,
+    roles={"type": "object", "additionalProperties": STRING},
+)
+USER = record(
+    "A person or a service.",
+    username=STRING,
+    email=STRING,
+    is_admin=BOOLEAN,
+    is_active=BOOLEAN,
+    created_at=TIME,
+)
+TOKEN = partial(
+    record(
+        "An API token. `token`, the secret, is in the answer that made it and never again.",
+        id=INTEGER,
+        user=STRING,
+        name=STRING,
+        prefix=STRING,
+        is_read_only=BOOLEAN,
+        created_at=TIME,
+        expires_at=TIME,
+        last_used_at=nullable(TIME),
+        token=STRING,
+    ),
+    "token",
+)
+EVENT = record(
+    "Something that happened.",
+    seq=INTEGER,
+    at=TIME,
+    kind=STRING,
+    project=nullable(STRING),
+    job=nullable(UUID),
+    node=nullable(STRING),
+    actor=STRING,
+    reason=STRING,
+    message=STRING,
+    data=OBJECT,
+)
+AUDIT_ENTRY = record(
+    "Who did what, with the values before and after.",
+    id=INTEGER,
+    at=TIME,
+    actor=STRING,
+    token_prefix=STRING,
+    address=STRING,
+    request_id=STRING,
+    verb=STRING,
+    object_type=STRING,
+    object_name=STRING,
+    before=OBJECT,
+    after=OBJECT,
+)
+
+COMPONENTS: dict[str, Schema] = {
+    "Problem": PROBLEM,
+    "Reason": REASON,
+    "Pod": POD,
+    "JobStatus": JOB_STATUS,
+    "JobSpec": JOB_SPEC,
+    "JobSubmit": JOB_SUBMIT,
+    "Job": JOB,
+    "Explanation": EXPLANATION,
+    "LogPage": LOG_PAGE,
+    "JobMetrics": JOB_METRICS,
+    "Member": MEMBER,
+    "ProjectStatus": PROJECT_STATUS,
+    "Project": PROJECT,
+    "ProjectDeletion": PROJECT_DELETION,
+    "Cluster": CLUSTER,
+    "NodePool": NODE_POOL,
+    "Device": DEVICE,
+    "Node": NODE,
+    "Drain": DRAIN,
+    "Whoami": WHOAMI,
+    "User": USER,
+    "Token": TOKEN,
+    "Event": EVENT,
+    "AuditEntry": AUDIT_ENTRY,
+}

@@ -1,0 +1,255 @@
+"""Who am I, signing in, tokens and users."""
+
+from typing import Any
+
+from django.contrib.auth import authenticate
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.access import Actor, Forbidden, NotVisible, require_admin
+from controlplane.actions.accounts import (
+    TOKEN_DAYS,
+    TOKEN_MOST_DAYS,
+    create_user,
+    edit_user,
+    issue_token,
+    revoke_token,
+    set_password,
+)
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.problems import Problem
+from controlplane.api.query import whole_id
+from controlplane.api.schemas import BOOLEAN, STRING, TOKEN, USER, nullable, ref
+from controlplane.api.throttle import Throttle
+from controlplane.models import Membership, Token, User
+from jobs.kinds import checks
+
+ATTEMPTS_PER_MINUTE = 5
+LOGIN_TOKEN_DAYS = 30
+logins = Throttle(ATTEMPTS_PER_MINUTE, 60)
+logins_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
+
+_name = BodyField(checks.text(100), {**STRING, "maxLength": 100}, is_required=True)
+_username = BodyField(checks.text(150), {**STRING, "maxLength": 150}, is_required=True)
+_password = BodyField(checks.text(1000), {**STRING, "maxLength": 1000}, is_required=True)
+_switch = BodyField(checks.switch, BOOLEAN)
+LOGIN = {"username": _username, "password": _password}
+NEW_TOKEN = {
+    "name": _name,
+    "days": BodyField(
+        checks.whole(1, TOKEN_MOST_DAYS),
+        {"type": "integer", "minimum": 1, "maximum": TOKEN_MOST_DAYS, "default": TOKEN_DAYS},
+    ),
+    "is_read_only": _switch,
+    "user": BodyField(checks.optional(checks.text(150)), nullable(STRING)),
+}
+NEW_USER = {
+    "username": _username,
+    "password": BodyField(checks.optional(checks.text(1000)), nullable(STRING)),
+    "email": BodyField(checks.text(254), STRING),
+    "is_admin": _switch,
+}
+USER_CHANGES = {"is_admin": _switch, "is_active": _switch, "password": BodyField(checks.text(1000), STRING)}
+
+TOKENS = Listing(TOKEN, {"id": ("id",)}, "-id", {"user": Filter("user__username__in", query.texts("Whose."))})
+USERS = Listing(
+    USER,
+    {"username": ("username",)},
+    "username",
+    {
+        "username": Filter("username__in", query.texts("These.")),
+        "is_admin": Filter("is_admin", query.switch("Site admins or not.")),
+        "is_active": Filter("is_active", query.switch("Unlocked or not.")),
+    },
+)
+
+
+class Login(ApiView):
+    """The one route without a credential."""
+
+    authentication_classes = ()
+    permission_classes = ()
+
+    @operation(
+        "Exchange a name and password for a token", answer=ref("Token"), body=LOGIN, is_remembered=False
+    )
+    def post(self, call: Call) -> Answer:
+        username, address = call.body["username"], call.actor.address
+        logins_by_address.attempt(address)
+        logins.attempt((username.casefold(), address))
+        user = authenticate(username=username, password=call.body["password"])
+        if not isinstance(user, User):
+            raise Problem(401, "wrong_credentials", "The name or the password is wrong.")
+        logins.forgive((username.casefold(), address))
+        actor = Actor(user=user, address=address, request_id=call.actor.request_id)
+        token, secret = issue_token(user, "login", actor=actor, days=LOGIN_TOKEN_DAYS)
+        return Answer(_token(token) | {"token": secret})
+
+
+class Whoami(ApiView):
+    """The caller."""
+
+    @operation("Who am I, with roles", answer=ref("Whoami"))
+    def get(self, call: Call) -> Answer:
+        user = _user_of(call.actor)
+        roles = Membership.objects.filter(user=user).order_by("project__name")
+        shown = {
+            "username": user.username,
+            "email": user.email,
+            "is_admin": user.is_admin,
+            "is_read_only": call.actor.is_read_only,
+            "roles": dict(roles.values_list("project__name", "role")),
+        }
+        return Answer(shown, revision=shown)
+
+
+class Tokens(ApiView):
+    """The caller's tokens; an admin's list is everybody's."""
+
+    @operation("List live tokens", answer=TOKENS.schema("Token"), query=TOKENS.parameters())
+    def get(self, call: Call) -> Answer:
+        return paged(
+            call,
+            _live_tokens(call.actor),
+            TOKENS,
+            fetch=list,
+            shape=lambda rows: [_token(row) for row in rows],
+        )
+
+    @operation("Make a token; its secret is shown once", answer=ref("Token"), status=201, body=NEW_TOKEN)
+    def post(self, call: Call) -> Answer:
+        owner = _user_of(call.actor)
+        if call.body.get("user") not in (None, owner.username):
+            require_admin(call.actor)
+            owner = _user_named(call.body["user"])
+        token, secret = issue_token(
+            owner,
+            call.body["name"],
+            actor=call.actor,
+            days=call.body.get("days", TOKEN_DAYS),
+            is_read_only=call.body.get("is_read_only", False),
+        )
+        return Answer(_token(token) | {"token": secret}, 201)
+
+
+class TokenDetail(ApiView):
+    """One token, by number."""
+
+    @operation("A token", answer=ref("Token"), query={"fields": fields_parameter(TOKEN)})
+    def get(self, call: Call, token_id: str) -> Answer:
+        token = _token_for(call.actor, token_id)
+        return Answer(trimmed(call, _token(token)), revision=_token_revision(token))
+
+    @operation("Revoke a token at once", answer={}, status=204)
+    def delete(self, call: Call, token_id: str) -> Answer:
+        token = _token_for(call.actor, token_id)
+        call.require_match(token, _token_revision)
+        revoke_token(token, actor=call.actor)
+        return Answer(None, 204)
+
+
+class Users(ApiView):
+    """Admins only."""
+
+    @operation("List users", answer=USERS.schema("User"), query=USERS.parameters())
+    def get(self, call: Call) -> Answer:
+        _require_site_admin(call.actor)
+        rows = User.objects.all()
+        return paged(call, rows, USERS, fetch=list, shape=lambda found: [_user(row) for row in found])
+
+    @operation(
+        "Create a user; without a password only tokens work", answer=ref("User"), status=201, body=NEW_USER
+    )
+    def post(self, call: Call) -> Answer:
+        body = dict(call.body)
+        user = create_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
+        return Answer(_user(user), 201)
+
+
+class UserDetail(ApiView):
+    """One user, by name: admins, and everybody themselves."""
+
+    @operation("A user", answer=ref("User"), query={"fields": fields_parameter(USER)})
+    def get(self, call: Call, username: str) -> Answer:
+        user = _visible_user(call.actor, username)
+        return Answer(trimmed(call, _user(user)), revision=_user(user))
+
+    @operation(
+        "Change the site role, lock an account or set a password", answer=ref("User"), body=USER_CHANGES
+    )
+    def patch(self, call: Call, username: str) -> Answer:
+        user = _visible_user(call.actor, username)
+        call.require_match(user, _user)
+        body = dict(call.body)
+        password = body.pop("password", None)
+        if body:
+            edit_user(user, actor=call.actor, **body)
+        if password is not None:
+            set_password(user, password, actor=call.actor)
+        return Answer(_user(user), revision=_user(user))
+
+
+def _user_of(actor: Actor) -> User:
+    if actor.user is None:
+        raise NotVisible("The system itself is no user.")
+    return actor.user
+
+
+def _user_named(username: str) -> User:
+    user = User.objects.filter(username=username).first()
+    if user is None:
+        raise NotVisible(f"There is no user named {username!r}.")
+    return user
+
+
+def _visible_user(actor: Actor, username: str) -> User:
+    if not actor.is_admin and _user_of(actor).username != username:
+        raise Forbidden("Only an admin may see other users.")
+    return _user_named(username)
+
+
+def _require_site_admin(actor: Actor) -> None:
+    if not actor.is_admin:
+        raise Forbidden("Only an admin may see the users.")
+
+
+def _live_tokens(actor: Actor) -> QuerySet[Token]:
+    live = Token.objects.select_related("user").filter(revoked_at=None, expires_at__gt=timezone.now())
+    return live if actor.is_admin else live.filter(user=actor.user)
+
+
+def _token_for(actor: Actor, token_id: str) -> Token:
+    token = _live_tokens(actor).filter(pk=whole_id(token_id, "token")).first()
+    if token is None:
+        raise NotVisible("There is no such token of yours.")
+    return token
+
+
+def _token_revision(token: Token) -> Any:
+    return [token.pk, token.revoked_at]
+
+
+def _token(token: Token) -> dict[str, Any]:
+    return {
+        "id": token.pk,
+        "user": token.user.username,
+        "name": token.name,
+        "prefix": token.prefix,
+        "is_read_only": token.is_read_only,
+        "created_at": token.created_at,
+        "expires_at": token.expires_at,
+        "last_used_at": token.last_used_at,
+    }
+
+
+def _user(user: User) -> dict[str, Any]:
+    return {
+        "username": user.username,
+        "email": user.email,
+        "is_admin": user.is_admin,
+        "is_active": user.is_active,
+        "created_at": user.created_at,
+    }

@@ -1,0 +1,273 @@
+"""Clusters, node pools and nodes."""
+
+import re
+from typing import Any
+
+from django.db.models import QuerySet
+
+from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
+from controlplane.actions.clusters import detach_cluster, edit_cluster, register_cluster
+from controlplane.actions.nodes import (
+    cordon_node,
+    create_pool,
+    drain_node,
+    jobs_on,
+    set_node_pool,
+    uncordon_node,
+)
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.problems import bad_request
+from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL, OBJECT, STRING, nullable, ref
+from controlplane.models import Cluster, Node, NodePool
+from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
+from jobs.kinds import checks
+from jobs.kinds.checks import Refused
+from jobs.models import Job
+
+MOST_NODES = 10_000
+NODE_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
+ENGINES, SCHEDULERS = ("local", "kubernetes", "memory"), ("planner", "kai")
+
+
+def _settings(value: Any) -> dict[str, Any]:
+    """{"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"}."""
+    if not isinstance(value, dict) or set(value) != {"nodes"}:
+        raise Refused(
+            "bad_settings", 'Settings are {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768}}}.'
+        )
+    nodes = value["nodes"]
+    if nodes == "nvml":
+        return value
+    if not isinstance(nodes, dict) or not 1 <= len(nodes) <= MOST_NODES:
+        raise Refused("bad_settings", f"Name 1 to {MOST_NODES} nodes.", "/nodes")
+    return {"nodes": {name: _node_settings(name, node) for name, node in nodes.items()}}
+
+
+def _node_settings(name: str, node: Any) -> dict[str, Any]:
+    where = "/nodes/" + checks.pointer_part(name)
+    if not NODE_NAME.fullmatch(name):
+        raise Refused(
+            "not_a_node_name", "A node's name is made of DNS labels, at most 253 characters.", where
+        )
+    if not isinstance(node, dict) or not set(node) <= {"devices", "memory_mib", "pool"}:
+        raise Refused(
+            "bad_settings", 'A node is {"devices": 8, "memory_mib": 32768, "pool": "default"}.', where
+        )
+    try:
+        return {
+            "devices": checks.whole(0, 64)(node.get("devices")),
+            "memory_mib": checks.whole(1, 10_000_000)(node.get("memory_mib")),
+            "pool": checks.dns_label(50)(node.get("pool", "default")),
+        }
+    except Refused as refused:
+        raise Refused(refused.code, refused.detail, where) from refused
+
+
+_name = BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
+NEW_CLUSTER = {
+    "name": _name,
+    "engine": BodyField(checks.text(16), {**STRING, "enum": list(ENGINES)}, is_required=True),
+    "scheduler": BodyField(checks.text(16), {**STRING, "enum": list(SCHEDULERS)}),
+    "settings": BodyField(_settings, OBJECT, is_required=True),
+}
+CLUSTER_CHANGES = {"settings": BodyField(_settings, OBJECT), "scheduler": NEW_CLUSTER["scheduler"]}
+NEW_POOL = {"name": _name, "cluster": BodyField(checks.text(50), STRING)}
+NODE_CHANGES = {
+    "node_pool": BodyField(checks.optional(checks.dns_label(50)), nullable(STRING), is_required=True)
+}
+
+CLUSTERS = Listing(
+    CLUSTER,
+    {"name": ("name",), "created_at": ("created_at", "id")},
+    "name",
+    {"engine": Filter("engine__in", query.choices(ENGINES, "With these engines."))},
+)
+POOLS = Listing(
+    NODE_POOL,
+    {"name": ("name", "id")},
+    "name",
+    {"cluster": Filter("cluster__name__in", query.texts("Of these clusters."))},
+)
+NODES = Listing(
+    NODE,
+    {"name": ("name",)},
+    "name",
+    {
+        "cluster": Filter("cluster__name__in", query.texts("Of these clusters.")),
+        "node_pool": Filter("pool__name__in", query.texts("In these pools.")),
+        "is_ready": Filter("is_ready", query.switch("Ready or not.")),
+        "is_cordoned": Filter("is_cordoned", query.switch("Cordoned or not.")),
+    },
+)
+
+
+class Clusters(ApiView):
+    """What jobs run on. Everybody sees clusters; admins change them."""
+
+    @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
+    def get(self, call: Call) -> Answer:
+        return paged(call, _attached(), CLUSTERS, fetch=list, shape=cluster_rows)
+
+    @operation(
+        "Register a cluster; its nodes are discovered", answer=ref("Cluster"), status=201, body=NEW_CLUSTER
+    )
+    def post(self, call: Call) -> Answer:
+        body = call.body
+        cluster = register_cluster(
+            body["name"],
+            body["engine"],
+            body["settings"],
+            actor=call.actor,
+            scheduler=body.get("scheduler", "planner"),
+        )
+        return Answer(cluster_rows([cluster])[0], 201)
+
+
+class ClusterDetail(ApiView):
+    """One cluster, by name."""
+
+    @operation("A cluster", answer=ref("Cluster"), query={"fields": fields_parameter(CLUSTER)})
+    def get(self, call: Call, name: str) -> Answer:
+        cluster = _cluster_for(name)
+        return Answer(trimmed(call, cluster_rows([cluster])[0]), revision=_cluster_revision(cluster))
+
+    @operation("Edit a cluster", answer=ref("Cluster"), body=CLUSTER_CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        cluster = _cluster_for(name)
+        call.require_match(cluster, _cluster_revision)
+        edit_cluster(cluster, call.body, actor=call.actor)
+        return Answer(cluster_rows([cluster])[0], revision=_cluster_revision(cluster))
+
+    @operation("Detach a cluster that nobody uses", answer={}, status=204)
+    def delete(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        cluster = _cluster_for(name)
+        call.require_match(cluster, _cluster_revision)
+        detach_cluster(cluster, actor=call.actor)
+        return Answer(None, 204)
+
+
+class NodePools(ApiView):
+    """Named groups of nodes."""
+
+    @operation("List node pools", answer=POOLS.schema("NodePool"), query=POOLS.parameters())
+    def get(self, call: Call) -> Answer:
+        rows = NodePool.objects.filter(cluster__detached_at=None).select_related("cluster")
+        return paged(call, rows.prefetch_related("nodes"), POOLS, fetch=list, shape=_shape_pools)
+
+    @operation("Create a node pool", answer=ref("NodePool"), status=201, body=NEW_POOL)
+    def post(self, call: Call) -> Answer:
+        require_admin(call.actor)
+        cluster = _attached().first() if "cluster" not in call.body else _cluster_for(call.body["cluster"])
+        if cluster is None:
+            raise NotVisible("There is no cluster; register one first.")
+        return Answer(_shape_pools([create_pool(cluster, call.body["name"], actor=call.actor)])[0], 201)
+
+
+class Nodes(ApiView):
+    """The machines, with their GPUs. Everybody sees them."""
+
+    @operation("List nodes with their devices", answer=NODES.schema("Node"), query=NODES.parameters())
+    def get(self, call: Call) -> Answer:
+        rows = Node.objects.filter(cluster__detached_at=None).select_related("cluster", "pool")
+        return paged(call, rows, NODES, fetch=list, shape=node_rows)
+
+
+class NodeDetail(ApiView):
+    """One node, by name."""
+
+    @operation(
+        "A node with its devices and pods", answer=ref("Node"), query={"fields": fields_parameter(NODE)}
+    )
+    def get(self, call: Call, name: str) -> Answer:
+        node = node_for(call.actor, name)
+        shown = node_detail(node, visible_project_ids(call.actor))
+        return Answer(trimmed(call, shown), revision=_node_revision(node))
+
+    @operation("Move a node to a pool, or out of any", answer=ref("Node"), body=NODE_CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        call.require_match(node, _node_revision)
+        set_node_pool(node, _pool_named(node, call.body["node_pool"]), actor=call.actor)
+        return Answer(node_detail(node, None), revision=_node_revision(node))
+
+
+class NodeCordon(ApiView):
+    """No new pods."""
+
+    @operation("Give the node no new pods", answer=ref("Node"))
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        return Answer(node_detail(cordon_node(node_for(call.actor, name), actor=call.actor), None))
+
+
+class NodeUncordon(ApiView):
+    """Pods again."""
+
+    @operation("Let the node take pods again", answer=ref("Node"))
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        return Answer(node_detail(uncordon_node(node_for(call.actor, name), actor=call.actor), None))
+
+
+class NodeDrain(ApiView):
+    """Empty a node."""
+
+    @operation(
+        "Cordon and send preemptible jobs back to the queue; a dry run lists them", answer=ref("Drain")
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        stays = [job for job in jobs_on(node) if not job.is_preemptible]
+        moves = drain_node(node, actor=call.actor)
+        shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
+        return Answer({"node": node.name} | shown)
+
+
+def _attached() -> QuerySet[Cluster]:
+    return Cluster.objects.filter(detached_at=None)
+
+
+def _cluster_for(name: str) -> Cluster:
+    cluster = _attached().filter(name=name).first()
+    if cluster is None:
+        raise NotVisible(f"There is no cluster named {name!r}.")
+    return cluster
+
+
+def _cluster_revision(cluster: Cluster) -> Any:
+    return [cluster.name, cluster.engine, cluster.scheduler, cluster.settings]
+
+
+def _node_revision(node: Node) -> Any:
+    return [node.name, node.pool_id, node.is_cordoned]
+
+
+def _pool_named(node: Node, name: str | None) -> NodePool | None:
+    if name is None:
+        return None
+    pool = NodePool.objects.filter(cluster=node.cluster, name=name).first()
+    if pool is None:
+        raise bad_request("/node_pool", "no_such_node_pool", f"{node.cluster.name} has no node pool {name}.")
+    return pool
+
+
+def _shape_pools(pools: Any) -> list[dict[str, Any]]:
+    return [
+        {
+            "name": pool.name,
+            "cluster": pool.cluster.name,
+            "nodes": sorted(node.name for node in pool.nodes.all()),
+        }
+        for pool in pools
+    ]
+
+
+def _on_node(job: Job) -> dict[str, Any]:
+    return {"id": str(job.pk), "name": job.name, "project": job.project.name, "user": job.user.username}

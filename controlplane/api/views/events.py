@@ -1,0 +1,110 @@
+"""The numbered event log and the audit log."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Q, QuerySet
+
+from controlplane.access import Actor, Forbidden, visible_project_ids
+from controlplane.api import query
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.query import BIGGEST
+from controlplane.api.schemas import AUDIT_ENTRY, EVENT
+from controlplane.models import AuditEntry, Event, Node, Project
+
+_COLUMNS = ("seq", "at", "kind", "project_id", "job_id", "node_id", "actor", "reason", "message", "data")
+
+_FILTERS = {
+    "since": Filter("seq__gt", query.whole(0, BIGGEST, "Only events after this number.")),
+    "kind": Filter("kind__in", query.texts("Of these kinds, such as job.submitted.")),
+    "actor": Filter("actor__in", query.texts("Done by these users.")),
+    "reason": Filter("reason__in", query.texts("With these reasons.")),
+    "after": Filter("at__gte", query.moment("Not before this time.")),
+    "before": Filter("at__lt", query.moment("Before this time.")),
+}
+JOB_EVENTS = Listing(EVENT, {"seq": ("seq",)}, "-seq", _FILTERS)
+EVENTS = Listing(
+    EVENT,
+    {"seq": ("seq",)},
+    "-seq",
+    {
+        **_FILTERS,
+        "project": Filter("project_id__in", query.texts("Of these projects.")),
+        "job": Filter("job_id__in", query.ids("Of these jobs.")),
+        "node": Filter("node_id__in", query.texts("Of these nodes.")),
+    },
+)
+AUDIT = Listing(
+    AUDIT_ENTRY,
+    {"id": ("id",)},
+    "-id",
+    {
+        "actor": Filter("actor__in", query.texts("By these users.")),
+        "verb": Filter("verb__in", query.texts("These verbs, such as project.edit.")),
+        "object_type": Filter("object_type__in", query.texts("On these kinds of object.")),
+        "object_name": Filter("object_name__in", query.texts("On these objects.")),
+        "after": Filter("at__gte", query.moment("Not before this time.")),
+        "before": Filter("at__lt", query.moment("Before this time.")),
+    },
+)
+
+
+class Events(ApiView):
+    """What happened, newest first; `ordering=seq` with `since` reads on from a number."""
+
+    @operation("List events", answer=EVENTS.schema("Event"), query=EVENTS.parameters())
+    def get(self, call: Call) -> Answer:
+        _ids_for_names(call)
+        return paged(call, _visible_events(call.actor), EVENTS, fetch=fetch_events, shape=shape_events)
+
+
+class Audit(ApiView):
+    """Admins only."""
+
+    @operation("List who did what", answer=AUDIT.schema("AuditEntry"), query=AUDIT.parameters())
+    def get(self, call: Call) -> Answer:
+        if not call.actor.is_admin:
+            raise Forbidden("Only an admin may read the audit log.")
+        return paged(call, AuditEntry.objects.all(), AUDIT, fetch=_fetch_audit, shape=list)
+
+
+def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
+    """Return the columns of events."""
+    return [dict(row) for row in rows.values(*_COLUMNS)]
+
+
+def shape_events(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return events as REST shows them; names of projects and nodes in one query each."""
+    projects = _names(Project.objects.filter(pk__in={row["project_id"] for row in rows}))
+    nodes = _names(Node.objects.filter(pk__in={row["node_id"] for row in rows}))
+    return [_shape(row, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
+
+
+def _shape(row: dict[str, Any], project: str | None, node: str | None) -> dict[str, Any]:
+    shown = {name: row[name] for name in ("seq", "at", "kind", "actor", "reason", "message", "data")}
+    return shown | {"project": project, "job": str(row["job_id"]) if row["job_id"] else None, "node": node}
+
+
+def _visible_events(actor: Actor) -> QuerySet[Event]:
+    """Events of visible projects and of shared machines; those of accounts and hidden projects are not told."""
+    visible = visible_project_ids(actor)
+    if visible is None:
+        return Event.objects.all()
+    shared = Q(project_id=None, job_id=None) & (Q(kind__startswith="node.") | Q(kind__startswith="cluster."))
+    return Event.objects.filter(Q(project_id__in=visible) | shared)
+
+
+def _ids_for_names(call: Call) -> None:
+    """Clients name projects and nodes; events keep their ids, so that they outlive them."""
+    for field, rows in (("project", Project.objects.all()), ("node", Node.objects.all())):
+        if call.query[field] is not None:
+            call.query[field] = list(rows.filter(name__in=call.query[field]).values_list("pk", flat=True))
+
+
+def _names(rows: QuerySet[Any]) -> dict[int, str]:
+    return dict(rows.values_list("pk", "name"))
+
+
+def _fetch_audit(rows: QuerySet[AuditEntry]) -> list[dict[str, Any]]:
+    return [dict(row) for row in rows.values(*AUDIT_ENTRY["properties"])]

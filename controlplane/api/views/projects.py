@@ -1,0 +1,311 @@
+"""Projects and their members."""
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+
+from controlplane.access import Actor, NotVisible, project_for, require_admin, visible_projects
+from controlplane.actions.outcomes import Invalid
+from controlplane.actions.projects import (
+    create_project,
+    delete_project,
+    edit_project,
+    oversold_warning,
+    remove_member,
+    set_member,
+    taken_along,
+)
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.schemas import INTEGER, MEMBER, NUMBER, PROJECT, STRING, listed, nullable, ref
+from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role, User
+from controlplane.queries.projects import project_detail, project_rows
+from jobs.kinds import checks
+from jobs.kinds.checks import FieldError, Refused
+from jobs.kinds.registry import KINDS
+
+MOST_GPUS = 1_000_000
+_SECONDS = checks.optional(checks.whole(1, 10 * 365 * 86400))
+
+
+def _gpus(value: Any) -> int:
+    """A decimal count of GPUs, in steps of 0.001 -> milli-GPUs."""
+    count = checks.number(value)
+    if not 0 <= count <= MOST_GPUS:
+        raise Refused("out_of_range", f"This must be from 0 to {MOST_GPUS:,} GPUs.")
+    milli = round(count * 1000)
+    if not math.isclose(milli, count * 1000, abs_tol=1e-6):
+        raise Refused("gpu_share_too_fine", "Counts of GPUs go in steps of 0.001; round it.")
+    return milli
+
+
+def _member(value: Any) -> dict[str, str]:
+    """{"user": "ana", "role": "owner"}."""
+    if not isinstance(value, dict) or set(value) != {"user", "role"}:
+        raise Refused("not_a_member", 'A member is {"user": "ana", "role": "owner"}.')
+    user = checks.text(150)(value["user"])
+    if value["role"] not in Role.ORDER:
+        raise Refused("unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.", "/role")
+    return {"user": user, "role": value["role"]}
+
+
+def _node_pools(value: Any) -> dict[str, list[str]]:
+    """{"train": ["dgx"], "interactive": []}; an empty list means any pool."""
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", 'Node pools are {"train": ["dgx"]}.')
+    for kind in value:
+        if kind not in KINDS:
+            known = ", ".join(sorted(KINDS))
+            raise Refused("unknown_kind", f"The kind is one of: {known}.", "/" + checks.pointer_part(kind))
+    reader = checks.listed(checks.dns_label(50), 100)
+    return {kind: list(_inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
+
+
+def _inside(reader: checks.Reader, value: Any, suffix: str) -> Any:
+    try:
+        return reader(value)
+    except Refused as refused:
+        raise Refused(refused.code, refused.detail, suffix + refused.suffix) from refused
+
+
+def _read_only(value: Any) -> None:
+    raise Refused("read_only", "This is worked out by the server; leave it out.")
+
+
+_seconds_schema = nullable({**INTEGER, "minimum": 1})
+_count = {**NUMBER, "minimum": 0}
+CHANGES = {
+    "description": BodyField(checks.text(500), {**STRING, "maxLength": 500}),
+    "gpu_quota": BodyField(_gpus, _count),
+    "over_quota_weight": BodyField(checks.optional(_gpus), nullable(_count)),
+    "gpu_limit": BodyField(checks.optional(_gpus), nullable(_count)),
+    "priority": BodyField(checks.whole(0, 1000), {**INTEGER, "minimum": 0, "maximum": 1000}),
+    "department": BodyField(checks.optional(checks.text(50)), nullable(STRING)),
+    "node_pools": BodyField(_node_pools, {"type": "object", "additionalProperties": listed(STRING)}),
+    "interactive_max_seconds": BodyField(_SECONDS, _seconds_schema),
+    "interactive_idle_seconds": BodyField(_SECONDS, _seconds_schema),
+    "members": BodyField(checks.listed(_member, 1000), listed(ref("Member"))),
+    "status": BodyField(_read_only, {}),
+    "created_at": BodyField(_read_only, {}),
+}
+NEW_PROJECT = {
+    "name": BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
+    "cluster": BodyField(checks.text(50), STRING),
+    **CHANGES,
+}
+NEW_MEMBER = {
+    "user": BodyField(checks.text(150), STRING, is_required=True),
+    "role": BodyField(checks.text(16), {**STRING, "enum": list(Role.ORDER)}, is_required=True),
+}
+NEW_ROLE = {"role": NEW_MEMBER["role"]}
+_COLUMNS = {
+    "gpu_quota": "gpu_quota_milli",
+    "over_quota_weight": "over_quota_weight_milli",
+    "gpu_limit": "gpu_limit_milli",
+}
+
+PROJECTS = Listing(
+    PROJECT,
+    {"name": ("name",), "created_at": ("created_at", "id"), "gpu_quota": ("gpu_quota_milli", "id")},
+    "name",
+    {
+        "name": Filter("name__in", query.texts("These.")),
+        "cluster": Filter("cluster__name__in", query.texts("On these clusters.")),
+        "department": Filter("department__name__in", query.texts("In these departments.")),
+    },
+)
+MEMBERS = Listing(
+    MEMBER,
+    {"user": ("user__username",)},
+    "user",
+    {"role": Filter("role__in", query.choices(Role.ORDER, "With these roles."))},
+)
+
+
+class Projects(ApiView):
+    """The projects whose inside the caller may see."""
+
+    @operation("List projects", answer=PROJECTS.schema("Project"), query=PROJECTS.parameters())
+    def get(self, call: Call) -> Answer:
+        rows = visible_projects(call.actor).select_related("cluster", "department")
+        return paged(call, rows, PROJECTS, fetch=list, shape=project_rows)
+
+    @operation("Create a project", answer=ref("Project"), status=201, body=NEW_PROJECT)
+    def post(self, call: Call) -> Answer:
+        require_admin(call.actor)
+        fields, members = _fields(call.body)
+        cluster = _cluster_named(call.body.get("cluster"))
+        _check_pools(cluster, fields.get("node_pools", {}))
+        project = create_project({**fields, "cluster": cluster}, actor=call.actor)
+        for member in members or ():
+            _set_member(call.actor, project, member)
+        return Answer(_shown(project), 201, revision=_revision(project))
+
+
+class ProjectDetail(ApiView):
+    """One project, by name."""
+
+    @operation(
+        "A project with its status", answer=ref("Project"), query={"fields": fields_parameter(PROJECT)}
+    )
+    def get(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name)
+        return Answer(trimmed(call, project_detail(project)), revision=_revision(project))
+
+    @operation("Edit a project: owners some fields, admins all", answer=ref("Project"), body=CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        call.require_match(project, _revision)
+        fields, members = _fields(call.body)
+        _check_pools(project.cluster, fields.get("node_pools", {}))
+        if fields:
+            edit_project(project, fields, actor=call.actor)
+        if members is not None:
+            _replace_members(call.actor, project, members)
+        return Answer(_shown(project), revision=_revision(project))
+
+    @operation(
+        "Delete a project with its finished jobs; a dry run lists what goes",
+        answer=ref("ProjectDeletion"),
+        status=200,
+    )
+    def delete(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        call.require_match(project, _revision)
+        require_admin(call.actor)
+        taken = {"project": project.name} | taken_along(project)
+        if not call.is_dry_run or not taken["unfinished_jobs"]:
+            delete_project(project, actor=call.actor)
+        return Answer(taken)
+
+
+class Members(ApiView):
+    """Who is in a project."""
+
+    @operation("List members", answer=MEMBERS.schema("Member"), query=MEMBERS.parameters())
+    def get(self, call: Call, name: str) -> Answer:
+        rows = Membership.objects.filter(project=project_for(call.actor, name))
+        return paged(call, rows, MEMBERS, fetch=_fetch_members, shape=_shape_members)
+
+    @operation("Add a member, or change the role of one", answer=ref("Member"), status=201, body=NEW_MEMBER)
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        is_new = not project.memberships.filter(user__username=call.body["user"]).exists()
+        _set_member(call.actor, project, call.body)
+        return Answer(dict(call.body), 201 if is_new else 200)
+
+
+class MemberDetail(ApiView):
+    """One member, by user name."""
+
+    @operation("A member", answer=ref("Member"))
+    def get(self, call: Call, name: str, username: str) -> Answer:
+        membership = _membership(project_for(call.actor, name), username)
+        return Answer(_shape_member(membership), revision=_shape_member(membership))
+
+    @operation("Change a member's role", answer=ref("Member"), body=NEW_ROLE)
+    def patch(self, call: Call, name: str, username: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        membership = _membership(project, username)
+        call.require_match(membership, _shape_member)
+        changed = set_member(project, membership.user, call.body["role"], actor=call.actor)
+        return Answer(_shape_member(changed), revision=_shape_member(changed))
+
+    @operation("Take a user out of the project", answer={}, status=204)
+    def delete(self, call: Call, name: str, username: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        membership = _membership(project, username)
+        call.require_match(membership, _shape_member)
+        remove_member(project, membership.user, actor=call.actor)
+        return Answer(None, 204)
+
+
+def _revision(project: Project) -> Any:
+    """What can be edited: the representation without its status."""
+    shown = project_detail(project)
+    return {name: value for name, value in shown.items() if name != "status"}
+
+
+def _shown(project: Project) -> dict[str, Any]:
+    warning = oversold_warning(project)
+    return project_detail(project) | {"warnings": [warning] if warning else []}
+
+
+def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
+    """Split a body into model fields and members."""
+    rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
+    fields = {_COLUMNS.get(name, name): value for name, value in rest.items()}
+    if "department" in body:
+        fields["department"] = _department_named(body["department"])
+    return fields, body.get("members")
+
+
+def _department_named(name: str | None) -> Department | None:
+    if name is None:
+        return None
+    department = Department.objects.filter(name=name).first()
+    if department is None:
+        raise _unknown("/department", f"There is no department named {name}; leave it out.")
+    return department
+
+
+def _cluster_named(name: str | None) -> Cluster:
+    attached = Cluster.objects.filter(detached_at=None).order_by("pk")
+    cluster = attached.first() if name is None else attached.filter(name=name).first()
+    if cluster is None:
+        known = ", ".join(attached.values_list("name", flat=True)) or "none yet: register one"
+        raise _unknown("/cluster", f"There is no such cluster; the clusters are: {known}.")
+    return cluster
+
+
+def _check_pools(cluster: Cluster, pools: dict[str, list[str]]) -> None:
+    known = set(NodePool.objects.filter(cluster=cluster).values_list("name", flat=True)) if pools else set()
+    for kind, names in pools.items():
+        for index, name in enumerate(names):
+            if name not in known:
+                listed_ = ", ".join(sorted(known)) or "none"
+                detail = f"{cluster.name} has no node pool {name}; its pools are: {listed_}."
+                raise Invalid(FieldError(f"/node_pools/{kind}/{index}", "no_such_node_pool", detail))
+
+
+def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str, str]]) -> None:
+    """Make the members exactly these. New ones first, so that an owner can hand over."""
+    for member in sorted(members, key=lambda member: member["role"] != Role.OWNER):
+        _set_member(actor, project, member)
+    kept = {member["user"] for member in members}
+    for membership in project.memberships.exclude(user__username__in=kept).select_related("user"):
+        remove_member(project, membership.user, actor=actor)
+
+
+def _set_member(actor: Actor, project: Project, member: dict[str, str]) -> None:
+    user = User.objects.filter(username=member["user"]).first()
+    if user is None:
+        raise _unknown("/user", f"There is no user named {member['user']}; an admin can create one.")
+    set_member(project, user, member["role"], actor=actor)
+
+
+def _membership(project: Project, username: str) -> Membership:
+    found = Membership.objects.select_related("user").filter(project=project, user__username=username).first()
+    if found is None:
+        raise NotVisible(f"{username} is no member of {project.name}.")
+    return found
+
+
+def _fetch_members(rows: QuerySet[Membership]) -> list[dict[str, Any]]:
+    return [dict(row) for row in rows.values("user__username", "role")]
+
+
+def _shape_members(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return [{"user": row["user__username"], "role": row["role"]} for row in rows]
+
+
+def _shape_member(membership: Membership) -> dict[str, Any]:
+    return {"user": membership.user.username, "role": membership.role}
+
+
+def _unknown(pointer: str, detail: str) -> Invalid:
+    return Invalid(FieldError(pointer, "not_found", detail))

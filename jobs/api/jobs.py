@@ -1,0 +1,189 @@
+"""Submitting, listing and steering jobs."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+
+from controlplane.access import Actor, job_for, project_for, visible_project_ids
+from controlplane.actions.outcomes import Conflict
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, ref
+from controlplane.models import Project, Role
+from jobs.actions import clone_body, delete_job, edit_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.kinds.registry import KINDS
+from jobs.kinds.spec import FIELDS
+from jobs.lifecycle import STATES
+from jobs.models import Job
+from jobs.queries import job_columns, job_detail, shape_jobs
+
+_priority = {**INTEGER, "minimum": 0, "maximum": 1000}
+CHANGES = {
+    "priority": BodyField(FIELDS["priority"].read, _priority),
+    "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
+}
+CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
+SCALE = {
+    "workers": BodyField(
+        FIELDS["workers"].read, {**INTEGER, "minimum": 1, "maximum": 10_000}, is_required=True
+    ),
+    "timeout_seconds": BodyField(FIELDS["max_runtime_seconds"].read, {**INTEGER, "minimum": 1}),
+}
+
+_FILTERS = {
+    "state": Filter("state__in", query.choices(STATES, "In these states.")),
+    "kind": Filter("kind__in", query.choices(tuple(KINDS), "Of these kinds.")),
+    "name": Filter("name__in", query.texts("With these names.")),
+    "user": Filter("user__username__in", query.texts("Of these users.")),
+    "reason": Filter("reason__in", query.texts("With these reasons.")),
+    "created_after": Filter("created_at__gte", query.moment("Submitted at this time or later.")),
+    "created_before": Filter("created_at__lt", query.moment("Submitted before this time.")),
+}
+_ORDERINGS = {
+    # submission order: a preempted job keeps its place, and the column is unique and indexed
+    "created_at": ("submit_rank",),
+    "name": ("name", "submit_rank"),
+    "state": ("state", "submit_rank"),
+}
+PROJECT_JOBS = Listing(JOB, _ORDERINGS, "-created_at", _FILTERS)
+JOBS = Listing(
+    JOB,
+    _ORDERINGS,
+    "-created_at",
+    {**_FILTERS, "project": Filter("project__name__in", query.texts("Of these projects."))},
+)
+
+
+class Jobs(ApiView):
+    """Jobs of every project that the caller may see."""
+
+    @operation("List jobs across projects", answer=JOBS.schema("Job"), query=JOBS.parameters())
+    def get(self, call: Call) -> Answer:
+        return _listed(call, _visible(call.actor), JOBS)
+
+
+class ProjectJobs(ApiView):
+    """Jobs of one project."""
+
+    @operation("List a project's jobs", answer=PROJECT_JOBS.schema("Job"), query=PROJECT_JOBS.parameters())
+    def get(self, call: Call, name: str) -> Answer:
+        return _listed(call, Job.objects.filter(project=project_for(call.actor, name)), PROJECT_JOBS)
+
+    @operation("Submit a job", answer=ref("Job"), status=201, body_is=ref("JobSubmit"))
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        return _submitted(call, project, call.body)
+
+
+class JobDetail(ApiView):
+    """One job, by id."""
+
+    @operation("A job with its status and pods", answer=ref("Job"), query={"fields": fields_parameter(JOB)})
+    def get(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id)
+        return Answer(trimmed(call, job_detail(job)), revision=_revision(job))
+
+    @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)
+    def patch(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        call.require_match(job, _revision)
+        if call.body:
+            edit_job(job, call.body, actor=call.actor)
+        return _shown(job)
+
+    @operation("Delete a job; one that runs is stopped first", answer=ref("Job"), status=202, also=(204,))
+    def delete(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        call.require_match(job, _revision)
+        before = job_detail(job)
+        delete_job(job, actor=call.actor)
+        if not Job.objects.filter(pk=before["id"]).exists():
+            return Answer(before if call.is_dry_run else None, 204)
+        job.refresh_from_db()
+        return Answer(job_detail(job), 202)
+
+
+class JobStop(ApiView):
+    """Stop for good."""
+
+    @operation("Stop a job for good; its record stays", answer=ref("Job"))
+    def post(self, call: Call, job_id: str) -> Answer:
+        return _shown(stop_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+
+
+class JobSuspend(ApiView):
+    """Give the GPUs back for now."""
+
+    @operation("Give the job's GPUs back and hold it", answer=ref("Job"))
+    def post(self, call: Call, job_id: str) -> Answer:
+        return _shown(suspend_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+
+
+class JobResume(ApiView):
+    """Back to the queue."""
+
+    @operation("Queue a suspended job again, at its first rank", answer=ref("Job"))
+    def post(self, call: Call, job_id: str) -> Answer:
+        return _shown(resume_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+
+
+class JobClone(ApiView):
+    """The same again."""
+
+    @operation("Submit the same job again under another name", answer=ref("Job"), status=201, body=CLONE)
+    def post(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        name = call.body.get("name") or _free_name(job)
+        return _submitted(call, job.project, clone_body(job, name))
+
+
+class JobScale(ApiView):
+    """Only elastic jobs change their size."""
+
+    @operation("Change the number of workers of an elastic job", answer=ref("Job"), body=SCALE)
+    def post(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        raise Conflict(
+            "not_elastic", f"The job is of kind {job.kind}; only an elastic job can change its workers."
+        )
+
+
+def _visible(actor: Actor) -> QuerySet[Job]:
+    """Visible jobs by project id: no join, so that the index on (project, rank) serves a page."""
+    visible = visible_project_ids(actor)
+    return Job.objects.all() if visible is None else Job.objects.filter(project_id__in=visible)
+
+
+def _listed(call: Call, jobs: QuerySet[Job], listing: Listing) -> Answer:
+    return paged(call, jobs, listing, fetch=job_columns, shape=_shape)
+
+
+def _shape(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+    return shape_jobs(rows)
+
+
+def _submitted(call: Call, project: Project, body: dict[str, Any]) -> Answer:
+    job = submit_job(project, body, actor=call.actor)
+    return Answer(job_detail(job), 201, revision=_revision(job))
+
+
+def _shown(job: Job) -> Answer:
+    return Answer(job_detail(job), revision=_revision(job))
+
+
+def _revision(job: Job) -> Any:
+    """What If-Match guards: the spec, and where the job stands; progress and run time do not count."""
+    return [job.spec, job.labels, job.priority, job.state, job.attempt]
+
+
+def _free_name(job: Job) -> str:
+    """The name with the lowest number that no unfinished job of the project has."""
+    stem = job.name[:55].rstrip("-")
+    taken = set(job.project.jobs.filter(name__startswith=stem).values_list("name", flat=True))
+    number = 2
+    while f"{stem}-{number}" in taken:
+        number += 1
+    return f"{stem}-{number}"

@@ -1,0 +1,130 @@
+"""What one job shows of itself: pods, events, logs, numbers, explanation and spec."""
+
+from datetime import UTC, datetime
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from controlplane.access import NotVisible, job_for, visible_project_ids
+from controlplane.api import query
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.problems import bad_request
+from controlplane.api.query import BIGGEST
+from controlplane.api.schemas import POD, ref
+from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
+from controlplane.logs import LogPage, log_path, read_page, tail
+from controlplane.models import Event
+from jobs.kinds.spec import to_edge
+from jobs.models import Job, Pod
+from jobs.queries import explanation, metrics, pod_columns, shape_pods
+
+PODS = Listing(
+    POD,
+    {"rank": ("attempt__number", "rank")},
+    "rank",
+    {
+        "attempt": Filter("attempt__number", query.whole(1, 1 << 31, "Of this attempt.")),
+        "rank": Filter("rank", query.whole(0, 1 << 31, "With this rank.")),
+    },
+)
+LOGS = {
+    "rank": query.whole(0, 1 << 31, "The pod with this rank.", default=0),
+    "attempt": query.whole(1, 1 << 31, "The attempt; the latest when left out."),
+    "offset": query.whole(0, BIGGEST, "Where to go on: 0, or a next_offset.", default=0),
+    "limit": query.whole(1, 10_000, "Lines at most.", default=1000),
+    "tail": query.whole(1, 10_000, "The last lines instead of a page."),
+    "search": query.text("Only lines that contain this."),
+    "follow": query.switch("Stream lines as server-sent events."),
+}
+
+
+class JobPods(ApiView):
+    """Pods of every attempt, also those that are gone."""
+
+    @operation("List a job's pods", answer=PODS.schema("Pod"), query=PODS.parameters())
+    def get(self, call: Call, job_id: str) -> Answer:
+        rows = Pod.objects.filter(job=job_for(call.actor, job_id))
+        return paged(call, rows, PODS, fetch=_fetch_pods, shape=shape_pods)
+
+
+class JobEvents(ApiView):
+    """What happened to the job, newest first."""
+
+    @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
+    def get(self, call: Call, job_id: str) -> Answer:
+        rows = Event.objects.filter(job_id=job_for(call.actor, job_id).pk)
+        return paged(call, rows, JOB_EVENTS, fetch=fetch_events, shape=shape_events)
+
+
+class JobLogs(ApiView):
+    """Numbered lines from the log store; following is served as an event stream before this view is reached."""
+
+    @operation("Read a pod's log", answer=ref("LogPage"), query=LOGS)
+    def get(self, call: Call, job_id: str) -> Answer:
+        job, wanted = job_for(call.actor, job_id), call.query
+        if wanted["tail"] is not None and wanted["search"] is not None:
+            raise bad_request("?tail", "tail_or_search", "Give tail or search, not both.")
+        attempt = wanted["attempt"] or max(job.attempt, 1)
+        _check_pod(job, attempt, wanted["rank"], is_asked=wanted["attempt"] is not None or wanted["rank"] > 0)
+        path = log_path(settings.LOG_DIR, str(job.pk), attempt, wanted["rank"])
+        if wanted["tail"] is not None:
+            return Answer(shape_log(tail(path, wanted["tail"])))
+        return Answer(shape_log(read_page(path, wanted["offset"], wanted["limit"], wanted["search"] or None)))
+
+
+class JobMetrics(ApiView):
+    """Utilisation and reported progress."""
+
+    @operation("What the job uses, and what it reported last", answer=ref("JobMetrics"))
+    def get(self, call: Call, job_id: str) -> Answer:
+        return Answer(metrics(job_for(call.actor, job_id)))
+
+
+class JobExplain(ApiView):
+    """Why the job is where it is."""
+
+    @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
+    def get(self, call: Call, job_id: str) -> Answer:
+        job = job_for(call.actor, job_id)
+        return Answer(explanation(job, visible_project_ids(call.actor)))
+
+
+class JobSpec(ApiView):
+    """What was asked for."""
+
+    @operation("The spec with defaults filled in", answer=ref("JobSpec"))
+    def get(self, call: Call, job_id: str) -> Answer:
+        shown = to_edge(job_for(call.actor, job_id).spec)
+        return Answer(shown, revision=shown)
+
+
+def shape_log(page: LogPage) -> dict[str, Any]:
+    """Return a page of the log store as REST shows it."""
+    lines = [
+        {
+            "n": line.n,
+            "time": _time(line.time_ms),
+            "stream": line.stream,
+            "text": line.text,
+            "partial": line.is_partial,
+        }
+        for line in page.lines
+    ]
+    gaps = [{"after": gap.after_n, "time": _time(gap.time_ms), "message": gap.message} for gap in page.gaps]
+    return {"lines": lines, "next_offset": page.next_offset, "complete": page.complete, "gaps": gaps}
+
+
+def _time(time_ms: int) -> datetime:
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
+
+
+def _check_pod(job: Job, attempt: int, rank: int, *, is_asked: bool) -> None:
+    """A job that has not started has an empty log; an attempt or rank that never was is not found."""
+    if is_asked and not Pod.objects.filter(job=job, attempt__number=attempt, rank=rank).exists():
+        raise NotVisible(f"The job has no pod of rank {rank} in attempt {attempt}.")
+
+
+def _fetch_pods(rows: QuerySet[Pod]) -> list[dict[str, Any]]:
+    return pod_columns(rows)

@@ -1,0 +1,22 @@
+"""Routes of jobs, below /api/v1/."""
+
+from django.urls import path
+
+from jobs.api import jobs, reads
+
+urlpatterns = [
+    path("jobs", jobs.Jobs.as_view(), name="jobs"),
+    path("jobs/<str:job_id>", jobs.JobDetail.as_view(), name="job"),
+    path("jobs/<str:job_id>/stop", jobs.JobStop.as_view(), name="job-stop"),
+    path("jobs/<str:job_id>/suspend", jobs.JobSuspend.as_view(), name="job-suspend"),
+    path("jobs/<str:job_id>/resume", jobs.JobResume.as_view(), name="job-resume"),
+    path("jobs/<str:job_id>/clone", jobs.JobClone.as_view(), name="job-clone"),
+    path("jobs/<str:job_id>/scale", jobs.JobScale.as_view(), name="job-scale"),
+    path("jobs/<str:job_id>/pods", reads.JobPods.as_view(), name="job-pods"),
+    path("jobs/<str:job_id>/events", reads.JobEvents.as_view(), name="job-events"),
+    path("jobs/<str:job_id>/logs", reads.JobLogs.as_view(), name="job-logs"),
+    path("jobs/<str:job_id>/metrics", reads.JobMetrics.as_view(), name="job-metrics"),
+    path("jobs/<str:job_id>/explain", reads.JobExplain.as_view(), name="job-explain"),
+    path("jobs/<str:job_id>/spec", reads.JobSpec.as_view(), name="job-spec"),
+    path("projects/<str:name>/jobs", jobs.ProjectJobs.as_view(), name="project-jobs"),
+]
