@@ -10,10 +10,9 @@ from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.access import Actor
-from controlplane.actions.accounts import digest_of, token_owner
+from controlplane.actions.accounts import BOOTSTRAP, digest_of, token_owner
 from controlplane.models import Token, User
 
-BOOTSTRAP = "bootstrap"
 _BOOTSTRAP_DAYS = 3650  # the setting itself ends it; registered anew at every start
 _USED_GRAIN = timedelta(minutes=5)  # how exact last_used_at is; keeps reads from becoming writes
 

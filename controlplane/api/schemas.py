@@ -253,6 +253,26 @@ DRAIN = record(
     stays=listed(_MOVED),
 )
 
+_OVERVIEW_FIELDS: dict[str, Schema] = {
+    "nodes": INTEGER,
+    "nodes_ready": INTEGER,
+    "gpus": INTEGER,
+    "gpus_allocated": NUMBER,
+    "gpus_idle_allocated": NUMBER,
+    "gpu_utilization": nullable(NUMBER),
+    "gpu_memory_utilization": nullable(NUMBER),
+    "jobs_running": INTEGER,
+    "jobs_queued": INTEGER,
+    "projects": listed(OBJECT),
+    "running": listed(OBJECT),
+    "queued": listed(OBJECT),
+    "node_list": listed(OBJECT),
+    "seq": INTEGER,
+}
+OVERVIEW = record("The cluster in numbers, as of event `seq`.", **_OVERVIEW_FIELDS) | {
+    "additionalProperties": True
+}
+
 WHOAMI = record(
     "The caller.",
     username=STRING,
@@ -332,6 +352,7 @@ COMPONENTS: dict[str, Schema] = {
     "Device": DEVICE,
     "Node": NODE,
     "Drain": DRAIN,
+    "Overview": OVERVIEW,
     "Whoami": WHOAMI,
     "User": USER,
     "Token": TOKEN,

@@ -2,7 +2,7 @@
 
 from django.urls import include, path, re_path
 
-from controlplane.api.views import accounts, clusters, events, projects, schema
+from controlplane.api.views import accounts, clusters, events, projects, schema, telemetry
 
 urlpatterns = [
     path("login", accounts.Login.as_view(), name="login"),
@@ -26,6 +26,7 @@ urlpatterns = [
     path("", include("jobs.api.urls")),
     path("events", events.Events.as_view(), name="events"),
     path("audit", events.Audit.as_view(), name="audit"),
+    path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
     path("openapi.json", schema.OpenApi.as_view(), name="openapi"),
     re_path(r"^(?P<rest>.*)$", schema.Nowhere.as_view(), name="nowhere"),
 ]

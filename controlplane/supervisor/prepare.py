@@ -29,6 +29,7 @@ def main() -> int:
         return 1
     _migrate()
     _register_clusters()
+    _register_bootstrap_token()
     _gather_static_files()
     print(json.dumps({"setup_path": _setup_path()}))
     return 0
@@ -62,6 +63,13 @@ def _register_clusters() -> None:
     for declared in parse_clusters(settings.CLUSTERS):
         cluster = register_cluster(declared.name, declared.engine, dict(declared.settings), actor=SYSTEM)
         sync_nodes(cluster, engine_for(cluster), timezone.now())
+
+
+def _register_bootstrap_token() -> None:
+    """Let TRAINYARD_BOOTSTRAP_TOKEN in everywhere, and a former one nowhere."""
+    from controlplane.actions.sign_in import register_bootstrap_token
+
+    register_bootstrap_token()
 
 
 def _gather_static_files() -> None:
