@@ -32,10 +32,13 @@ _COMMANDS = {
     ("submit", "et"): ("submit-elastic",),
     ("submit", "mpijob"): ("submit-mpi",),
     ("submit", "mpi"): ("submit-mpi",),
+    ("scaleout", "etjob"): ("scaleout",),
+    ("scalein", "etjob"): ("scalein",),
     ("submit-mpijob",): ("submit-mpi",),
 }
 
 _SUBMITS = ("submit", "submit-mpi", "submit-elastic")
+_NAMED = (*_SUBMITS, "scale", "scaleout", "scalein")
 _RENAMED_FLAGS = {"--gpu": "--gpus"}
 _DROPPED_FLAGS = ("--local-image",)
 
@@ -53,6 +56,8 @@ ALIASES = (
         'submit etjob --name=NAME --workers=3 ... "COMMAND"',
         "submit-elastic NAME --workers=3 ... -- sh -c COMMAND",
     ),
+    Alias("scaleout etjob --name=NAME --count=1 --timeout=10m", "scaleout NAME --count=1 --timeout=10m"),
+    Alias("scalein etjob --name=NAME --count=1", "scalein NAME --count=1"),
     Alias("top node, top job", "top nodes, top jobs"),
 )
 
@@ -63,8 +68,10 @@ def rewrite(argv: list[str]) -> list[str]:
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
     command, arguments = renamed[0] if renamed else "", renamed[1:]
+    if command in _NAMED:
+        arguments = _name_first(arguments)
     if command in _SUBMITS:
-        arguments = _own_flags(_name_first(arguments))
+        arguments = _own_flags(arguments)
     if command == "submit-mpi":
         arguments = [_renamed_flag(word, {"--workers": "--processes"}) for word in arguments]
     if (

@@ -105,11 +105,17 @@ class Client:
             headers["Content-Type"] = "application/json"
         return self._attempts(method, self._target(path, query), payload, headers)
 
-    def stream(self, path: str, query: Query | None = None, timeout: float = 60.0) -> Iterator[bytes]:
+    def stream(
+        self,
+        path: str,
+        query: Query | None = None,
+        extra: Mapping[str, str] | None = None,
+        timeout: float = 60.0,
+    ) -> Iterator[bytes]:
         """The body of a GET in pieces as they arrive, on a connection of its own. Closed when the iterator is."""
         connection = self._open(timeout)
         try:
-            headers = {**self._headers("GET", {}, None), "Accept": "text/event-stream"}
+            headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
             connection.request("GET", self._target(path, query), headers=headers)
             response = connection.getresponse()
             if response.status >= 400:
@@ -176,7 +182,7 @@ class Client:
             return http.client.HTTPSConnection(host, port, timeout=timeout)
         return http.client.HTTPConnection(host, port, timeout=timeout)
 
-    def _headers(self, method: str, extra: dict[str, str], key: str | None) -> dict[str, str]:
+    def _headers(self, method: str, extra: Mapping[str, str], key: str | None) -> dict[str, str]:
         headers = {
             "Accept": "application/json",
             "User-Agent": f"yard/{VERSION}",

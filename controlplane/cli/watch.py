@@ -63,23 +63,22 @@ class EventParser:
         return Event(fields.get("event", "message"), "\n".join(data), fields.get("id", ""))
 
 
-def events(client: Client, path: str, query: Query) -> Iterator[Event]:
-    """The events of one connection; ends when the server ends it, raises CliError when it breaks."""
+def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterator[Event]:
+    """The events of one connection, after `last_id` where the server still has them; ends when the server ends it,
+    raises CliError when it breaks."""
     parser = EventParser()
-    for piece in client.stream(path, query):
+    for piece in client.stream(path, query, {"Last-Event-ID": last_id} if last_id else {}):
         yield from parser.feed(piece)
 
 
-def resuming(
-    client: Client, path: str, query: Callable[[], Query], sleep: Callable[[float], None]
-) -> Iterator[Event]:
-    """Events over as many connections as it takes; `query` says, at each start, from where to go on."""
-    breaks = 0
+def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
+    """Events over as many connections as it takes, each going on after the last event that had an id."""
+    breaks, last_id = 0, ""
     while True:
         failure: CliError | None = None
         try:
-            for event in events(client, path, query()):
-                breaks = 0
+            for event in events(client, path, query, last_id):
+                breaks, last_id = 0, event.id or last_id
                 yield event
         except CliError as error:
             if not _is_passing(error):
@@ -116,7 +115,7 @@ class Bell:
 
     def _listen(self) -> None:
         try:
-            for _event in resuming(self._client, "watch", lambda: {"topics": self._topic}, self._pause):
+            for _event in resuming(self._client, "watch", {"topics": self._topic}, self._pause):
                 self._rung.set()
                 if self._closed.is_set():
                     return

@@ -73,9 +73,12 @@ def page(*rows: Any, next_url: str | None = None) -> dict[str, Any]:
     return {"results": list(rows), "next": next_url, "previous": None}
 
 
-def events(*pairs: tuple[str, Any]) -> Reply:
-    """Server-sent events and then the end of the connection."""
-    text = "".join(f"event: {name}\ndata: {json.dumps(data)}\n\n" for name, data in pairs)
+def events(*each: tuple[Any, ...]) -> Reply:
+    """Server-sent events, each (name, data) or (name, data, id), and then the end of the connection."""
+    text = "".join(
+        f"event: {name}\n{''.join(f'id: {mark}{chr(10)}' for mark in rest)}data: {json.dumps(data)}\n\n"
+        for name, data, *rest in each
+    )
     return Reply(body=text.encode(), headers={"Content-Type": "text/event-stream"})
 
 

@@ -37,6 +37,8 @@ LINES = [
     ),
     ("submit etjob --name=el --workers=3 run.sh", "submit-elastic el --workers=3 -- sh -c run.sh"),
     ("submit etjob --name el --workers 3", "submit-elastic el --workers 3"),
+    ("scaleout etjob --name=el --count=1 --timeout=10m", "scaleout el --count=1 --timeout=10m"),
+    ("scalein etjob --name el --count 1", "scalein el --count 1"),
     ("top node", "top nodes"),
     ("top job", "top jobs"),
     ("delete hyper1", "delete hyper1"),

@@ -259,3 +259,13 @@ def test_members(server, yard):
     ran = yard("project", "members", "team-a", "--add", "ben:member", "--remove", "chi")
     assert server.asked[0].body == {"user": "ben", "role": "member"}
     assert ran.out.split() == [*(column.heading for column in MEMBER_COLUMNS), "ana", "owner"]
+
+
+def test_scaling_counts_from_where_the_job_is(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", {**job(), "workers": 3})
+    server.on("POST", f"jobs/{JOB_ID}/scale", {})
+    assert yard("scale", JOB_ID, "--workers", "5").code == 0
+    assert yard("scaleout", JOB_ID, "--count", "2", "--timeout", "10m").code == 0
+    assert yard("scalein", JOB_ID).code == 0
+    bodies = [asked.body for asked in server.requests("POST", f"jobs/{JOB_ID}/scale")]
+    assert bodies == [{"workers": 5}, {"workers": 5, "timeout_seconds": 600}, {"workers": 2}]

@@ -59,12 +59,12 @@ def test_gaps_are_shown(server, yard):
     server.on(
         "GET",
         PATH,
-        log_page(line(5, "x"), next_offset=5, gaps=({"from": 1, "to": 4},)),
+        log_page(line(5, "x"), next_offset=5, gaps=({"after": 4, "message": "3 lines"},)),
         log_page(next_offset=5),
     )
     ran = yard("logs", JOB_ID)
     assert ran.out == "x\n"
-    assert 'missing here: {"from": 1, "to": 4}' in ran.err
+    assert "[output is missing after line 4: 3 lines]" in ran.err
 
 
 def test_json_is_one_page_of_all_lines(server, yard):
@@ -84,7 +84,7 @@ def test_follow_goes_on_where_the_connection_broke_and_repeats_nothing(server, y
     server.on(
         "GET",
         PATH,
-        events(("line", line(1, "a")), ("line", line(2, "b"))),
+        events(("line", line(1, "a"), "1-10"), ("line", line(2, "b"), "1-20")),
         Reply(is_cut=True),
         problem(503, "not_ready", "Restarting."),
         events(("line", line(3, "c")), ("end", {"state": "succeeded", "exit_code": 0})),
@@ -92,8 +92,39 @@ def test_follow_goes_on_where_the_connection_broke_and_repeats_nothing(server, y
     ran = yard("logs", JOB_ID, "-f", "-t", "5")
     assert ran.out == "a\nb\nc\n"
     assert ran.code == 0
+    assert [asked.headers.get("Last-Event-ID") for asked in server.asked] == [None, "1-20", "1-20", "1-20"]
     assert server.asked[0].query == {"follow": "true", "tail": "5"}
-    assert [asked.query for asked in server.asked[1:]] == [{"follow": "true", "offset": "20"}] * 3
+
+
+def test_a_resumed_follow_goes_on_into_the_next_attempt(server, yard):
+    server.on(
+        "GET",
+        PATH,
+        events(("line", line(1, "first"), "1-10")),
+        events(("end", {"state": "running", "exit_code": None})),
+        events(("line", line(1, "second"), "2-10"), ("end", {"state": "succeeded", "exit_code": 0})),
+    )
+    ran = yard("logs", JOB_ID, "-f")
+    assert ran.out == "first\nsecond\n"
+    assert [asked.headers.get("Last-Event-ID") for asked in server.asked] == [None, "1-10", None]
+
+
+def test_one_attempt_asked_for_is_followed_alone(server, yard):
+    server.on("GET", PATH, events(("end", {"state": "running", "exit_code": None})))
+    assert yard("logs", JOB_ID, "-f", "--attempt", "1").code == 0
+    assert len(server.asked) == 1
+
+
+def test_a_new_attempt_is_announced_aside(server, yard):
+    server.on("GET", PATH, events(("attempt", {"attempt": 2}), ("end", {"state": "succeeded"})))
+    ran = yard("logs", JOB_ID, "-f")
+    assert (ran.out, ran.err) == ("", "[attempt 2]\n")
+
+
+def test_pieces_of_a_long_line_are_joined(server, yard):
+    pieces = ({**line(1, "a" * 5), "partial": True}, line(2, "b"))
+    server.on("GET", PATH, log_page(*pieces, next_offset=20), log_page(next_offset=20))
+    assert yard("logs", JOB_ID).out == "aaaaab\n"
 
 
 def test_follow_does_not_retry_a_refusal(server, yard):

@@ -49,6 +49,9 @@ _JOB_COMMANDS = (
     "delete",
     "wait",
     "clone",
+    "scale",
+    "scaleout",
+    "scalein",
 )
 _PROJECT_COMMANDS = (
     "describe project",

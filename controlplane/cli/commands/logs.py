@@ -10,14 +10,15 @@ from typing import Any, NamedTuple
 from controlplane.cli import terminal
 from controlplane.cli.client import Query
 from controlplane.cli.errors import DONE
-from controlplane.cli.lookup import job_id
+from controlplane.cli.lookup import FINAL_STATES, job_id
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.watch import Event, resuming
+from controlplane.cli.watch import resuming
 
 PAGE_LINES = 1000
 ATTACH_LINES = 10
+NEXT_ATTEMPT_SECONDS = 0.5
 
 
 class Selection(NamedTuple):
@@ -77,32 +78,36 @@ def attach(args: Namespace, session: Session) -> int:
 
 
 def follow(session: Session, identifier: str, selection: Selection) -> None:
-    """Print lines until the server says that the log ends; a broken connection goes on where it broke."""
+    """Print lines until the job has ended; a broken connection goes on where it broke, a new attempt is followed."""
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
-    for event in resuming(session.client, f"jobs/{identifier}/logs", lambda: query, session.pause):
+    while _follow_log(session, f"jobs/{identifier}/logs", query, selection):
+        query["tail"] = None
+        session.pause(NEXT_ATTEMPT_SECONDS)
+
+
+def _follow_log(session: Session, path: str, query: Query, selection: Selection) -> bool:
+    """Print one log to its end. True when the job goes on in an attempt that this stream does not show: a stream that
+    was resumed stays with the attempt that it was resumed in."""
+    for event in resuming(session.client, path, query, session.pause):
+        data = json.loads(event.data) if event.data else {}
         if event.name == "end":
-            return
-        offset = _handle(session.output, event, selection.is_timed)
-        if offset is not None:
-            query.update(tail=None, offset=offset)
+            return selection.attempt is None and data.get("state") not in (None, *FINAL_STATES)
+        _show(session.output, event.name, data, selection.is_timed)
+    return False
+
+
+def _show(output: Output, name: str, data: dict[str, Any], is_timed: bool) -> None:
+    if name == "line":
+        _print(output, [data], is_timed)
+        output.flush()
+    elif name == "gap":
+        _print_gaps(output, [data])
+    elif name == "attempt":
+        output.say(f"[attempt {data.get('attempt')}]")
 
 
 def _chosen(selection: Selection) -> Query:
     return {"rank": selection.rank, "attempt": selection.attempt, "search": selection.search}
-
-
-def _handle(output: Output, event: Event, is_timed: bool) -> int | str | None:
-    """Print what an event brings; returns the offset to go on from after it."""
-    data = json.loads(event.data) if event.data else {}
-    if event.name == "line":
-        _print(output, [data], is_timed)
-        output.flush()
-    elif event.name == "gap":
-        _print_gaps(output, [data])
-    else:
-        return None
-    offset: int | str | None = data.get("offset", data.get("next_offset"))
-    return offset
 
 
 def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[dict[str, Any]]:
@@ -129,7 +134,10 @@ def _whole(session: Session, identifier: str, selection: Selection) -> dict[str,
 
 
 def _print(output: Output, lines: Iterable[dict[str, Any]], is_timed: bool) -> None:
-    """Raw into a pipe; on a terminal with everything but colour made harmless. With -o json a line is an object."""
+    """Raw into a pipe; on a terminal with everything but colour made harmless. With -o json a line is an object.
+
+    A `partial` record is a piece of a very long line: the next record of its stream goes on behind it.
+    """
     for line in lines:
         if output.is_data:
             output.stream.write(as_json(line) + "\n")
@@ -137,9 +145,10 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], is_timed: bool) -> N
         text = str(line["text"])
         if output.is_terminal:
             text = terminal.log_line(text, colour=output.is_coloured)
-        output.stream.write(f"{line['time']} {text}\n" if is_timed else f"{text}\n")
+        end = "" if line.get("partial") else "\n"
+        output.stream.write(f"{line['time']} {text}{end}" if is_timed else f"{text}{end}")
 
 
-def _print_gaps(output: Output, gaps: Iterable[Any]) -> None:
+def _print_gaps(output: Output, gaps: Iterable[dict[str, Any]]) -> None:
     for gap in gaps:
-        output.say(f"[output is missing here: {as_json(gap)}]")
+        output.say(f"[output is missing after line {gap.get('after')}: {gap.get('message')}]")
