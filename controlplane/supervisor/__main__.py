@@ -29,14 +29,17 @@ def _run(instance: Instance, began: float) -> int:
     listener = bind(instance)
     redis_url, redis = programs.redis(instance)
     environment = programs.child_environment(instance, redis_url)
-    started = [*([redis] if redis else [])]
-    keeper = Keeper([Child(program, instance.control_dir) for program in started])
+    gate, gate_keeper = os.pipe()
+    first = [*([redis] if redis else []), *programs.web(instance, listener, gate, environment)]
+    keeper = Keeper([Child(program, instance.control_dir) for program in first])
     keeper.listen_to_signals()
-    keeper.tend()  # Redis starts while the database is prepared
+    keeper.tend()  # Redis starts and the web server loads while the database is prepared
     try:
         prepared = _prepare(environment)
-        served = [*programs.web(instance, listener, environment), *programs.celery(instance, environment)]
-        keeper.children += [Child(program, instance.control_dir) for program in served]
+        os.close(gate_keeper)
+        keeper.children += [
+            Child(each, instance.control_dir) for each in programs.celery(instance, environment)
+        ]
         _keep(keeper, instance, began, prepared)
     finally:
         stopping = time.monotonic()

@@ -56,13 +56,15 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
     return url, Program("redis", (_redis_server(), str(_write_redis_settings(instance, listen))), os.environ)
 
 
-def web(instance: Instance, listener: socket.socket, environment: Mapping[str, str]) -> list[Program]:
-    """One program per web process; all of them accept from the same listening socket."""
+def web(
+    instance: Instance, listener: socket.socket, gate: int, environment: Mapping[str, str]
+) -> list[Program]:
+    """One program per web process. All accept from one socket, and not before the gate's other end is closed."""
     handle = listener.fileno()
-    command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle))
+    command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(gate))
     count = instance.web_processes
     names = ["web"] if count == 1 else [f"web-{number}" for number in range(1, count + 1)]
-    return [Program(name, command, environment, (handle,)) for name in names]
+    return [Program(name, command, environment, (handle, gate)) for name in names]
 
 
 def celery(instance: Instance, environment: Mapping[str, str]) -> list[Program]:
