@@ -1,0 +1,1 @@
+"""What devices, jobs and queues did: collected every second, kept as samples, thinned with age."""

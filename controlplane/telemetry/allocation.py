@@ -1,0 +1,70 @@
+"""The history of who held how many GPUs, as change points: exact over any range, and small."""
+
+from collections.abc import Iterable, Iterator
+from datetime import datetime
+from typing import Any
+
+from django.db.models import OuterRef, QuerySet, Subquery, Sum
+
+from controlplane.models import Cluster, Device, Project, Sample
+from jobs.models import Allocation
+
+GPUS_ALLOCATED = "gpus_allocated"
+CHANGE_POINT = 0  # as `step_seconds`: the value holds until the subject's next change point
+
+
+def record_allocation(now: datetime) -> None:
+    """Write a change point for every project and cluster whose allocated GPUs differ from its last one.
+
+    Call it inside the transaction that takes or releases allocations, after it has written them. The subject is the
+    name, so that the history of a deleted project can still be drawn.
+    """
+    held = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
+    by_project = dict(held.annotate(sum=Sum("milli_gpus")).order_by())
+    devices = Device.objects.values_list("node__cluster_id")
+    by_cluster = dict(devices.annotate(sum=Sum("allocated_milli")).order_by())
+    _write("project", _with_last("project", Project.objects.all()), by_project, now)
+    _write("cluster", _with_last("cluster", Cluster.objects.all()), by_cluster, now)
+
+
+def _with_last(by: str, subjects: QuerySet[Any]) -> Iterator[tuple[int, str, float | None, datetime | None]]:
+    """(id, name, last value, its time) of every subject; each a look into the index of Sample."""
+    points = Sample.objects.filter(
+        metric=GPUS_ALLOCATED, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT
+    )
+    newest = points.order_by("-at")
+    columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}
+    yield from subjects.annotate(**columns).values_list("pk", "name", *columns)
+
+
+def _write(
+    by: str,
+    subjects: Iterable[tuple[int, str, float | None, datetime | None]],
+    held: dict[int, int],
+    now: datetime,
+) -> None:
+    points = []
+    for key, name, last, last_at in subjects:
+        gpus = held.get(key, 0) / 1000
+        if gpus != (last or 0):
+            # never before the last point, should the clock have been set back
+            points.append(_point(by, name, gpus, max(now, last_at) if last_at else now))
+    Sample.objects.bulk_create(
+        points,
+        update_conflicts=True,
+        unique_fields=["metric", "by", "subject", "step_seconds", "at"],
+        update_fields=["minimum", "maximum", "total"],
+    )
+
+
+def _point(by: str, subject: str, gpus: float, at: datetime) -> Sample:
+    return Sample(
+        metric=GPUS_ALLOCATED,
+        by=by,
+        subject=subject,
+        step_seconds=CHANGE_POINT,
+        at=at,
+        minimum=gpus,
+        maximum=gpus,
+        total=gpus,
+    )

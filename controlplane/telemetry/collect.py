@@ -1,0 +1,195 @@
+"""Every second: what running jobs say about themselves and what their devices do, into rows, samples and one event."""
+
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any
+from uuid import UUID
+
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage, UsageReport
+from controlplane.logs import log_path, read_page, tail
+from controlplane.models import Cluster, Device, Event
+from controlplane.progress import Progress, find_progress
+from controlplane.telemetry.allocation import record_allocation
+from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
+from controlplane.telemetry.rollup import SAMPLED
+from controlplane.telemetry.samples import Bucket
+from jobs.lifecycle import QUEUED, SUSPENDED
+from jobs.models import Job, Pod
+
+__all__ = ["collect", "record_allocation"]
+
+LATE_SECONDS = 15  # a job's last lines are read even when its pod is gone already
+BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
+LOOK_BACK_LINES, PAGE_LINES = 200, 5000
+BUSY_GRAIN_SECONDS = 5.0  # how exact "last seen working" is; keeps quiet seconds free of writes
+NAMED_JOBS_MOST = 1000
+
+
+@dataclass(slots=True)
+class _Memory:
+    """What one process remembers of a cluster between two seconds; losing it loses at most one step of samples."""
+
+    bucket: Bucket = field(default_factory=Bucket)
+    seq: int | None = None
+
+
+@dataclass(slots=True)
+class _Changes:
+    """Columns to write, by table and key, and the jobs that look different."""
+
+    pods: defaultdict[int, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    jobs: defaultdict[UUID, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
+    devices: dict[int, dict[str, Any]] = field(default_factory=dict)
+    seen_jobs: set[UUID] = field(default_factory=set)
+    is_visible: bool = False
+
+    def write(self, now: datetime) -> None:
+        """Write everything in one short transaction, with one event if somebody can see a difference."""
+        if not (self.pods or self.jobs or self.devices):
+            return
+        with transaction.atomic():
+            for pod_id, values in self.pods.items():
+                Pod.objects.filter(pk=pod_id).update(**values)
+            for job_id, values in self.jobs.items():
+                Job.objects.filter(pk=job_id).update(**values)
+            for device_id, values in self.devices.items():
+                Device.objects.filter(pk=device_id).update(**values)
+            if self.is_visible or self.seen_jobs:
+                names = sorted(str(job_id) for job_id in self.seen_jobs)[:NAMED_JOBS_MOST]
+                Event.objects.append([Event(kind=SAMPLED, at=now, data={"jobs": names})])
+
+
+_memories: dict[int, _Memory] = {}
+
+
+def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
+    """Take over progress, utilisation and memory of a cluster's pods and devices, and keep samples.
+
+    Rows are written only where something changed; then one event `telemetry.sampled` names the jobs. An engine that
+    does not answer changes nothing.
+    """
+    memory = _memories.setdefault(cluster.pk, _Memory())
+    try:
+        reports = engine.usage() if USAGE in engine.capabilities else ()
+    except EngineUnreachable:
+        return  # the loop records that; what was last seen stays until the engine answers again
+    usages = {usage.pod_name: usage for report in reports for usage in report.pods}
+    pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
+    changes = _Changes()
+    _take_pods(changes, pods, usages, now)
+    _take_devices(changes, cluster, reports, now)
+    _forget_waiting(changes, cluster)
+    changes.write(now)
+    memory.bucket.turn(now)
+    sample_use(memory.bucket, cluster, reports, pods, usages)
+    memory.seq = sample_queue(memory.bucket, cluster, memory.seq)
+
+
+def _take_pods(
+    changes: _Changes, pods: Sequence[PodRow], usages: Mapping[str, PodUsage], now: datetime
+) -> None:
+    said: dict[UUID, Progress] = {}
+    working: set[UUID] = set()
+    for pod in pods:
+        progress = _read_log(changes, pod)
+        usage = usages.get(pod.name)
+        if progress is not None:
+            said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
+        if progress is not None or (usage is not None and usage.utilization):
+            working.add(pod.job_id)
+        if pod.is_live:
+            _take_usage(changes, pod, usage)
+    _take_jobs(changes, pods, said, working, now)
+
+
+def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
+    """Read on in the pod's log and remember how far."""
+    path = log_path(settings.LOG_DIR, str(pod.job_id), pod.attempt, pod.rank)
+    try:
+        size = path.stat().st_size
+    except FileNotFoundError:
+        return None
+    if size <= pod.log_offset:
+        return None
+    is_behind = size - pod.log_offset > BEHIND_BYTES
+    page = tail(path, LOOK_BACK_LINES) if is_behind else read_page(path, pod.log_offset, PAGE_LINES)
+    if page.next_offset != pod.log_offset:
+        changes.pods[pod.id]["log_offset"] = page.next_offset
+    return find_progress(page.lines)
+
+
+def _take_usage(changes: _Changes, pod: PodRow, usage: PodUsage | None) -> None:
+    utilization = None if usage is None else rounded(usage.utilization)
+    memory_mib = None if usage is None else usage.memory_used_mib
+    if (utilization, memory_mib) == (pod.gpu_utilization, pod.gpu_memory_mib):
+        return
+    pod.gpu_utilization, pod.gpu_memory_mib = utilization, memory_mib
+    changes.pods[pod.id] |= {"gpu_utilization": utilization, "gpu_memory_mib": memory_mib}
+    changes.seen_jobs.add(pod.job_id)
+
+
+def _take_jobs(
+    changes: _Changes,
+    pods: Sequence[PodRow],
+    said: Mapping[UUID, Progress],
+    working: set[UUID],
+    now: datetime,
+) -> None:
+    measured: dict[UUID, list[float]] = {pod.job_id: [] for pod in pods if pod.is_live}
+    for pod in pods:
+        if pod.is_live and pod.gpu_utilization is not None:
+            measured[pod.job_id].append(pod.gpu_utilization)
+    jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
+    columns = ("pk", "progress", "gpu_utilization", "active_at")
+    for job_id, progress, utilization, active_at in jobs.values_list(*columns):
+        values: dict[str, Any] = {}
+        if job_id in said and (shown := said[job_id].as_json()) != progress:
+            values["progress"] = shown
+        if job_id in measured and (mean := _mean(measured[job_id])) != utilization:
+            values["gpu_utilization"] = mean
+        if values:
+            changes.seen_jobs.add(job_id)
+        if job_id in working and _is_stale(active_at, now):
+            values["active_at"] = now
+        if values:
+            changes.jobs[job_id] |= values
+
+
+def _take_devices(changes: _Changes, cluster: Cluster, reports: Sequence[UsageReport], now: datetime) -> None:
+    readings = {(report.node, report.device_index): report for report in reports}
+    rows = Device.objects.filter(node__cluster=cluster)
+    columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
+    for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
+        report = readings.get((node, index))
+        if report is None:
+            continue
+        values: dict[str, Any] = {}
+        seen = (rounded(report.utilization), report.memory_used_mib)
+        if seen != (utilization, memory_mib):
+            values = {"utilization": seen[0], "memory_used_mib": seen[1]}
+            changes.is_visible = True
+        if report.utilization and _is_stale(busy_at, now):
+            values["busy_at"] = now
+        if values:
+            changes.devices[key] = values
+
+
+def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
+    """A job that waits uses nothing."""
+    waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
+    for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
+        changes.jobs[job_id]["gpu_utilization"] = None
+        changes.seen_jobs.add(job_id)
+
+
+def _mean(values: Sequence[float]) -> float | None:
+    return round(sum(values) / len(values), 3) if values else None
+
+
+def _is_stale(at: datetime | None, now: datetime) -> bool:
+    return at is None or (now - at).total_seconds() >= BUSY_GRAIN_SECONDS

@@ -1,0 +1,153 @@
+"""Series over time, for the API and the charts: at most 400 points each, whatever the range.
+
+Gauges come from samples of the step that fits the range; allocated GPUs come from change points, exactly.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, dataclass
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.models import Sample
+from controlplane.telemetry.allocation import CHANGE_POINT, GPUS_ALLOCATED
+from controlplane.telemetry.readings import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
+from controlplane.telemetry.rollup import KEEP, STEPS
+from controlplane.telemetry.samples import rolled
+
+METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
+SUBJECTS = ("cluster", "project", "node", "device", "job")
+POINTS_MOST = 400
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """A span that begins at `at`, or with `step_seconds` 0 the moment from which the value holds."""
+
+    at: datetime
+    min: float
+    max: float
+    mean: float
+
+
+@dataclass(frozen=True, slots=True)
+class Series:
+    """One subject's line. `step_seconds` 0: a step function whose points are exact."""
+
+    subject: str
+    step_seconds: int
+    points: tuple[Point, ...]
+
+    def as_json(self) -> dict[str, Any]:
+        """Return the shape that the API answers."""
+        points = [asdict(point) for point in self.points]
+        return {"subject": self.subject, "step_seconds": self.step_seconds, "points": points}
+
+
+def series(
+    metric: str,
+    by: str,
+    subjects: Sequence[str] | None,
+    start: datetime,
+    end: datetime,
+    step_seconds: int | None = None,
+) -> list[Series]:
+    """Return a series for each subject that has values in start..end (None: all subjects), by subject.
+
+    `step_seconds` is raised where it would give more than 400 points; None chooses. Allocation without a step is an
+    exact step function that begins with the value held at `start`, unless it changed more than 400 times. Callers
+    check who may see which subject. Raises ValueError for an unknown metric or subject kind, or end <= start.
+    """
+    if metric not in METRICS or by not in SUBJECTS or end <= start:
+        raise ValueError("unknown metric or subject kind, or an empty range")
+    if metric == GPUS_ALLOCATED:
+        found = _changes(by, subjects, start, end)
+        return [_allocation(subject, points, end, step_seconds) for subject, points in sorted(found.items())]
+    step = _fitting_step(start, end, step_seconds)
+    rows = _rows(metric, by, subjects, start, end, _stored_step(step))
+    lines: dict[str, list[Point]] = defaultdict(list)
+    for row in rolled(rows, step):
+        point = Point(row.at, row.minimum, row.maximum, row.total / row.count)
+        lines[row.subject].append(point)
+    return [Series(subject, step, tuple(points)) for subject, points in sorted(lines.items())]
+
+
+def _rows(
+    metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime, stored: int
+) -> Iterable[Sample]:
+    first = start - timedelta(seconds=stored)  # the span that `start` is in
+    rows = Sample.objects.filter(metric=metric, by=by, step_seconds=stored, at__gt=first, at__lt=end)
+    if subjects is not None:
+        rows = rows.filter(subject__in=subjects)
+    return rows.order_by("subject", "at")
+
+
+def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
+    """The least step, one that samples have or a multiple of the coarsest, that is at least `asked`, gives at most
+    POINTS_MOST points and is still kept for the time of `start`."""
+    least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
+    age = timezone.now() - start
+    for step in STEPS:
+        if step >= least and age <= KEEP[step]:
+            return step
+    coarsest = STEPS[-1]
+    return coarsest * max(1, -(-int(least) // coarsest))
+
+
+def _stored_step(step: int) -> int:
+    """The coarsest stored step that `step` is made of; a finer one would only cost time."""
+    return max(stored for stored in STEPS if stored <= step)
+
+
+def _changes(
+    by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
+) -> dict[str, list[tuple[datetime, float]]]:
+    """Each subject's change points in start..end, led by the value held at `start`."""
+    points = Sample.objects.filter(metric=GPUS_ALLOCATED, by=by, step_seconds=CHANGE_POINT)
+    if subjects is not None:
+        points = points.filter(subject__in=subjects)
+    names = points.order_by().values_list("subject", flat=True).distinct()
+    found: dict[str, list[tuple[datetime, float]]] = {}
+    for name in names:
+        before = points.filter(subject=name, at__lte=start).order_by("-at").values_list("total", flat=True)
+        found[name] = [(start, before.first() or 0.0)]
+    inside = points.filter(at__gt=start, at__lt=end).order_by("at")
+    for name, at, value in inside.values_list("subject", "at", "total"):
+        found[name].append((at, value))
+    return found
+
+
+def _allocation(
+    subject: str, changes: Sequence[tuple[datetime, float]], end: datetime, asked: int | None
+) -> Series:
+    if asked is None and len(changes) <= POINTS_MOST:
+        return Series(subject, 0, tuple(Point(at, value, value, value) for at, value in changes))
+    start = changes[0][0]
+    step = max(asked or 1, -(-int((end - start).total_seconds()) // POINTS_MOST))
+    return Series(subject, step, tuple(_spans(changes, start, end, step)))
+
+
+def _spans(
+    changes: Sequence[tuple[datetime, float]], start: datetime, end: datetime, step: int
+) -> Iterable[Point]:
+    """A step function as spans of `step` seconds: bounds, and the mean weighted by time."""
+    pieces = [(at, after, value) for (at, value), (after, _) in pairwise([*changes, (end, 0.0)])]
+    index, at = 0, start
+    while at < end:
+        until = min(at + timedelta(seconds=step), end)
+        values, area = [], 0.0
+        while index < len(pieces) and pieces[index][0] < until:
+            piece_start, piece_end, value = pieces[index]
+            overlap = (min(piece_end, until) - max(piece_start, at)).total_seconds()
+            if overlap > 0:
+                values.append(value)
+                area += value * overlap
+            if piece_end > until:
+                break
+            index += 1
+        if values:
+            yield Point(at, min(values), max(values), area / (until - at).total_seconds())
+        at = until

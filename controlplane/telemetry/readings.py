@@ -1,0 +1,151 @@
+"""One second's readings of pods, devices and queues, added to the step that is being gathered."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+from uuid import UUID
+
+from django.db.models import Count, F, Q
+
+from controlplane.engines.base import PodUsage, UsageReport
+from controlplane.models import Cluster, Event
+from controlplane.telemetry.samples import Bucket
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.models import Allocation, Job, Pod
+
+GPU_UTILIZATION, GPU_MEMORY = "gpu_utilization", "gpu_memory_used_mib"
+JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT = "jobs_running", "jobs_queued", "queue_wait_seconds"
+
+
+@dataclass(slots=True)
+class PodRow:
+    """What collecting needs of a pod. `is_live`: it still holds its devices."""
+
+    id: int
+    name: str
+    job_id: UUID
+    project: str
+    rank: int
+    attempt: int
+    log_offset: int
+    gpu_utilization: float | None
+    gpu_memory_mib: int | None
+    is_live: bool
+
+
+def pods_of(cluster: Cluster, since: datetime) -> list[PodRow]:
+    """Return the cluster's unreleased pods and those released after `since`, by rank."""
+    recent = Q(released_at=None) | Q(released_at__gte=since)
+    rows = Pod.objects.filter(recent, node__cluster=cluster).order_by("rank")
+    columns = (
+        "id",
+        "name",
+        "job_id",
+        "job__project__name",
+        "rank",
+        "attempt__number",
+        "log_offset",
+        "gpu_utilization",
+        "gpu_memory_mib",
+        "released_at",
+    )
+    found = []
+    for row in rows.values_list(*columns):
+        values: list[Any] = list(row)
+        values[-1] = values[-1] is None
+        found.append(PodRow(*values))
+    return found
+
+
+def sample_use(
+    bucket: Bucket,
+    cluster: Cluster,
+    reports: Sequence[UsageReport],
+    pods: Sequence[PodRow],
+    usages: Mapping[str, PodUsage],
+) -> None:
+    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step."""
+    for report in reports:
+        subject = f"{report.node}/{report.device_index}"
+        _add(bucket, "device", subject, report.utilization or 0, report.memory_used_mib)
+    for node in {report.node for report in reports}:
+        _add_reports(bucket, "node", node, [report for report in reports if report.node == node])
+    if reports:
+        _add_reports(bucket, "cluster", cluster.name, reports)
+    used = [(pod, usages[pod.name]) for pod in pods if pod.is_live and pod.name in usages]
+    weights = _held(pod.id for pod, _ in used)
+    _add_pods(bucket, "job", [(str(pod.job_id), usage, weights[pod.id]) for pod, usage in used])
+    _add_pods(bucket, "project", [(pod.project, usage, weights[pod.id]) for pod, usage in used])
+
+
+def _add(bucket: Bucket, by: str, subject: str, utilization: float, memory_mib: int) -> None:
+    bucket.add((GPU_UTILIZATION, by, subject), utilization)
+    bucket.add((GPU_MEMORY, by, subject), memory_mib)
+
+
+def _add_reports(bucket: Bucket, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
+    mean = sum(report.utilization or 0 for report in reports) / len(reports)
+    _add(bucket, by, subject, mean, sum(report.memory_used_mib for report in reports))
+
+
+def _add_pods(bucket: Bucket, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
+    """Utilisation of what a job or project holds: the mean over its pods, weighted by milli-GPUs."""
+    groups: dict[str, list[tuple[PodUsage, int]]] = defaultdict(list)
+    for subject, usage, milli in used:
+        groups[subject].append((usage, milli))
+    for subject, members in groups.items():
+        held = sum(milli for _, milli in members)
+        weighted = sum((usage.utilization or 0) * milli for usage, milli in members)
+        _add(
+            bucket,
+            by,
+            subject,
+            weighted / held if held else 0.0,
+            sum(usage.memory_used_mib for usage, _ in members),
+        )
+
+
+def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
+    held: defaultdict[int, int] = defaultdict(int)
+    live = Allocation.objects.filter(pod_id__in=list(pod_ids), released_at=None)
+    for pod_id, milli in live.values_list("pod_id", "milli_gpus"):
+        held[pod_id] += milli
+    return held
+
+
+def sample_queue(bucket: Bucket, cluster: Cluster, before: int | None) -> int:
+    """Add how many jobs run and wait, and how long those waited that started after event `before`. Returns the
+    number to go on from."""
+    unfinished = Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES)
+    counts = unfinished.values_list("project__name").annotate(
+        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
+    )
+    rows = list(counts.order_by())
+    for name, running, queued in rows:
+        _add_counts(bucket, "project", name, running, queued)
+    _add_counts(bucket, "cluster", cluster.name, sum(row[1] for row in rows), sum(row[2] for row in rows))
+    seq = Event.objects.last_seq()
+    if before is not None and seq > before:
+        _add_waits(bucket, cluster, before, seq)
+    return seq
+
+
+def rounded(value: float | None) -> float | None:
+    """A utilisation as it is kept: finer steps would only make writes and frames."""
+    return None if value is None else round(value, 3)
+
+
+def _add_counts(bucket: Bucket, by: str, subject: str, running: int, queued: int) -> None:
+    bucket.add((JOBS_RUNNING, by, subject), running)
+    bucket.add((JOBS_QUEUED, by, subject), queued)
+
+
+def _add_waits(bucket: Bucket, cluster: Cluster, before: int, seq: int) -> None:
+    started = Event.objects.filter(seq__gt=before, seq__lte=seq, kind="job.running").values("job_id")
+    waits = Job.objects.filter(pk__in=started, project__cluster=cluster, started_at__isnull=False)
+    for project, wait in waits.values_list("project__name", F("started_at") - F("queued_at")):
+        seconds = max(0.0, wait.total_seconds())
+        bucket.add((QUEUE_WAIT, "project", project), seconds)
+        bucket.add((QUEUE_WAIT, "cluster", cluster.name), seconds)

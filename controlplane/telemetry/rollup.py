@@ -1,0 +1,71 @@
+"""Thin samples with age, and clear away what nobody needs any more, a bounded number of rows at a time."""
+
+from datetime import datetime, timedelta
+from itertools import pairwise
+from typing import Any
+
+from django.contrib.sessions.models import Session
+from django.db.models import Max, Min, QuerySet
+
+from controlplane.models import Command, Cycle, Event, RememberedRequest, Sample
+from controlplane.telemetry.samples import floor, rolled, upsert
+
+STEPS = (10, 60, 600, 3600)  # seconds
+KEEP = {
+    10: timedelta(hours=6),
+    60: timedelta(days=3),
+    600: timedelta(days=30),
+    3600: timedelta(days=730),
+}
+KEEP_EVENTS = timedelta(days=90)
+KEEP_TICKS = timedelta(hours=1)  # events that only say that gauges moved
+KEEP_WORK = timedelta(days=7)  # cycles and finished commands
+KEEP_REQUESTS = timedelta(hours=24)
+DELETE_MOST = 5000
+SPAN_MOST = 1000  # steps of the coarser kind that one call joins, after a long pause
+
+SAMPLED = "telemetry.sampled"
+_ticks_cleared_to = 0
+
+
+def roll_up(now: datetime) -> None:
+    """Join fine samples into coarser ones and delete what is past its time. Safe to repeat at any moment."""
+    for fine, coarse in pairwise(STEPS):
+        _join(fine, coarse, now)
+    for step in STEPS:
+        _delete(Sample.objects.filter(step_seconds=step, at__lt=now - KEEP[step]))
+    _delete(Event.objects.filter(at__lt=now - KEEP_EVENTS))
+    _clear_ticks(now)
+    _delete(Cycle.objects.filter(at__lt=now - KEEP_WORK))
+    done = (Command.DONE, Command.FAILED)
+    _delete(Command.objects.filter(state__in=done, finished_at__lt=now - KEEP_WORK))
+    _delete(RememberedRequest.objects.filter(created_at__lt=now - KEEP_REQUESTS))
+    _delete(Session.objects.filter(expire_date__lt=now))
+
+
+def _join(fine: int, coarse: int, now: datetime) -> None:
+    """Join from the newest coarse step on, which may have been written half-way through."""
+    newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
+    start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
+    if start is None:
+        return
+    start = floor(start, coarse)
+    end = min(now, start + timedelta(seconds=coarse * SPAN_MOST))
+    rows = Sample.objects.filter(step_seconds=fine, at__gte=start, at__lte=end)
+    upsert(rolled(rows.iterator(), coarse))
+
+
+def _clear_ticks(now: datetime) -> None:
+    """Delete old telemetry events. Looks only at numbers not looked at before, since kinds have no index."""
+    global _ticks_cleared_to
+    old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
+    batch = list(old.values_list("seq", "kind")[:DELETE_MOST])
+    if batch:
+        Event.objects.filter(pk__in=[seq for seq, kind in batch if kind == SAMPLED]).delete()
+        _ticks_cleared_to = batch[-1][0]
+
+
+def _delete(rows: QuerySet[Any]) -> None:
+    keys = list(rows.values_list("pk", flat=True)[:DELETE_MOST])
+    if keys:
+        rows.model._default_manager.filter(pk__in=keys).delete()

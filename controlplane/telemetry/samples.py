@@ -1,0 +1,117 @@
+"""Gauges gathered second by second and written as one row per subject and step."""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from typing import TypeAlias
+
+from controlplane.models import Sample
+
+STEP_SECONDS = 10
+UNIQUE = ["metric", "by", "subject", "step_seconds", "at"]
+VALUES = ["minimum", "maximum", "total", "count"]
+
+Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
+
+
+@dataclass(slots=True)
+class Extent:
+    """What a gauge did over a span: its bounds, and sum and number for the mean."""
+
+    minimum: float
+    maximum: float
+    total: float
+    count: int = 1
+
+    def add(self, other: "Extent") -> None:
+        """Take another span of the same gauge in."""
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.total, self.count = self.total + other.total, self.count + other.count
+
+
+class Bucket:
+    """The current step of one cluster's gauges. A subject that was 0 in the last step and still is leaves no row: no
+    row means 0 (the cluster's own gauges always leave one, as the sign that somebody looked)."""
+
+    def __init__(self) -> None:
+        self._at: datetime | None = None
+        self._extents: dict[Key, Extent] = {}
+        self._shown: set[Key] = set()
+
+    def add(self, key: Key, value: float) -> None:
+        """Take a reading in."""
+        extent = self._extents.get(key)
+        if extent is None:
+            self._extents[key] = Extent(value, value, value)
+        else:
+            extent.add(Extent(value, value, value))
+
+    def turn(self, now: datetime) -> None:
+        """Begin the step of `now`; write the one before, if it is over."""
+        at = floor(now, STEP_SECONDS)
+        if self._at is not None and at != self._at:
+            rows = {
+                key: extent
+                for key, extent in self._extents.items()
+                if extent.maximum or key in self._shown or key[1] == "cluster"
+            }
+            write_samples((key, self._at, extent) for key, extent in rows.items())
+            self._shown = {key for key, extent in rows.items() if extent.maximum}
+            self._extents = {}
+        self._at = at
+
+
+def write_samples(rows: Iterable[tuple[Key, datetime, Extent]]) -> None:
+    """Write rows of the finest step, joined with what another process wrote of the same step."""
+    new = {(*key, at): extent for key, at, extent in rows}
+    times = {at for *_, at in new}
+    for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
+        extent = new.get((known.metric, known.by, known.subject, known.at))
+        if extent is not None:
+            extent.add(Extent(known.minimum, known.maximum, known.total, known.count))
+    upsert(
+        _row((metric, by, subject), STEP_SECONDS, at, extent)
+        for (metric, by, subject, at), extent in new.items()
+    )
+
+
+def upsert(rows: Iterable[Sample]) -> None:
+    """Write samples; those of the same span are replaced."""
+    Sample.objects.bulk_create(
+        rows, batch_size=500, update_conflicts=True, unique_fields=UNIQUE, update_fields=VALUES
+    )
+
+
+def rolled(rows: Iterable[Sample], step_seconds: int) -> Iterator[Sample]:
+    """Join samples of a finer step into a coarser one."""
+    extents: dict[tuple[str, str, str, datetime], Extent] = {}
+    for row in rows:
+        key = (row.metric, row.by, row.subject, floor(row.at, step_seconds))
+        extent = Extent(row.minimum, row.maximum, row.total, row.count)
+        if key in extents:
+            extents[key].add(extent)
+        else:
+            extents[key] = extent
+    for (metric, by, subject, at), extent in extents.items():
+        yield _row((metric, by, subject), step_seconds, at, extent)
+
+
+def floor(at: datetime, step_seconds: int) -> datetime:
+    """The start of the step that `at` is in."""
+    stamp = int(at.timestamp())
+    return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)
+
+
+def _row(key: Key, step_seconds: int, at: datetime, extent: Extent) -> Sample:
+    metric, by, subject = key
+    return Sample(
+        metric=metric,
+        by=by,
+        subject=subject,
+        step_seconds=step_seconds,
+        at=at,
+        minimum=extent.minimum,
+        maximum=extent.maximum,
+        total=extent.total,
+        count=extent.count,
+    )
