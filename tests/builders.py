@@ -13,7 +13,9 @@ def make_cluster(name: str = "memory", engine: str = "memory", nodes: int = 2, g
     """A cluster with `nodes` nodes dgx1-1, dgx1-2, ... of `gpus` 32 GB devices, as rows and as engine settings."""
     names = [f"dgx1-{number}" for number in range(1, nodes + 1)]
     settings = {"nodes": {node: {"devices": gpus, "memory_mib": 32768, "pool": "default"} for node in names}}
-    cluster, is_new = Cluster.objects.get_or_create(name=name, defaults={"engine": engine, "settings": settings})
+    cluster, is_new = Cluster.objects.get_or_create(
+        name=name, defaults={"engine": engine, "settings": settings}
+    )
     if is_new:
         pool = NodePool.objects.create(cluster=cluster, name="default")
         for node in names:
@@ -25,7 +27,8 @@ def make_node(cluster: Cluster, name: str, gpus: int = 8, pool: NodePool | None 
     """A ready node with 80 CPUs, 512 GiB and `gpus` devices."""
     node = Node.objects.create(cluster=cluster, name=name, pool=pool, milli_cpus=80_000, memory_mib=524_288)
     Device.objects.bulk_create(
-        Device(node=node, index=index, uuid=f"{name}-{index}", model="V100", memory_mib=32768) for index in range(gpus)
+        Device(node=node, index=index, uuid=f"{name}-{index}", model="V100", memory_mib=32768)
+        for index in range(gpus)
     )
     return node
 
@@ -43,7 +46,9 @@ def make_project(name: str = "team-a", quota: float = 4, **fields: Any) -> Proje
 
 def make_user(name: str = "ana", *, is_admin: bool = False) -> User:
     """The user of that name, made on first use."""
-    return User.objects.filter(username=name).first() or create_user(name, None, actor=SYSTEM, is_admin=is_admin)
+    return User.objects.filter(username=name).first() or create_user(
+        name, None, actor=SYSTEM, is_admin=is_admin
+    )
 
 
 def make_job(project: Project, name: str = "job", user: User | None = None, **body: Any) -> Job:
