@@ -180,9 +180,11 @@ class Shell(Protocol):
     def fileno(self) -> int: ...
 
     def read(self, limit: int = 65536) -> bytes:
-        """Bytes of output; empty when the shell has ended."""
+        """Bytes of output, waiting for some; empty when the shell has ended."""
 
-    def write(self, data: bytes) -> None: ...
+    def write(self, data: bytes) -> int:
+        """How many bytes were taken, without waiting: 0 while the terminal is full (poll `fileno` for
+        room)."""
 
     def resize(self, columns: int, rows: int) -> None: ...
 

@@ -125,7 +125,8 @@ class Training:
             epoch, position = divmod(self.step, self.steps_per_epoch)
             generator = torch.Generator().manual_seed(SEED + epoch)
             order = torch.randperm(len(self.data.train_y), generator=generator)
-            yield from order.split(self.settings.batch_size)[position:]
+            size = self.settings.batch_size
+            yield from (order[at : at + size] for at in range(position * size, len(order), size))
 
     def _train_step(self, batch: Tensor) -> float:
         self.net.train()
@@ -134,7 +135,7 @@ class Training:
             self.net(_shifted(self.data.train_x[batch])), self.data.train_y[batch]
         )
         self.optimizer.zero_grad()
-        loss.backward()
+        torch.autograd.backward(loss)
         self.optimizer.step()
         self.step += 1
         return float(loss.item())

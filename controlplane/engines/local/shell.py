@@ -5,6 +5,7 @@ from __future__ import annotations
 
 import fcntl
 import os
+import select
 import shutil
 import signal
 import struct
@@ -30,6 +31,7 @@ class LocalShell:
 
     def __init__(self, prepared: Prepared, columns: int, rows: int) -> None:
         self._master, slave = os.openpty()
+        os.set_blocking(self._master, False)
         try:
             self.resize(columns, rows)
             path = prepared.env.get("PATH")
@@ -52,15 +54,19 @@ class LocalShell:
         return self._master
 
     def read(self, limit: int = 65536) -> bytes:
-        try:
-            return os.read(self._master, limit)
-        except OSError:  # EIO: every process of the terminal has ended
-            return b""
+        while True:
+            try:
+                return os.read(self._master, limit)
+            except BlockingIOError:
+                _wait_readable(self._master)
+            except OSError:  # EIO: every process of the terminal has ended
+                return b""
 
-    def write(self, data: bytes) -> None:
-        view = memoryview(data)
-        while view:
-            view = view[os.write(self._master, view) :]
+    def write(self, data: bytes) -> int:
+        try:
+            return os.write(self._master, data)
+        except BlockingIOError:
+            return 0
 
     def resize(self, columns: int, rows: int) -> None:
         size = struct.pack("HHHH", max(1, min(rows, 1000)), max(1, min(columns, 1000)), 0, 0)
@@ -86,3 +92,9 @@ def _own_exit_code(process: subprocess.Popen[bytes]) -> int | None:
     except subprocess.TimeoutExpired:
         return None
     return code if code >= 0 else 128 - code
+
+
+def _wait_readable(fd: int) -> None:
+    poll = select.poll()
+    poll.register(fd, select.POLLIN)
+    poll.poll()

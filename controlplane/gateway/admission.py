@@ -1,0 +1,128 @@
+"""Who may reach into a pod, asked on a thread of its own and asked again while a connection lasts."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+import uuid
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from typing import TypeVar
+
+from django.conf import settings
+from django.db import DatabaseError, InterfaceError, connections
+
+from controlplane.access import Actor, Forbidden, NotVisible, job_for
+from controlplane.engines.base import Engine
+from controlplane.engines.registry import open_engine
+from controlplane.live.identity import Credential, identify
+from controlplane.live.wire import Scope
+from controlplane.models import Cluster, Role
+from jobs.models import Job, Pod
+
+T = TypeVar("T")
+RECHECK_SECONDS = 1.0
+MOST_REMEMBERED = 5_000
+
+_thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
+_remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
+_engines: dict[str, Engine] = {}
+
+
+class NotSignedIn(Exception):
+    """There is no credential, or it is wrong, revoked or expired."""
+
+
+class NotRunning(Exception):
+    """The job has no running pod to reach; the message says so."""
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """One declared port of a job, and where it is reached now."""
+
+    job_id: str
+    port: int
+    host: str
+    host_port: int
+
+
+async def in_thread(work: Callable[..., T], *arguments: object) -> T:
+    """Run something that reads the database, off the event loop."""
+    return await asyncio.get_running_loop().run_in_executor(_thread, _guarded, work, *arguments)
+
+
+async def admit_service(credential: Credential | None, job_id: str, port: int) -> Service:
+    """The service, for members of the job's project. Asked of the database at most once a second.
+
+    Raises NotSignedIn, NotVisible (also for a port that was not declared), Forbidden, NotRunning.
+    """
+    if credential is None:
+        raise NotSignedIn
+    key, now = (credential, job_id, port), time.monotonic()
+    found = _remembered.get(key)
+    if found is None or now - found[0] > RECHECK_SECONDS:
+        _remembered.pop(key, None)
+        if len(_remembered) >= MOST_REMEMBERED:
+            _remembered.clear()
+        found = _remembered[key] = (now, await in_thread(find_service, credential, job_id, port))
+    return found[1]
+
+
+async def until_refused(credential: Credential, job_id: str) -> None:
+    """Return as soon as the credential no longer opens the job: a revoked token, an ended session, a lost
+    role."""
+    while True:
+        await asyncio.sleep(RECHECK_SECONDS)
+        try:
+            await in_thread(admit, credential, job_id)
+        except (NotSignedIn, NotVisible, Forbidden):
+            return
+
+
+def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
+    """Who acts and on which job, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
+    identity = identify(credential) if credential else None
+    if identity is None:
+        raise NotSignedIn
+    address = ((scope or {}).get("client") or ("",))[0]
+    actor = replace(identity.actor, address=address[:64], request_id=uuid.uuid4().hex)
+    return actor, job_for(actor, job_id, needed=Role.MEMBER)
+
+
+def find_service(credential: Credential, job_id: str, port: int) -> Service:
+    """See `admit_service`."""
+    _, job = admit(credential, job_id)
+    if port not in [declared["port"] for declared in job.spec["ports"]]:
+        raise NotVisible(f"The job declares no port {port}.")
+    address = running_pod(job, 0).ports.get(str(port))
+    if address is None:
+        raise NotRunning("The job's engine gives no way to this port.")
+    return Service(str(job.pk), port, address[0], address[1])
+
+
+def running_pod(job: Job, rank: int) -> Pod:
+    """The pod of that rank that runs now. Raises NotRunning."""
+    pods = Pod.objects.select_related("node__cluster")
+    pod = pods.filter(job=job, rank=rank, state="running", released_at=None).first()
+    if pod is None:
+        raise NotRunning(f"{job.name} has no running pod of rank {rank}; its state is {job.state}.")
+    return pod
+
+
+def engine_of(cluster: Cluster) -> Engine:
+    """The cluster's engine, opened once per process and settings."""
+    key = repr((cluster.pk, cluster.engine, cluster.settings))
+    if key not in _engines:
+        _engines[key] = open_engine(cluster.engine, cluster.settings, settings.STATE_DIR)
+    return _engines[key]
+
+
+def _guarded(work: Callable[..., T], *arguments: object) -> T:
+    """The thread keeps its database connection until it fails."""
+    try:
+        return work(*arguments)
+    except (DatabaseError, InterfaceError):
+        connections.close_all()
+        raise
