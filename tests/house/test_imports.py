@@ -65,7 +65,7 @@ MAY_IMPORT = {
     "telemetry": {"plain", "pure", "models", "queries", "engines"},
     "loop": {*BELOW_ACTIONS, "actions", "engines", "telemetry"},
     "live": {"plain", "pure", "models", "queries", "access"},
-    "gateway": {"plain", "pure", "models", "queries", "access", "actions", "engines"},
+    "gateway": {"plain", "pure", "models", "queries", "access", "actions", "engines", "live"},
     "api": {*BELOW_ACTIONS, "actions", "live"},
     "pages": {*BELOW_ACTIONS, "actions", "live"},
     "cli": set(),
