@@ -71,7 +71,8 @@ class Output:
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
-        """A line of talk on standard error."""
+        """A line of talk on standard error, after what was answered before it."""
+        self.flush()
         print("\n".join(map(terminal.visible, text.split("\n"))), file=self._talk, flush=True)
 
     def flush(self) -> None:

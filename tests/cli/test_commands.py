@@ -44,24 +44,27 @@ def test_options_between_names(server, yard):
 
 def test_explain_says_who_holds_what(server, yard):
     answer = {
-        "reason": {"code": "over_fair_share", "message": "2 GPUs short."},
-        "shortage": {"gpus": 2},
+        "reason": {"code": "over_fair_share", "message": "All 16 GPUs are in use.", "details": {}},
+        "shortage": {"request_gpus": 2, "free_gpus": 0, "limit_gpus": None, "missing_gpus": 2, "pods": 1},
         "queue_position": 3,
-        "ahead": [{"name": "b-4-gg", "gpus": 2}],
-        "holders": [{"project": "team-d", "gpus": 8}],
-        "would_start_if": [{"message": "it asked for 1 GPU"}],
+        "ahead": [{"name": "b-4-gg", "project": "team-b"}, {"name": None, "project": "team-c"}],
+        "holders": [
+            {"project": "team-d", "allocated_gpus": 8, "over_quota_gpus": 0},
+            {"project": "team-a", "allocated_gpus": 8, "over_quota_gpus": 4},
+        ],
+        "would_start_if": [{"change": "ask_for_gpus", "message": "it asked for 1 GPU"}],
         "start_estimate": None,
     }
     server.on("GET", f"jobs/{JOB_ID}/explain", answer)
-    ran = yard("explain", JOB_ID)
-    for text in (
-        "2 GPUs short.",
-        "over_fair_share",
-        "name=b-4-gg, gpus=2",
-        "project=team-d",
-        "It would start if: it asked",
-    ):
-        assert text in ran.out
+    assert yard("explain", JOB_ID).out.replace(JOB_ID, "b-5-gg") == (
+        "b-5-gg: All 16 GPUs are in use.\n"
+        "Reason:          over_fair_share\n"
+        "GPUs:            request 2, free 0, missing 2\n"
+        "Queue position:  3\n"
+        "Ahead:           b-4-gg (team-b), a job of team-c\n"
+        "Held by:         team-d 8, team-a 8 (4 over quota)\n"
+        "It would start if it asked for 1 GPU.\n"
+    )
 
 
 def test_project_create_and_edit_send_what_was_given(server, yard):

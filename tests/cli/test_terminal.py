@@ -155,9 +155,8 @@ def test_a_shell_sends_keys_raw_with_the_window_size_and_exits_with_its_code(ter
     with shell_server(shell) as url:
         monkeypatch.setenv("TRAINYARD_URL", url)
         shown = terminal("bash", JOB_ID, "--rank", "2", columns=100, rows=30)
-        wait_until(lambda: shell.texts, what="the window's size")
-        assert shell.texts == ['{"op": "resize", "columns": 100, "rows": 30}']
-        assert shell.requests[0].path == f"/ws/shell/{JOB_ID}?rank=2"
+        wait_until(lambda: shell.requests, what="the shell's opening")
+        assert shell.requests[0].path == f"/ws/shell/{JOB_ID}?rank=2&columns=100&rows=30"
         assert shell.requests[0].headers["Authorization"] == "Bearer the-token"
         shown.type(b"\x03")  # Ctrl-C goes to the shell and does not end yard
         shown.wait_for(b"<\x03>")
@@ -186,6 +185,20 @@ def test_input_from_a_pipe_ends_with_ctrl_d(yard_process, monkeypatch):
     assert ran.returncode == 0, ran.stderr
     assert b"".join(received) == b"nvidia-smi\n\x04"
     assert ran.stdout == "nvidia-smi\n\x04"
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code"), [("not_running", 5), ("signed_out", 4), ("engine_unreachable", 6), ("x", 1)]
+)
+def test_a_shell_that_is_refused_in_words(yard_process, monkeypatch, code, exit_code):
+    def refuse(connection: ServerConnection) -> None:
+        connection.send(f'{{"op": "error", "code": "{code}", "detail": "Not now."}}')
+        connection.close(4409)
+
+    with shell_server(refuse) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        ran = yard_process("bash", JOB_ID, input="")
+    assert (ran.returncode, ran.stderr) == (exit_code, f"yard: Not now. ({code})\n")
 
 
 @pytest.mark.parametrize("size", [0, 1, 125, 126, 65_535, 65_536, 1_000_000])

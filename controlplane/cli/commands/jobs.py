@@ -155,27 +155,11 @@ def explain_arguments(parser: Parser) -> None:
 
 def explain(args: Namespace, session: Session) -> int:
     """The reason with its numbers, who is ahead, who holds the GPUs and what would start it."""
+    from controlplane.cli.commands.explanation import explanation_text
+
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
     session.output.object(answer, explanation_text(args.name, answer))
     return DONE
-
-
-def explanation_text(name: str, answer: dict[str, Any]) -> str:
-    """What `explain` prints for a person."""
-    reason = answer.get("reason") or {}
-    lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
-    rows: list[tuple[str, object]] = [
-        ("Reason", reason.get("code")),
-        ("Shortage", _phrase(answer.get("shortage"))),
-        ("Queue position", answer.get("queue_position")),
-        ("Ahead", "; ".join(_phrase(entry) for entry in answer.get("ahead") or [])),
-        ("Held by", "; ".join(_phrase(entry) for entry in answer.get("holders") or [])),
-        ("Start estimate", _phrase(answer.get("start_estimate"))),
-    ]
-    listed = formats.fields(rows)
-    lines += [listed] if listed else []
-    lines += [f"It would start if: {_phrase(change)}" for change in answer.get("would_start_if") or []]
-    return "\n".join(lines)
 
 
 def stop_arguments(parser: Parser) -> None:
@@ -307,10 +291,3 @@ def _show_events(session: Session, job: Row, count: int) -> None:
     if latest:
         session.output.line("\nEvents")
         session.output.rows(latest, EVENT_COLUMNS)
-
-
-def _phrase(value: Any) -> str:
-    """Any part of an explanation as words: its sentence if it has one, else its fields."""
-    if isinstance(value, dict):
-        return str(value.get("message") or value.get("detail") or formats.pairs(value))
-    return "" if value is None else str(value)

@@ -13,13 +13,14 @@ from contextlib import contextmanager
 from typing import Any
 
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE, FAILED, CliError
+from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
 from controlplane.cli.lookup import job_id
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.websocket import BINARY, NORMAL_CLOSURE, TEXT, Closed, WebSocket, connect
 
 _END_OF_INPUT = b"\x04"  # what Ctrl-D types
+_EXIT_CODES = {"not_running": CONFLICT, "signed_out": FORBIDDEN, "engine_unreachable": UNREACHABLE}
 
 
 def bash_arguments(parser: Parser) -> None:
@@ -31,7 +32,7 @@ def bash_arguments(parser: Parser) -> None:
 
 def bash(args: Namespace, session: Session) -> int:
     """Until the shell ends; exits with its exit code where the server tells it."""
-    path = f"/ws/shell/{segment(job_id(session, args.name))}?rank={args.rank}"
+    path = f"/ws/shell/{segment(job_id(session, args.name))}?rank={args.rank}{_size_query()}"
     socket = connect(session.client.url, path, session.client.authorization())
     session.client.close()
     try:
@@ -44,7 +45,6 @@ def bash(args: Namespace, session: Session) -> int:
 def _exchange(socket: WebSocket, resized: int) -> int:
     """Pump both ways until the other side closes."""
     sources: list[Any] = [socket, resized, sys.stdin.fileno()]
-    _send_size(socket)
     try:
         while True:
             ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
@@ -80,9 +80,8 @@ def _show_output(socket: WebSocket) -> int | None:
         if message.get("op") == "exit":
             return int(message.get("exit_code") or DONE)
         if message.get("op") == "error":
-            raise CliError(
-                str(message.get("detail") or message.get("code") or "the shell was refused"), FAILED
-            )
+            code = str(message.get("code"))
+            raise CliError(f"{message.get('detail')} ({code})", _EXIT_CODES.get(code, FAILED))
     return None
 
 
@@ -90,6 +89,14 @@ def _ended(closed: Closed) -> int:
     if closed.code in (NORMAL_CLOSURE, 1005):
         return DONE
     raise CliError(f"the shell ended: {closed.reason or closed.code}", FAILED)
+
+
+def _size_query() -> str:
+    """The window's size, so that the shell starts with it."""
+    if not sys.stdout.isatty():
+        return ""
+    size = os.get_terminal_size(sys.stdout.fileno())
+    return f"&columns={size.columns}&rows={size.lines}"
 
 
 def _send_size(socket: WebSocket) -> None:

@@ -1,0 +1,52 @@
+"""What `yard explain` prints for a person: one sentence, then the numbers behind it."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from controlplane.cli import formats
+
+
+def explanation_text(name: str, answer: dict[str, Any]) -> str:
+    """The text of an explanation as REST gives it."""
+    reason = answer.get("reason") or {}
+    lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
+    rows: list[tuple[str, object]] = [
+        ("Reason", reason.get("code")),
+        ("GPUs", _numbers(answer.get("shortage") or {})),
+        ("Queue position", answer.get("queue_position")),
+        ("Ahead", ", ".join(map(_job_ahead, answer.get("ahead") or []))),
+        ("Held by", ", ".join(map(_holder, answer.get("holders") or []))),
+        ("Start estimate", formats.pairs(answer.get("start_estimate"))),
+    ]
+    listed = formats.fields(rows)
+    lines += [listed] if listed else []
+    lines += [f"It would start if {_change(change)}." for change in answer.get("would_start_if") or []]
+    return "\n".join(lines)
+
+
+def _numbers(shortage: dict[str, Any]) -> str:
+    """`request 2, free 0, missing 2`; counts of pods only for a gang."""
+    is_gang = (shortage.get("pods") or 1) > 1
+    shown = {
+        key: value
+        for key, value in shortage.items()
+        if value is not None and (key.endswith("_gpus") or is_gang)
+    }
+    return ", ".join(f"{key.removesuffix('_gpus').replace('_', ' ')} {value}" for key, value in shown.items())
+
+
+def _job_ahead(job: dict[str, Any]) -> str:
+    """A job by name; one of a project that is not ours only by project."""
+    return f"{job['name']} ({job['project']})" if job.get("name") else f"a job of {job.get('project')}"
+
+
+def _holder(holder: dict[str, Any]) -> str:
+    over = holder.get("over_quota_gpus")
+    return f"{holder.get('project')} {holder.get('allocated_gpus')}" + (
+        f" ({over} over quota)" if over else ""
+    )
+
+
+def _change(change: dict[str, Any]) -> str:
+    return str(change.get("message") or formats.pairs(change))
