@@ -89,12 +89,17 @@ class LogTail:
 
 def line_record(line: LogLine) -> dict[str, Any]:
     """Return a line as REST shows it."""
-    record = {"n": line.n, "time": moment(line.time_ms), "stream": line.stream, "text": line.text}
-    return record | {"is_partial": True} if line.is_partial else record
+    return {
+        "n": line.n,
+        "time": moment(line.time_ms),
+        "stream": line.stream,
+        "text": line.text,
+        "partial": line.is_partial,
+    }
 
 
 def gap_record(gap: LogGap) -> dict[str, Any]:
-    return {"after_n": gap.after_n, "time": moment(gap.time_ms), "message": gap.message}
+    return {"after": gap.after_n, "time": moment(gap.time_ms), "message": gap.message}
 
 
 def moment(time_ms: int) -> datetime:
