@@ -24,6 +24,7 @@ from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
+PROGRAM_MARKS = {"redis": "redis-server", "web": "supervisor.web", "worker": " worker ", "beat": " beat "}
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -93,6 +94,14 @@ def redis() -> Iterator[str]:
             server.wait(10)
 
 
+def words_of(process: psutil.Process) -> str:
+    """The process's command line; empty when it has just ended."""
+    try:
+        return " ".join(process.cmdline())
+    except psutil.NoSuchProcess:
+        return ""
+
+
 def descendants(pid: int) -> list[psutil.Process]:
     """Every process below this one; empty when it has gone."""
     try:
@@ -116,16 +125,8 @@ class ControlPlane:
         """The supervisor's processes by name: redis, web, worker, beat."""
         named = {}
         for child in psutil.Process(self.process.pid).children():
-            words = " ".join(child.cmdline())
-            for name, mark in (
-                ("redis", "redis-server"),
-                ("web", "supervisor.web"),
-                ("beat", " beat "),
-                ("worker", " worker "),
-            ):
-                if mark in words:
-                    named[name] = child
-                    break
+            words = words_of(child)
+            named |= {name: child for name, mark in PROGRAM_MARKS.items() if mark in words}
         return named
 
     def call(self, method: str, path: str, body: Any = None, timeout: float = 20) -> tuple[int, Any]:

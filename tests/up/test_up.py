@@ -85,9 +85,7 @@ def test_a_killed_process_comes_back_and_the_job_does_not_notice(
 ) -> None:
     killed = running.children()[name]
     killed.kill()
-    wait_until(
-        lambda: name in running.children() and running.children()[name] != killed, what=f"{name}'s return"
-    )
+    wait_until(lambda: running.children().get(name, killed) != killed, what=f"{name}'s return")
     wait_until(running.is_ready, timeout=20, what="readiness")
     assert job.is_untouched(running)
 
