@@ -33,6 +33,7 @@ demo: install ## four projects, their quotas, users and running jobs to look at 
 
 reference: ## write the pages of docs/reference that come from the code
 	@$(PY) tools/reference.py
+	@$(PY) manage.py openapi
 
 lock: ## resolve requirements*.in again, with hashes (needs uv)
 	@for name in requirements requirements-dev requirements-uv; do \
