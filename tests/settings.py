@@ -15,3 +15,7 @@ from controlplane.settings import *  # noqa: E402, F403  after the environment t
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.MD5PasswordHasher"
 ]  # 100 ms less for every user that a test makes
+
+if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405  from the product's settings
+    # a file, as in the product: the shared-cache memory database locks whole tables between threads
+    DATABASES["default"]["TEST"] = {"NAME": f"{_state.name}/test.sqlite3"}  # noqa: F405  the same

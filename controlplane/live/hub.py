@@ -252,10 +252,17 @@ class Hub:
         frame = update.frame or feed.fresh()
         for listener in list(feed.listeners):
             listener.offer(frame)
-            if update.is_gone:
-                self._refuse(listener, feed.topic.name, topics.GONE)
         if update.is_gone:
-            self._feeds.pop(feed.key, None)
+            self._bury(feed)
+
+    def _bury(self, feed: Feed) -> None:
+        """The subject of a feed was deleted: its listeners have got the change that empties it, and hear why."""
+        name = feed.topic.name
+        for listener in list(feed.listeners):
+            listener.fresh.pop(name, None)
+            self._leave(self._listeners[listener].pop(name, None), listener)
+            listener.offer(error_frame(name, topics.GONE, DETAILS[topics.GONE]))
+        self._feeds.pop(feed.key, None)
 
     def _place(self, ask: Ask, answer: Feed | str) -> None:
         listener, name = ask.listener, ask.topic.name

@@ -35,6 +35,7 @@ class Listener:
     is_ended: bool = False
     _queue: "deque[tuple[str, Frame | None]]" = field(default_factory=deque)
     _bytes: int = 0
+    _behind: set[str] = field(default_factory=set)  # topics of which a fresh state is queued
     _ready: asyncio.Event = field(default_factory=asyncio.Event)
     _writer: "asyncio.Task[None] | None" = None
 
@@ -44,6 +45,8 @@ class Listener:
 
     def offer(self, frame: Frame) -> None:
         """Queue a frame, or let a reader that is behind fall back to fresh states."""
+        if frame.topic in self._behind:
+            return  # the state that it waits for will have this in it
         if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
             self._fall_back(frame.topic)
         else:
@@ -61,6 +64,7 @@ class Listener:
     def drop(self, topic: str) -> None:
         """Take back what is queued of a topic: it is not followed any more, or seen differently."""
         self.fresh.pop(topic, None)
+        self._behind.discard(topic)
         self._queue = deque((name, frame) for name, frame in self._queue if name != topic)
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
@@ -68,6 +72,7 @@ class Listener:
         """Replace what is queued by one fresh state per topic. Errors and pongs of a reader this slow are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
+        self._behind = {name for name, _ in self._queue}
         self._bytes = 0
 
     async def _write(self) -> None:
@@ -77,6 +82,7 @@ class Listener:
             while self._queue:
                 topic, frame = self._queue.popleft()
                 if frame is FRESH:
+                    self._behind.discard(topic)
                     make = self.fresh.get(topic)
                     if make is None:
                         continue  # unsubscribed since

@@ -1,0 +1,38 @@
+"""A hub on an event loop of its own, and people who listen to it."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.loop.wake import listen, stop_listening
+from controlplane.models import Counter
+from tests.cast import Cast, make_cast
+from tests.live.harness import LiveHub
+
+
+@pytest.fixture
+def live_db(transactional_db: None) -> Iterator[None]:
+    """A database whose commits other threads see. Its flush after each test takes the counters' rows with it.
+    Wake-ups ring here: there is no Redis to carry them."""
+    for name in ("event", "submission"):
+        Counter.objects.get_or_create(name=name)
+
+    def bell() -> None:
+        """Nobody runs a loop."""
+
+    listen(bell)
+    yield
+    stop_listening(bell)
+
+
+@pytest.fixture
+def people(live_db: None) -> Cast:
+    """The cast of tests/cast.py, committed."""
+    return make_cast()
+
+
+@pytest.fixture
+def live(live_db: None) -> Iterator[LiveHub]:
+    """A running hub with a quick pace."""
+    with LiveHub() as hub:
+        yield hub

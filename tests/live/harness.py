@@ -1,0 +1,135 @@
+"""A hub on its own event loop, driven from a test's thread, and fake clients that keep the state they are sent."""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from types import TracebackType
+from typing import Any
+
+import orjson
+
+from controlplane.live import topics
+from controlplane.live.changes import Change, apply, without_empty
+from controlplane.live.frames import Frame
+from controlplane.live.hub import Hub, Pace
+from controlplane.live.identity import TOKEN, Credential, Identity, identify
+from controlplane.live.listener import Listener
+from controlplane.live.state import queue_of, read_job, read_overview, read_project
+from controlplane.models import Event, Project
+from tests.waiting import wait_until
+
+QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, keep=30.0)
+
+
+@dataclass(eq=False)
+class FakeClient:
+    """What a browser does with frames: keep states, apply changes, remember numbers."""
+
+    states: dict[str, Any] = field(default_factory=dict)
+    seqs: dict[str, int] = field(default_factory=dict)
+    frames: list[dict[str, Any]] = field(default_factory=list)
+    ended: tuple[int, str] | None = None
+    gate: asyncio.Event | None = None  # while it is there and not set, this reader is slow
+    listener: Listener | None = None
+
+    async def deliver(self, frame: Frame) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        message = orjson.loads(frame.text)
+        topic = message.get("topic")
+        if message["type"] == "state":
+            self.states[topic] = message["state"]
+        elif message["type"] == "change":
+            assert message["seq"] > self.seqs[topic], "a change that is not newer than what was sent before"
+            change = Change(message["upserts"], tuple((a, b) for a, b in message["deletes"]))
+            self.states[topic] = apply(self.states[topic], change)
+        if "seq" in message:
+            self.seqs[topic] = message["seq"]
+        self.frames.append(message)
+
+    def end(self, code: int, reason: str) -> None:
+        self.ended = (code, reason)
+
+    def errors(self) -> list[str]:
+        return [frame["code"] for frame in self.frames if frame["type"] == "error"]
+
+
+class LiveHub:
+    """The hub under test. Every call hops to its loop and waits there."""
+
+    def __init__(self, pace: Pace = QUICK) -> None:
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="test-live", daemon=True)
+        self._pace = pace
+
+    def __enter__(self) -> "LiveHub":
+        self._thread.start()
+        self.hub = self.call(lambda: Hub(self._pace))
+        return self
+
+    def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
+        asyncio.run_coroutine_threadsafe(self.hub.close(), self._loop).result(10)
+        self._loop.call_soon_threadsafe(self._loop.stop)
+        self._thread.join(10)
+        self._loop.close()
+
+    def call(self, work: Callable[[], Any]) -> Any:
+        """Run a function on the loop and return what it returns."""
+
+        async def run() -> Any:
+            return work()
+
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+
+    def connect(self, secret: str, *, is_slow: bool = False) -> FakeClient:
+        """A client signed in with a token."""
+        identity = identify(Credential(TOKEN, secret))
+        assert identity is not None
+        return self.connect_as(identity, is_slow=is_slow)
+
+    def connect_as(self, identity: Identity, *, is_slow: bool = False) -> FakeClient:
+        client = FakeClient()
+
+        def attach() -> None:
+            client.gate = asyncio.Event() if is_slow else None
+            client.listener = Listener(identity, client.deliver, client.end)
+            self.hub.attach(client.listener)
+
+        self.call(attach)
+        return client
+
+    def subscribe(self, client: FakeClient, topic: str, since: int | None = None) -> None:
+        self.call(lambda: self.hub.subscribe(client.listener, topic, since))
+
+    def follow(self, client: FakeClient, topic: str) -> None:
+        """Subscribe and wait for the state."""
+        self.subscribe(client, topic)
+        wait_until(lambda: topic in client.states, what=f"the state of {topic}")
+
+    def open(self, client: FakeClient) -> None:
+        """Let a slow reader read."""
+        self.call(lambda: client.gate.set() if client.gate else None)
+
+    def disconnect(self, client: FakeClient) -> None:
+        self.call(lambda: self.hub.detach(client.listener))
+
+
+def fresh(topic: str, project_ids: frozenset[int] | None) -> Any:
+    """The state of a topic straight from the database, as JSON."""
+    parsed = topics.parse_topic(topic)
+    assert parsed is not None
+    state: Any = None
+    if parsed.kind == topics.PROJECT:
+        state = read_project(Project.objects.get(name=parsed.subject).pk)
+    elif parsed.kind == topics.JOB:
+        state = read_job(parsed.subject)
+    else:
+        state = read_overview(Event.objects.last_seq()).seen_by(project_ids)
+        state = queue_of(state) if parsed.kind == topics.QUEUE else state
+    return without_empty(orjson.loads(orjson.dumps(state, option=orjson.OPT_UTC_Z)))
+
+
+def is_in_step(client: FakeClient, topic: str, project_ids: frozenset[int] | None) -> bool:
+    """True when what the client has made of its frames is what the database says."""
+    return without_empty(client.states[topic]) == fresh(topic, project_ids)
