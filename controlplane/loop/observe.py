@@ -15,6 +15,7 @@ from controlplane.scheduling.view import (
     NodeView,
     PodPlacement,
     ProjectView,
+    placements_from_lists,
 )
 from jobs import lifecycle
 from jobs.models import Allocation, Job, Pod
@@ -116,7 +117,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
         memory_mib=spec["memory_mib"],
         node_pool=spec["node_pool"],
         not_before=_seconds(row["not_before"]),
-        is_promised=is_queued and bool(details.get("is_promised")),
+        promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_queued else None,
         started_at=None if is_queued else _seconds(row["started_at"]),

@@ -91,6 +91,13 @@ class Board:
         item.account.add(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
 
+    def release(self, item: Waiting) -> None:
+        """Give up the promise to one job, because it can start elsewhere. What was free now stays kept."""
+        _, placements = self.promises.pop(item.job.id)
+        for placement in placements:
+            self.ledger.soon.give(placement, item.job.milli_cpus, item.job.memory_mib)
+        item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+
     def withdraw_promises(self) -> list[tuple[Waiting, tuple[PodPlacement, ...]]]:
         """Undo every promise of this cycle; the answer is what they were, in order."""
         withdrawn = list(self.promises.values())

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board
-from controlplane.scheduling.fit import Request, place, total_milli_gpus
+from controlplane.scheduling.fit import Request, is_free, place, total_milli_gpus
 from controlplane.scheduling.gates import over_limit, over_quota
 from controlplane.scheduling.holds import Explainer
 from controlplane.scheduling.order import Line, Waiting
@@ -24,6 +24,7 @@ MAX_PASSES = 6
 def decide(view: ClusterView) -> Plan:
     """What to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
     cycle = _Cycle(view)
+    cycle.redeem_promises()
     for _ in range(MAX_PASSES):
         if not cycle.run_pass() and not cycle.spare_needless():
             break
@@ -44,13 +45,31 @@ class _Cycle:
         self._no_victims: set[tuple[str, Request, int, bool]] = set()
         self._shares = self._board.divide([item for item in self._waiting if self._is_ready(item.job)])
 
+    def redeem_promises(self) -> None:
+        """Room that earlier cycles made for a job is its own before anybody's turn comes.
+
+        Room that merely happened to be on its way is not: a job that is owed more may have come since.
+        """
+        board = self._board
+        beneficiaries = {job.was_preempted_by for job in self._view.jobs}
+        for item in self._waiting:
+            job = item.job
+            if not job.promised or self._refuse(item) or self._is_postponed(job):
+                continue
+            if job.id not in beneficiaries and not item.is_in_fair_share:
+                continue
+            if is_free(job.promised, job, board.ledger.now) and not _is_bound(item):
+                board.start(item, job.promised)
+            elif is_free(job.promised, job, board.ledger.soon):
+                board.promise(item, job.promised)
+
     def run_pass(self) -> bool:
         """Look at every job that still waits, once, in turn. Whether anything was decided."""
         board = self._board
+        has_changed = self._start_promised_elsewhere()
         line = Line(item for item in self._waiting if not self._is_decided(item.job))
         self._order = []
         self._no_victims.clear()
-        has_changed = False
         while (item := line.take()) is not None:
             evictions = board.evictions
             is_decided = self._consider(item)
@@ -59,6 +78,18 @@ class _Cycle:
             line.served()
             if board.evictions != evictions:
                 line.resort()  # those who lost a job stand elsewhere in the line now
+        return has_changed
+
+    def _start_promised_elsewhere(self) -> bool:
+        """Other room than the promised may have become free, and nobody was promised that."""
+        has_changed = False
+        for item, placements in list(self._board.promises.values()):
+            if (item.request, False) not in self._no_room:
+                self._board.release(item)
+                if self._start(item):
+                    has_changed = True
+                else:
+                    self._board.promise(item, placements)
         return has_changed
 
     def spare_needless(self) -> bool:
@@ -103,7 +134,8 @@ class _Cycle:
     def plan(self) -> Plan:
         """The decisions in the order in which they apply: stop, start, hold."""
         board = self._board
-        held = [item for item in self._order if item.job.id not in board.starts]
+        held = [item for item, _ in board.promises.values()]
+        held += [item for item in self._order if not self._is_decided(item.job)]
         explainer = Explainer(board, self._refusals)
         holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
         holds += [
@@ -138,18 +170,24 @@ class _Cycle:
     def _consider(self, item: Waiting) -> bool:
         """Decide about one job if anything can be decided; a refusal is kept for its Hold."""
         self._refusals.pop(item.job.id, None)
-        refusal = over_limit(item) or over_quota(item) or _not_ready(item.job)
+        refusal = self._refuse(item)
+        if refusal is None and self._is_postponed(item.job):
+            refusal = self._postponed(item.job) if self._find(item, is_soon=False) is not None else None
         if refusal is not None:
             self._refusals[item.job.id] = refusal
-            return False
-        if self._is_backing_off(item.job) or not self._view.is_engine_reachable:
-            if self._find(item, is_soon=False) is not None:
-                self._refusals[item.job.id] = self._postponed(item.job)
+        if refusal is not None or self._is_postponed(item.job):
             return False
         return self._serve(item) or self._make_room(item)
 
+    @staticmethod
+    def _refuse(item: Waiting) -> Refusal | None:
+        return over_limit(item) or over_quota(item) or _not_ready(item.job)
+
+    def _is_postponed(self, job: JobView) -> bool:
+        return self._is_backing_off(job) or not self._view.is_engine_reachable
+
     def _start(self, item: Waiting) -> bool:
-        if over_limit(item, is_held=True) or over_quota(item, is_held=True):
+        if _is_bound(item):
             return False
         placements = self._find(item, is_soon=False)
         if placements is None:
@@ -175,9 +213,13 @@ class _Cycle:
         return placements
 
     def _keep_room(self, item: Waiting) -> bool:
+        """Keep room that is on its way: where it was promised before, else anywhere."""
         if not self._board.is_releasing:
             return False
-        placements = self._find(item, is_soon=True)
+        soon = self._board.ledger.soon
+        promised = item.job.promised
+        has_promise = bool(promised) and is_free(promised, item.job, soon)
+        placements = promised if has_promise else self._find(item, is_soon=True)
         if placements is None:
             return False
         self._board.promise(item, placements)
@@ -202,6 +244,11 @@ class _Cycle:
         self._no_room.clear()
         self._no_victims.clear()
         self._serve(item)
+
+
+def _is_bound(item: Waiting) -> bool:
+    """Whether a stopping job of its own project must be gone first, for the limit or the quota."""
+    return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
 
 
 def _not_ready(job: JobView) -> Refusal | None:

@@ -81,6 +81,34 @@ def place(request: Request, room: Room) -> tuple[PodPlacement, ...] | None:
     return None
 
 
+def is_free(placements: Sequence[PodPlacement], job: JobView, room: Room) -> bool:
+    """Whether exactly this room, on open nodes, is free for the job. The room is as it was afterwards."""
+    taken: list[PodPlacement] = []
+    for placement in placements:
+        if not _is_pod_free(placement, job, room):
+            break
+        room.take(placement, job.milli_cpus, job.memory_mib)
+        taken.append(placement)
+    for placement in taken:
+        room.give(placement, job.milli_cpus, job.memory_mib)
+    return len(taken) == len(placements)
+
+
+def _is_pod_free(placement: PodPlacement, job: JobView, room: Room) -> bool:
+    if placement.node not in room.positions:
+        return False
+    node = room.node(placement.node)
+    return (
+        node.is_open
+        and node.milli_cpus >= job.milli_cpus
+        and node.memory_mib >= job.memory_mib
+        and all(
+            index in node.indexes and node.free[node.indexes.index(index)] >= milli_gpus
+            for index, milli_gpus in placement.devices
+        )
+    )
+
+
 def pods_that_fit(request: Request, room: Room, at_most: int) -> int:
     """How many pods of this kind fit at once in the best pool choice, counted up to `at_most`."""
     counted = replace(request, pods=at_most)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
@@ -42,7 +42,6 @@ class Explainer:
             **numbers,
             "ahead": list(self._ahead),
             "holders": self._holders,
-            "is_promised": is_promised,
         }
         if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
             by_project = job.was_preempted_by_project
@@ -73,13 +72,14 @@ class Explainer:
             return refusal.code, refusal.details
         if item.job.id in self._board.promises:
             _, placements = self._board.promises[item.job.id]
-            return reasons.WAITING_FOR_RECLAIM, {"stopping": self._board.stopping_on(placements)}
+            promised = [asdict(placement) for placement in placements]
+            stopping = self._board.stopping_on(placements)
+            return reasons.WAITING_FOR_RECLAIM, {"stopping": stopping, "promised": promised}
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]
         if code == reasons.CLUSTER_FULL and "resource" not in numbers:
-            is_owed = item.account.allocated + item.milli_gpus <= item.account.fair_share
-            code = reasons.CLUSTER_FULL if is_owed else reasons.OVER_FAIR_SHARE
+            code = reasons.CLUSTER_FULL if item.is_in_fair_share else reasons.OVER_FAIR_SHARE
         return code, numbers
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:

@@ -13,7 +13,7 @@ from controlplane.scheduling.fit import Request
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import JobView
 
-Key = tuple[bool, bool, bool, int, bool, float, float, float, int, str]
+Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 _Project = tuple[Key, str]
 _Top = tuple[Key, bool, list[_Project]]
 
@@ -27,23 +27,27 @@ class Waiting:
     request: Request
     milli_gpus: int
 
+    @property
+    def is_in_fair_share(self) -> bool:
+        """Whether the project stays within its fair share with this job."""
+        return self.account.allocated + self.milli_gpus <= self.account.fair_share
 
-def job_key(job: JobView) -> tuple[int, bool, int, str]:
-    """Inside a project: priority, then a promise already given, then first submission."""
-    return (-job.priority, not job.is_promised, job.submit_rank, job.id)
+
+def job_key(job: JobView) -> tuple[int, int, str]:
+    """Inside a project: priority, then first submission."""
+    return (-job.priority, job.submit_rank, job.id)
 
 
-def turn_key(account: Account, milli_gpus: int, is_promised: bool) -> Key:
+def turn_key(account: Account, milli_gpus: int) -> Key:
     """Smaller goes first, among siblings, each with its best waiting job.
 
-    A promise within the fair share is kept first. Then: not over fair share; still inside quota with the job;
-    queue priority; not on borrowed ground only; smaller share of what it is entitled to, with the job and
-    without; smaller entitlement; older; name.
+    In this order: not over fair share; still inside quota with the job; project priority; not on borrowed
+    ground only; smaller share of what it is entitled to, with the job and without; smaller entitlement;
+    older; name.
     """
     with_job = account.allocated + milli_gpus
     entitled = account.entitled
     return (
-        not (is_promised and with_job <= account.fair_share),
         account.allocated > account.fair_share,
         account.quota is not None and with_job > account.quota,
         -account.priority,
@@ -116,12 +120,12 @@ class Line:
     def _entry(self, projects: list[_Project]) -> _Top:
         best = self._queues[projects[0][1]][-1]
         top = best.account.parent or best.account
-        key = turn_key(top, best.milli_gpus, best.job.is_promised)
+        key = turn_key(top, best.milli_gpus)
         return (key, best.account.parent is not None, projects)
 
     def _key(self, name: str) -> Key:
         best = self._queues[name][-1]
-        return turn_key(best.account, best.milli_gpus, best.job.is_promised)
+        return turn_key(best.account, best.milli_gpus)
 
 
 def by_project(waiting: Iterable[Waiting]) -> Mapping[str, tuple[int, int]]:

@@ -44,8 +44,9 @@ class Preempt:
 class Hold:
     """`job` stays queued. `details` holds the numbers compared, `ahead`, `holders` and `would_start_if`.
 
-    `is_promised`: room is being made for this job. Record it (`details` repeats it) and give it back as
-    `JobView.is_promised` in the next view: that is what keeps the room from being given to anyone else.
+    `is_promised`: room is being made for this job. `details["promised"]` says where, as plain lists: record it and
+    give it back as `JobView.promised` in the next view (`view.placements_from_lists`): that is what keeps
+    the room from being given to anyone else.
     `queue_position` counts from 1 over all held jobs of the cluster.
     """
 

@@ -112,7 +112,7 @@ class ReclaimGate:
 
     def is_open(self) -> bool:
         """Whether the job may reclaim at all: with it, its project is within its fair share."""
-        return 0 < self._request <= self._account.fair_share - self._account.allocated
+        return self._request > 0 and self._account.allocated + self._request <= self._account.fair_share
 
     def may_give(self, candidate: Candidate) -> bool:
         """Another project, and every account on the way holds more than it must keep."""

@@ -92,8 +92,8 @@ class JobView:
     share of one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size:
     all or none.
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
-    stop, and its GPUs are held until its pods are proven gone. `is_promised`: an earlier cycle made room
-    for this queued job (its last recorded Hold said so) and the room is kept for it.
+    stop, and its GPUs are held until its pods are proven gone. `promised`: where an earlier cycle made room
+    for this queued job, as its last recorded Hold said; the room is kept for it.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
     """
 
@@ -113,13 +113,13 @@ class JobView:
     not_before: int | None = None
     is_waiting_for_data: bool = False
     is_waiting_for_volume: bool = False
-    is_promised: bool = False
     is_stopping: bool = False
     was_preempted_by: str | None = None
     was_preempted_by_project: str | None = None
     started_at: int | None = None
     last_checkpoint_at: int | None = None
     placements: tuple[PodPlacement, ...] = ()
+    promised: tuple[PodPlacement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,11 +166,12 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
 
 
 def _job(data: Mapping[str, Any]) -> JobView:
-    return JobView(**{**data, "placements": placements_from_lists(data["placements"])})
+    pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
+    return JobView(**{**data, **pods})
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
-    """Placements as `asdict` and JSON give them, back in their frozen form."""
+    """Placements as `asdict`, `Hold.details["promised"]` and JSON give them, back in their frozen form."""
     return tuple(
         PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
         for pod in data

@@ -6,7 +6,15 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from controlplane.scheduling.plan import Hold, Plan, Start
-from controlplane.scheduling.view import ClusterView, DeviceView, JobView, NodeView, PodPlacement, ProjectView
+from controlplane.scheduling.view import (
+    ClusterView,
+    DeviceView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    ProjectView,
+    placements_from_lists,
+)
 
 MEMORY_MIB = 32768
 
@@ -57,7 +65,7 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
     """The cluster after the plan: starts run, victims are stopping, or gone and queued again when `is_gone`."""
     starts = {start.job: start for start in plan.starts}
     victims = {preempt.job: preempt for preempt in plan.preempts}
-    promised = {hold.job for hold in plan.holds if hold.is_promised}
+    promised = {hold.job: placements_from_lists(hold.details.get("promised", ())) for hold in plan.holds}
     jobs = []
     for item in before.jobs:
         if item.id in starts:
@@ -67,7 +75,7 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
             by = {"was_preempted_by": taken.beneficiary, "was_preempted_by_project": taken.beneficiary_project}
             item = replace(item, is_stopping=True, **by)
         elif item.state == "queued":
-            item = replace(item, is_promised=item.id in promised)
+            item = replace(item, promised=promised[item.id])
         jobs.append(item)
     after = replace(before, jobs=tuple(jobs))
     return gone(after) if is_gone else after
@@ -75,7 +83,7 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
 
 def _started(item: JobView, start: Start, now: int) -> JobView:
     return replace(
-        item, state="active", placements=start.placements, started_at=now, is_promised=False,
+        item, state="active", placements=start.placements, started_at=now, promised=(),
         was_preempted_by=None, was_preempted_by_project=None,
     )  # fmt: skip
 

@@ -9,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, apply, job, node, project, settle, view
 from tests.pure.scheduling.clusters import busy_views
@@ -28,6 +29,16 @@ def test_no_device_is_given_out_beyond_itself(cluster):
     assert all(milli_gpus <= 1000 for milli_gpus in held.values())
     devices = {(node.name, device.index) for node in cluster.nodes for device in node.devices}
     assert set(held) <= devices
+
+
+@bounded
+@given(busy_views())
+def test_every_queued_job_is_answered_once(cluster):
+    plan = decide(cluster)
+    answered = [decision.job for decision in (*plan.starts, *plan.holds)]
+    assert sorted(answered) == sorted(item.id for item in cluster.jobs if item.state == "queued")
+    assert [hold.queue_position for hold in plan.holds] == list(range(1, len(plan.holds) + 1))
+    assert all(describe(hold.reason, hold.details) for hold in plan.holds)
 
 
 @bounded
