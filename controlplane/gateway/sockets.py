@@ -7,7 +7,7 @@ from collections.abc import Coroutine
 from typing import Any
 
 from websockets.asyncio.client import ClientConnection, connect
-from websockets.exceptions import ConnectionClosed, InvalidHandshake
+from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
 from controlplane.live.identity import BEARER
@@ -15,7 +15,7 @@ from controlplane.live.wire import Headers, Receive, Scope, Send, refuse_websock
 
 OPEN_SECONDS = 5.0
 MOST_MESSAGE_BYTES = 16 << 20
-SIGNED_OUT, GOING_AWAY, NO_STATUS, BROKEN = 4401, 1001, 1005, 1006
+NORMAL, GOING_AWAY, NO_STATUS, BROKEN, SIGNED_OUT = 1000, 1001, 1005, 1006, 4401
 
 
 async def carry_websocket(
@@ -40,19 +40,26 @@ async def carry_websocket(
             open_timeout=OPEN_SECONDS,
             proxy=None,
         )
-    except (OSError, TimeoutError, InvalidHandshake):
+    except (OSError, TimeoutError, InvalidHandshake) as error:
         rights.close()
-        await refuse_websocket(scope, receive, send, 503, 4503)
+        status = _refusal_status(error)
+        await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
     await receive()  # websocket.connect
     chosen = pod.subprotocol or (BEARER if BEARER in (scope.get("subprotocols") or ()) else None)
     await send({"type": "websocket.accept", "subprotocol": chosen})
     try:
-        code = await _join(pod, receive, send, rights)
-        if code is not None:
-            await send({"type": "websocket.close", "code": code})
+        ending = await _join(pod, receive, send, rights)
+        if ending is not None:
+            await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
         await pod.close()
+
+
+def _refusal_status(error: Exception) -> int:
+    """A refusal of the pod's server is passed on; anything else means that it is not there to be asked."""
+    status = error.response.status_code if isinstance(error, InvalidStatus) else 503
+    return status if 400 <= status < 500 else 503
 
 
 def _subprotocols(scope: Scope) -> list[str]:
@@ -63,8 +70,8 @@ def _subprotocols(scope: Scope) -> list[str]:
 
 async def _join(
     pod: ClientConnection, receive: Receive, send: Send, rights: Coroutine[Any, Any, None]
-) -> int | None:
-    """Carry messages both ways. The code to close the browser's side with; None when it closed itself."""
+) -> tuple[int, str] | None:
+    """Carry messages both ways. How to close the browser's side; None when it closed itself."""
     up = asyncio.create_task(_to_pod(pod, receive))
     down = asyncio.create_task(_to_browser(pod, send))
     watch = asyncio.create_task(rights)
@@ -74,7 +81,7 @@ async def _join(
         if up.done():
             await pod.close(*up.result())
             return None
-        return SIGNED_OUT if watch.done() else down.result()
+        return (SIGNED_OUT, "signed out") if watch.done() else down.result()
     finally:
         for task in tasks:
             task.cancel()
@@ -95,13 +102,19 @@ async def _to_pod(pod: ClientConnection, receive: Receive) -> tuple[int, str]:
             pass  # the other direction tells the browser
 
 
-async def _to_browser(pod: ClientConnection, send: Send) -> int:
-    """Until the pod closes: the code that the browser is told."""
+async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
+    """Until the pod closes: the code and the reason that the browser is told."""
     try:
-        async for message in pod:
+        while True:
+            message = await pod.recv()
             kind = "text" if isinstance(message, str) else "bytes"
             await send({"type": "websocket.send", kind: message})
-    except ConnectionClosed:
-        return GOING_AWAY
-    code = pod.close_code or NO_STATUS
-    return 1000 if code in (NO_STATUS, BROKEN) else code
+    except ConnectionClosed as closed:
+        return _ending(closed)
+
+
+def _ending(closed: ConnectionClosed) -> tuple[int, str]:
+    """What the pod's server said when it closed, in a form that may be sent."""
+    if closed.rcvd is None:
+        return GOING_AWAY, "the service went away"
+    return (NORMAL if closed.rcvd.code == NO_STATUS else closed.rcvd.code), closed.rcvd.reason
