@@ -1,0 +1,103 @@
+"""Start of a pod on the local engine until its command runs, against the floors of this machine in the same run.
+
+A pod's command is one more process after `python` for its shim, so `python -c pass` is the floor that counts; a bare
+subprocess is printed beside it. Run: python -m bench.spawn
+"""
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import uuid
+from collections.abc import Callable
+from pathlib import Path
+
+from bench.harness import Row, report
+from controlplane.engines.base import DeviceShare, PodReport, PodSpec, pod_name
+from controlplane.engines.local.engine import LocalEngine
+from tests.waiting import wait_until
+
+REPEATS, WARM_UP = 40, 3
+SETTINGS = {"nodes": {"node": {"devices": 8, "memory_mib": 32768}}}
+
+
+def main() -> None:
+    """Interleave the three, so that whatever else the machine does hits all of them."""
+    starts: list[float] = []
+    ends: list[float] = []
+    pythons: list[float] = []
+    bare: list[float] = []
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        engine = LocalEngine(SETTINGS, Path(directory))
+        for number in range(WARM_UP + REPEATS):
+            started, ended = pod(engine, Path(directory) / f"stamp-{number}")
+            samples = (started, ended, timed(python_pass), timed(true))
+            if number >= WARM_UP:
+                for kept, sample in zip((starts, ends, pythons, bare), samples, strict=True):
+                    kept.append(sample)
+    report("spawn", rows(starts, ends, pythons, bare))
+
+
+def rows(starts: list[float], ends: list[float], pythons: list[float], bare: list[float]) -> list[Row]:
+    return [
+        Row(
+            "engine.start until the command runs",
+            "<= 2.5x python -c pass",
+            "ms",
+            starts,
+            peer="python -c pass",
+            peer_samples=pythons,
+            ratio_limit=2.5,
+        ),
+        Row("the same, p95", "<= 100 ms", "ms", starts, limit=100, quantile=0.95),
+        Row("subprocess floor (true)", "-", "ms", bare),
+        Row("end of the command until it is recorded", "<= 50 ms", "ms", ends, limit=50),
+    ]
+
+
+def pod(engine: LocalEngine, stamp: Path) -> tuple[float, float]:
+    """Milliseconds from the call to the command's own first act, and from its end to the final report."""
+    job_id = str(uuid.uuid4())
+    spec = PodSpec(
+        name=pod_name(job_id, 1, 0),
+        job_id=job_id,
+        job_name="bench",
+        project="bench",
+        attempt=1,
+        rank=0,
+        node="node",
+        command=("/bin/sh", "-c", f"date +%s.%N > {stamp}.part; mv {stamp}.part {stamp}"),
+        devices=(DeviceShare(0, 1000, 32768),),
+    )
+    asked = time.time()
+    engine.start(spec)
+    wait_until(stamp.exists, what="the command")
+    ran = float(stamp.read_text())
+
+    def final() -> PodReport | None:
+        return next((found for found in engine.pods() if found.is_proven_gone), None)
+
+    ended = wait_until(final, what="the end")
+    assert ended is not None
+    assert ended.finished_at is not None
+    engine.forget(spec.name)
+    return (ran - asked) * 1000, (ended.finished_at.timestamp() - ran) * 1000
+
+
+def timed(work: Callable[[], object]) -> float:
+    began = time.perf_counter()
+    work()
+    return (time.perf_counter() - began) * 1000
+
+
+def python_pass() -> None:
+    subprocess.run([sys.executable, "-c", "pass"], check=True, env={"PATH": os.defpath})
+
+
+def true() -> None:
+    subprocess.run(["/bin/true"], check=True)
+
+
+if __name__ == "__main__":
+    main()
