@@ -175,7 +175,7 @@ def _link(
         return None
     values = [_value(row[0], column) for column in columns]
     arguments = call.request.query_params.copy()
-    arguments["cursor"] = _make_cursor([ordering, is_backward, values], call.request.path)
+    arguments["cursor"] = make_cursor([ordering, is_backward, values], call.request.path)
     url = call.request.build_absolute_uri(f"{call.request.path}?{arguments.urlencode()}")
     return str(url)
 
@@ -184,7 +184,8 @@ def _value(row: Any, column: str) -> Any:
     return row[column] if isinstance(row, dict) else getattr(row, column)
 
 
-def _make_cursor(data: list[Any], path: str) -> str:
+def make_cursor(data: list[Any], path: str) -> str:
+    """Return the cursor of [ordering, is backward, values] for a list at `path`."""
     payload = orjson.dumps(data, default=str)
     return _encoded(_signature(payload, path) + payload)
 
