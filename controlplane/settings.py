@@ -124,7 +124,7 @@ STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]  #
 WHITENOISE_USE_FINDERS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
-    "staticfiles": {"BACKEND": "django.contrib.staticfiles.storage.StaticFilesStorage"},
+    "staticfiles": {"BACKEND": "whitenoise.storage.CompressedStaticFilesStorage"},
 }
 
 REST_FRAMEWORK = {
