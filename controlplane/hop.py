@@ -16,6 +16,8 @@ from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from django.db import connections
+
 from controlplane.live.wire import Headers, Message, Receive, Scope, Send, problem
 
 logger = logging.getLogger(__name__)
@@ -53,7 +55,7 @@ class Hop:
 
     def __init__(self, application: WsgiApplication) -> None:
         self._application = application
-        self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wsgi")
+        self._worker: ThreadPoolExecutor | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -76,8 +78,17 @@ class Hop:
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
-        """Let the running request end and take no more."""
-        self._thread.shutdown(wait=True, cancel_futures=True)
+        """Let the requests that were begun end, and give the thread's database connection back."""
+        if self._worker is not None:
+            worker, self._worker = self._worker, None
+            worker.submit(connections.close_all)
+            worker.shutdown(wait=True)
+
+    @property
+    def _thread(self) -> ThreadPoolExecutor:
+        if self._worker is None:
+            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wsgi")
+        return self._worker
 
     async def _deliver(self, made: _Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if made.chunks is None:

@@ -8,6 +8,7 @@ from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Counter
 from tests.cast import Cast, make_cast
 from tests.live.harness import LiveHub
+from tests.live.server import Server, running
 
 
 @pytest.fixture
@@ -36,3 +37,10 @@ def live(live_db: None) -> Iterator[LiveHub]:
     """A running hub with a quick pace."""
     with LiveHub() as hub:
         yield hub
+
+
+@pytest.fixture
+def server(live_db: None) -> Iterator[Server]:
+    """The web process's application on a free port."""
+    with running() as server:
+        yield server

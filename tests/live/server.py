@@ -1,0 +1,104 @@
+"""The web process's real application on uvicorn, in a thread of the test's process, and small clients for it."""
+
+import http.client
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import orjson
+import uvicorn
+from django.conf import settings
+from websockets.sync.client import ClientConnection, connect
+
+from tests.waiting import wait_until
+
+
+@dataclass(frozen=True)
+class Server:
+    """Where it listens, and the connections that were made to it."""
+
+    port: int
+    connections: list[http.client.HTTPConnection] = field(default_factory=list)
+
+    @property
+    def origin(self) -> str:
+        return f"http://127.0.0.1:{self.port}"
+
+    def request(
+        self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
+    ) -> http.client.HTTPResponse:
+        """One request on a connection of its own; the body is still to be read."""
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        self.connections.append(connection)
+        connection.request(method, path, body, headers or {})
+        return connection.getresponse()
+
+    def websocket(self, path: str = "/ws/live", **options) -> ClientConnection:
+        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, open_timeout=10, **options)
+
+
+class Events:
+    """The server-sent events of a stream, one by one."""
+
+    def __init__(self, server: Server, path: str, headers: dict[str, str]) -> None:
+        response = server.request("GET", path, headers=headers)
+        self.connection = server.connections[-1]
+        assert response.status == 200, response.read()
+        assert response.headers["content-type"].startswith("text/event-stream")
+        self.response = response
+
+    def __iter__(self) -> Iterator[tuple[str, str, dict]]:
+        """(name, id, data); comments are skipped."""
+        name, mark, data = "", "", ""
+        for raw in self.response:
+            line = raw.decode().rstrip("\n")
+            if not line:
+                if data:
+                    yield name, mark, orjson.loads(data)
+                name, mark, data = "", "", ""
+            elif not line.startswith(":"):
+                field, _, value = line.partition(": ")
+                name, mark, data = (
+                    value if field == "event" else name,
+                    value if field == "id" else mark,
+                    data + value if field == "data" else data,
+                )
+
+    def close(self) -> None:
+        """Leave, as a client does that goes away."""
+        self.response.close()
+        self.connection.close()
+
+
+@contextmanager
+def running() -> Iterator[Server]:
+    """Serve controlplane.asgi as `make up` does."""
+    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
+    from controlplane.asgi import application
+
+    listener = socket.socket()
+    listener.bind(("127.0.0.1", 0))
+    config = uvicorn.Config(
+        application,
+        ws_per_message_deflate=False,
+        lifespan="on",
+        log_config=None,
+        access_log=False,
+        timeout_graceful_shutdown=1,
+    )
+    server = uvicorn.Server(config)
+    thread = threading.Thread(target=lambda: server.run(sockets=[listener]), name="test-web", daemon=True)
+    thread.start()
+    try:
+        wait_until(lambda: server.started, what="the web server's start")
+        reached = Server(listener.getsockname()[1])
+        yield reached
+        for connection in reached.connections:
+            connection.close()
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()

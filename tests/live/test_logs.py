@@ -1,0 +1,201 @@
+"""Logs while they grow: the stream that ends with the job, and the topic that batches lines."""
+
+import json
+
+import pytest
+from django.conf import settings
+
+from controlplane.access import SYSTEM
+from controlplane.actions import accounts, projects
+from controlplane.logs import log_path
+from controlplane.logwriter import STDERR, STDOUT, LogWriter
+from controlplane.models import Event
+from jobs.models import Job
+from tests.builders import make_job
+from tests.live.server import Events
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def job(people):
+    """A running job of team-a at its first attempt."""
+    job = make_job(people.project, "talker", people.ben)
+    move(job, "running", attempt=1)
+    return job
+
+
+@pytest.fixture
+def headers(people):
+    token = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    return {"Authorization": f"Bearer {token}"}
+
+
+def move(job: Job, state: str, **fields) -> None:
+    Job.objects.filter(pk=job.pk).update(state=state, **fields)
+    Event.objects.append([Event(kind=f"job.{state}", job_id=job.pk, project_id=job.project_id)])
+
+
+def writer(job: Job, attempt: int = 1, rank: int = 0) -> LogWriter:
+    return LogWriter(str(log_path(settings.LOG_DIR, str(job.pk), attempt, rank)))
+
+
+def finish(job: Job, log: LogWriter) -> None:
+    log.end("0")
+    log.close()
+    move(job, "succeeded", exit_code=0)
+
+
+def test_a_followed_log_ends_with_the_job(server, job, headers):
+    log = writer(job)
+    log.feed(STDOUT, b"one\ntwo\n")
+    stream = iter(Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers))
+    first, second = next(stream), next(stream)
+    assert (first[0], first[2]["n"], first[2]["text"], first[2]["stream"]) == ("line", 1, "one", "stdout")
+    assert second[2]["offset"] > first[2]["offset"]
+    log.feed(STDERR, "naïve <b>\n".encode())
+    assert next(stream)[2] | {"time": "", "offset": 0} == {
+        "n": 3, "time": "", "stream": "stderr", "text": "naïve <b>", "partial": False, "offset": 0,
+    }  # fmt: skip
+    log.gap("10 lines are missing")
+    name, _, gap = next(stream)
+    assert (name, gap["after_n"], gap["message"]) == ("gap", 3, "10 lines are missing")
+    finish(job, log)
+    assert next(stream)[::2] == ("end", {"state": "succeeded", "exit_code": 0})
+    assert next(stream, None) is None
+
+
+def test_a_stream_goes_on_from_the_offset_of_any_line(server, job, headers):
+    log = writer(job)
+    log.feed(STDOUT, b"".join(b"line %d\n" % number for number in range(3000)))
+    finish(job, log)
+    path = f"/api/v1/jobs/{job.pk}/logs?follow=true"
+    lines = [data for name, _, data in Events(server, path, headers) if name == "line"]
+    assert [line["n"] for line in lines] == list(range(1, 3001))
+    for line in (lines[0], lines[1234], lines[-1]):
+        rest = [
+            data["n"]
+            for name, _, data in Events(server, f"{path}&offset={line['offset']}", headers)
+            if name == "line"
+        ]
+        assert rest == list(range(line["n"] + 1, 3001))
+    marked = headers | {"Last-Event-ID": f"1-{lines[2990]['offset']}"}
+    assert len([name for name, _, _ in Events(server, path, marked) if name == "line"]) == 9
+
+
+def test_tail_and_search_choose_lines(server, job, headers):
+    log = writer(job)
+    log.feed(STDOUT, b"".join(b"line %d\n" % number for number in range(100)))
+    finish(job, log)
+    path = f"/api/v1/jobs/{job.pk}/logs?follow=true"
+    tailed = [data["text"] for name, _, data in Events(server, f"{path}&tail=2", headers) if name == "line"]
+    assert tailed == ["line 98", "line 99"]
+    found = [
+        data["text"] for name, _, data in Events(server, f"{path}&search=LINE%207", headers) if name == "line"
+    ]
+    assert len(found) == 11
+
+
+def test_a_job_that_starts_again_is_followed_into_its_next_attempt(server, job, headers):
+    log = writer(job)
+    log.feed(STDOUT, b"first\n")
+    stream = iter(Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers))
+    assert next(stream)[2]["text"] == "first"
+    log.end("143")
+    log.close()
+    move(job, "queued")
+    again = writer(job, attempt=2)
+    again.feed(STDOUT, b"second\n")
+    move(job, "running", attempt=2)
+    assert next(stream)[::2] == ("attempt", {"attempt": 2})
+    name, mark, line = next(stream)
+    assert (name, line["n"], line["text"], mark) == ("line", 1, "second", f"2-{line['offset']}")
+    finish(job, again)
+    assert next(stream)[0] == "end"
+    first = [
+        data["text"]
+        for name, _, data in Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true&attempt=1", headers)
+        if name == "line"
+    ]
+    assert first == ["first"]
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(server, people, headers):
+    job = make_job(people.project, "late", people.ben)
+    stream = iter(Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers))
+    move(job, "running", attempt=1)
+    log = writer(job)
+    log.feed(STDOUT, b"here\n")
+    assert next(stream)[2]["text"] == "here"
+    finish(job, log)
+    assert next(stream)[0] == "end"
+
+
+def test_who_loses_the_right_to_read_is_cut_off(server, people, job, headers):
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    stream = iter(Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers))
+    next(stream)
+    projects.remove_member(people.project, people.ben, actor=SYSTEM)
+    assert next(stream, None) is None
+    log.close()
+
+
+@pytest.mark.parametrize(
+    "bad", ["rank=x", "offset=-1", "attempt=1.5", "tail=1e9", "offset=99999999999999999999", "colour=red"]
+)
+def test_bad_fields_of_a_log_stream_are_named(server, job, headers, bad):
+    response = server.request("GET", f"/api/v1/jobs/{job.pk}/logs?follow=true&{bad}", headers=headers)
+    assert response.status == 400
+    assert bad.partition("=")[0] in json.loads(response.read())["detail"]
+
+
+def test_a_log_topic_brings_lines_in_batches_and_resumes(live, people, job):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    topic = f"job:{job.pk}:logs:0"
+    client = live.connect(secret)
+    live.follow(client, topic)
+    assert client.states[topic]["lines"]["1"]["text"] == "one"
+    log.feed(STDOUT, b"two\nthree\n")
+    wait_until(lambda: "3" in client.states[topic]["lines"], what="the lines")
+    live.disconnect(client)
+    log.feed(STDOUT, b"four\n")
+    again = live.connect(secret)
+    again.states, again.seqs = client.states, client.seqs
+    live.subscribe(again, topic, client.seqs[topic])
+    wait_until(lambda: "4" in again.states[topic]["lines"], what="the missed line")
+    assert [frame["type"] for frame in again.frames] == ["change"]
+    log.end("0")
+    wait_until(lambda: again.states[topic]["log"]["all"]["complete"], what="the end of the log")
+    log.close()
+
+
+def test_a_log_topic_moves_to_the_next_attempt_with_a_fresh_state(live, people, job):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    topic = f"job:{job.pk}:logs:0"
+    client = live.connect(secret)
+    live.follow(client, topic)
+    before = client.seqs[topic]
+    again = writer(job, attempt=2)
+    again.feed(STDOUT, b"anew\n")
+    move(job, "running", attempt=2)
+    wait_until(lambda: client.states[topic]["lines"]["1"]["text"] == "anew", what="the new attempt's log")
+    assert client.states[topic]["log"]["all"]["attempt"] == 2
+    assert client.seqs[topic] > before
+    log.close()
+    again.close()
+
+
+def test_a_log_storm_is_shown_from_its_end_with_a_hole(live, people, job):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    log = writer(job)
+    topic = f"job:{job.pk}:logs:0"
+    client = live.connect(secret)
+    live.follow(client, topic)
+    log.feed(STDOUT, b"".join(b"%0100d\n" % number for number in range(20_000)))
+    wait_until(lambda: "20000" in client.states[topic]["lines"], what="the last line")
+    assert max(len(json.dumps(frame)) for frame in client.frames) < 400_000
+    log.close()
