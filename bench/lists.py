@@ -202,7 +202,9 @@ def profile(work: Callable[[], object]) -> None:
     for _ in range(30):
         work()
     profiler.disable()
-    pstats.Stats(profiler).sort_stats(sys.argv[-1] if sys.argv[-1] != "--profile" else "tottime").print_stats(60)
+    pstats.Stats(profiler).sort_stats(sys.argv[-1] if sys.argv[-1] != "--profile" else "tottime").print_stats(
+        60
+    )
 
 
 if __name__ == "__main__":

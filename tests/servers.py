@@ -123,7 +123,7 @@ class ControlPlane:
 
     def children(self) -> dict[str, psutil.Process]:
         """The supervisor's processes by name: redis, web, worker, beat."""
-        named = {}
+        named: dict[str, psutil.Process] = {}
         for child in psutil.Process(self.process.pid).children():
             words = words_of(child)
             named |= {name: child for name, mark in PROGRAM_MARKS.items() if mark in words}
