@@ -5,7 +5,6 @@ from __future__ import annotations
 import http.client
 import json
 import re
-import textwrap
 import urllib.parse
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -16,58 +15,13 @@ import pytest
 from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
-from tests.servers import ControlPlane, control_plane
+from tests.servers import ControlPlane, chromium, control_plane
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 MISSING = "00000000-0000-4000-8000-000000000000"
 
-SERVER = textwrap.dedent("""
-    import json, os, sys
-    from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-
-    class Handler(BaseHTTPRequestHandler):
-        protocol_version = "HTTP/1.1"
-
-        def do_GET(self):
-            length = int(self.headers.get("Content-Length") or 0)
-            seen = {"path": self.path, "headers": {k.lower(): v for k, v in self.headers.items()}}
-            seen["body"] = self.rfile.read(length).decode("latin-1")
-            body = json.dumps(seen).encode()
-            if self.path == "/chunks":
-                self.send_response(200)
-                self.send_header("Transfer-Encoding", "chunked")
-                self.end_headers()
-                for number in range(3):
-                    self.wfile.write(b"5\\r\\nline%d\\r\\n" % number)
-                self.wfile.write(b"0\\r\\n\\r\\n")
-                return
-            self.send_response(302 if self.path == "/away" else 200)
-            self.send_header("Location", "/there")
-            self.send_header("Set-Cookie", "sessionid=evil; Path=/")
-            self.send_header("Content-Type", "application/json")
-            self.send_header("Content-Length", str(len(body)))
-            self.end_headers()
-            self.wfile.write(body)
-
-        do_POST = do_GET
-
-    ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT_8888"])), Handler).serve_forever()
-""")
-SOCKET_SERVER = textwrap.dedent("""
-    import os
-    from websockets.sync.server import serve
-
-    def echo(socket):
-        socket.send("path " + socket.request.path)
-        for message in socket:
-            if message == "bye":
-                socket.close(4321, "done")
-            else:
-                socket.send(message)
-
-    serve(echo, "127.0.0.1", int(os.environ["PORT_6006"]), subprotocols=["b"]).serve_forever()
-""")
+JOBS = Path(__file__).with_name("jobs")
 
 
 @dataclass(frozen=True)
@@ -122,7 +76,7 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
             "image": "python",
             "gpus": 0.5,
             "command": ["bash", "-c", 'python -c "$WS" & python -c "$HTTP"'],
-            "env": {"HTTP": SERVER, "WS": SOCKET_SERVER},
+            "env": {"HTTP": program("web.py"), "WS": program("echo.py"), "APP": program("app.js")},
             "ports": [{"port": 8888, "service_type": "ingress"}, {"port": 6006}, {"port": 7777}],
         }
         job = call(server, "POST", "/api/v1/projects/team-a/jobs", body)
@@ -133,6 +87,10 @@ def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
             yield yard
         finally:
             stop(server, job["id"])
+
+
+def program(name: str) -> str:
+    return (JOBS / name).read_text()
 
 
 def stop(server: ControlPlane, job_id: str) -> None:
@@ -271,6 +229,28 @@ def test_a_session_is_not_for_other_sites_nor_for_scripts(yard: Yard):
     assert yard.get(path, Cookie=session, Sec_Fetch_Dest="script")[0] == 403
     status, headers, _ = yard.get(path, Accept="text/html")
     assert (status, headers["Location"]) == (302, f"/login?next={path}")
+
+
+@pytest.mark.browser
+def test_a_jobs_page_works_and_cannot_act_as_the_user(yard: Yard):
+    """In a real browser, signed in: its own script and data load, ours and our cookies are out of its reach."""
+    browser_path = chromium()
+    if browser_path is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    name, _, value = sign_in(yard).partition("=")
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        context = browser.new_context()
+        context.add_cookies([{"name": name, "value": value, "url": yard.server.url, "sameSite": "Lax"}])
+        page = context.new_page()
+        page.goto(yard.server.url + yard.service("/page"))
+        page.wait_for_function("document.title != 'loading'")
+        title, address = page.title(), page.url
+        browser.close()
+    assert title == "/data/x refused refused refused null"
+    assert "/~" in address
 
 
 # Websockets

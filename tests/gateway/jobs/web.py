@@ -1,0 +1,47 @@
+"""A job's web server: tells what it was asked, and serves one page with a script."""
+
+import json
+import os
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+
+PAGES = {
+    "/page": ("text/html", "<!doctype html><title>loading</title><script src='app.js'></script>"),
+    "/app.js": ("text/javascript", os.environ["APP"]),
+}
+
+
+class Handler(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+
+    def do_GET(self):
+        if self.path in PAGES:
+            self.answer(200, *PAGES[self.path])
+        elif self.path == "/chunks":
+            self.answer_in_chunks()
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("latin-1")
+            headers = {name.lower(): value for name, value in self.headers.items()}
+            seen = json.dumps({"path": self.path, "headers": headers, "body": body})
+            self.answer(302 if self.path == "/away" else 200, "application/json", seen)
+
+    do_POST = do_GET  # noqa: N815 - the name that http.server looks for
+
+    def answer(self, status, kind, text):
+        self.send_response(status)
+        self.send_header("Location", "/there")
+        self.send_header("Set-Cookie", "sessionid=evil; Path=/")
+        self.send_header("Content-Type", kind)
+        self.send_header("Content-Length", str(len(text.encode())))
+        self.end_headers()
+        self.wfile.write(text.encode())
+
+    def answer_in_chunks(self):
+        self.send_response(200)
+        self.send_header("Transfer-Encoding", "chunked")
+        self.end_headers()
+        for number in range(3):
+            self.wfile.write(b"5\r\nline%d\r\n" % number)
+        self.wfile.write(b"0\r\n\r\n")
+
+
+ThreadingHTTPServer(("127.0.0.1", int(os.environ["PORT_8888"])), Handler).serve_forever()
