@@ -17,7 +17,7 @@ from controlplane.wsgi import application as wsgi_application
 from controlplane.hop import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
-from controlplane.live.wire import Application, Receive, Scope, Send, problem, query, refuse_websocket
+from controlplane.live.wire import Application, Receive, Scope, Send, query, refuse_websocket
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
@@ -42,7 +42,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 def _http(scope: Scope) -> Application:
     path = scope["path"]
     if path.startswith(SERVICES):
-        return _gateway("proxy") or _no_service
+        return _gateway("proxy")
     if path == "/api/v1/watch":
         return watch.application
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
@@ -55,26 +55,16 @@ def _websocket(scope: Scope) -> Application:
     if path == "/ws/live":
         return websocket_application
     if path.startswith(SHELL):
-        return _gateway("shell") or _no_websocket
+        return _gateway("shell")
     if path.startswith(SERVICES):
-        return _gateway("proxy") or _no_websocket
+        return _gateway("proxy")
     return _no_websocket
 
 
-def _gateway(name: str) -> Application | None:
-    """The application that reaches into pods, loaded when it is first asked for: most processes never need it."""
-    try:
-        module = importlib.import_module(f"controlplane.gateway.{name}")
-    except ModuleNotFoundError as error:
-        if not (error.name or "").startswith("controlplane.gateway"):
-            raise
-        return None
-    found: Application = module.application
-    return found
-
-
-async def _no_service(_scope: Scope, _receive: Receive, send: Send) -> None:
-    await problem(send, 404, "not_found", "There is no such service.")
+def _gateway(name: str) -> Application:
+    """The application that reaches into pods, loaded when it is first asked for: many processes never need it."""
+    application: Application = importlib.import_module(f"controlplane.gateway.{name}").application
+    return application
 
 
 async def _no_websocket(scope: Scope, receive: Receive, send: Send) -> None:

@@ -118,12 +118,15 @@ class Hop:
     def _begin(self, environ: Environ) -> _Answer:
         """On the thread: run the application and take the start of its answer."""
         started: list[tuple[str, list[tuple[str, str]]]] = []
+        is_sent = False
 
         def start_response(
             status: str, headers: list[tuple[str, str]], exc_info: ExcInfo | None = None
         ) -> Callable[[bytes], None]:
-            if exc_info is not None and started:
+            if exc_info is not None and is_sent:
                 raise exc_info[1].with_traceback(exc_info[2])
+            if started and exc_info is None:
+                raise AssertionError("start_response was called twice")
             started.append((status, headers))
             return _no_write
 
@@ -137,6 +140,7 @@ class Hop:
         except BaseException:
             close()
             raise
+        is_sent = True
         status, headers = started[-1]
         is_whole = len(ready) < FIRST_HOP_BYTES
         if is_whole:

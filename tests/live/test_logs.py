@@ -58,7 +58,7 @@ def test_a_followed_log_ends_with_the_job(server, job, headers):
     }  # fmt: skip
     log.gap("10 lines are missing")
     name, _, gap = next(stream)
-    assert (name, gap["after_n"], gap["message"]) == ("gap", 3, "10 lines are missing")
+    assert (name, gap["after"], gap["message"]) == ("gap", 3, "10 lines are missing")
     finish(job, log)
     assert next(stream)[::2] == ("end", {"state": "succeeded", "exit_code": 0})
     assert next(stream, None) is None
