@@ -140,7 +140,9 @@ def _place_in(request: Request, room: Room, pools: Sequence[str]) -> tuple[PodPl
 
 def _place_pod(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
     if request.is_share:
-        return _place_on_shared(request, room, pools, rank) or _place_share_on_whole(request, room, pools, rank)
+        return _place_on_shared(request, room, pools, rank) or _place_share_on_whole(
+            request, room, pools, rank
+        )
     needed = request.whole_devices
     for node in _nodes_by_tightness(room, pools, needed):
         if has_host_room(request, node):
@@ -183,7 +185,9 @@ def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: i
     return chosen
 
 
-def _place_share_on_whole(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+def _place_share_on_whole(
+    request: Request, room: Room, pools: Sequence[str], rank: int
+) -> PodPlacement | None:
     """On a free device, of the node that has the fewest."""
     for node in _nodes_by_tightness(room, pools, 1):
         if has_host_room(request, node):

@@ -18,7 +18,9 @@ from controlplane.scheduling.spec import Refusal
 SHOWN = 3
 """How many jobs ahead, and holders, a Hold names."""
 
-_BEFORE_PREEMPTED = frozenset(list(reasons.QUEUED_REASONS)[: list(reasons.QUEUED_REASONS).index(reasons.PREEMPTED)])
+_BEFORE_PREEMPTED = frozenset(
+    list(reasons.QUEUED_REASONS)[: list(reasons.QUEUED_REASONS).index(reasons.PREEMPTED)]
+)
 
 
 class Explainer:
@@ -135,7 +137,11 @@ def _holders(board: Board) -> list[dict[str, Any]]:
     """Who holds the capacity: projects furthest above their quota first, then the largest."""
     accounts = sorted(
         (account for account in board.accounts.values() if account.allocated > 0),
-        key=lambda account: (-max(0, account.allocated - (account.quota or 0)), -account.allocated, account.name),
+        key=lambda account: (
+            -max(0, account.allocated - (account.quota or 0)),
+            -account.allocated,
+            account.name,
+        ),
     )
     return [
         {

@@ -92,7 +92,9 @@ class Room:
 
     def free_milli_gpus(self, pools: Sequence[str] = ()) -> int:
         """Free milli-GPUs on open nodes of these pools (all, when none is named)."""
-        return sum(sum(node.free) for node in self.nodes if node.is_open and (not pools or node.pool in pools))
+        return sum(
+            sum(node.free) for node in self.nodes if node.is_open and (not pools or node.pool in pools)
+        )
 
     def clamp(self, placement: PodPlacement, other: Room) -> Clamp:
         """Have no more than `other` where this pod is; the answer is what that took away."""

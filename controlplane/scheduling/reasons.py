@@ -77,11 +77,11 @@ def _project_missing(details: Details) -> str:
 def _spec_impossible(details: Details) -> str:
     resource, largest = details.get("resource", "gpus"), int(details.get("largest", 0))
     pools = details.get("node_pools") or ()
-    where = f"in node pool {', '.join(pools)}" if pools else "of this cluster"
+    where = f"node pool {', '.join(pools)}" if pools else "this cluster"
     asked = _amount(resource, int(details.get("asked", 0)))
     if resource == "pods":
-        return f"Its {asked} do not fit together {where}, even when it is empty. At most {largest} do."
-    return f"No node {where} has {asked}. The largest that fits is {_amount(resource, largest)}."
+        return f"Its {asked} do not fit together on {where}, even when it is empty. At most {largest} do."
+    return f"No node of {where} has {asked}. The largest that fits is {_amount(resource, largest)}."
 
 
 def _amount(resource: str, number: int) -> str:
@@ -96,7 +96,9 @@ def _amount(resource: str, number: int) -> str:
 def _no_such_node_pool(details: Details) -> str:
     pool = details.get("node_pool", "asked for")
     if details.get("allowed"):
-        return f"{_project(details)} may not use node pool {pool}; it may use {', '.join(details['allowed'])}."
+        return (
+            f"{_project(details)} may not use node pool {pool}; it may use {', '.join(details['allowed'])}."
+        )
     known = f" Existing pools: {', '.join(details['existing'])}." if details.get("existing") else ""
     return f"Node pool {pool} does not exist on this cluster.{known}"
 
@@ -159,7 +161,12 @@ def _fragmented(details: Details) -> str:
     )
 
 
+_NOTHING_READY = "No GPU of this cluster is ready. It starts when a node is."
+
+
 def _over_fair_share(details: Details) -> str:
+    if not details.get("total_milli_gpus"):
+        return _NOTHING_READY
     head = _room_left(details)
     is_at_share = details.get("allocated_milli_gpus") == details.get("fair_share_milli_gpus")
     standing = "is at" if is_at_share else "would pass"
@@ -171,13 +178,13 @@ def _cluster_full(details: Details) -> str:
     if details.get("resource") in ("cpus", "memory"):
         short = details["resource"]
         return f"No node has enough {short} free for it. It waits for a job to end, or ask for less."
+    if not details.get("total_milli_gpus"):
+        return _NOTHING_READY
     return f"{_room_left(details)} and none of them may be taken for it. It waits for a job to end."
 
 
 def _room_left(details: Details) -> str:
     free, total = int(details.get("free_milli_gpus", 0)), int(details.get("total_milli_gpus", 0))
-    if not total:
-        return "No GPU of this cluster is ready"
     if not free:
         return f"All {count_gpus(total)} are in use"
     return f"Only {gpus(free)} of {count_gpus(total)} {'is' if free == 1000 else 'are'} free"

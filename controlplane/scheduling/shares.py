@@ -58,7 +58,11 @@ def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
 
 
 def _share_out(
-    band: Sequence[Claim], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int, k_milli: int
+    band: Sequence[Claim],
+    shares: dict[str, int],
+    remainders: dict[str, Fraction],
+    remaining: int,
+    k_milli: int,
 ) -> int:
     """Give the band its rounds of surplus; the answer is what is left. Fills `shares` and `remainders`."""
     is_another_round = True

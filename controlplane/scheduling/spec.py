@@ -115,5 +115,3 @@ class SpecCheck:
             )
             self._empty = open_ledger(replace(self._view, nodes=nodes, jobs=())).now
         return self._empty
-
-

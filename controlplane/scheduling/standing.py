@@ -107,7 +107,10 @@ def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView]) -> Non
 
 
 def divide_cluster(
-    total: int, accounts: Mapping[str, Account], waiting: Mapping[str, tuple[int, int]], usage_weight_milli: int
+    total: int,
+    accounts: Mapping[str, Account],
+    waiting: Mapping[str, tuple[int, int]],
+    usage_weight_milli: int,
 ) -> None:
     """Fill in `requested` and `fair_share` of every account.
 

@@ -208,7 +208,11 @@ def find_victims(
 
 
 def _search_in(
-    request: Request, room: Room, gate: Gate, by_node: Mapping[str, Sequence[Candidate]], pools: tuple[str, ...]
+    request: Request,
+    room: Room,
+    gate: Gate,
+    by_node: Mapping[str, Sequence[Candidate]],
+    pools: tuple[str, ...],
 ) -> frozenset[Candidate] | None:
     nodes = [node for node in room.nodes if node.is_open and (not pools or node.pool in pools)]
     free_pods = sum(_pods_on(request, node) for node in nodes)

@@ -10,7 +10,9 @@ from tests.scenarios.four_teams.script import NODES, TEAMS, Observed, Step, asse
 
 
 def test_twenty_steps_end_as_expected():
-    cluster = view([node(name, gpus) for name, gpus in NODES.items()], [project(*team) for team in TEAMS.items()])
+    cluster = view(
+        [node(name, gpus) for name, gpus in NODES.items()], [project(*team) for team in TEAMS.items()]
+    )
     expected = expectations()
     preempted_before: set[str] = set()
     for step in steps():
@@ -24,7 +26,9 @@ def test_twenty_steps_end_as_expected():
 
 
 def test_three_fractions_share_one_device_exactly():
-    cluster = view([node(name, gpus) for name, gpus in NODES.items()], [project(*team) for team in TEAMS.items()])
+    cluster = view(
+        [node(name, gpus) for name, gpus in NODES.items()], [project(*team) for team in TEAMS.items()]
+    )
     for step in steps()[:10]:
         cluster, _ = settle(perform(cluster, step))
     shares = [item for item in cluster.jobs if item.id in {"c-1-g05", "c-2-g03", "c-3-g02"}]
@@ -37,7 +41,12 @@ def perform(cluster, step: Step):
     if step.action == "delete":
         return replace(cluster, jobs=tuple(item for item in cluster.jobs if item.id not in step.jobs))
     submitted = job(
-        step.jobs[0], step.project, step.gpus, rank=step.seq, kind=step.kind, is_preemptible=step.kind == "train"
+        step.jobs[0],
+        step.project,
+        step.gpus,
+        rank=step.seq,
+        kind=step.kind,
+        is_preemptible=step.kind == "train",
     )
     return replace(cluster, jobs=(*cluster.jobs, submitted), now=cluster.now + 60)
 

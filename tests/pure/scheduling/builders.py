@@ -58,7 +58,9 @@ def running(queued: JobView, *places: tuple[str, Sequence[int]], share=None, **m
 
 
 def view(the_nodes, projects, jobs=(), **more) -> ClusterView:
-    return ClusterView("test", more.pop("now", 1000), tuple(the_nodes), tuple(projects), jobs=tuple(jobs), **more)
+    return ClusterView(
+        "test", more.pop("now", 1000), tuple(the_nodes), tuple(projects), jobs=tuple(jobs), **more
+    )
 
 
 def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
@@ -72,7 +74,10 @@ def apply(before: ClusterView, plan: Plan, *, is_gone=True) -> ClusterView:
             item = _started(item, starts[item.id], before.now)
         elif item.id in victims:
             taken = victims[item.id]
-            by = {"was_preempted_by": taken.beneficiary, "was_preempted_by_project": taken.beneficiary_project}
+            by = {
+                "was_preempted_by": taken.beneficiary,
+                "was_preempted_by_project": taken.beneficiary_project,
+            }
             item = replace(item, is_stopping=True, **by)
         elif item.state == "queued":
             item = replace(item, promised=promised[item.id])
@@ -91,7 +96,9 @@ def _started(item: JobView, start: Start, now: int) -> JobView:
 def gone(before: ClusterView) -> ClusterView:
     """Every stopping job is proven gone: the preempted are queued again, the others have left."""
     jobs = [
-        replace(item, state="queued", placements=(), is_stopping=False, started_at=None) if item.is_stopping else item
+        replace(item, state="queued", placements=(), is_stopping=False, started_at=None)
+        if item.is_stopping
+        else item
         for item in before.jobs
         if not item.is_stopping or item.was_preempted_by is not None
     ]

@@ -59,7 +59,10 @@ def busy_views(draw) -> ClusterView:
     count, gpus = draw(SHAPES)
     the_nodes = [node(f"n{index}", gpus) for index in range(count)]
     cluster = view(the_nodes, the_projects, departments=_departments() if has_departments else ())
-    early = [draw(requests(names[:1] if rank % 2 else names, f"j{rank}")) for rank in range(draw(st.integers(3, 9)))]
+    early = [
+        draw(requests(names[:1] if rank % 2 else names, f"j{rank}"))
+        for rank in range(draw(st.integers(3, 9)))
+    ]
     cluster = _submit(cluster, early)
     if draw(st.booleans()):
         gone = draw(st.integers(0, len(early) - 1))

@@ -34,7 +34,10 @@ def wanting(taker, gpus, is_preemptible=True):
 
 
 def units(giver, *sizes):
-    return [Candidate(job(f"u{rank}", giver.name, size), giver, (), milli(size), 0) for rank, size in enumerate(sizes)]
+    return [
+        Candidate(job(f"u{rank}", giver.name, size), giver, (), milli(size), 0)
+        for rank, size in enumerate(sizes)
+    ]
 
 
 @pytest.mark.parametrize(

@@ -77,9 +77,13 @@ def assert_step(expected: Expected, observed: Observed, preempted_before: Iterab
         assert _is_in(observed.allocated[project], allowed), f"{where}: {project} holds {observed.allocated}"
     choices = [values for values in expected.allocated.values() if len(values) > 1]
     if choices:
-        held = sorted(observed.allocated[name] for name, values in expected.allocated.items() if len(values) > 1)
+        held = sorted(
+            observed.allocated[name] for name, values in expected.allocated.items() if len(values) > 1
+        )
         assert held == sorted(choices[0]), f"{where}: one of each, not {held}"
-    assert observed.physical_gpus_used == expected.physical_gpus_used, f"{where}: {observed.physical_gpus_used} in use"
+    assert observed.physical_gpus_used == expected.physical_gpus_used, (
+        f"{where}: {observed.physical_gpus_used} in use"
+    )
     assert observed.running == expected.running, f"{where}: {observed.running} running"
     before = frozenset(preempted_before)
     _assert_preempted(expected, observed, before, where)
@@ -93,7 +97,9 @@ def _assert_preempted(expected: Expected, observed: Observed, before: frozenset[
         assert len(victims) == 1, f"{where}: one victim, not {sorted(victims)}"
         assert victims <= INTERCHANGEABLE, f"{where}: {sorted(victims)} preempted"
     elif expected.preempted.startswith("the other of"):
-        assert victims == INTERCHANGEABLE - before, f"{where}: {sorted(victims)} preempted after {sorted(before)}"
+        assert victims == INTERCHANGEABLE - before, (
+            f"{where}: {sorted(victims)} preempted after {sorted(before)}"
+        )
     else:
         assert not victims, f"{where}: nobody should lose a GPU, and {sorted(victims)} did"
 

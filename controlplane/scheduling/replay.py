@@ -1,0 +1,52 @@
+"""Replay one decision: `python -m controlplane.scheduling.replay view.json [job]`.
+
+`view.json` is what `view_to_dict` gives (`-` reads standard input). Without a job the whole plan is printed as
+JSON; with one, its decision and the sentence that people read.
+"""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TextIO
+
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.plan import plan_to_dict
+from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.view import view_from_dict
+
+USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [JOB]\n"
+
+
+def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
+    """The plan for a kept view, as plain JSON; or the one decision about a job. KeyError: no such job."""
+    plan = plan_to_dict(decide(view_from_dict(data)))
+    if job is None:
+        return plan
+    for decision in plan["decisions"]:
+        if decision["job"] == job:
+            return {**decision, "sentence": describe(decision["reason"], decision["details"])}
+    raise KeyError(job)
+
+
+def main(arguments: Sequence[str], out: TextIO, errors: TextIO) -> int:
+    """Print the answer. Exit codes: 0 done, 2 usage, 3 no decision about such a job."""
+    if len(arguments) not in (1, 2):
+        errors.write(USAGE)
+        return 2
+    source, *job = arguments
+    data = json.loads(sys.stdin.read() if source == "-" else Path(source).read_text())
+    try:
+        answer = replay(data, *job)
+    except KeyError as missing:
+        errors.write(f"No decision about job {missing} in this view.\n")
+        return 3
+    json.dump(answer, out, indent=2, sort_keys=True)
+    out.write("\n")
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:], sys.stdout, sys.stderr))

@@ -1,0 +1,135 @@
+"""Where jobs stand: packing, fractions, gangs, pools, host room."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.view import DeviceView
+from tests.pure.scheduling.builders import hold_of, job, node, nodes, project, running, view
+
+ONE_PROJECT = [project("a", 8, node_pools=())]
+
+
+def places(plan, name):
+    start = next(start for start in plan.starts if start.job == name)
+    return [(pod.node, *pod.devices) for pod in start.placements]
+
+
+def test_small_jobs_pack_so_that_a_whole_node_stays_free():
+    jobs = [*[job(f"a{rank}", "a", 1, rank=rank) for rank in range(8)], job("a9", "a", 8)]
+    plan = decide(view(nodes(2), ONE_PROJECT, jobs))
+    assert places(plan, "a9") == [("n1", *((index, 1000) for index in range(8)))]
+
+
+def test_a_share_fills_the_fullest_shared_device_that_has_room():
+    jobs = [
+        running(job("a1", "a", 0.3), ("n0", [0]), share=300),
+        running(job("a2", "a", 0.6), ("n0", [1]), share=600),
+        running(job("a3", "a", 0.8), ("n1", [0]), share=800),
+    ]
+    the_nodes = nodes(2, 2)
+    assert places(decide(view(the_nodes, ONE_PROJECT, [*jobs, job("a4", "a", 0.2)])), "a4") == [
+        ("n1", (0, 200))
+    ]
+    assert places(decide(view(the_nodes, ONE_PROJECT, [*jobs, job("a4", "a", 0.4)])), "a4") == [
+        ("n0", (1, 400))
+    ]
+    assert places(decide(view(the_nodes, ONE_PROJECT, [*jobs, job("a4", "a", 0.7)])), "a4") == [
+        ("n0", (0, 700))
+    ]
+    assert places(decide(view(the_nodes, ONE_PROJECT, [*jobs, job("a4", "a", 0.75)])), "a4") == [
+        ("n1", (1, 750))
+    ]
+
+
+def test_a_share_by_memory_is_rounded_up_on_the_device_at_hand():
+    plan = decide(
+        view([node("n0", 1, memory_mib=3000)], ONE_PROJECT, [job("a1", "a", 0, gpu_memory_mib=1000)])
+    )
+    assert places(plan, "a1") == [("n0", (0, 334))]
+    mixed = [node("n0", 1, memory_mib=1000), node("n1", 1, memory_mib=8000)]
+    plan = decide(view(mixed, ONE_PROJECT, [job("a1", "a", 0, gpu_memory_mib=2000)]))
+    assert places(plan, "a1") == [("n1", (0, 250))]
+
+
+def test_two_shares_by_memory_stand_on_one_device():
+    jobs = [job("a1", "a", 0, gpu_memory_mib=1500), job("a2", "a", 0, gpu_memory_mib=1500)]
+    plan = decide(view([node("n0", 2, memory_mib=3000)], ONE_PROJECT, jobs))
+    assert places(plan, "a1") == places(plan, "a2") == [("n0", (0, 500))]
+
+
+def test_a_gang_starts_whole_or_not_at_all():
+    jobs = [running(job("a1", "a", 3), ("n0", [0, 1, 2])), job("a2", "a", 2, pods=4), job("a3", "a", 1)]
+    plan = decide(view(nodes(2, 4), ONE_PROJECT, jobs))
+    assert [start.job for start in plan.starts] == ["a3"]
+    hold = hold_of(plan, "a2")
+    assert (hold.reason, hold.details["pods_that_fit"]) == ("gang_does_not_fit", 2)
+    plan = decide(view(nodes(2, 4), ONE_PROJECT, [job("a2", "a", 2, pods=4)]))
+    assert [(pod.rank, pod.node) for pod in plan.starts[0].placements] == [
+        (0, "n0"),
+        (1, "n0"),
+        (2, "n1"),
+        (3, "n1"),
+    ]
+
+
+def test_pools_are_tried_in_order_and_a_gang_stays_in_one():
+    the_nodes = [node("x0", 2, pool="x"), node("y0", 4, pool="y")]
+    projects = [project("a", 8, node_pools=(("train", ("x", "y")),))]
+    assert places(decide(view(the_nodes, projects, [job("a1", "a", 2)])), "a1")[0][0] == "x0"
+    gang = decide(view(the_nodes, projects, [job("a1", "a", 2, pods=2)]))
+    assert {pod.node for pod in gang.starts[0].placements} == {"y0"}
+    too_wide = decide(view(the_nodes, projects, [job("a1", "a", 2, pods=3)]))
+    assert hold_of(too_wide, "a1").reason == "spec_impossible"
+    anywhere = decide(view(the_nodes, [project("a", 8)], [job("a1", "a", 2, pods=3)]))
+    assert len(anywhere.starts) == 1
+
+
+def test_a_job_names_one_pool_of_its_projects():
+    the_nodes = [node("x0", 2, pool="x"), node("y0", 2, pool="y")]
+    projects = [project("a", 8, node_pools=(("train", ("x",)),))]
+    assert (
+        places(decide(view(the_nodes, [project("a", 8)], [job("a1", "a", node_pool="y")])), "a1")[0][0]
+        == "y0"
+    )
+    not_allowed = hold_of(decide(view(the_nodes, projects, [job("a1", "a", node_pool="y")])), "a1")
+    assert (not_allowed.reason, not_allowed.details["allowed"]) == ("no_such_node_pool", ["x"])
+    unknown = hold_of(decide(view(the_nodes, projects, [job("a1", "a", node_pool="z")])), "a1")
+    assert (unknown.reason, unknown.details["existing"]) == ("no_such_node_pool", ["x", "y"])
+
+
+def test_processors_and_memory_bound_too():
+    jobs = [job("a1", "a", 1, milli_cpus=3000), job("a2", "a", 1, milli_cpus=3000)]
+    plan = decide(view([node("n0", 2, milli_cpus=5000)], ONE_PROJECT, jobs))
+    assert [start.job for start in plan.starts] == ["a1"]
+    assert hold_of(plan, "a2").details["resource"] == "cpus"
+    plan = decide(
+        view(nodes(1, 2), ONE_PROJECT, [replace(one, milli_cpus=0, memory_mib=300_000) for one in jobs])
+    )
+    assert hold_of(plan, "a2").details["resource"] == "memory"
+
+
+def test_a_job_without_gpus_goes_where_fewest_whole_devices_are_lost():
+    the_nodes = [node("cpu", 0), node("n0", 8)]
+    plan = decide(view(the_nodes, ONE_PROJECT, [job("a1", "a", 0, milli_cpus=1000)]))
+    assert places(plan, "a1") == [("cpu",)]
+
+
+def test_a_closed_node_and_a_device_not_proven_free_get_nothing():
+    busy = replace(node("n0", 2), devices=(DeviceView(0, 32768, held_milli_gpus=1000), DeviceView(1, 32768)))
+    jobs = [job("a1", "a", 1), job("a2", "a", 1)]
+    plan = decide(view([busy, node("n1", 2, is_schedulable=False)], ONE_PROJECT, jobs))
+    assert [(start.job, start.placements[0].node, start.placements[0].devices) for start in plan.starts] == [
+        ("a1", "n0", ((1, 1000),))
+    ]
+
+
+def test_a_pod_on_a_node_or_device_that_has_left_holds_nothing():
+    jobs = [
+        running(job("a1", "a", 1), ("gone", [0])),
+        running(job("a2", "a", 1), ("n0", [7])),
+        job("a3", "a", 2),
+    ]
+    plan = decide(view(nodes(1, 2), ONE_PROJECT, jobs))
+    assert [start.job for start in plan.starts] == ["a3"]
