@@ -19,3 +19,4 @@ PASSWORD_HASHERS = [
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405  from the product's settings
     # a file, as in the product: the shared-cache memory database locks whole tables between threads
     DATABASES["default"]["TEST"] = {"NAME": f"{_state.name}/test.sqlite3"}  # noqa: F405  the same
+STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405  whitenoise warns without it, and warnings are errors

@@ -4,7 +4,7 @@ dry-runnable, stamps answers with an ETag, and describes the route for OpenAPI."
 import hashlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import wraps
+from functools import cached_property, wraps
 from typing import Any
 
 from django.db import models, transaction
@@ -41,15 +41,21 @@ class Answer:
     headers: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(slots=True)
 class Call:
     """One request, read: who, with which query fields and body fields."""
 
-    request: Request
-    actor: Actor
-    query: dict[str, Any]
-    body: dict[str, Any]
-    is_dry_run: bool = False
+    def __init__(
+        self, request: Request, actor: Actor, query: dict[str, Any], read: Callable[[], dict[str, Any]]
+    ) -> None:
+        self.request, self.actor, self.query = request, actor, query
+        self.is_dry_run = bool(query.pop("dry_run", False))
+        self._read_body = read
+
+    @cached_property
+    def body(self) -> dict[str, Any]:
+        """The body's fields, read on first use: views look at access first, so that a stranger is told 404 whatever
+        is in the body. Raises Invalid."""
+        return self._read_body()
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
         """Refuse (412) when If-Match names another revision of the row. Locks and reloads the row to be sure."""
@@ -129,7 +135,11 @@ def operation(
                 return _respond(request, method(self, call, **path))
 
             def work() -> HttpResponse:
-                return _respond(request, method(self, call, **path))
+                answer = method(self, call, **path)
+                _ = (
+                    call.body
+                )  # a view that reads no field still refuses unknown ones; the transaction is undone
+                return _respond(request, answer)
 
             return _write(call, work) if is_remembered else work()
 
@@ -148,14 +158,15 @@ def _read_call(
         if "\0" in value:
             raise Problem(404, "not_found", "There is nothing at this address.")
     values = read_query(request.query_params, parameters)
-    if request.method not in WRITES:
-        return Call(request, actor_of(request), values, {})
     actor = actor_of(request)
+    if request.method not in WRITES:
+        return Call(request, actor, values, dict)
     if actor.user is not None:
         require_write(actor)
     sent = request.data if _has_body(request) else None
-    body = as_object(sent) if fields is None else read_body(sent, fields)
-    return Call(request, actor, values, body, is_dry_run=bool(values.pop("dry_run", False)))
+    return Call(
+        request, actor, values, lambda: as_object(sent) if fields is None else read_body(sent, fields)
+    )
 
 
 def _has_body(request: Request) -> bool:

@@ -273,6 +273,17 @@ OVERVIEW = record("The cluster in numbers, as of event `seq`.", **_OVERVIEW_FIEL
     "additionalProperties": True
 }
 
+SERIES_LIST = record(
+    "Lines over a range.",
+    **{"metric": STRING, "by": STRING, "from": TIME, "to": TIME, "series": listed(ref("Series"))},
+)
+SERIES = record(
+    "One subject's line; step_seconds 0: each value holds from its moment on.",
+    subject=STRING,
+    step_seconds=INTEGER,
+    points=listed(record("A point.", at=TIME, min=NUMBER, max=NUMBER, mean=NUMBER)),
+)
+
 WHOAMI = record(
     "The caller.",
     username=STRING,
@@ -353,6 +364,8 @@ COMPONENTS: dict[str, Schema] = {
     "Node": NODE,
     "Drain": DRAIN,
     "Overview": OVERVIEW,
+    "SeriesList": SERIES_LIST,
+    "Series": SERIES,
     "Whoami": WHOAMI,
     "User": USER,
     "Token": TOKEN,

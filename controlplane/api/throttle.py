@@ -39,6 +39,11 @@ class Throttle:
         with self._lock:
             self._attempts.pop(key, None)
 
+    def clear(self) -> None:
+        """Forget everything."""
+        with self._lock:
+            self._attempts.clear()
+
     def _forget_oldest(self) -> None:
         while len(self._attempts) > MOST_KEYS:
             self._attempts.popitem(last=False)

@@ -27,6 +27,7 @@ urlpatterns = [
     path("events", events.Events.as_view(), name="events"),
     path("audit", events.Audit.as_view(), name="audit"),
     path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),
+    path("telemetry/series", telemetry.SeriesView.as_view(), name="series"),
     path("openapi.json", schema.OpenApi.as_view(), name="openapi"),
     re_path(r"^(?P<rest>.*)$", schema.Nowhere.as_view(), name="nowhere"),
 ]

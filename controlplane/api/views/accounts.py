@@ -164,6 +164,7 @@ class Users(ApiView):
         "Create a user; without a password only tokens work", answer=ref("User"), status=201, body=NEW_USER
     )
     def post(self, call: Call) -> Answer:
+        require_admin(call.actor)
         body = dict(call.body)
         user = create_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
         return Answer(_user(user), 201)

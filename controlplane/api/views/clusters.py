@@ -115,6 +115,7 @@ class Clusters(ApiView):
         "Register a cluster; its nodes are discovered", answer=ref("Cluster"), status=201, body=NEW_CLUSTER
     )
     def post(self, call: Call) -> Answer:
+        require_admin(call.actor)
         body = call.body
         cluster = register_cluster(
             body["name"],

@@ -1,11 +1,32 @@
 """The dashboard's numbers for automation."""
 
-from controlplane.access import visible_project_ids
+from collections.abc import Sequence
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.access import Actor, visible_jobs, visible_project_ids
+from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.problems import bad_request
 from controlplane.api.schemas import ref
 from controlplane.live.reading import one_moment
 from controlplane.live.state import overview_document, read_overview
 from controlplane.models import Event
+from controlplane.telemetry.queries import METRICS, SUBJECTS, series
+
+DEFAULT_RANGE = timedelta(hours=1)
+LONGEST_RANGE = timedelta(days=3660)
+MOST_SUBJECTS = 200
+SERIES = {
+    "metric": query.choices(METRICS, "What was measured."),
+    "by": query.choices(SUBJECTS, "One line for each of these."),
+    "subject": query.texts("Only these projects, nodes, devices or jobs."),
+    "from": query.moment("Where the range begins; an hour before its end when left out."),
+    "to": query.moment("Where the range ends; now when left out."),
+    "step": query.whole(1, 366 * 86400, "Seconds between points; raised where it would give more than 400."),
+}
 
 
 class Overview(ApiView):
@@ -20,3 +41,53 @@ class Overview(ApiView):
             whole = read_overview(seq)
             state = whole.seen_by(visible_project_ids(call.actor))
         return Answer(overview_document(state, seq))
+
+
+class SeriesView(ApiView):
+    """Lines for charts."""
+
+    @operation("Series of one metric over time", answer=ref("SeriesList"), query=SERIES)
+    def get(self, call: Call) -> Answer:
+        metric, by = _single(call, "metric"), _single(call, "by", "cluster")
+        start, end = _range(call)
+        subjects = _visible_subjects(call.actor, by, call.query["subject"])
+        lines = series(metric, by, subjects, start, end, call.query["step"])
+        shown = {"metric": metric, "by": by, "from": start, "to": end}
+        return Answer(shown | {"series": [line.as_json() for line in lines]})
+
+
+def _single(call: Call, name: str, default: str | None = None) -> str:
+    values = call.query[name] or ([default] if default else [])
+    if len(values) != 1:
+        raise bad_request("?" + name, f"bad_{name}", f"Give one {name}.")
+    return str(values[0])
+
+
+def _range(call: Call) -> tuple[datetime, datetime]:
+    end = call.query["to"] or timezone.now()
+    try:
+        start = call.query["from"] or end - DEFAULT_RANGE
+    except OverflowError as error:
+        raise bad_request("?to", "bad_to", "This is before any measurement.") from error
+    if not timedelta(0) < end - start <= LONGEST_RANGE:
+        raise bad_request(
+            "?from", "bad_from", "The range must begin before it ends, and span ten years at most."
+        )
+    return start, end
+
+
+def _visible_subjects(actor: Actor, by: str, wanted: Sequence[str] | None) -> Sequence[str] | None:
+    """What projects hold is known to everybody, as are the machines; a job's lines are its project's own."""
+    if by != "job":
+        return wanted
+    if wanted is None or len(wanted) > MOST_SUBJECTS:
+        raise bad_request("?subject", "subject_required", f"Name 1 to {MOST_SUBJECTS} jobs by id.")
+    known = visible_jobs(actor).filter(pk__in=_uuids(wanted))
+    return [str(pk) for pk in known.values_list("pk", flat=True)]
+
+
+def _uuids(texts: Sequence[str]) -> Any:
+    try:
+        return query.ids("").read(",".join(texts))
+    except query.Unreadable as error:
+        raise bad_request("?subject", "bad_subject", str(error)) from error

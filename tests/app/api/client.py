@@ -1,0 +1,69 @@
+"""A small REST client over Django's own test client: one person, JSON in and out."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import orjson
+from django.test import Client
+
+from controlplane.access import SYSTEM
+from controlplane.actions.accounts import issue_token
+from controlplane.models import User
+
+BASE = "/api/v1/"
+
+
+@dataclass(frozen=True)
+class Reply:
+    """An answer: status, header fields, decoded body."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+
+    @property
+    def code(self) -> str:
+        """The problem's code."""
+        return self.body["code"]
+
+    @property
+    def pointers(self) -> list[str]:
+        return [error["pointer"] for error in self.body["errors"]]
+
+
+class Api:
+    """Calls as one person (None: anonymous). Server errors come back as answers, as they would over HTTP."""
+
+    def __init__(self, user: User | None, *, is_read_only: bool = False) -> None:
+        headers = {}
+        if user is not None:
+            secret = issue_token(user, "test", actor=SYSTEM, is_read_only=is_read_only)[1]
+            headers["Authorization"] = f"Bearer {secret}"
+        self.client = Client(headers=headers, raise_request_exception=False)
+
+    def get(self, path: str, **headers: str) -> Reply:
+        return self.send("GET", path, **headers)
+
+    def post(self, path: str, body: Any = None, **headers: str) -> Reply:
+        return self.send("POST", path, body, **headers)
+
+    def patch(self, path: str, body: Any = None, **headers: str) -> Reply:
+        return self.send("PATCH", path, body, **headers)
+
+    def delete(self, path: str, **headers: str) -> Reply:
+        return self.send("DELETE", path, **headers)
+
+    def send(self, method: str, path: str, body: Any = None, **headers: str) -> Reply:
+        """Send a body as JSON, or bytes as they are."""
+        raw = b"" if body is None else body if isinstance(body, bytes) else orjson.dumps(body)
+        media = headers.pop("content_type", "application/json")
+        named = {name.replace("_", "-"): value for name, value in headers.items()}
+        answer = self.client.generic(
+            method, path if path.startswith("/") else BASE + path, raw, media if raw else "", headers=named
+        )
+        is_json = "json" in answer.headers.get("Content-Type", "") and answer.content
+        return Reply(
+            answer.status_code,
+            dict(answer.headers),
+            orjson.loads(answer.content) if is_json else answer.content,
+        )

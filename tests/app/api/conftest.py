@@ -1,0 +1,29 @@
+"""The cast as REST clients, and a job of ben's to talk about."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.api.views import accounts
+from jobs.models import Job
+from tests.app.api.client import Api
+from tests.builders import make_job
+from tests.cast import Cast
+
+
+@pytest.fixture
+def api(cast: Cast) -> Callable[[str], Api]:
+    """`api("ben")` calls as ben; `api("")` without a credential."""
+    return lambda name: Api(getattr(cast, name) if name else None)
+
+
+@pytest.fixture
+def job(cast: Cast) -> Job:
+    """A queued job of ben's in team-a."""
+    return make_job(cast.project, "hyper1", cast.ben)
+
+
+@pytest.fixture(autouse=True)
+def _no_earlier_logins() -> None:
+    accounts.logins.clear()
+    accounts.logins_by_address.clear()
