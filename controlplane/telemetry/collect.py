@@ -18,6 +18,7 @@ from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
 from controlplane.telemetry.rollup import SAMPLED
 from controlplane.telemetry.samples import Bucket
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import QUEUED, SUSPENDED
 from jobs.models import Job, Pod
 
@@ -27,6 +28,7 @@ LATE_SECONDS = 15  # a job's last lines are read even when its pod is gone alrea
 BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
 BUSY_GRAIN_SECONDS = 5.0  # how exact "last seen working" is; keeps quiet seconds free of writes
+LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may be short
 NAMED_JOBS_MOST = 1000
 
 
@@ -145,8 +147,8 @@ def _take_jobs(
         if pod.is_live and pod.gpu_utilization is not None:
             measured[pod.job_id].append(pod.gpu_utilization)
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
-    columns = ("pk", "progress", "gpu_utilization", "active_at")
-    for job_id, progress, utilization, active_at in jobs.values_list(*columns):
+    columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
+    for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
         values: dict[str, Any] = {}
         if job_id in said and (shown := said[job_id].as_json()) != progress:
             values["progress"] = shown
@@ -154,7 +156,8 @@ def _take_jobs(
             values["gpu_utilization"] = mean
         if values:
             changes.seen_jobs.add(job_id)
-        if job_id in working and _is_stale(active_at, now):
+        grain = LIMITED_GRAIN_SECONDS if KINDS[kind].has_interactive_limits else BUSY_GRAIN_SECONDS
+        if job_id in working and _is_stale(active_at, now, grain):
             values["active_at"] = now
         if values:
             changes.jobs[job_id] |= values
@@ -173,7 +176,7 @@ def _take_devices(changes: _Changes, cluster: Cluster, reports: Sequence[UsageRe
         if seen != (utilization, memory_mib):
             values = {"utilization": seen[0], "memory_used_mib": seen[1]}
             changes.is_visible = True
-        if report.utilization and _is_stale(busy_at, now):
+        if report.utilization and _is_stale(busy_at, now, BUSY_GRAIN_SECONDS):
             values["busy_at"] = now
         if values:
             changes.devices[key] = values
@@ -191,5 +194,5 @@ def _mean(values: Sequence[float]) -> float | None:
     return round(sum(values) / len(values), 3) if values else None
 
 
-def _is_stale(at: datetime | None, now: datetime) -> bool:
-    return at is None or (now - at).total_seconds() >= BUSY_GRAIN_SECONDS
+def _is_stale(at: datetime | None, now: datetime, grain_seconds: float) -> bool:
+    return at is None or (now - at).total_seconds() >= grain_seconds
