@@ -1,5 +1,55 @@
-"""Every page."""
+"""The pages."""
 
-from django.urls import URLPattern
+from django.urls import path, re_path
 
-urlpatterns: list[URLPattern] = []
+from dashboards.pages import (
+    analytics,
+    charts,
+    doors,
+    job_form,
+    jobs,
+    nodes,
+    overview,
+    people,
+    projects,
+    search,
+)
+
+NODE = r"(?P<name>[^/]+)"
+JOB_VERBS = "stop|suspend|resume|delete|retry"
+USER_VERBS = "lock|unlock|promote|demote|password"
+
+urlpatterns = [
+    path("", overview.overview, name="overview"),
+    path("jobs", jobs.job_list, name="jobs"),
+    path("new/job", job_form.job_new, name="job-new"),
+    path("new/job/preview.json", job_form.job_preview, name="job-preview"),
+    path("jobs/<str:job_id>", jobs.job_page, name="job"),
+    path("jobs/<str:job_id>/log.txt", jobs.job_log, name="job-log"),
+    re_path(rf"^jobs/(?P<job_id>[^/]+)/do/(?P<verb>{JOB_VERBS})$", jobs.job_verb, name="job-verb"),
+    path("jobs/<str:job_id>/<str:tab>", jobs.job_page, name="job-tab"),
+    path("projects", projects.project_list, name="projects"),
+    path("new/project", projects.project_new, name="project-new"),
+    path("projects/<str:name>", projects.project_page, name="project"),
+    path("projects/<str:name>/edit", projects.project_edit, name="project-edit"),
+    path("projects/<str:name>/delete", projects.project_delete, name="project-delete"),
+    path("projects/<str:name>/members/set", projects.member_set, name="member-set"),
+    path("projects/<str:name>/members/remove", projects.member_remove, name="member-remove"),
+    path("nodes", nodes.node_list, name="nodes"),
+    path("nodes/<str:name>", nodes.node_page, name="node"),
+    re_path(rf"^nodes/{NODE}/do/(?P<verb>cordon|uncordon|drain)$", nodes.node_verb, name="node-verb"),
+    path("users", people.user_list, name="users"),
+    path("users/<str:username>", people.user_page, name="user"),
+    re_path(rf"^users/(?P<username>[^/]+)/do/(?P<verb>{USER_VERBS})$", people.user_verb, name="user-verb"),
+    path("tokens", people.token_list, name="tokens"),
+    path("tokens/<int:token_id>/revoke", people.token_revoke, name="token-revoke"),
+    path("analytics", analytics.analytics, name="analytics"),
+    path("analytics.csv", analytics.analytics_csv, name="analytics-csv"),
+    path("charts/utilisation.json", charts.utilisation, name="chart-utilisation"),
+    path("charts/allocation.json", charts.allocation, name="chart-allocation"),
+    path("charts/jobs/<str:job_id>/<str:name>.json", charts.job_curve, name="chart-job"),
+    path("search.json", search.search, name="search"),
+    path("login", doors.sign_in, name="login"),
+    path("logout", doors.sign_out, name="logout"),
+    path("setup/<str:secret>", doors.set_up, name="setup"),
+]

@@ -7,6 +7,7 @@ from urllib.parse import urlencode
 
 from django import template
 from django.template.context import RequestContext
+from django.urls import reverse
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.html import format_html
@@ -98,3 +99,103 @@ def query(context: RequestContext, **changes: Any) -> str:
         if value not in (None, ""):
             fields[name] = str(value)
     return f"?{urlencode(list(fields.items()))}" if fields else "?"
+
+
+@register.simple_tag
+def asked(job: dict[str, Any]) -> str:
+    """What a job asks for in all: GPUs, or memory of one."""
+    if job.get("gpu_memory_mib"):
+        return formats.mebibytes(job["gpu_memory_mib"])
+    return formats.number((job.get("gpus") or 0) * job.get("workers", 1))
+
+
+@register.simple_tag
+def ran(status: dict[str, Any]) -> SafeString | str:
+    """How long a job has run: ticking while it runs."""
+    if status["started_at"] is None:
+        return formats.NOTHING
+    return (
+        since(status["started_at"])
+        if status["finished_at"] is None
+        else formats.duration(status["runtime_seconds"])
+    )
+
+
+@register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
+def input(context: RequestContext, name: str, label: str, help: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
+    """A text field of the submit form with its refusal."""
+    return {
+        "name": name,
+        "label": label,
+        "help": help,
+        "value": _raw(context, name),
+        "error": _error(context, name),
+    } | options
+
+
+@register.inclusion_tag("dashboards/parts/textarea.html", takes_context=True)
+def textarea(context: RequestContext, name: str, label: str, help: str = "") -> dict[str, Any]:
+    """A field of several lines of the submit form."""
+    return {
+        "name": name,
+        "label": label,
+        "help": help,
+        "value": _raw(context, name),
+        "error": _error(context, name),
+    }
+
+
+def _raw(context: RequestContext, name: str) -> str:
+    return str(context["raw"].get(name, ""))
+
+
+def _error(context: RequestContext, name: str) -> str:
+    return str(context["errors"].get(name, ""))
+
+
+@register.simple_tag
+def tab_label(name: str) -> str:
+    """The name of a job's tab."""
+    labels = {
+        "overview": gettext("Overview"),
+        "logs": gettext("Logs"),
+        "metrics": gettext("Metrics"),
+        "events": gettext("Events"),
+        "pods": gettext("Pods"),
+        "spec": gettext("Spec"),
+        "terminal": gettext("Terminal"),
+    }
+    return labels[name]
+
+
+@register.simple_tag
+def port_of(url: str) -> str:
+    """The port in a service address: .../services/<job>/<port>/."""
+    return url.rstrip("/").rpartition("/")[2]
+
+
+@register.filter
+def bare_percent(share: float | None) -> str:
+    """0.97 -> "97"; the sign stands beside it."""
+    return formats.percent(share).removesuffix(f"{formats.NBSP}%")
+
+
+@register.simple_tag
+def share_of(part: float, whole: float) -> str:
+    """ "100 %" of something; nothing when there is nothing."""
+    return formats.percent(part / whole) if whole else ""
+
+
+@register.simple_tag
+def slot_since(at: datetime | str | None, field: str) -> SafeString:
+    """A ticking time that live records fill: as `since`, with its slot."""
+    slot = format_html('data-field="{}" data-as="since"', field)
+    if not at:
+        return format_html("<time {}>{}</time>", slot, formats.NOTHING)
+    return SafeString(since(at).replace("<time ", f"<time {slot} ", 1))
+
+
+@register.simple_tag
+def node_link(names: str) -> str:
+    """The page of the first of several nodes."""
+    return reverse("node", args=[names.partition(",")[0]])

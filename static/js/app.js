@@ -2,14 +2,17 @@
 
 import { $, $$, say, toast } from "./dom.js";
 import { absolute, learnClock, tick } from "./format.js";
+import { feed } from "./live.js";
 import { keys } from "./keys.js";
 import { openPalette } from "./palette.js";
+import "./regions.js";
 import { tables } from "./table.js";
 
 learnClock(document.documentElement.dataset.now);
 for (const node of $$("[data-since]")) node.title = absolute(node.dataset.since);
 for (const node of $$("time[data-absolute]")) { node.title = node.dateTime; node.textContent = absolute(node.dateTime); }
 setInterval(tick, 1000);
+feed().open();
 tables();
 keys(openPalette);
 

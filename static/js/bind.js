@@ -3,13 +3,14 @@
 //
 //   <tr data-key="..."><td><a data-field="name" data-href="/jobs/{id}"></a></td><td data-field="gpus" data-as="number">
 
-import { $$, glow, setAttribute, setText } from "./dom.js";
+import { $$, glow, say, setAttribute, setText } from "./dom.js";
 import * as format from "./format.js";
 
 const SHOW = {
   text: (node, value) => setText(node, value ?? format.NOTHING),
   number: (node, value) => setText(node, format.number(value)),
   percent: (node, value) => setText(node, format.percent(value)),
+  barePercent: (node, value) => setText(node, format.percent(value).replace(/\u00a0%$/, "")),
   figure: (node, value) => setText(node, format.figure(value)),
   duration: (node, value) => setText(node, format.duration(value)),
   mebibytes: (node, value) => setText(node, format.mebibytes(value)),
@@ -31,12 +32,24 @@ const SHOW = {
     }
     return false;
   },
+  // {"step", "total_steps"}: a bar while the end is known, a word when it is not
+  progress(node, value, record) {
+    const share = format.fraction(value);
+    const done = node.querySelector("[data-done]"), open = node.querySelector("[data-open]");
+    done.hidden = share === null;
+    open.hidden = share !== null;
+    if (share === null) { setText(open, record.kind === "interactive" ? say("until_stopped") : format.NOTHING); return false; }
+    SHOW.meter(done.querySelector(".meter"), share);
+    setText(done.querySelector(".value"), format.percent(share));
+    return false; // it moves all the time: no glow
+  },
   project(node, value, record, context) {
     const colour = record.palette_index ?? context.palette?.[value] ?? 0;
     if (!node.classList.contains(`p-${colour}`)) {
       node.className = node.className.replace(/\bp-\d+\b/g, "").trim();
       node.classList.add(`p-${colour}`);
     }
+    node.dataset.project = value ?? "";
     return setText(node, value ?? "");
   },
   state(node, value, record, context) {

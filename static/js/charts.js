@@ -32,7 +32,8 @@ export class Chart {
     this.appended = 0;
     this.figure = null;
     root.chart = this;
-    $("[data-chart-twin]", root)?.addEventListener("click", (event) => this.#twin(event.currentTarget));
+    const twin = $(`[data-chart-twin="${root.id}"]`) ?? $("[data-chart-twin]", root.closest(".panel") ?? root);
+    twin?.addEventListener("click", () => this.#twin(twin));
     new IntersectionObserver((entries) => this.#seen(entries.at(-1).isIntersecting), { rootMargin: "120px" }).observe(this.plot);
     document.addEventListener("theme", () => this.figure && this.load());
   }
@@ -90,7 +91,7 @@ export class Chart {
     const span = this.figure.layout.meta?.span_seconds;
     if (!span) return;
     xaxis.range = [new Date(Date.parse(at) - span * 1000).toISOString(), at];
-    const start = xaxis.range[0];
+    const [start] = xaxis.range;
     for (const trace of this.figure.data) {
       if (!trace.meta?.key) continue;
       // keep one point before the edge, so that steps and lines enter from the side

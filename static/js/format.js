@@ -33,7 +33,13 @@ export function duration(seconds) {
   return `${part(Math.floor(s / 86400), "d")} ${part(Math.floor((s % 86400) / 3600), "h")}`;
 }
 
-/** Four significant figures for losses and the like: 0.08634 -> "0.0863". */
+/** How much of a job is done, 0 to 1, from its progress record; null when unknown. */
+export function fraction(progress) {
+  if (!progress?.total_steps || progress.step === null || progress.step === undefined) return null;
+  return Math.min(1, Math.max(0, progress.step / progress.total_steps));
+}
+
+/** Three significant figures for losses and the like: 0.08634 -> "0.0863". */
 export function figure(value) {
   if (value === null || value === undefined || !Number.isFinite(value)) return NOTHING;
   return new Intl.NumberFormat(language, { maximumSignificantDigits: 3 }).format(value);

@@ -24,6 +24,9 @@ export class Feed {
     setInterval(() => this.#watch(), 1000);
   }
 
+  /** Connect, so that the page shows whether it is in touch, also when it follows nothing. */
+  open() { this.#connect(); }
+
   /** Follow a topic. `subscriber` = {state(state), change(state, frame), error(frame)}, each optional. */
   subscribe(topic, subscriber) {
     this.topics.set(topic, { subscriber, seq: null, state: {} });
@@ -40,17 +43,20 @@ export class Feed {
   #connect() {
     clearTimeout(this.timer);
     if (this.socket && this.socket.readyState <= WebSocket.OPEN) return;
-    if (!this.topics.size || document.hidden) return;
+    if (document.hidden) return;
     const socket = new WebSocket(this.url);
     this.socket = socket;
-    socket.onopen = () => { for (const topic of this.topics.keys()) this.#ask(topic); };
+    socket.onopen = () => {
+      this.heard = Date.now();
+      show("live", this.heard);
+      for (const topic of this.topics.keys()) this.#ask(topic);
+    };
     socket.onmessage = (message) => this.#receive(JSON.parse(message.data));
     socket.onclose = (event) => { if (this.socket === socket) this.#closed(event); };
   }
 
   #closed(event) {
     this.socket = null;
-    if (this.topics.size === 0) return;
     show("lost", this.heard);
     if (event.code === 4401) { show("lost", this.heard, say("signed_out")); return; }
     const jittered = this.wait * (0.5 + Math.random());

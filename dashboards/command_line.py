@@ -1,0 +1,62 @@
+"""The `yard` line that submits what a form or a job says. Pure; shown beside the form and on the job's spec."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+# field -> option, and what the field is when the option is left out
+OPTIONS: dict[str, tuple[str, Any]] = {
+    "cpus": ("--cpus", 1),
+    "workers": ("--workers", 1),
+    "node_pool": ("--node-pool", None),
+    "working_dir": ("--working-dir", None),
+    "max_runtime_seconds": ("--max-runtime", None),
+    "expected_runtime_seconds": ("--expected-runtime", None),
+    "retries": ("--retries", 0),
+    "ttl_seconds_after_finished": ("--ttl", None),
+}
+PRIORITY = {"train": 50, "interactive": 100}
+
+
+def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
+    """Return one shell line. `spec` is a submission as REST takes it; fields that are defaults are left out."""
+    words = ["yard", "submit", str(spec.get("name") or "NAME"), "-p", project or "PROJECT", *_options(spec)]
+    command = [*(spec.get("command") or ()), *(spec.get("args") or ())]
+    return " ".join(shlex.quote(word) for word in [*words, *(["--", *command] if command else [])])
+
+
+def _options(spec: Mapping[str, Any]) -> Iterator[str]:
+    kind = spec.get("kind")
+    if spec.get("image"):
+        yield from ("-i", str(spec["image"]))
+    if spec.get("gpus"):
+        yield from ("-g", _decimal(spec["gpus"]))
+    if spec.get("gpu_memory_mib"):
+        yield from ("--gpu-memory", f"{spec['gpu_memory_mib']}Mi")
+    if kind == "interactive":
+        yield "--interactive"
+    if spec.get("memory_mib") not in (None, 1024):
+        yield from ("--memory", f"{spec['memory_mib']}Mi")
+    for name, (option, default) in OPTIONS.items():
+        if spec.get(name) not in (None, "", default):
+            yield from (option, _decimal(spec[name]))
+    if spec.get("priority") not in (None, PRIORITY.get(str(kind))):
+        yield from ("--priority", str(spec["priority"]))
+    yield from _repeated(spec)
+    if spec.get("large_shm"):
+        yield "--large-shm"
+    if spec.get("preemptible") is False and kind == "train":
+        yield "--no-preemptible"
+
+
+def _repeated(spec: Mapping[str, Any]) -> Iterator[str]:
+    for name, value in (spec.get("env") or {}).items():
+        yield from ("-e", f"{name}={value}")
+    for name, value in (spec.get("labels") or {}).items():
+        yield from ("-l", f"{name}={value}")
+    for port in spec.get("ports") or ():
+        yield from ("--port", str(port["port"] if isinstance(port, Mapping) else port))
+
+
+def _decimal(value: Any) -> str:
+    return f"{value:g}" if isinstance(value, float) else str(value)

@@ -1,0 +1,82 @@
+"""Form fields that speak Trainyard's units: GPUs as decimals, durations as people write them."""
+
+import re
+from decimal import Decimal
+from typing import Any
+
+from django import forms
+from django.utils.translation import gettext_lazy as _
+
+from jobs.kinds.checks import DNS_LABEL
+
+DURATION = re.compile(r"\s*(\d+)\s*(s|m|h|d|)\s*", re.IGNORECASE)
+SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
+
+
+def parse_duration(text: str) -> int:
+    """ "90 m" -> 5400; a number alone is seconds. Several parts add up: "1h 30m". Raises ValueError."""
+    rest, total = text, 0
+    while rest:
+        match = DURATION.match(rest)
+        if match is None:
+            raise ValueError(text)
+        total += int(match[1]) * SECONDS[match[2].lower()]
+        rest = rest[match.end() :]
+    return total
+
+
+def write_duration(seconds: int | None) -> str:
+    """5400 -> "90m": the largest unit that loses nothing."""
+    if seconds is None:
+        return ""
+    unit = next(unit for unit in ("d", "h", "m", "s") if seconds % SECONDS[unit] == 0)
+    return f"{seconds // SECONDS[unit]}{unit}"
+
+
+class DurationField(forms.CharField):
+    """Seconds inside, "2h" or "30m" in the form."""
+
+    def clean(self, value: Any) -> int | None:
+        text = super().clean(value)
+        if not text:
+            return None
+        try:
+            seconds = parse_duration(text)
+        except ValueError as error:
+            raise forms.ValidationError(_("Write a duration such as 30m, 2h or 1d.")) from error
+        if not 1 <= seconds <= 2_000_000_000:
+            raise forms.ValidationError(_("A duration is at least one second."))
+        return seconds
+
+    def prepare_value(self, value: Any) -> Any:
+        return write_duration(value) if isinstance(value, int) else value
+
+
+class GpuField(forms.DecimalField):
+    """Milli-GPUs inside, GPUs with up to three decimals in the form."""
+
+    def __init__(self, **kwargs: Any) -> None:
+        super().__init__(min_value=0, max_value=1_000_000, decimal_places=3, **kwargs)
+        self.widget.attrs["step"] = "any"
+
+    def clean(self, value: Any) -> Any:
+        gpus: Decimal | None = super().clean(value)
+        return None if gpus is None else int(gpus * 1000)
+
+    def prepare_value(self, value: Any) -> Any:
+        return f"{value / 1000:g}" if isinstance(value, int) else value
+
+
+class NameField(forms.CharField):
+    """A DNS label."""
+
+    def __init__(self, *, longest: int, **kwargs: Any) -> None:
+        super().__init__(max_length=longest, strip=True, **kwargs)
+
+    def clean(self, value: Any) -> str:
+        name = str(super().clean(value))
+        if not DNS_LABEL.fullmatch(name):
+            raise forms.ValidationError(
+                _("Use lower-case letters, digits and hyphens; begin and end with a letter or digit.")
+            )
+        return name

@@ -1,0 +1,189 @@
+"""The submit form: text fields in, the same submission body as REST out, refusals back at their fields."""
+
+import shlex
+from collections.abc import Mapping
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.models import Role
+from dashboards.command_line import yard_submit
+from dashboards.pages.fields import parse_duration, write_duration
+from dashboards.pages.frame import show, signed_in
+from dashboards.reads import submit as reads
+from jobs.actions import check_submission, clone_body, submit_job
+from jobs.kinds.registry import KINDS
+
+WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "priority", "retries")
+DECIMAL = ("gpus", "cpus")
+SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after_finished")
+TEXT = ("name", "kind", "image", "working_dir", "node_pool")
+PAIRS = ("env", "labels")
+DEFAULTS = {
+    "kind": "train",
+    "gpus": "1",
+    "cpus": "1",
+    "memory_mib": "1024",
+    "workers": "1",
+    "image": "quickstart",
+}
+
+Errors = dict[str, str]
+
+
+class Unreadable(ValueError):
+    """A form field whose text means nothing."""
+
+    def __init__(self, errors: Errors) -> None:
+        super().__init__("; ".join(errors.values()))
+        self.errors = errors
+
+
+def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
+    """Return the submission of a filled form; empty fields are left out. Raises Unreadable."""
+    filled = {name: text.strip() for name, text in raw.items() if text.strip()}
+    body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
+    body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
+    errors: Errors = {}
+    readers = {"command": shlex.split, "ports": _ports}
+    readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
+    for name in sorted(readers.keys() & filled.keys()):
+        try:
+            body[name] = readers[name](filled[name])
+        except ValueError:
+            errors[name] = _help(name)
+    if errors:
+        raise Unreadable(errors)
+    if filled.get("preemptible") in ("yes", "no"):
+        body["preemptible"] = filled["preemptible"] == "yes"
+    return body | ({"large_shm": True} if filled.get("large_shm") else {})
+
+
+def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
+    """Return the form fields that stand for a submission: to_body's way back."""
+    fields = {name: str(body[name]) for name in (*TEXT, *WHOLE) if body.get(name) is not None}
+    fields |= {name: f"{body[name]:g}" for name in DECIMAL if body.get(name) is not None}
+    fields |= {name: write_duration(body[name]) for name in SECONDS if body.get(name)}
+    fields |= {
+        name: "\n".join(f"{key}={value}" for key, value in (body.get(name) or {}).items()) for name in PAIRS
+    }
+    fields["command"] = shlex.join([*(body.get("command") or ()), *(body.get("args") or ())])
+    fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
+    fields["large_shm"] = "on" if body.get("large_shm") else ""
+    if body.get("preemptible") is not None:
+        fields["preemptible"] = "yes" if body["preemptible"] else "no"
+    return fields
+
+
+@signed_in
+def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """The form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
+    if request.method == "POST":
+        return _submit(request, actor)
+    raw = DEFAULTS | {"project": request.GET.get("project", "")}
+    if request.GET.get("clone"):
+        job = job_for(actor, request.GET["clone"])
+        raw = to_fields(clone_body(job, f"{job.name}-2"[-63:])) | {"project": job.project.name}
+    return _form(request, actor, raw, {})
+
+
+@require_POST
+@signed_in
+def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """What a submission would be: the command line, refusals by field, and what to expect. Writes nothing."""
+    raw = request.POST.dict()
+    errors, body, hint = _checked(actor, raw)
+    return JsonResponse(
+        {"command": yard_submit(raw.get("project", ""), body), "errors": errors, "hint": hint}
+    )
+
+
+def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    raw = request.POST.dict()
+    try:
+        project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
+        job = submit_job(project, to_body(raw), actor=actor)
+    except (Unreadable, Invalid, Conflict, NotVisible, Forbidden) as refusal:
+        return _form(request, actor, raw, _by_field(refusal), status=400)
+    return redirect("job", job.pk)
+
+
+def _checked(actor: Actor, raw: Mapping[str, str]) -> tuple[Errors, dict[str, Any], str]:
+    body: dict[str, Any] = {}
+    try:
+        body = to_body(raw)
+        project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
+        spec = check_submission(project, body)
+    except (Unreadable, Invalid, Conflict, NotVisible, Forbidden) as refusal:
+        return _by_field(refusal), body, ""
+    return {}, body, reads.expectation(project, spec)
+
+
+def _form(
+    request: HttpRequest, actor: Actor, raw: Mapping[str, str], errors: Errors, status: int = 200
+) -> HttpResponseBase:
+    preview: tuple[Errors, dict[str, Any], str] = _checked(actor, raw) if not errors else ({}, {}, "")
+    try:
+        command = yard_submit(raw.get("project", ""), to_body(raw))
+    except Unreadable:
+        command = ""
+    context = {
+        "raw": raw,
+        "errors": errors,
+        "command": command,
+        "hint": preview[2],
+        "projects": reads.projects_to_submit_to(actor),
+        "kinds": KINDS.values(),
+        "images": reads.known_images(),
+        "pools": reads.pool_names(),
+    }
+    return show(request, actor, "dashboards/job_form.html", context, status=status)
+
+
+def _by_field(refusal: Exception) -> Errors:
+    if isinstance(refusal, Unreadable):
+        return refusal.errors
+    if isinstance(refusal, Invalid):
+        errors: Errors = {}
+        for error in refusal.errors:
+            errors.setdefault(error.pointer.strip("/").partition("/")[0] or "form", error.detail)
+        return errors
+    if isinstance(refusal, Conflict):
+        return {"name" if refusal.code == "name_in_use" else "form": refusal.detail}
+    return {"project": str(refusal) or _("Choose a project that you are a member of.")}
+
+
+def _number(text: str) -> int | float | str:
+    """A number as REST would send it; other text goes on as it is and is refused by its reader."""
+    for read in (int, float):
+        try:
+            return read(text)
+        except ValueError:
+            continue
+    return text
+
+
+def _ports(text: str) -> list[dict[str, Any]]:
+    return [{"port": int(word), "service_type": "ingress"} for word in text.replace(",", " ").split()]
+
+
+def _pairs(text: str) -> dict[str, str]:
+    pairs = [line.partition("=") for line in text.splitlines() if line.strip()]
+    if any(not equals for _name, equals, _value in pairs):
+        raise ValueError(text)
+    return {name.strip(): value.strip() for name, _equals, value in pairs}
+
+
+def _help(name: str) -> str:
+    if name == "command":
+        return _("A quotation mark is not closed.")
+    if name == "ports":
+        return _("Write port numbers, such as 8888, 6006.")
+    if name in PAIRS:
+        return _("Write one NAME=VALUE a line.")
+    return _("Write a duration such as 30m, 2h or 1d.")

@@ -1,0 +1,143 @@
+"""Jobs: the list, one job with its tabs, and the verbs on it."""
+
+from collections.abc import Callable
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, NotVisible, job_for, role_in
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.models import Role
+from dashboards.command_line import yard_submit
+from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.reads import job as job_reads
+from dashboards.reads import jobs as reads
+from dashboards.reads.projects import palette
+from dashboards.reads.submit import projects_to_submit_to
+from jobs import actions
+from jobs.kinds.spec import to_edge
+from jobs.models import Job
+from jobs.queries import job_detail
+
+FILTERS = ("q", "state", "project", "kind", "user")
+TABS = ("overview", "logs", "metrics", "events", "pods", "spec", "terminal")
+
+
+@signed_in
+def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Jobs newest first, filtered, in keyset pages."""
+    asked = {name: request.GET[name] for name in (*FILTERS, "before", "after") if request.GET.get(name)}
+    context = {
+        "jobs": reads.page(actor, asked),
+        "asked": asked,
+        "is_filtered": any(name in asked for name in FILTERS),
+        "choices": reads.choices(actor),
+        "palette": palette(),
+        "may_submit": bool(projects_to_submit_to(actor)),
+    }
+    return show(request, actor, "dashboards/jobs.html", context)
+
+
+@signed_in
+def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overview") -> HttpResponseBase:
+    """One job: how it is, why, where, on what, and what it says."""
+    if tab not in TABS:
+        raise NotVisible(f"There is no tab {tab!r}.")
+    job = job_for(actor, job_id)
+    is_member = Role.is_at_least(role_in(actor, job.project), Role.MEMBER)
+    detail = job_detail(job)
+    context: dict[str, Any] = {
+        "job": detail,
+        "tab": tab,
+        "tabs": [name for name in TABS if name != "terminal" or is_member],
+        "palette_index": job.project.palette_index,
+        "is_member": is_member,
+        "is_final": job.is_final,
+        "figures": job_reads.figures(detail),
+    }
+    return show(request, actor, f"dashboards/job_{tab}.html", context | _TAB_READS[tab](actor, job, detail))
+
+
+@signed_in
+def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
+    """The whole log of one pod as a text file."""
+    job = job_for(actor, job_id)
+    attempt_number = job_reads.whole(request.GET.get("attempt"), job.attempt)
+    rank = job_reads.whole(request.GET.get("rank"), 0)
+    lines = job_reads.log_text(job, attempt_number, rank)
+    name = f"{job.name}-{attempt_number}-{rank}.log"
+    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    return StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8", headers=headers)
+
+
+@require_POST
+@signed_in
+def job_verb(request: HttpRequest, actor: Actor, job_id: str, verb: str) -> HttpResponseBase:
+    """Stop, suspend, resume, delete or retry a job."""
+    job = job_for(actor, job_id, needed=Role.MEMBER)
+    if verb == "retry":
+        return _retry(request, actor, job)
+    carry_out, done = _VERBS[verb]
+    if attempt(request, lambda: carry_out(job, actor=actor), done()) and verb == "delete":
+        return redirect("jobs")
+    return redirect("job", job_id)
+
+
+def _retry(request: HttpRequest, actor: Actor, job: Job) -> HttpResponseBase:
+    made: list[Job] = []
+
+    def again() -> None:
+        try:
+            made.append(actions.submit_job(job.project, actions.clone_body(job, job.name), actor=actor))
+        except Invalid as invalid:
+            raise Conflict("spec_impossible", str(invalid)) from invalid
+
+    done = _("Submitted again under the same name.")
+    return redirect("job", made[0].pk) if attempt(request, again, done) and made else redirect("job", job.pk)
+
+
+_VERBS: dict[str, tuple[Callable[..., object], Callable[[], str]]] = {
+    "stop": (actions.stop_job, lambda: _("Stopping. Its GPUs are free as soon as its pods are gone.")),
+    "suspend": (
+        actions.suspend_job,
+        lambda: _("Suspended. It gives its GPUs back and waits until you resume it."),
+    ),
+    "resume": (actions.resume_job, lambda: _("Queued again, at its first place in the order.")),
+    "delete": (actions.delete_job, lambda: _("Deleted.")),
+}
+
+
+def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    return {
+        "explain": job_reads.explain(actor, job),
+        "attempts": job_reads.timeline(job),
+        "events": job_reads.events(job, 8),
+        "log_ranks": job_reads.log_ranks(job),
+    }
+
+
+def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    return {"log_ranks": job_reads.log_ranks(job), "log_attempts": range(job.attempt, 0, -1)}
+
+
+def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    spec = {name: value for name, value in to_edge(job.spec).items() if value not in (None, [], {})}
+    return {"spec": spec, "command": yard_submit(job.project.name, spec)}
+
+
+def _nothing(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    return {}
+
+
+_TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = {
+    "overview": _overview,
+    "logs": _logs,
+    "metrics": _nothing,
+    "events": lambda actor, job, detail: {"events": job_reads.events(job, 500)},
+    "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
+    "spec": _spec,
+    "terminal": lambda actor, job, detail: {"log_ranks": job_reads.log_ranks(job)},
+}

@@ -1,0 +1,74 @@
+"""Nodes: list, one node with its devices and pods, cordon, uncordon, drain."""
+
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, node_for, require_admin, visible_project_ids
+from controlplane.actions.nodes import cordon_node, drain_node, jobs_on, uncordon_node
+from controlplane.models import Node
+from controlplane.queries.nodes import node_detail, node_rows
+from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.reads.frame import clusters
+from dashboards.reads.overview import cell, density, overview_state
+
+
+@signed_in
+def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Nodes with their devices, by cluster and name."""
+    nodes = Node.objects.select_related("cluster", "pool").order_by("cluster__name", "name")
+    asked = request.GET.get("cluster", "")
+    if asked:
+        nodes = nodes.filter(cluster__name=asked)
+    state, _seq = overview_state(actor)
+    rows = [
+        row
+        | {
+            "cells": [
+                cell(device, state) for device in state["nodes"].get(row["name"], {}).get("devices", [])
+            ]
+        }
+        for row in node_rows(list(nodes))
+    ]
+    context = {"nodes": rows, "clusters": clusters(), "asked": asked, "density": density(len(rows))}
+    return show(request, actor, "dashboards/nodes.html", context)
+
+
+@signed_in
+def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """One node: devices, pods, and what a drain would do."""
+    node = node_for(actor, name)
+    state, _seq = overview_state(actor)
+    cells = [cell(device, state) for device in state["nodes"].get(name, {}).get("devices", [])]
+    moving = jobs_on(node) if actor.is_admin else []
+    context = {
+        "node": node_detail(node, visible_project_ids(actor)),
+        "cells": cells,
+        "projects": state["projects"],
+        "moving": [job for job in moving if job.is_preemptible],
+        "staying": [job for job in moving if not job.is_preemptible],
+    }
+    return show(request, actor, "dashboards/node.html", context)
+
+
+@require_POST
+@signed_in
+def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
+    """Cordon, uncordon or drain."""
+    node = node_for(actor, name)
+    require_admin(actor)
+    verbs = {
+        "cordon": (
+            lambda: cordon_node(node, actor=actor),
+            _("Cordoned: its pods stay, it gets no new ones."),
+        ),
+        "uncordon": (lambda: uncordon_node(node, actor=actor), _("It takes pods again.")),
+        "drain": (
+            lambda: drain_node(node, actor=actor),
+            _("Draining: preemptible jobs go back to the queue."),
+        ),
+    }
+    carry_out, done = verbs[verb]
+    attempt(request, carry_out, done)
+    return redirect("node", name)

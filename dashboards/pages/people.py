@@ -1,0 +1,148 @@
+"""Users and API tokens."""
+
+from typing import Any
+
+from django.contrib import messages
+from django.contrib.auth import update_session_auth_hash
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.views.decorators.cache import never_cache
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, NotVisible, require_admin
+from controlplane.actions.accounts import (
+    TOKEN_DAYS,
+    create_user,
+    edit_user,
+    issue_token,
+    revoke_token,
+    set_password,
+)
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.models import Token, User
+from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.reads import people as reads
+
+
+@signed_in
+def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """All users; admins create them here."""
+    require_admin(actor)
+    errors: dict[str, str] = {}
+    if request.method == "POST":
+        errors = _create(request, actor)
+        if not errors:
+            return redirect("users")
+    context = {"users": reads.user_rows(), "errors": errors, "raw": request.POST.dict() if errors else {}}
+    return show(request, actor, "dashboards/users.html", context, status=400 if errors else 200)
+
+
+@signed_in
+def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
+    """A person: projects, latest jobs; verbs for themselves and for admins. Others see those whom they share a project with."""
+    subject = _subject(actor, username)
+    context = {
+        "subject": subject,
+        "memberships": reads.memberships(actor, subject),
+        "jobs": reads.jobs_of(actor, subject),
+        "is_self": actor.user == subject,
+        "palette": reads.palette(),
+    }
+    return show(request, actor, "dashboards/user.html", context)
+
+
+@require_POST
+@signed_in
+def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> HttpResponseBase:
+    """Lock, unlock, make or unmake an admin, set a password."""
+    subject = _subject(actor, username)
+    if verb == "password":
+        return _set_password(request, actor, subject)
+    changes: dict[str, dict[str, bool]] = {
+        "lock": {"is_active": False},
+        "unlock": {"is_active": True},
+        "promote": {"is_admin": True},
+        "demote": {"is_admin": False},
+    }
+    attempt(request, lambda: edit_user(subject, actor=actor, **changes[verb]), _("Saved."))
+    return redirect("user", username)
+
+
+@never_cache
+@signed_in
+def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """One's own API tokens. A new one is shown in the answer to its own POST, once, and nowhere else."""
+    context: dict[str, Any] = {"days": TOKEN_DAYS, "errors": {}}
+    status = 200
+    if request.method == "POST":
+        try:
+            context["secret"] = _issue(request, actor)
+        except Invalid as invalid:
+            context["errors"] = {error.pointer.strip("/"): error.detail for error in invalid.errors}
+            status = 400
+    context |= {"tokens": reads.token_rows(actor), "now": timezone.now()}
+    return show(request, actor, "dashboards/tokens.html", context, status=status)
+
+
+@require_POST
+@signed_in
+def token_revoke(request: HttpRequest, actor: Actor, token_id: int) -> HttpResponseBase:
+    """End a token."""
+    token = Token.objects.select_related("user").filter(pk=token_id, user=actor.user).first()
+    if token is None:
+        raise NotVisible("There is no such token.")
+    attempt(
+        request,
+        lambda: revoke_token(token, actor=actor),
+        _("The token is revoked; what used it is signed out."),
+    )
+    return redirect("tokens")
+
+
+def _subject(actor: Actor, username: str) -> User:
+    user = reads.visible_user(actor, username)
+    if user is None:
+        raise NotVisible("There is no such user that you can see.")
+    return user
+
+
+def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
+    username = request.POST.get("username", "").strip()
+    try:
+        create_user(
+            username, request.POST.get("password") or None, actor=actor, is_admin=bool(request.POST.get("is_admin")),
+            email=request.POST.get("email", "").strip(),
+        )  # fmt: skip
+    except Invalid as invalid:
+        return {error.pointer.strip("/"): error.detail for error in invalid.errors}
+    except Conflict as conflict:
+        return {"username": conflict.detail}
+    messages.success(request, _("%(name)s can sign in now.") % {"name": username})
+    return {}
+
+
+def _issue(request: HttpRequest, actor: Actor) -> str:
+    days = request.POST.get("days", "")
+    assert actor.user is not None
+    _token, secret = issue_token(
+        actor.user,
+        request.POST.get("name", "").strip()[:100] or _("unnamed"),
+        actor=actor,
+        days=int(days) if days.isdecimal() else TOKEN_DAYS,
+        is_read_only=bool(request.POST.get("is_read_only")),
+    )
+    return secret
+
+
+def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResponseBase:
+    try:
+        set_password(subject, request.POST.get("password", ""), actor=actor)
+    except Invalid as invalid:
+        messages.error(request, str(invalid))
+    else:
+        if actor.user == subject:
+            update_session_auth_hash(request, subject)
+        messages.success(request, _("The password is changed."))
+    return redirect("user", subject.username)

@@ -1,0 +1,214 @@
+"""Projects: list, one project with its allocation, members and jobs; create, edit, delete."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django import forms
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, project_for, require_admin, role_in
+from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.projects import (
+    OWNER_FIELDS,
+    create_project,
+    delete_project,
+    edit_project,
+    oversold_warning,
+    remove_member,
+    set_member,
+    taken_along,
+)
+from controlplane.models import Cluster, Project, Role, User
+from dashboards.pages.fields import DurationField, GpuField, NameField
+from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.reads import jobs as job_reads
+from dashboards.reads import projects as reads
+
+
+class ProjectForm(forms.Form):
+    """A project as model fields; owners of a project get only the fields that are theirs."""
+
+    name = NameField(longest=50, label=gettext_lazy("Name"))
+    cluster = forms.ModelChoiceField(
+        Cluster.objects.filter(detached_at=None), label=gettext_lazy("Cluster"), empty_label=None
+    )
+    gpu_quota_milli = GpuField(label=gettext_lazy("GPU quota"), help_text=gettext_lazy("Guaranteed GPUs."))
+    over_quota_weight_milli = GpuField(
+        label=gettext_lazy("Over-quota weight"),
+        required=False,
+        help_text=gettext_lazy("Share of what others leave idle. Empty: same as the quota. 0: never."),
+    )
+    gpu_limit_milli = GpuField(
+        label=gettext_lazy("GPU limit"),
+        required=False,
+        help_text=gettext_lazy("Never more than this. Empty: no limit."),
+    )
+    priority = forms.IntegerField(
+        label=gettext_lazy("Priority"),
+        min_value=0,
+        max_value=1000,
+        initial=0,
+        help_text=gettext_lazy("Higher is served first."),
+    )
+    train_pools = forms.MultipleChoiceField(
+        label=gettext_lazy("Node pools for training"), required=False, widget=forms.CheckboxSelectMultiple
+    )
+    interactive_pools = forms.MultipleChoiceField(
+        label=gettext_lazy("Node pools for interactive work"),
+        required=False,
+        widget=forms.CheckboxSelectMultiple,
+    )
+    description = forms.CharField(label=gettext_lazy("Description"), max_length=500, required=False)
+    interactive_max_seconds = DurationField(
+        label=gettext_lazy("Interactive time limit"),
+        required=False,
+        help_text=gettext_lazy("Such as 8h. Empty: none."),
+    )
+    interactive_idle_seconds = DurationField(
+        label=gettext_lazy("Interactive idle limit"),
+        required=False,
+        help_text=gettext_lazy("Stops a session whose GPU did nothing for this long."),
+    )
+
+    def __init__(
+        self, *args: Any, project: Project | None = None, is_owner_only: bool = False, **kwargs: Any
+    ) -> None:
+        super().__init__(*args, **kwargs)
+        pools = [(name, name) for name in reads.pool_names()]
+        for name in ("train_pools", "interactive_pools"):
+            choice = self.fields[name]
+            assert isinstance(choice, forms.MultipleChoiceField)
+            choice.choices = pools
+        if project is not None:
+            del self.fields["name"], self.fields["cluster"]
+        if is_owner_only:
+            for name in set(self.fields) - OWNER_FIELDS:
+                del self.fields[name]
+
+    def model_fields(self) -> dict[str, Any]:
+        """The values as Project's own fields."""
+        values = dict(self.cleaned_data)
+        pools = {
+            kind: values.pop(f"{kind}_pools")
+            for kind in ("train", "interactive")
+            if f"{kind}_pools" in values
+        }
+        return values | ({"node_pools": pools} if pools else {})
+
+
+@signed_in
+def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """All projects: quota, allocation, fair share."""
+    return show(request, actor, "dashboards/projects.html", {"projects": reads.project_rows(actor)})
+
+
+@signed_in
+def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Create a project."""
+    require_admin(actor)
+    form = ProjectForm(request.POST or None, initial={"priority": 0})
+    if request.method == "POST" and form.is_valid():
+        try:
+            project = create_project(form.model_fields(), actor=actor)
+        except Conflict as conflict:
+            form.add_error("name", conflict.detail)
+        else:
+            _tell_saved(request, project, _("%(name)s is there; now add members.") % {"name": project.name})
+            return redirect("project", project.name)
+    context = {"form": form, "title": _("New project"), "back": "projects"}
+    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+
+
+@signed_in
+def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """One project: what it may use, what it holds, who is in it, and its jobs."""
+    project = project_for(actor, name)
+    role = role_in(actor, project)
+    context = {
+        "project": reads.project_row(project),
+        "roles": Role.ORDER,
+        "jobs": job_reads.unfinished_of(project),
+        "is_member": Role.is_at_least(role, Role.MEMBER),
+        "is_owner": Role.is_at_least(role, Role.OWNER),
+    }
+    return show(request, actor, "dashboards/project.html", context)
+
+
+@signed_in
+def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Change a project: owners their fields, admins all."""
+    project = project_for(actor, name, needed=Role.OWNER)
+    form = ProjectForm(
+        request.POST or None, initial=_initial(project), project=project, is_owner_only=not actor.is_admin
+    )
+    if request.method == "POST" and form.is_valid():
+        edit_project(project, form.model_fields(), actor=actor)
+        _tell_saved(request, project, _("Saved."))
+        return redirect("project", project.name)
+    context = {"form": form, "project": project, "title": _("Edit %(name)s") % {"name": name}}
+    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+
+
+@signed_in
+def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Say what goes with the project, then delete it."""
+    project = project_for(actor, name, needed=Role.OWNER)
+    require_admin(actor)
+    if request.method == "POST" and request.POST.get("confirm") == name:
+        done = _("%(name)s is deleted.") % {"name": name}
+        if attempt(request, lambda: delete_project(project, actor=actor), done):
+            return redirect("projects")
+    context = {"project": project, "along": taken_along(project)}
+    return show(request, actor, "dashboards/project_delete.html", context)
+
+
+@require_POST
+@signed_in
+def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Add a member or change a role."""
+    project = project_for(actor, name, needed=Role.OWNER)
+    return _with_member(
+        request, project, lambda user: set_member(project, user, request.POST.get("role", ""), actor=actor)
+    )
+
+
+@require_POST
+@signed_in
+def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """Take a member out."""
+    project = project_for(actor, name, needed=Role.OWNER)
+    return _with_member(request, project, lambda user: remove_member(project, user, actor=actor))
+
+
+def _with_member(request: HttpRequest, project: Project, verb: Any) -> HttpResponseBase:
+    username = request.POST.get("user", "").strip()
+    user = User.objects.filter(username=username, is_active=True).first()
+    if user is None:
+        text = _("There is no active user named %(name)s; an admin can create one.") % {
+            "name": username or "?"
+        }
+        messages.error(request, text)
+    else:
+        try:
+            attempt(request, lambda: verb(user), _("Members are saved."))
+        except Invalid as invalid:
+            messages.error(request, str(invalid))
+    return redirect("project", project.name)
+
+
+def _tell_saved(request: HttpRequest, project: Project, text: str) -> None:
+    messages.success(request, text)
+    warning = oversold_warning(project)
+    if warning:
+        messages.warning(request, warning)
+
+
+def _initial(project: Project) -> Mapping[str, Any]:
+    fields = {name: getattr(project, name) for name in ProjectForm.base_fields if hasattr(project, name)}
+    pools = project.node_pools or {}
+    return fields | {f"{kind}_pools": pools.get(kind, []) for kind in ("train", "interactive")}

@@ -1,0 +1,62 @@
+"""What the command palette finds: places, then projects, nodes and jobs by name."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase, JsonResponse
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, visible_projects
+from controlplane.models import Node
+from dashboards.pages.frame import signed_in
+from dashboards.reads.jobs import find
+
+MOST = 8
+
+
+@signed_in
+def search(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """JSON {"results": [{"label", "kind", "url"}]} for `?q=`."""
+    text = request.GET.get("q", "").strip()[:100]
+    results = [place for place in _places(actor) if text.casefold() in place["label"].casefold()]
+    if text:
+        results += _objects(actor, text)
+    return JsonResponse({"results": results[:24]})
+
+
+def _places(actor: Actor) -> list[dict[str, Any]]:
+    names = [
+        ("overview", _("Overview")),
+        ("jobs", _("Jobs")),
+        ("job-new", _("Submit a job")),
+        ("projects", _("Projects")),
+        ("nodes", _("Nodes")),
+        ("analytics", _("Analytics")),
+        ("tokens", _("API tokens")),
+    ]
+    if actor.is_admin:
+        names += [("project-new", _("New project")), ("users", _("Users"))]
+    return [_result(label, _("page"), reverse(name)) for name, label in names]
+
+
+def _objects(actor: Actor, text: str) -> list[dict[str, Any]]:
+    projects = (
+        visible_projects(actor)
+        .filter(name__icontains=text)
+        .order_by("name")
+        .values_list("name", flat=True)[:MOST]
+    )
+    nodes = Node.objects.filter(name__icontains=text).order_by("name").values_list("name", flat=True)[:MOST]
+    jobs = find(actor, text, MOST)
+    return [
+        *(_result(name, _("project"), reverse("project", args=[name])) for name in projects),
+        *(_result(name, _("node"), reverse("node", args=[name])) for name in nodes),
+        *(
+            _result(job["name"], f"{job['project__name']} · {job['state']}", reverse("job", args=[job["id"]]))
+            for job in jobs
+        ),
+    ]
+
+
+def _result(label: str, kind: str, url: str) -> dict[str, Any]:
+    return {"label": label, "kind": kind, "url": url}

@@ -1,0 +1,158 @@
+"""One job's page: figures, explanation, timeline, events, pods, log."""
+
+from collections.abc import Iterator
+from datetime import datetime
+from typing import Any
+
+from django.conf import settings
+from django.utils import timezone
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, visible_project_ids
+from controlplane.logs import log_path, read_page
+from controlplane.models import Event
+from dashboards import formats
+from jobs.lifecycle import QUEUED
+from jobs.models import Job, Pod
+from jobs.queries import explanation, pod_rows
+
+Row = dict[str, Any]
+
+
+def figures(detail: Row) -> list[Row]:
+    """The strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}."""
+    status, progress = detail["status"], detail["status"]["progress"] or {}
+    share, eta = formats.fraction(progress), progress.get("eta_seconds")
+    is_running = status["state"] == "running"
+    strip = (
+        [_figure(_("Progress"), _bare_percent(share), "%", _progress_line(progress))]
+        if share is not None
+        else []
+    )
+    if is_running and eta is not None:
+        strip.append(_figure(_("Finishes in"), formats.duration(eta), "", _seconds_per_step(progress)))
+    if progress.get("loss") is not None:
+        strip.append(_figure(_("Loss"), formats.figure(progress["loss"]), "", ""))
+    if progress.get("accuracy") is not None:
+        strip.append(_figure(_("Accuracy"), formats.figure(progress["accuracy"] * 100), "%", ""))
+    if is_running:
+        strip.append(_figure(_("GPU use"), _bare_percent(status["gpu_utilization"]), "%", _("last measured")))
+    held = formats.number(status["allocated_gpus"])
+    workers = (
+        _("%(count)s workers") % {"count": detail["workers"]} if detail["workers"] > 1 else _("one worker")
+    )
+    strip.append(_figure(_("GPUs held"), held, _("of %(asked)s") % {"asked": _asked(detail)}, workers))
+    return strip
+
+
+def explain(actor: Actor, job: Job) -> Row | None:
+    """Why a queued job waits: the numbers compared, who is ahead, who holds, what would start it. None when it runs."""
+    if job.state != QUEUED:
+        return None
+    told = explanation(job, visible_project_ids(actor))
+    shortage = told["shortage"] or {}
+    numbers = [
+        (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None
+    ]
+    return told | {"numbers": numbers, "fixes": [fix["message"] for fix in told["would_start_if"]]}
+
+
+def timeline(job: Job) -> list[Row]:
+    """Attempts as spans in percent of the time since the job was submitted: {"number", "x", "width", "is_past", ...}."""
+    first, last = job.created_at, job.finished_at or timezone.now()
+    total = max(1.0, (last - first).total_seconds())
+
+    def percent(at: datetime | None) -> float:
+        return round(100 * max(0.0, ((at or last) - first).total_seconds()) / total, 2)
+
+    rows = job.attempts.order_by("number").values(
+        "number", "created_at", "started_at", "ended_at", "outcome", "reason", "message", "exit_code"
+    )
+    return [
+        {
+            **row,
+            "wait_x": percent(row["created_at"]),
+            "wait": round(percent(row["started_at"] or row["ended_at"]) - percent(row["created_at"]), 2),
+            "x": percent(row["started_at"]),
+            "width": max(0.5, round(percent(row["ended_at"]) - percent(row["started_at"]), 2))
+            if row["started_at"]
+            else 0,
+        }
+        for row in rows
+    ]
+
+
+def events(job: Job, most: int) -> list[Row]:
+    """The job's events, newest first."""
+    rows = Event.objects.filter(job_id=job.pk).exclude(kind="job.progressed").order_by("-seq")
+    return [{**row} for row in rows.values("seq", "at", "kind", "actor", "reason", "message")[:most]]
+
+
+def pods(job: Job) -> list[Row]:
+    """Every pod of every attempt."""
+    return [pod for _job_id, pod in pod_rows(Pod.objects.filter(job=job))]
+
+
+def log_ranks(job: Job) -> list[int]:
+    """The ranks that have, or will have, a log."""
+    return list(range(max(1, job.pods_wanted)))
+
+
+def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
+    """The log of one pod line by line, gaps named."""
+    path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
+    offset = 0
+    while True:
+        page = read_page(path, offset, 5000)
+        yield "".join(line.text + ("" if line.is_partial else "\n") for line in page.lines)
+        yield "".join(f"[output is missing here: {gap.message}]\n" for gap in page.gaps)
+        if page.next_offset <= offset:
+            return
+        offset = page.next_offset
+
+
+def whole(text: str | None, default: int) -> int:
+    """A small whole number of a query, or the default."""
+    return int(text) if text and text.isdecimal() and len(text) < 7 else default
+
+
+def _numbers() -> tuple[tuple[str, str], ...]:
+    return (
+        ("request_gpus", _("asked for")),
+        ("allocated_gpus", _("its project holds")),
+        ("quota_gpus", _("quota")),
+        ("fair_share_gpus", _("fair share")),
+        ("limit_gpus", _("limit")),
+        ("free_gpus", _("free")),
+        ("largest_free_gpus", _("most free on one node")),
+        ("total_gpus", _("in the cluster")),
+    )
+
+
+def _figure(name: str, value: str, unit: str, under: str) -> Row:
+    return {"name": name, "value": value, "unit": unit, "under": under}
+
+
+def _bare_percent(share: float | None) -> str:
+    return formats.percent(share).removesuffix(f"{formats.NBSP}%")
+
+
+def _progress_line(progress: Row) -> str:
+    step = (
+        f"{_('step')} {formats.number(progress['step'])} {_('of')} {formats.number(progress['total_steps'])}"
+    )
+    if progress.get("epoch") is None:
+        return step
+    epochs = f" {_('of')} {progress['epochs']}" if progress.get("epochs") else ""
+    return f"{_('epoch')} {progress['epoch']}{epochs}, {step}"
+
+
+def _seconds_per_step(progress: Row) -> str:
+    each = progress.get("seconds_per_step")
+    return "" if each is None else _("%(seconds)s s per step") % {"seconds": formats.figure(each)}
+
+
+def _asked(detail: Row) -> str:
+    if detail["gpu_memory_mib"]:
+        return formats.mebibytes(detail["gpu_memory_mib"])
+    return formats.number((detail["gpus"] or 0) * detail["workers"])

@@ -1,0 +1,212 @@
+"""The first page, from the very state that the live topic `overview` has, so that the first frame changes nothing."""
+
+from collections import Counter
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any
+
+from django.utils.dateparse import parse_datetime
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, visible_project_ids
+from controlplane.live.reading import one_moment
+from controlplane.live.state import State, read_overview
+from controlplane.models import Event
+from dashboards import formats
+from dashboards.reads.projects import bar
+
+Row = dict[str, Any]
+BLANK = dict.fromkeys(("id", "name", "project", "user", "kind", "message"), "") | dict.fromkeys(
+    ("node", "gpus", "started_at", "queued_at", "progress", "gpu_utilization")
+)  # the row that the browser fills for a job that is new
+MANY_NODES, HEAT_NODES = 8, 40  # from here on cells are small; from here on they are a heat map
+
+
+def overview_state(actor: Actor) -> tuple[State, int]:
+    """The state as the actor sees it, and the number of the newest event in it."""
+    with one_moment():
+        seq = Event.objects.last_seq()
+        whole = read_overview(seq)
+    return whole.seen_by(visible_project_ids(actor)), seq
+
+
+def overview_page(actor: Actor, now: datetime) -> Row:
+    """Everything that the template shows, in its order."""
+    state, _seq = overview_state(actor)
+    projects = list(state["projects"].values())
+    full = (
+        max(
+            (max(row["gpu_quota"], row["allocated_gpus"], row["fair_share_gpus"]) for row in projects),
+            default=0,
+        )
+        or 1
+    )
+    return {
+        "totals": state["totals"]["all"],
+        "under": sentences(state, now),
+        "projects": [row | {"bar": bar(row["gpu_quota"], row, full)} for row in projects],
+        "running": sorted(state["running"].values(), key=_newest_first),
+        "queued": sorted(state["queued"].values(), key=_in_line),
+        "nodes": [
+            _node(node, state) for node in sorted(state["nodes"].values(), key=lambda node: str(node["name"]))
+        ],
+        "palette": {name: row["palette_index"] for name, row in state["projects"].items()},
+        "blank": BLANK,
+        "density": density(len(state["nodes"])),
+    }
+
+
+def density(nodes: int) -> str:
+    """How large device cells are: a class of components.css."""
+    return "nodes-heat" if nodes > HEAT_NODES else "nodes-many" if nodes > MANY_NODES else ""
+
+
+def sentences(state: State, now: datetime) -> dict[str, str]:
+    """The one sentence under each figure; static/js/overview.js says the same. Everything from the state itself."""
+    totals, projects = state["totals"]["all"], state["projects"].values()
+    borrowed = sum(max(0, row["allocated_gpus"] - row["gpu_quota"]) for row in projects)
+    missing = totals["nodes"] - totals["nodes_ready"]
+    return {
+        "nodes": _("all ready") if not missing else _("{count} not ready").format(count=missing),
+        "gpus": _models(state),
+        "gpus_allocated": _("{gpus} over quota").format(gpus=formats.number(borrowed))
+        if borrowed
+        else _("all within quota"),
+        "gpus_idle_allocated": _idle_jobs(state),
+        "gpu_utilization": _busy(state),
+        "jobs_running": _by_kind(state) or _("nothing runs"),
+        "jobs_queued": _longest_wait(state, now) or _("nobody waits"),
+    }
+
+
+def _models(state: State) -> str:
+    devices = [device for node in state["nodes"].values() for device in node["devices"]]
+    kinds = Counter(
+        " ".join(part for part in (device["model"], formats.mebibytes(device["memory_mib"])) if part)
+        for device in devices
+    )
+    return ", ".join(name for name, _count in kinds.most_common(2)) or formats.NOTHING
+
+
+def _idle_jobs(state: State) -> str:
+    idle = sorted(
+        {
+            state["running"][share["job"]]["name"]
+            for node in state["nodes"].values()
+            for device in node["devices"]
+            if not device["utilization"]
+            for share in device["shares"]
+            if share["job"] in state["running"]
+        }
+    )
+    return ", ".join(idle[:2]) + ("…" if len(idle) > 2 else "") if idle else _("none")
+
+
+def _busy(state: State) -> str:
+    busy = [
+        device["utilization"]
+        for node in state["nodes"].values()
+        for device in node["devices"]
+        if device["utilization"]
+    ]
+    return (
+        _("{share} of busy devices").format(share=formats.percent(sum(busy) / len(busy)))
+        if busy
+        else _("no device is busy")
+    )
+
+
+def _by_kind(state: State) -> str:
+    kinds = Counter(row["kind"] for row in state["running"].values())
+    return ", ".join(
+        f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
+    )
+
+
+def _longest_wait(state: State, now: datetime) -> str:
+    waits = [(now - moment(row["queued_at"])).total_seconds() for row in state["queued"].values()]
+    return _("longest {time}").format(time=formats.duration(max(waits))) if waits else ""
+
+
+def moment(value: datetime | str) -> datetime:
+    """A time of a state, which is a datetime or its text."""
+    parsed = value if isinstance(value, datetime) else parse_datetime(value)
+    if parsed is None:
+        raise ValueError(f"not a time: {value!r}")
+    return parsed
+
+
+def _node(node: Mapping[str, Any], state: State) -> Row:
+    first = node["devices"][0] if node["devices"] else None
+    about = (
+        " · ".join(part for part in (first["model"], formats.mebibytes(first["memory_mib"])) if part)
+        if first
+        else ""
+    )
+    return {
+        **node,
+        "about": _status(node) or about,
+        "cells": [cell(device, state) for device in node["devices"]],
+    }
+
+
+def _status(node: Mapping[str, Any]) -> str:
+    return _("not ready") if not node["is_ready"] else _("cordoned") if node["is_cordoned"] else ""
+
+
+def cell(device: Mapping[str, Any], state: State) -> Row:
+    """One device as its cell draws it: shares side by side in percent of the device, filled to their utilisation."""
+    x, parts = 0.0, []
+    for share in device["shares"]:
+        width = share["milli_gpus"] / 10
+        used = _share_use(device, share, state)
+        parts.append(
+            {
+                "x": round(x, 2),
+                "width": round(width, 2),
+                "y": round(100 - 100 * used, 1),
+                "height": round(100 * used, 1),
+                "project": share["project"],
+                "palette_index": state["projects"].get(share["project"], {}).get("palette_index", 0),
+            }
+        )
+        x += width
+    return {
+        "index": device["index"],
+        "parts": parts,
+        "is_idle": bool(parts) and not device["utilization"],
+        "title": _title(device, state),
+    }
+
+
+def _share_use(device: Mapping[str, Any], share: Mapping[str, Any], state: State) -> float:
+    """A whole device shows its own utilisation; a fraction its job's, as far as it is known."""
+    if share["milli_gpus"] < 1000 and share["job"] in state["running"]:
+        own = state["running"][share["job"]]["gpu_utilization"]
+        if own is not None:
+            return float(own)
+    return float(device["utilization"] or 0)
+
+
+def _title(device: Mapping[str, Any], state: State) -> str:
+    names = [
+        f"{state['running'][share['job']]['name'] if share['job'] in state['running'] else share['project']}"
+        + (f" ({formats.number(share['milli_gpus'] / 1000)})" if share["milli_gpus"] < 1000 else "")
+        for share in device["shares"]
+    ]
+    use = formats.percent(device["utilization"] or 0)
+    return (
+        f"GPU {device['index']}: {', '.join(names)}, {use}"
+        if names
+        else f"GPU {device['index']}: {_('free')}"
+    )
+
+
+def _newest_first(row: Row) -> tuple[bool, float, str]:
+    started = row["started_at"]
+    return (started is not None, -moment(started).timestamp() if started else 0.0, row["name"])
+
+
+def _in_line(row: Row) -> tuple[float, str]:
+    position = row["queue_position"]
+    return (float("inf") if position is None else position, moment(row["queued_at"]).isoformat())

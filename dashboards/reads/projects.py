@@ -1,0 +1,68 @@
+"""Projects with what they hold now, in REST's shape plus colour and bar. A constant number of queries."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from controlplane.access import Actor, visible_project_ids
+from controlplane.models import NodePool, Project
+from controlplane.queries.projects import project_rows as shaped
+
+Row = dict[str, Any]
+ROLES = {"owner": 0, "member": 1, "viewer": 2}
+
+
+def project_rows(actor: Actor) -> list[Row]:
+    """Every project by name. Quota and allocation are for everybody; `is_visible` tells whose inside the actor sees."""
+    visible = visible_project_ids(actor)
+    projects = list(Project.objects.select_related("cluster", "department").order_by("name"))
+    rows = with_bars(
+        [
+            row
+            | {"palette_index": project.palette_index, "is_visible": visible is None or project.pk in visible}
+            for project, row in zip(projects, shaped(projects), strict=True)
+        ]
+    )
+    return [row if row["is_visible"] else row | {"members": [], "description": ""} for row in rows]
+
+
+def project_row(project: Project) -> Row:
+    """One project, as in project_rows, members strongest first."""
+    row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
+    row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
+    return with_bars([row])[0]
+
+
+def palette() -> dict[str, int]:
+    """The colour of every project, for the browser."""
+    return dict(Project.objects.values_list("name", "palette_index"))
+
+
+def pool_names() -> list[str]:
+    """Node pools of all clusters."""
+    return sorted(set(NodePool.objects.values_list("name", flat=True)))
+
+
+def with_bars(rows: Sequence[Row]) -> list[Row]:
+    """Add to every row its allocation bar: parts in percent of the widest project's bar."""
+    full = max((_widest(row) for row in rows), default=0) or 1
+    return [row | {"bar": bar(row["gpu_quota"], row["status"], full)} for row in rows]
+
+
+def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
+    """The parts of one bar, in percent of `full` GPUs."""
+    held, fair = status["allocated_gpus"], status["fair_share_gpus"]
+    return {
+        "all": _percent(held, full),
+        "quota": _percent(quota, full),
+        "borrowed": _percent(max(0, held - quota), full),
+        "fair": _percent(fair, full),
+        "fair_differs": fair != quota,
+    }
+
+
+def _widest(row: Row) -> float:
+    return float(max(row["gpu_quota"], row["status"]["allocated_gpus"], row["status"]["fair_share_gpus"]))
+
+
+def _percent(part: float, full: float) -> float:
+    return round(100 * part / full, 2)

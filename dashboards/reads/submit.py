@@ -1,0 +1,89 @@
+"""What the submit form offers and expects."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db.models import Count, F, Sum
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, visible_projects
+from controlplane.models import Device, Project, Role
+from dashboards import formats
+from dashboards.reads.projects import pool_names
+from jobs.lifecycle import FINAL_STATES
+from jobs.models import Job
+
+__all__ = ["expectation", "known_images", "pool_names", "projects_to_submit_to"]
+RECENT_IMAGES = 12
+
+
+def projects_to_submit_to(actor: Actor) -> list[str]:
+    """Projects in which the actor may submit jobs."""
+    projects = visible_projects(actor)
+    if not actor.is_admin:
+        projects = projects.filter(
+            memberships__user=actor.user, memberships__role__in=(Role.MEMBER, Role.OWNER)
+        )
+    return list(projects.order_by("name").values_list("name", flat=True))
+
+
+def known_images() -> list[str]:
+    """Images to suggest: the quickstart and what jobs used lately."""
+    recent = Job.objects.order_by("-submit_rank").values_list("spec__image", flat=True)[:100]
+    return list(dict.fromkeys(["quickstart", *(image for image in recent if image)]))[:RECENT_IMAGES]
+
+
+def expectation(project: Project, spec: Mapping[str, Any]) -> str:
+    """One sentence about what a submission would meet now. The scheduler decides; this only compares numbers."""
+    asked = _asked_milli(project, spec)
+    if not asked:
+        return _("It asks for no GPU and starts as soon as a node has the CPUs and memory.")
+    free, held = _free_milli(project), _held_milli(project)
+    after = {
+        "after": formats.number((held + asked) / 1000),
+        "quota": formats.number(project.gpu_quota_milli / 1000),
+    }
+    is_in_quota = held + asked <= project.gpu_quota_milli
+    if is_in_quota and asked <= free:
+        return _("It should start at once: the project would hold %(after)s of its %(quota)s GPUs.") % after
+    if is_in_quota:
+        return (
+            _("It is inside the quota of %(quota)s: GPUs that others borrowed are taken back for it.") % after
+        )
+    if not spec["preemptible"]:
+        return _("It would wait: work that cannot be preempted stays inside the quota of %(quota)s.") % after
+    if asked <= free:
+        return (
+            _(
+                "It should start at once on idle GPUs above the quota of %(quota)s; their owners may take them back."
+            )
+            % after
+        )
+    return _("It would wait: %(free)s GPUs are free and the quota of %(quota)s is used.") % {
+        **after,
+        "free": formats.number(free / 1000),
+    }
+
+
+def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:
+    if spec["gpu_memory_mib"]:
+        largest = (
+            Device.objects.filter(node__cluster=project.cluster)
+            .order_by("-memory_mib")
+            .values_list("memory_mib", flat=True)
+        )
+        return int(1000 * spec["gpu_memory_mib"] / (largest.first() or spec["gpu_memory_mib"]))
+    return int(spec["gpus"]) * int(spec["workers"])
+
+
+def _free_milli(project: Project) -> int:
+    devices = Device.objects.filter(
+        node__cluster=project.cluster, node__is_ready=True, node__is_cordoned=False
+    )
+    sums = devices.aggregate(count=Count("pk"), held=Sum("allocated_milli", default=0))
+    return int(sums["count"] * 1000 - sums["held"])
+
+
+def _held_milli(project: Project) -> int:
+    jobs = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
+    return int(jobs.aggregate(held=Sum(F("allocated_milli"), default=0))["held"])
