@@ -169,7 +169,7 @@ def stop_arguments(parser: Parser) -> None:
 
 def stop(args: Namespace, session: Session) -> int:
     """Stop each job; its record stays."""
-    return _each(args, session, "stop", "is stopping")
+    return _each(args, session, "stop")
 
 
 def suspend_arguments(parser: Parser) -> None:
@@ -179,7 +179,7 @@ def suspend_arguments(parser: Parser) -> None:
 
 def suspend(args: Namespace, session: Session) -> int:
     """Suspend each job."""
-    return _each(args, session, "suspend", "is being suspended")
+    return _each(args, session, "suspend")
 
 
 def resume_arguments(parser: Parser) -> None:
@@ -189,7 +189,7 @@ def resume_arguments(parser: Parser) -> None:
 
 def resume(args: Namespace, session: Session) -> int:
     """Resume each job."""
-    return _each(args, session, "resume", "is queued again")
+    return _each(args, session, "resume")
 
 
 def delete_arguments(parser: Parser) -> None:
@@ -201,7 +201,9 @@ def delete(args: Namespace, session: Session) -> int:
     """Delete each job: it is stopped first, then its record goes."""
     for name in args.names:
         answer = session.client.delete(f"jobs/{job_id(session, name)}")
-        session.output.object(answer, f"job {name} is being deleted")
+        session.output.object(
+            answer, f"job {name} is {'stopped first, then deleted' if answer else 'deleted'}"
+        )
     return DONE
 
 
@@ -227,10 +229,10 @@ def _names(parser: Parser, examples: list[str]) -> None:
     parser.add_argument("names", metavar="NAME", nargs="+", help="jobs, by name or id")
 
 
-def _each(args: Namespace, session: Session, verb: str, outcome: str) -> int:
+def _each(args: Namespace, session: Session, verb: str) -> int:
     for name in args.names:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}")
-        session.output.object(answer, f"job {name} {outcome}")
+        session.output.object(answer, f"job {name} is {answer['status']['state']}")
     return DONE
 
 

@@ -1,0 +1,214 @@
+"""`yard` against a real control plane: real server, real processes, the installed command line's own start."""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+
+from tests import servers
+from tests.cli.conftest import START
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.slow
+Yard = Callable[..., subprocess.CompletedProcess[str]]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ControlPlane]:
+    with servers.control_plane(tmp_path_factory.mktemp("state")) as control_plane:
+        yield control_plane
+
+
+@pytest.fixture(scope="module")
+def environment(running: servers.ControlPlane, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    kept = {name: value for name, value in os.environ.items() if not name.startswith("TRAINYARD_")}
+    return {
+        **kept,
+        "TRAINYARD_URL": running.url,
+        "TRAINYARD_TOKEN": running.token,
+        "TRAINYARD_CONFIG": str(tmp_path_factory.mktemp("config") / "yard.json"),
+    }
+
+
+@pytest.fixture(scope="module")
+def yard(environment: dict[str, str]) -> Yard:
+    def run(*argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
+        command = [sys.executable, "-I", "-c", START, *argv]
+        given = {"env": environment, "timeout": 120, **options}
+        return subprocess.run(command, capture_output=True, text=True, check=False, **given)
+
+    made = run("project", "create", "cli", "--gpu-quota", "8")
+    assert made.returncode == 0, made.stderr
+    environment["TRAINYARD_PROJECT"] = "cli"
+    return run
+
+
+def test_doctor_finds_nothing_wrong(yard):
+    ran = yard("doctor")
+    assert ran.returncode == 0, ran.stdout
+    assert "failed" not in ran.stdout
+
+
+def test_submit_prints_the_object_that_rest_has(yard, running):
+    submitted = json.loads(
+        yard("submit", "same", "-i", "python", "-g", "1", "-o", "json", "--", "sleep", "60").stdout
+    )
+    assert yard("wait", "same", "--for", "running", "--timeout", "30").returncode == 0
+    _, there = running.call("GET", f"/api/v1/jobs/{submitted['id']}")
+    described = json.loads(yard("describe", "job", "same", "-o", "json").stdout)
+    for moving in (submitted, there, described):
+        moving.pop("status")
+    assert submitted == there == described
+    assert yard("delete", "same").returncode == 0
+
+
+def test_wait_exits_with_the_jobs_own_code(yard):
+    ran = yard("submit", "three", "-i", "python", "-g", "0.5", "--wait", "--", "sh", "-c", "exit 3")
+    assert ran.returncode == 3, ran.stderr
+
+
+def test_logs_are_every_byte_that_a_job_printed(yard):
+    program = "import sys; print('x' * 200_000); print('é\\x1b[1mbold'); sys.stdout.flush(); sys.exit(4)"
+    ran = yard("submit", "loud", "-i", "python", "-g", "0", "--logs", "--", "python", "-c", program)
+    printed = "x" * 200_000 + "\né\x1b[1mbold\n"
+    assert (ran.returncode, ran.stdout) == (4, printed)
+    assert yard("logs", "loud").stdout == printed
+    assert yard("logs", "loud", "-t", "1").stdout == "é\x1b[1mbold\n"
+
+
+def test_following_survives_the_web_servers_death(yard, running, environment):
+    """kill -9 of the web process in the middle: every line once, and the job's own end."""
+    program = "i=0; while [ $i -lt 60 ]; do i=$((i+1)); echo line $i; sleep 0.1; done"
+    assert yard("submit", "steady", "-i", "ubuntu", "-g", "0", "--", "sh", "-c", program).returncode == 0
+    command = [sys.executable, "-I", "-c", START, "logs", "steady", "-f"]
+    with subprocess.Popen(command, env=environment, stdout=subprocess.PIPE, text=True) as follower:
+        assert follower.stdout is not None
+        lines = [follower.stdout.readline()]
+        running.children()["web"].kill()
+        lines += follower.stdout.readlines()
+        assert follower.wait(60) == 0
+    assert lines == [f"line {number}\n" for number in range(1, 61)]
+    wait_until(running.is_ready, timeout=30, what="the web server's return")
+
+
+def test_a_shell_in_a_running_pod(yard):
+    assert yard("submit", "box", "-i", "ubuntu", "-g", "1").returncode == 0
+    assert yard("wait", "box", "--for", "running", "--timeout", "30").returncode == 0
+    ran = yard("bash", "box", input="echo $((40 + 2)); exit 7\n")
+    assert ran.returncode == 7
+    assert "\n42" in ran.stdout.replace("\r", "")
+    assert yard("stop", "box").returncode == 0
+    assert yard("wait", "box", "--for", "stopped", "--timeout", "30").returncode == 0
+    assert yard("bash", "box", input="").returncode == 5
+
+
+def test_steering(yard):
+    assert yard("submit", "steer", "-i", "ubuntu", "-g", "1").returncode == 0
+    for verb, state in (("suspend", "suspended"), ("resume", "running"), ("stop", "stopped")):
+        assert yard(verb, "steer").returncode == 0
+        assert yard("wait", "steer", "--for", state, "--timeout", "30").returncode == 0, state
+    assert yard("stop", "steer").stdout == "job steer is stopped\n"  # again: it is already
+    assert yard("resume", "steer").returncode == 5
+    cloned = json.loads(yard("clone", "steer", "--name", "copy", "-o", "json").stdout)
+    assert (cloned["name"], cloned["image"]) == ("copy", "ubuntu")
+    assert yard("scale", "copy", "--workers", "2").returncode == 5
+    assert yard("delete", "copy", "steer").returncode == 0
+    wait_until(lambda: yard("describe", "job", "copy").returncode == 3, what="the copy's end")
+
+
+def test_a_waiting_job_is_explained(yard):
+    assert (
+        yard("submit", "idle", "-i", "ubuntu", "-g", "9", "--interactive").returncode == 2
+    )  # no node is that large
+    assert yard("submit", "notebook", "-i", "ubuntu", "-g", "8", "--interactive").returncode == 0
+    assert yard("submit", "second", "-i", "ubuntu", "-g", "1", "--interactive").returncode == 0
+
+    def reason() -> str:
+        return yard("explain", "second", "-o", "jsonpath={.reason.code}").stdout.strip()
+
+    wait_until(lambda: reason() == "interactive_over_quota", what="the reason")
+    assert "It would start if" in yard("explain", "second").stdout
+    assert yard("delete", "second", "notebook").returncode == 0
+
+
+def test_refusals_leave_nothing_behind(yard):
+    before = yard("list", "jobs", "-o", "jsonpath={.results[*].id}").stdout
+    for argv in (
+        ["-g", "0.3333333"],
+        ["-g", "-1"],
+        ["-g", "9"],
+        ["--dataset", "x:/data"],
+        ["--pvc", "v:/mnt"],
+    ):
+        ran = yard("submit", "refused", "-i", "python", *argv)
+        assert ran.returncode == 2, (argv, ran)
+    assert yard("submit", "Not_A_Label", "-i", "python").returncode == 2
+    assert yard("submit", "x", "-p", "nowhere", "-i", "python").returncode == 3
+    assert yard("submit", "x", "-i", "python", "--dry-run").returncode == 0
+    assert yard("list", "jobs", "-o", "jsonpath={.results[*].id}").stdout == before
+
+
+def test_one_key_makes_one_job(yard):
+    line = ("submit", "once", "-i", "ubuntu", "--idempotency-key", "a-key-of-ours", "-o", "jsonpath={.id}")
+    first, second = yard(*line), yard(*line)
+    assert first.returncode == second.returncode == 0
+    assert first.stdout == second.stdout
+    yard("delete", "once")
+
+
+def test_people_log_in_with_their_password_and_see_their_projects_alone(yard, environment, tmp_path):
+    password = "correct horse battery"
+    assert yard("user", "create", "ana", "--password-stdin", input=f"{password}\n").returncode == 0
+    assert yard("project", "members", "cli", "--add", "ana:viewer").returncode == 0
+    mine = {
+        name: value for name, value in environment.items() if name not in ("TRAINYARD_URL", "TRAINYARD_TOKEN")
+    }
+    mine["TRAINYARD_CONFIG"] = str(tmp_path / "ana.json")
+    login = ("login", environment["TRAINYARD_URL"], "--username", "ana", "--password-stdin")
+    assert yard(*login, input="wrong\n", env=mine).returncode == 4
+    assert yard(*login, input=f"{password}\n", env=mine).returncode == 0
+    assert json.loads(yard("whoami", "-o", "json", env=mine).stdout)["roles"] == {"cli": "viewer"}
+    assert yard("submit", "x", "-i", "python", env=mine).returncode == 4
+    assert yard("list", "users", env=mine).returncode == 4
+    assert yard("list", "jobs", env=mine).returncode == 0
+
+
+def test_nodes(yard):
+    assert yard("node", "cordon", "dgx1-2").returncode == 0
+    states = dict(line.split()[:2] for line in yard("list", "nodes").stdout.splitlines()[1:])
+    assert states == {"dgx1-1": "ready", "dgx1-2": "cordoned"}
+    assert yard("node", "drain", "dgx1-1", "--dry-run").returncode == 0
+    assert yard("node", "uncordon", "dgx1-2").returncode == 0
+    assert "of 16 GPUs allocated" in yard("top", "nodes").stdout
+    assert "GPU" in yard("describe", "node", "dgx1-1").stdout
+
+
+@pytest.mark.parametrize(
+    "argv",
+    [
+        ["list", "jobs", "-A", "-o", "wide"],
+        ["list", "projects", "-o", "yaml"],
+        ["describe", "project", "cli"],
+        ["top", "jobs"],
+        ["list", "tokens"],
+        ["list", "users"],
+        ["project", "members", "cli"],
+        ["project", "edit", "cli", "--gpu-limit", "none", "--interactive-max", "4h"],
+    ],
+)
+def test_the_rest_answers(yard, argv):
+    ran = yard(*argv)
+    assert ran.returncode == 0, ran.stderr
+
+
+def test_the_four_team_demo_ends_as_published(yard, tmp_path_factory):
+    with servers.control_plane(tmp_path_factory.mktemp("demo")) as own:
+        settings = {**os.environ, "TRAINYARD_URL": own.url, "TRAINYARD_TOKEN": own.token}
+        ran = yard("demo", "four-teams", "--pause", "0", env=settings)
+        assert ran.returncode == 0, ran.stdout
+        assert "20 of 20 steps ended as published" in ran.stdout
+        assert yard("demo", "four-teams", "--clear", env=settings).returncode == 0
