@@ -7,10 +7,8 @@ from typing import Any
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 
 from controlplane.models import Cluster, Device, Project, Sample
+from controlplane.telemetry.metrics import CHANGE_POINT, GPUS_ALLOCATED
 from jobs.models import Allocation
-
-GPUS_ALLOCATED = "gpus_allocated"
-CHANGE_POINT = 0  # as `step_seconds`: the value holds until the subject's next change point
 
 
 def record_allocation(now: datetime) -> None:

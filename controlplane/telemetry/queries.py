@@ -13,13 +13,18 @@ from typing import Any
 from django.utils import timezone
 
 from controlplane.models import Sample
-from controlplane.telemetry.allocation import CHANGE_POINT, GPUS_ALLOCATED
-from controlplane.telemetry.readings import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
-from controlplane.telemetry.rollup import KEEP, STEPS
-from controlplane.telemetry.samples import rolled
+from controlplane.telemetry.metrics import (
+    CHANGE_POINT,
+    GPUS_ALLOCATED,
+    KEEP,
+    METRICS,
+    STEPS,
+    SUBJECTS,
+    joined,
+)
 
-METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
-SUBJECTS = ("cluster", "project", "node", "device", "job")
+__all__ = ["METRICS", "SUBJECTS", "Point", "Series", "series"]
+
 POINTS_MOST = 400
 
 
@@ -69,9 +74,9 @@ def series(
     step = _fitting_step(start, end, step_seconds)
     rows = _rows(metric, by, subjects, start, end, _stored_step(step))
     lines: dict[str, list[Point]] = defaultdict(list)
-    for row in rolled(rows, step):
-        point = Point(row.at, row.minimum, row.maximum, row.total / row.count)
-        lines[row.subject].append(point)
+    for ((_, _, subject), at), extent in joined(rows, step).items():
+        point = Point(at, extent.minimum, extent.maximum, extent.total / extent.count)
+        lines[subject].append(point)
     return [Series(subject, step, tuple(points)) for subject, points in sorted(lines.items())]
 
 

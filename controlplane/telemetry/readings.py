@@ -11,12 +11,10 @@ from django.db.models import Count, F, Q
 
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.models import Cluster, Event
+from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
 from controlplane.telemetry.samples import Bucket
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
-
-GPU_UTILIZATION, GPU_MEMORY = "gpu_utilization", "gpu_memory_used_mib"
-JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT = "jobs_running", "jobs_queued", "queue_wait_seconds"
 
 
 @dataclass(slots=True)

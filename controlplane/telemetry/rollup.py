@@ -8,15 +8,9 @@ from django.contrib.sessions.models import Session
 from django.db.models import Max, Min, QuerySet
 
 from controlplane.models import Command, Cycle, Event, RememberedRequest, Sample
-from controlplane.telemetry.samples import floor, rolled, upsert
+from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
+from controlplane.telemetry.samples import rolled, upsert
 
-STEPS = (10, 60, 600, 3600)  # seconds
-KEEP = {
-    10: timedelta(hours=6),
-    60: timedelta(days=3),
-    600: timedelta(days=30),
-    3600: timedelta(days=730),
-}
 KEEP_EVENTS = timedelta(days=90)
 KEEP_TICKS = timedelta(hours=1)  # events that only say that gauges moved
 KEEP_WORK = timedelta(days=7)  # cycles and finished commands
@@ -24,7 +18,6 @@ KEEP_REQUESTS = timedelta(hours=24)
 DELETE_MOST = 5000
 SPAN_MOST = 1000  # steps of the coarser kind that one call joins, after a long pause
 
-SAMPLED = "telemetry.sampled"
 _ticks_cleared_to = 0
 
 

@@ -1,32 +1,14 @@
 """Gauges gathered second by second and written as one row per subject and step."""
 
 from collections.abc import Iterable, Iterator
-from dataclasses import dataclass
-from datetime import UTC, datetime
-from typing import TypeAlias
+from datetime import datetime
 
 from controlplane.models import Sample
+from controlplane.telemetry.metrics import Extent, Key, floor, joined
 
 STEP_SECONDS = 10
 UNIQUE = ["metric", "by", "subject", "step_seconds", "at"]
 VALUES = ["minimum", "maximum", "total", "count"]
-
-Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
-
-
-@dataclass(slots=True)
-class Extent:
-    """What a gauge did over a span: its bounds, and sum and number for the mean."""
-
-    minimum: float
-    maximum: float
-    total: float
-    count: int = 1
-
-    def add(self, other: "Extent") -> None:
-        """Take another span of the same gauge in."""
-        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
-        self.total, self.count = self.total + other.total, self.count + other.count
 
 
 class Bucket:
@@ -84,22 +66,8 @@ def upsert(rows: Iterable[Sample]) -> None:
 
 def rolled(rows: Iterable[Sample], step_seconds: int) -> Iterator[Sample]:
     """Join samples of a finer step into a coarser one."""
-    extents: dict[tuple[str, str, str, datetime], Extent] = {}
-    for row in rows:
-        key = (row.metric, row.by, row.subject, floor(row.at, step_seconds))
-        extent = Extent(row.minimum, row.maximum, row.total, row.count)
-        if key in extents:
-            extents[key].add(extent)
-        else:
-            extents[key] = extent
-    for (metric, by, subject, at), extent in extents.items():
-        yield _row((metric, by, subject), step_seconds, at, extent)
-
-
-def floor(at: datetime, step_seconds: int) -> datetime:
-    """The start of the step that `at` is in."""
-    stamp = int(at.timestamp())
-    return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)
+    for (key, at), extent in joined(rows, step_seconds).items():
+        yield _row(key, step_seconds, at, extent)
 
 
 def _row(key: Key, step_seconds: int, at: datetime, extent: Extent) -> Sample:

@@ -41,6 +41,8 @@ LAYERS = {
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
     "controlplane.telemetry": "telemetry",
+    "controlplane.telemetry.metrics": "plain",
+    "controlplane.telemetry.queries": "queries",
     "controlplane.live": "live",
     "controlplane.gateway": "gateway",
     "controlplane.api": "api",

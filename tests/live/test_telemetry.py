@@ -15,9 +15,10 @@ from controlplane.telemetry import collect as collecting
 from controlplane.telemetry import rollup
 from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.collect import collect
+from controlplane.telemetry.metrics import KEEP, SAMPLED, Extent, floor
 from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, series
-from controlplane.telemetry.rollup import KEEP, SAMPLED, roll_up
-from controlplane.telemetry.samples import Extent, floor, write_samples
+from controlplane.telemetry.rollup import roll_up
+from controlplane.telemetry.samples import write_samples
 from jobs.actions import stop_job
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project, make_user
