@@ -1,0 +1,58 @@
+"""The names, steps and arithmetic of samples. Plain data: no rows, no engine."""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
+from typing import Any, TypeAlias
+
+GPU_UTILIZATION, GPU_MEMORY = "gpu_utilization", "gpu_memory_used_mib"
+JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT = "jobs_running", "jobs_queued", "queue_wait_seconds"
+GPUS_ALLOCATED = "gpus_allocated"
+METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
+SUBJECTS = ("cluster", "project", "node", "device", "job")
+SAMPLED = "telemetry.sampled"  # the event that says that gauges moved
+
+CHANGE_POINT = 0  # as `step_seconds`: the value holds until the subject's next change point
+STEPS = (10, 60, 600, 3600)  # seconds
+KEEP = {
+    10: timedelta(hours=6),
+    60: timedelta(days=3),
+    600: timedelta(days=30),
+    3600: timedelta(days=730),
+}
+
+Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
+
+
+@dataclass(slots=True)
+class Extent:
+    """What a gauge did over a span: its bounds, and sum and number for the mean."""
+
+    minimum: float
+    maximum: float
+    total: float
+    count: int = 1
+
+    def add(self, other: "Extent") -> None:
+        """Take another span of the same gauge in."""
+        self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
+        self.total, self.count = self.total + other.total, self.count + other.count
+
+
+def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Extent]:
+    """Join samples (or anything with their columns) of a finer step into spans of a coarser one, in their order."""
+    extents: dict[tuple[Key, datetime], Extent] = {}
+    for row in rows:
+        key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)
+        extent = Extent(row.minimum, row.maximum, row.total, row.count)
+        if key in extents:
+            extents[key].add(extent)
+        else:
+            extents[key] = extent
+    return extents
+
+
+def floor(at: datetime, step_seconds: int) -> datetime:
+    """The start of the step that `at` is in."""
+    stamp = int(at.timestamp())
+    return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)
