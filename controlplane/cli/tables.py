@@ -61,6 +61,8 @@ def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> st
 
 def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> bool:
     """Draw with rich; False where rich is not installed, and then the plain table serves."""
+    import shutil
+
     try:
         from rich.console import Console
         from rich.table import Table
@@ -72,7 +74,9 @@ def _write_rich(stream: TextIO, columns: Sequence[Column], cells: Sequence[Seque
         table.add_column(column.heading, justify="right" if column.is_number else "left", overflow="fold")
     for row in cells:
         table.add_row(*(Text(cell, style=STATE_STYLES.get(cell, "")) for cell in row))
-    Console(file=stream, highlight=False).print(table)
+    # The stream may stand in for the terminal while --watch collects the answer, so its size is asked for here.
+    width = shutil.get_terminal_size().columns
+    Console(file=stream, highlight=False, force_terminal=True, width=width).print(table)
     return True
 
 

@@ -110,7 +110,7 @@ def test_watch_redraws_on_a_change_and_ends_with_ctrl_c(server, terminal):
     server.on("GET", "projects/team-a/jobs", page(job(state="queued")), page(job(state="succeeded")))
     server.on("GET", "watch", events(("change", {})))
     shown = terminal("list", "jobs", "--watch")
-    shown.wait_for(b"succeeded")
+    shown.wait_for(b"\x1b[32msucceeded")
     assert shown.read().count(b"\x1b[H\x1b[J") == 2
     shown.process.send_signal(2)
     assert shown.end() == 0
