@@ -9,7 +9,7 @@ from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
 from controlplane.scheduling.order import Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
-from controlplane.scheduling.victims import Candidate, Kind, work_lost
+from controlplane.scheduling.victims import Candidate, Gate, Kin, Kind, work_lost
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 
@@ -30,6 +30,7 @@ class Board:
         self.total_milli_gpus = _total_milli_gpus(view, active)
         self._stopping = {job.id: job for job in active if job.is_stopping}
         self._by_node: dict[str, list[Candidate]] = {}
+        self._kins: dict[Kin, dict[str, Candidate]] = {}
         for job in sorted(active, key=lambda job: job.id):
             self._add_candidate(job, job.placements, weight=1)
 
@@ -46,6 +47,10 @@ class Board:
     def candidates(self) -> Mapping[str, Sequence[Candidate]]:
         """Under the name of each node, the preemptible jobs that stand on it and were not told to stop."""
         return self._by_node
+
+    def has_giver(self, gate: Gate) -> bool:
+        """Whether anyone at all could be taken: one candidate of each kin is asked."""
+        return any(gate.may_give(next(iter(kin.values()))) for kin in self._kins.values() if kin)
 
     @property
     def is_releasing(self) -> bool:
@@ -80,8 +85,9 @@ class Board:
     def unstart(self, item: Waiting) -> None:
         """Undo `start`."""
         placements = self.starts.pop(item.job.id).placements
-        for name in {pod.node for pod in placements}:
-            self._by_node[name] = [one for one in self._by_node[name] if one.job is not item.job]
+        if item.job.is_preemptible:
+            kin = (item.account.name, _milli_gpus(placements), item.job.priority)
+            self._forget_candidate(self._kins[kin][item.job.id])
         self.ledger.cancel(item.job, placements)
         item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
 
@@ -114,8 +120,7 @@ class Board:
             if victim.weight == 0:
                 self.unstart(Waiting(victim.job, victim.account, item.request, victim.milli_gpus))
                 continue
-            for name in {pod.node for pod in victim.placements}:
-                self._by_node[name].remove(victim)
+            self._forget_candidate(victim)
             self._stop(victim, item, kind)
 
     def spare(self, victim: str) -> tuple[Candidate, Preempt]:
@@ -124,14 +129,12 @@ class Board:
         self.ledger.stay(candidate.job)
         candidate.account.mark_stopping(-candidate.milli_gpus)
         del self._stopping[victim]
-        for name in {pod.node for pod in candidate.placements}:
-            self._by_node[name].append(candidate)
+        self._note_candidate(candidate)
         return candidate, preempt
 
     def evict_again(self, candidate: Candidate, preempt: Preempt) -> None:
         """Undo `spare`: the job has to go after all."""
-        for name in {pod.node for pod in candidate.placements}:
-            self._by_node[name].remove(candidate)
+        self._forget_candidate(candidate)
         self._note_stopping(candidate, preempt)
 
     def _stop(self, victim: Candidate, item: Waiting, kind: Kind) -> None:
@@ -163,9 +166,17 @@ class Board:
             return
         milli_gpus = _milli_gpus(placements)
         lost = work_lost(job, milli_gpus, self.view.now) if weight else 0
-        candidate = Candidate(job, account, placements, milli_gpus, lost, weight)
-        for name in sorted({pod.node for pod in placements}):
+        self._note_candidate(Candidate(job, account, placements, milli_gpus, lost, weight))
+
+    def _note_candidate(self, candidate: Candidate) -> None:
+        for name in candidate.nodes:
             self._by_node.setdefault(name, []).append(candidate)
+        self._kins.setdefault(candidate.kin, {})[candidate.job.id] = candidate
+
+    def _forget_candidate(self, candidate: Candidate) -> None:
+        for name in candidate.nodes:
+            self._by_node[name].remove(candidate)
+        del self._kins[candidate.kin][candidate.job.id]
 
 
 def _milli_gpus(placements: Sequence[PodPlacement]) -> int:

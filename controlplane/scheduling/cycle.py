@@ -232,6 +232,8 @@ class _Cycle:
         reclaim = ReclaimGate(item)
         gates: list[Gate] = [reclaim] if reclaim.is_open() else []
         for gate in [*gates, PreemptGate(item)]:
+            if not self._board.has_giver(gate):
+                continue
             victims = find_victims(item.request, self._board.ledger.soon, gate, self._board.candidates)
             if victims is not None:
                 self._take(item, victims, gate)

@@ -229,6 +229,16 @@ def open_ledger(view: ClusterView) -> Ledger:
     return ledger
 
 
+def open_empty_room(view: ClusterView) -> Room:
+    """The cluster as it is built: every node open, every device free, nothing running."""
+    by_name = sorted(view.nodes, key=lambda node: node.name)
+    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    for node in nodes:
+        node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
+        node.whole = len(node.free)
+    return Room(nodes, {node.name: node.order for node in nodes})
+
+
 def _node_room(order: int, node: NodeView) -> NodeRoom:
     devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
     return NodeRoom(

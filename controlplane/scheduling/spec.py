@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.fit import Request, place, pods_that_fit, pools_for, request_of
-from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_ledger
+from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 
 
@@ -105,13 +105,5 @@ class SpecCheck:
 
     def _empty_room(self) -> Room:
         if self._empty is None:
-            nodes = tuple(
-                replace(
-                    node,
-                    is_schedulable=True,
-                    devices=tuple(replace(device, held_milli_gpus=0) for device in node.devices),
-                )
-                for node in self._view.nodes
-            )
-            self._empty = open_ledger(replace(self._view, nodes=nodes, jobs=())).now
+            self._empty = open_empty_room(self._view)
         return self._empty

@@ -8,12 +8,12 @@ found so far, from which no victim can be spared.
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, comb
 from typing import Literal, Protocol
 
-from controlplane.scheduling.fit import Request
+from controlplane.scheduling.fit import Request, pods_that_fit
 from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
@@ -22,23 +22,50 @@ from controlplane.scheduling.view import JobView, PodPlacement
 MAX_STEPS = 3000
 MAX_CHOICES = 500
 
+Kin = tuple[str, int, int]
+"""(project, milli-GPUs, priority): a gate judges single candidates of one kin alike."""
 Kind = Literal["reclaim", "preempt"]
+Bound = tuple[int, int, int, tuple[int, ...]]
 Harm = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
 
 
-@dataclass(frozen=True, slots=True, eq=False)
 class Candidate:
     """A job that could be stopped. `weight` is 0 for one that this very cycle started: nothing runs yet.
 
-    `work_lost` is milli-GPU-seconds since its last checkpoint, or since it started.
+    `work_lost` is milli-GPU-seconds since its last checkpoint, or since it started. `kin` is what gates judge by.
     """
 
-    job: JobView
-    account: Account
-    placements: tuple[PodPlacement, ...]
-    milli_gpus: int
-    work_lost: int
-    weight: int = 1
+    __slots__ = ("_devices", "account", "job", "kin", "milli_gpus", "placements", "weight", "work_lost")
+
+    def __init__(
+        self,
+        job: JobView,
+        account: Account,
+        placements: tuple[PodPlacement, ...],
+        milli_gpus: int,
+        work_lost: int,
+        weight: int = 1,
+    ) -> None:
+        self.job = job
+        self.account = account
+        self.placements = placements
+        self.milli_gpus = milli_gpus
+        self.work_lost = work_lost
+        self.weight = weight
+        self.kin: Kin = (account.name, milli_gpus, job.priority)
+        self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
+        for placement in placements:
+            known = self._devices.get(placement.node, ())
+            self._devices[placement.node] = known + placement.devices
+
+    def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
+        """((device index, milli-GPUs), ...) that it holds on one node, over all its pods there."""
+        return self._devices.get(name, ())
+
+    @property
+    def nodes(self) -> list[str]:
+        """The names of the nodes that it stands on, sorted."""
+        return sorted(self._devices)
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
@@ -163,16 +190,31 @@ class ReclaimGate:
         return True
 
 
-@dataclass(slots=True)
 class _Local:
-    """One node and the candidates that stand on it."""
+    """One node and the candidates that stand on it. `bound`: the least harm that one more pod here can do."""
 
-    node: NodeRoom
-    candidates: list[Candidate]
-    holders: list[list[Candidate]]
-    holds: list[int]
-    pods_before: int
-    bound: tuple[int, int, int, tuple[int, ...]] = (0, 0, 0, ())
+    __slots__ = ("bound", "candidates", "holders", "holds", "node", "pods_before")
+
+    def __init__(self, request: Request, node: NodeRoom, candidates: list[Candidate]) -> None:
+        self.node = node
+        self.candidates = candidates
+        # no node has room for a single pod, or it would not be searched for
+        self.pods_before = _pods_on(request, node) if request.pods > 1 else 0
+        self.bound = _bound(request, self)
+        self.holders: list[list[Candidate]] | None = None
+        self.holds: list[int] = []
+
+    def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
+        """Per device: who holds a part of it, and how many milli-GPUs they hold together."""
+        if self.holders is None:
+            node = self.node
+            self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
+            for candidate in self.candidates:
+                for index, milli_gpus in candidate.on_node(node.name):
+                    position = node.indexes.index(index)
+                    self.holders[position].append(candidate)
+                    self.holds[position] += milli_gpus
+        return self.holders, self.holds
 
 
 @dataclass(slots=True)
@@ -214,76 +256,76 @@ def _search_in(
     by_node: Mapping[str, Sequence[Candidate]],
     pools: tuple[str, ...],
 ) -> frozenset[Candidate] | None:
-    nodes = [node for node in room.nodes if node.is_open and (not pools or node.pool in pools)]
-    free_pods = sum(_pods_on(request, node) for node in nodes)
-    verdicts: dict[Candidate, bool] = {}
-    by_name: dict[str, _Local] = {}
-    for node in nodes:
-        local = _local(request, node, by_node.get(node.name, ()), gate, verdicts)
-        if local is not None:
-            by_name[node.name] = local
-    search = _Search(request, gate, by_name, request.pods - free_pods)
-    if search.needed <= 0:
+    missing = request.pods - pods_that_fit(replace(request, pools=pools), room, request.pods)
+    if missing <= 0:
         return None  # nothing is missing, so nobody has to go
+    by_name: dict[str, _Local] = {}
+    verdicts: dict[Kin, bool] = {}
+    for node in room.nodes:
+        if node.is_open and (not pools or node.pool in pools):
+            candidates = _givers(by_node.get(node.name, ()), gate, verdicts)
+            if candidates and _could_host(request, node, candidates):
+                by_name[node.name] = _Local(request, node, candidates)
+    search = _Search(request, gate, by_name, missing)
     ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
-    if search.needed == 1:
+    if missing == 1:
         _search_one_pod(search, ordered)
     else:
         _search_gang(search, ordered, 0, frozenset())
     return None if search.best is None else _spare(search, search.best)
 
 
-def _local(
-    request: Request,
-    node: NodeRoom,
-    here: Sequence[Candidate],
-    gate: Gate,
-    verdicts: dict[Candidate, bool],
-) -> _Local | None:
-    """The candidates of a node that the gate lets go, if all of them together would make room for a pod."""
-    candidates = []
+def _givers(here: Sequence[Candidate], gate: Gate, verdicts: dict[Kin, bool]) -> list[Candidate]:
+    """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
+    givers = []
     for candidate in here:
-        if candidate not in verdicts:
-            verdicts[candidate] = gate.may_give(candidate)
-        if verdicts[candidate]:
-            candidates.append(candidate)
-    if not candidates:
-        return None
-    local = _Local(node, candidates, [[] for _ in node.free], [0] * len(node.free), _pods_on(request, node))
-    for candidate in candidates:
-        for placement in candidate.placements:
-            if placement.node == node.name:
-                for index, milli_gpus in placement.devices:
-                    position = node.indexes.index(index)
-                    local.holders[position].append(candidate)
-                    local.holds[position] += milli_gpus
-    if _pods_after(request, local, candidates) <= local.pods_before:
-        return None
-    local.bound = _bound(request, local)
-    return local
+        verdict = verdicts.get(candidate.kin)
+        if verdict is None:
+            verdict = verdicts[candidate.kin] = gate.may_give(candidate)
+        if verdict:
+            givers.append(candidate)
+    return givers
 
 
-def _bound(request: Request, local: _Local) -> tuple[int, int, int, tuple[int, ...]]:
+def _could_host(request: Request, node: NodeRoom, candidates: Sequence[Candidate]) -> bool:
+    """Whether enough devices could be free for one pod; a quick look that never says no wrongly."""
+    devices = request.whole_devices
+    if devices == 0:
+        return True
+    return node.whole + sum(len(item.on_node(node.name)) for item in candidates) >= devices
+
+
+def _bound(request: Request, local: _Local) -> Bound:
     """No set on this node that makes room for one more pod does less harm than this."""
-    gains = [_devices_on(local.node, candidate) for candidate in local.candidates if candidate.weight]
-    free_gain = sum(_devices_on(local.node, item) for item in local.candidates if not item.weight)
-    missing = (local.pods_before + 1) * request.whole_devices - local.node.whole - free_gain
+    name = local.node.name
+    missing = (local.pods_before + 1) * request.whole_devices - local.node.whole
+    real, gains = [], []
+    for candidate in local.candidates:
+        if candidate.weight:
+            real.append(candidate)
+            gains.append(len(candidate.on_node(name)))
+        else:
+            missing -= len(candidate.on_node(name))
+    if missing <= 0 or not real:
+        return (0, 0, 0, ())
+    if missing <= max(gains):
+        return (
+            1,
+            min([item.milli_gpus for item in real]),
+            min([item.work_lost for item in real]),
+            (min([-item.job.submit_rank for item in real]),),
+        )
     fewest = 0
     for gain in sorted(gains, reverse=True):
         if missing <= 0:
             break
         fewest, missing = fewest + 1, missing - gain
-    real = [candidate for candidate in local.candidates if candidate.weight]
     return (
         fewest,
         sum(sorted(item.milli_gpus for item in real)[:fewest]),
         sum(sorted(item.work_lost for item in real)[:fewest]),
         tuple(sorted(-item.job.submit_rank for item in real)[:fewest]),
     )
-
-
-def _devices_on(node: NodeRoom, candidate: Candidate) -> int:
-    return sum(len(placement.devices) for placement in candidate.placements if placement.node == node.name)
 
 
 def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
@@ -334,7 +376,7 @@ def _is_promising(
 
 def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
     """How many more pods fit once these are gone, over all nodes that they touch."""
-    touched = sorted({placement.node for victim in victims for placement in victim.placements})
+    touched = sorted({name for victim in victims for name in victim.nodes})
     locals_ = [search.locals[name] for name in touched if name in search.locals]
     return sum(
         _pods_after(search.request, local, [item for item in local.candidates if item in victims])
@@ -353,12 +395,11 @@ def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -
     node, free = local.node, local.node.free.copy()
     milli_cpus, memory_mib = node.milli_cpus, node.memory_mib
     for victim in victims:
-        for placement in victim.placements:
-            if placement.node == node.name:
-                milli_cpus += victim.job.milli_cpus
-                memory_mib += victim.job.memory_mib
-                for index, milli_gpus in placement.devices:
-                    free[node.indexes.index(index)] += milli_gpus
+        pods = sum(placement.node == node.name for placement in victim.placements)
+        milli_cpus += pods * victim.job.milli_cpus
+        memory_mib += pods * victim.job.memory_mib
+        for index, milli_gpus in victim.on_node(node.name):
+            free[node.indexes.index(index)] += milli_gpus
     return _capacity(request, node, free, milli_cpus, memory_mib)
 
 
@@ -389,40 +430,35 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
     """To free a device all its holders must go: so choose devices, not jobs."""
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     free = local.node.free
+    holders, holds = local.by_device()
     devices = [
         position
         for position in range(len(free))
-        if free[position] < WHOLE_GPU and free[position] + local.holds[position] == WHOLE_GPU
+        if free[position] < WHOLE_GPU and free[position] + holds[position] == WHOLE_GPU
     ]
     if missing <= 0:
         yield frozenset()
     elif comb(len(devices), missing) > MAX_CHOICES:
-        devices.sort(key=lambda position: harm(local.holders[position]))
-        yield frozenset(holder for position in devices[:missing] for holder in local.holders[position])
+        devices.sort(key=lambda position: harm(holders[position]))
+        yield frozenset(holder for position in devices[:missing] for holder in holders[position])
     else:
         for chosen in combinations(devices, missing):
-            yield frozenset(holder for position in chosen for holder in local.holders[position])
+            yield frozenset(holder for position in chosen for holder in holders[position])
 
 
 def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
     """On each device, the fewest holders whose shares are enough."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.memory_mib_of[position]) - free
-        if missing <= local.holds[position]:
+        if missing <= local.by_device()[1][position]:
             yield from _holders_worth(local, position, missing)
 
 
 def _holders_worth(local: _Local, position: int, missing: int) -> Iterator[frozenset[Candidate]]:
-    holders = sorted(set(local.holders[position]), key=lambda item: harm((item,)))
+    holders = sorted(set(local.by_device()[0][position]), key=lambda item: harm((item,)))
     index, name = local.node.indexes[position], local.node.name
     worth = {
-        holder: sum(
-            milli_gpus
-            for placement in holder.placements
-            if placement.node == name
-            for held, milli_gpus in placement.devices
-            if held == index
-        )
+        holder: sum(milli_gpus for held, milli_gpus in holder.on_node(name) if held == index)
         for holder in holders
     }
     for count in range(len(holders) + 1):

@@ -14,7 +14,7 @@ from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, apply, job, node, project, settle, view
 from tests.pure.scheduling.clusters import busy_views
 
-bounded = settings(max_examples=60, deadline=None, derandomize=True)
+bounded = settings(max_examples=25, deadline=None, derandomize=True)
 
 
 @bounded

@@ -72,7 +72,7 @@ def claims(draw):
     return made
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(st.integers(0, 20), claims(), st.randoms(use_true_random=False))
 def test_division_of_any_claims(gpus, siblings, shuffler):
     total = gpus * 1000

@@ -150,7 +150,7 @@ def test_victims_free_processors_too():
     assert names(plan.preempts) == ["b1"]
 
 
-@settings(max_examples=80, deadline=None, derandomize=True)
+@settings(max_examples=30, deadline=None, derandomize=True)
 @given(busy_views())
 def test_the_set_is_the_least_harm_of_all_sets(cluster):
     board = Board(cluster)
