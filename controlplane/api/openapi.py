@@ -8,11 +8,6 @@ from drf_spectacular.openapi import AutoSchema
 
 from controlplane.api.schemas import COMPONENTS
 
-HEADERS: dict[str, Any] = {
-    "Idempotency-Key": "The same key with the same body gives the first answer again, for 24 hours.",
-    "If-Match": "Refuse (412) unless the object still has this ETag.",
-    "If-None-Match": "Answer 304 when the object still has this ETag.",
-}
 SECURITY = {
     "bearer": {
         "type": "http",
@@ -57,17 +52,4 @@ def openapi_document() -> dict[str, Any]:
     components["schemas"] = dict(sorted(COMPONENTS.items()))
     components["securitySchemes"] = SECURITY
     document["servers"] = [{"url": "/"}]
-    for operations in document["paths"].values():
-        for verb, operation in operations.items():
-            operation.setdefault("parameters", []).extend(_headers(verb))
     return document
-
-
-def _headers(verb: str) -> list[dict[str, Any]]:
-    wanted = {"get": ("If-None-Match",), "post": ("Idempotency-Key",)}.get(
-        verb, ("Idempotency-Key", "If-Match")
-    )
-    return [
-        {"in": "header", "name": name, "description": HEADERS[name], "schema": {"type": "string"}}
-        for name in wanted
-    ]

@@ -2,7 +2,7 @@
 dry-runnable, stamps answers with an ETag, and describes the route for OpenAPI."""
 
 import hashlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property, wraps
 from typing import Any
@@ -27,6 +27,11 @@ from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
 
 WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})
+HEADERS = {
+    "Idempotency-Key": "The same key with the same body gives the first answer again, for 24 hours.",
+    "If-Match": "Refuse (412) unless the object still has this ETag.",
+    "If-None-Match": "Answer 304 when the object still has this ETag.",
+}
 DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.", False)
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
@@ -143,7 +148,9 @@ def operation(
 
             return _write(call, work) if is_remembered else work()
 
-        return _describe(about, _responses(answer, status, also), parameters, sent)(view)
+        verb = method.__name__.upper()
+        described = [*_query_of(parameters), *_headers_of(verb, answer, is_remembered)]
+        return _describe(about, _responses(answer, status, also, is_write), described, sent)(view)
 
     return decorate
 
@@ -223,22 +230,37 @@ def _takes_json(media_range: str) -> bool:
 
 
 def _describe(
-    about: str, responses: dict[Any, Any], parameters: Mapping[str, Parameter], body: Schema | None
+    about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: Schema | None
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
     """Tell drf-spectacular what the decorator knows."""
     described: Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]] = extend_schema(
         summary=about,
-        parameters=[
-            OpenApiParameter(name, parameter.schema, OpenApiParameter.QUERY, description=parameter.about)
-            for name, parameter in parameters.items()
-        ],
+        parameters=parameters,
         request={JSON: body} if body else None,
         responses=responses,
     )
     return described
 
 
-def _responses(answer: Schema, status: int, also: tuple[int, ...]) -> dict[Any, Any]:
+def _query_of(parameters: Mapping[str, Parameter]) -> Iterator[OpenApiParameter]:
+    for name, parameter in parameters.items():
+        yield OpenApiParameter(name, parameter.schema, OpenApiParameter.QUERY, description=parameter.about)
+
+
+def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[OpenApiParameter]:
+    is_list = "results" in answer.get("properties", {})
+    wanted = {
+        "GET": () if is_list else ("If-None-Match",),
+        "POST": ("Idempotency-Key",) if is_remembered else (),
+    }
+    for name in wanted.get(verb, ("Idempotency-Key", "If-Match")):
+        yield OpenApiParameter(name, {"type": "string"}, OpenApiParameter.HEADER, description=HEADERS[name])
+
+
+def _responses(answer: Schema, status: int, also: tuple[int, ...], is_write: bool) -> dict[Any, Any]:
     responses: dict[Any, Any] = {(status, JSON): answer} if answer else {status: None}
+    if is_write and status != 200:
+        responses |= {(200, JSON): answer} if answer else {200: None}  # a dry run's
     responses |= dict.fromkeys(also)
+    responses |= {} if is_write else {304: None}
     return responses | {("4XX", PROBLEM_JSON): _PROBLEM, ("503", PROBLEM_JSON): _PROBLEM}

@@ -1,0 +1,152 @@
+"""The OpenAPI document: committed as the code makes it, complete, and true of what routes answer."""
+
+import re
+from typing import Any
+
+import jsonschema_rs
+import pytest
+from django.core.management import call_command
+
+from controlplane.api.openapi import openapi_document
+from jobs.models import Job
+from tests.app.api.client import Api, Reply
+from tests.app.api.placing import place
+from tests.app.api.test_policy import NOWHERE, TABLE, routes
+from tests.builders import make_job
+from tests.cast import Cast
+
+DOCUMENT = openapi_document()
+
+
+def test_the_committed_document_is_the_codes():
+    call_command("openapi", check=True)
+
+
+def test_every_route_and_verb_is_described():
+    described = {
+        (path.removeprefix("/api/v1/"), verb.upper())
+        for path, verbs in DOCUMENT["paths"].items()
+        for verb in verbs
+    }
+    table = {
+        (re.sub(r"<str:(\w+)>", r"{\1}", route), verb) for route, verbs in TABLE.items() for verb in verbs
+    }
+    assert described == table
+    assert {route for route, _ in routes()} - {NOWHERE} == set(TABLE)
+
+
+def test_references_and_operation_ids_hold():
+    text = str(DOCUMENT)
+    used = set(re.findall(r"#/components/schemas/(\w+)", text))
+    assert used <= set(DOCUMENT["components"]["schemas"])
+    ids = [operation["operationId"] for verbs in DOCUMENT["paths"].values() for operation in verbs.values()]
+    assert len(ids) == len(set(ids))
+    for name, schema in DOCUMENT["components"]["schemas"].items():
+        jsonschema_rs.meta.validate(schema)
+        assert schema.get("description") or schema["type"] != "object", name
+
+
+READS = [
+    "whoami",
+    "tokens",
+    "tokens/{token_id}",
+    "users",
+    "users/{username}",
+    "clusters",
+    "clusters/{name}",
+    "node-pools",
+    "nodes",
+    "nodes/{name}",
+    "projects",
+    "projects/{name}",
+    "projects/{name}/members",
+    "projects/{name}/members/{username}",
+    "projects/{name}/jobs",
+    "jobs",
+    "jobs/{job_id}",
+    "jobs/{job_id}/pods",
+    "jobs/{job_id}/events",
+    "jobs/{job_id}/logs",
+    "jobs/{job_id}/metrics",
+    "jobs/{job_id}/explain",
+    "jobs/{job_id}/spec",
+    "events",
+    "audit",
+    "telemetry/overview",
+    "telemetry/series",
+]
+WRITES: list[tuple[str, str, Any]] = [
+    ("POST", "tokens", {"name": "ci"}),
+    ("POST", "users", {"username": "dan"}),
+    ("POST", "node-pools", {"name": "dgx"}),
+    (
+        "POST",
+        "clusters",
+        {"name": "moon", "engine": "memory", "settings": {"nodes": {"m1": {"devices": 1, "memory_mib": 9}}}},
+    ),
+    ("POST", "nodes/{name}/drain", None),
+    ("POST", "nodes/{name}/cordon", None),
+    ("POST", "projects", {"name": "team-c", "gpu_quota": 99}),
+    ("PATCH", "projects/{name}", {"gpu_quota": 2.5}),
+    ("DELETE", "projects/{name}?dry_run=true", None),
+    ("POST", "projects/{name}/members", {"user": "chi", "role": "viewer"}),
+    (
+        "POST",
+        "projects/{name}/jobs",
+        {"name": "hyper9", "kind": "interactive", "gpus": 0.5, "ports": [{"port": 8888}]},
+    ),
+    ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
+    ("POST", "jobs/{job_id}/clone", None),
+    ("POST", "jobs/{job_id}/suspend", None),
+    ("DELETE", "jobs/{job_id}", None),
+]
+
+
+@pytest.mark.django_db
+def test_every_read_answers_what_the_document_says(cast: Cast, job: Job):
+    assert set(READS) == {
+        re.sub(r"<str:(\w+)>", r"{\1}", route) for route in TABLE if "GET" in TABLE[route]
+    } - {"openapi.json"}
+    root, shown = Api(cast.root), make_job(cast.project, "runs", cast.ben, ports=[{"port": 8888}])
+    place(shown)
+    for template in READS:
+        path = _path(template, shown, root)
+        _check("GET", template, root.get(path))
+
+
+@pytest.mark.django_db
+@pytest.mark.parametrize(("verb", "template", "body"), WRITES)
+def test_writes_answer_what_the_document_says(verb: str, template: str, body: Any, cast: Cast, job: Job):
+    root = Api(cast.root)
+    place(job)
+    _check(verb, template.partition("?")[0], root.send(verb, _path(template, job, root), body))
+
+
+@pytest.mark.django_db
+def test_a_problem_is_what_the_document_says(cast: Cast):
+    schema = {"$ref": "#/components/schemas/Problem", "components": DOCUMENT["components"]}
+    reply = Api(cast.root).post("projects", {"name": "X", "nope": 1})
+    jsonschema_rs.validator_for(schema).validate(reply.body)
+
+
+def _path(template: str, job: Job, root: Api) -> str:
+    name = {"clusters": "memory", "nodes": "dgx1-1"}.get(template.partition("/")[0], "team-a")
+    path = template.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name)
+    if "{token_id}" in path:
+        path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
+    return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")
+
+
+def _check(verb: str, template: str, reply: Reply) -> None:
+    responses = DOCUMENT["paths"]["/api/v1/" + template][verb.lower()]["responses"]
+    assert str(reply.status) in responses, (template, reply.status, reply.body)
+    content = responses[str(reply.status)].get("content")
+    if content is None:
+        assert reply.body == b""
+        return
+    schema = content["application/json"]["schema"] | {"components": DOCUMENT["components"]}
+    errors = [
+        f"{template}: {error.instance_path} {error.message}"
+        for error in jsonschema_rs.validator_for(schema).iter_errors(reply.body)
+    ]
+    assert not errors, errors[:5]
