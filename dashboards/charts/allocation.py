@@ -1,5 +1,6 @@
 """Allocated GPUs per project over time, as steps with the names at the line ends."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -41,10 +42,11 @@ def allocation_chart(
     shape = layout(palette, frame, y_range=(-0.04 * top, top * 1.04), is_time=True)
     shape["meta"] = {"span_seconds": live_seconds}
     shape["xaxis"] = shape["xaxis"] | {"range": [edge(start), edge(end)]}
-    shape["annotations"] = annotations(
-        [EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0)) for line, points in held],
-        -0.04 * top, top * 1.04, frame.plot_pixels,
-    )  # fmt: skip
+    labels = [
+        EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0))
+        for line, points in held
+    ]
+    shape["annotations"] = annotations(labels, -0.04 * top, top * 1.04, frame.plot_pixels)
     data = [
         _trace(line, points, palette.project(line.palette_index or 0), offset)
         for (line, points), offset in zip(held, offsets, strict=True)
@@ -75,7 +77,7 @@ def carried(
 
 def usage(points: Sequence[tuple[datetime, float]]) -> Usage:
     """The area under a step line, its mean and its peak."""
-    pairs = list(zip(points, points[1:], strict=False))
+    pairs = list(itertools.pairwise(points))
     seconds = (points[-1][0] - points[0][0]).total_seconds()
     area = sum(value * (after - at).total_seconds() for (at, value), (after, _next) in pairs)
     return Usage(area / 3600, area / seconds if seconds else 0.0, max(value for _at, value in points))

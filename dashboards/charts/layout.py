@@ -7,6 +7,12 @@ from dashboards.charts.palette import Palette
 
 FONT = 'Inter, system-ui, -apple-system, "Segoe UI", sans-serif'
 TOP, BOTTOM = 8, 24
+MINUTE, DAY = 60_000, 86_400_000
+TIME_TICKS = [  # by distance between ticks, in milliseconds; one line each
+    {"dtickrange": [None, MINUTE - 1], "value": "%H:%M:%S"},
+    {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
+    {"dtickrange": [DAY, None], "value": "%-d %b"},
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +43,11 @@ def layout(
         "automargin": False,
         "fixedrange": False,
     }
-    across = axis | {"type": "date"} if is_time else axis | {"type": "linear", "tickformat": ",~g"}
+    across = (
+        axis | {"type": "date", "tickformatstops": TIME_TICKS}
+        if is_time
+        else axis | {"type": "linear", "tickformat": ",~g"}
+    )
     up = axis | {
         "showgrid": True,
         "gridcolor": palette.line,

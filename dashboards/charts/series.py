@@ -1,5 +1,6 @@
 """What a figure is drawn from: named lines of (x, value) points, and how they are thinned for a screen."""
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -50,7 +51,7 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
     buckets = most // 4
     edges = [len(points) * bucket // buckets for bucket in range(buckets + 1)]
     kept: list[Point] = []
-    for start, end in zip(edges, edges[1:], strict=False):
+    for start, end in itertools.pairwise(edges):
         lowest = min(range(start, end), key=lambda index: points[index][1])
         highest = max(range(start, end), key=lambda index: points[index][1])
         kept.extend(points[index] for index in sorted({start, lowest, highest, end - 1}))

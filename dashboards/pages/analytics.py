@@ -32,27 +32,18 @@ class Range:
 @signed_in
 def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """The page; with `format=json` its chart."""
-    chosen = read_range(
-        request.GET.get("range", ""), request.GET.get("from", ""), request.GET.get("to", ""), timezone.now()
-    )
+    chosen = _chosen(request)
     lines = series.allocation_lines(chosen.start, chosen.end)
     if request.GET.get("format") == "json":
         theme = "dark" if request.GET.get("theme") == "dark" else "light"
         chart = allocation_chart(lines, theme=theme, start=chosen.start, end=chosen.end, is_tall=True)
         return HttpResponse(orjson.dumps(chart.as_json()), content_type="application/json")
-    rows = [
-        {
-            "name": line.name,
-            "palette_index": line.palette_index,
-            "usage": usage(carried(line.points, chosen.start, chosen.end)),
-        }
-        for line in lines
-    ]
+    used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
     context = {
         "chosen": chosen,
         "presets": PRESETS,
-        "rows": rows,
-        "total_hours": sum(row["usage"].gpu_hours for row in rows),  # type: ignore[attr-defined]  # dict of mixed values
+        "used": used,
+        "total_hours": sum(use.gpu_hours for _line, use in used),
         "query": request.GET.urlencode(),
     }
     return show(request, actor, "dashboards/analytics.html", context, status=400 if chosen.error else 200)
@@ -61,9 +52,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @signed_in
 def analytics_csv(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """The recorded changes of the range: time, project, GPUs held from then on."""
-    chosen = read_range(
-        request.GET.get("range", ""), request.GET.get("from", ""), request.GET.get("to", ""), timezone.now()
-    )
+    chosen = _chosen(request)
     out = io.StringIO()
     writer = csv.writer(out)
     writer.writerow(["time", "project", "gpus"])
@@ -87,6 +76,11 @@ def read_range(preset: str, start: str, end: str, now: datetime) -> Range:
     if first >= last:
         return Range(default.start, now, "24h", _("The range must start before it ends."))
     return Range(first, last)
+
+
+def _chosen(request: HttpRequest) -> Range:
+    asked = request.GET
+    return read_range(asked.get("range", ""), asked.get("from", ""), asked.get("to", ""), timezone.now())
 
 
 def _time(text: str) -> datetime | None:

@@ -22,8 +22,7 @@ def utilisation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """GPU and memory utilisation over the last `span` seconds."""
     span, now = _span(request), timezone.now()
     start = now - timedelta(seconds=span)
-    gpu = series.cluster_points("gpu_utilization", start, now)
-    memory = series.cluster_points("gpu_memory_utilization", start, now)
+    gpu, memory = series.utilisation_points(start, now)
     return _answer(utilisation_chart(gpu, memory, theme=_theme(request), now=now, span_seconds=span))
 
 

@@ -68,13 +68,9 @@ def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
     context = {"next": target, "username": username}
     if cache.get(key, 0) >= TRIES:
         error = _("Too many wrong passwords; wait five minutes.")
-        return render(
-            request,
-            "dashboards/login.html",
-            context | {"error": error},
-            status=429,
-            headers={"Retry-After": "300"},
-        )
+        refused = render(request, "dashboards/login.html", context | {"error": error}, status=429)
+        refused["Retry-After"] = str(TRIES_SECONDS)
+        return refused
     user = authenticate(request, username=username, password=request.POST.get("password", ""))
     if user is None:
         cache.add(key, 0, TRIES_SECONDS)

@@ -1,7 +1,7 @@
 """What every page has around it: navigation with counts, clusters, the word list, and who is asking."""
 
 from collections.abc import Callable
-from functools import wraps
+from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec
 
 from django.contrib import messages
@@ -35,7 +35,6 @@ def actor_of(request: HttpRequest) -> Actor:
 def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
     """A view for people who are signed in: strangers to an object get 404, weak roles 403, a conflict a message."""
 
-    @wraps(view)
     def guarded(request: HttpRequest, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
             return redirect_to_login(request.get_full_path())
@@ -46,6 +45,7 @@ def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpRespon
         except Forbidden as error:
             raise PermissionDenied(str(error)) from error
 
+    update_wrapper(guarded, view)
     return guarded
 
 

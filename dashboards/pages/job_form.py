@@ -1,7 +1,7 @@
 """The submit form: text fields in, the same submission body as REST out, refusals back at their fields."""
 
 import shlex
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
@@ -50,7 +50,7 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
     body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
     errors: Errors = {}
-    readers = {"command": shlex.split, "ports": _ports}
+    readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
     for name in sorted(readers.keys() & filled.keys()):
         try:

@@ -41,7 +41,7 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 @signed_in
 def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
-    """A person: projects, latest jobs; verbs for themselves and for admins. Others see those whom they share a project with."""
+    """A person with projects and latest jobs, for those who share a project; verbs for oneself and for admins."""
     subject = _subject(actor, username)
     context = {
         "subject": subject,

@@ -20,6 +20,5 @@ def nav_counts(actor: Actor) -> dict[str, int]:
 def clusters() -> list[dict[str, Any]]:
     """Attached clusters by name."""
     rows = Cluster.objects.filter(detached_at=None).order_by("name")
-    return list(
-        rows.annotate(node_count=Count("nodes")).values("name", "engine", "is_reachable", "node_count")
-    )
+    counted = rows.annotate(node_count=Count("nodes")).values("name", "engine", "is_reachable", "node_count")
+    return [{**row} for row in counted]

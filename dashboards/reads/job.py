@@ -58,7 +58,7 @@ def explain(actor: Actor, job: Job) -> Row | None:
 
 
 def timeline(job: Job) -> list[Row]:
-    """Attempts as spans in percent of the time since the job was submitted: {"number", "x", "width", "is_past", ...}."""
+    """Attempts as spans in percent of the time since the job was submitted: "x" and "width", the wait before it."""
     first, last = job.created_at, job.finished_at or timezone.now()
     total = max(1.0, (last - first).total_seconds())
 

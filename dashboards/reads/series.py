@@ -1,46 +1,46 @@
 """Numbers over time, for charts and their tables: recorded samples, and a job's curves from its own log."""
 
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
-from django.db.models import Max, QuerySet
+from django.db.models import Count, Sum
 
 from controlplane.logs import log_path, read_page
-from controlplane.models import Project, Sample
+from controlplane.models import Device, Project
 from controlplane.progress import Progress, parse_progress
+from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, GPUS_ALLOCATED
+from controlplane.telemetry.queries import series
 from dashboards.charts.series import Line, Point
 from jobs.models import Job
 
-MOST_ROWS = 5000  # of one metric; a coarser step is read where a finer one would be more
 CURVE_PAGES, CURVE_LINES = 16, 20_000  # how much of a log is looked through for curves
 
 
-def cluster_points(metric: str, start: datetime, end: datetime) -> list[Point]:
-    """The mean of a metric of the cluster over time, at the finest step that is not too much."""
-    rows = Sample.objects.filter(metric=metric, by="cluster", at__gte=start, at__lte=end, step_seconds__gt=0)
-    step = _step(rows, end - start)
-    found = rows.filter(step_seconds=step).order_by("at").values_list("at", "total", "count")
-    return [(at, total / count) for at, total, count in found[:MOST_ROWS] if count]
+def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
+    """GPU and GPU-memory utilisation of all clusters over time, each as shares of what there is."""
+    used = _means(GPU_UTILIZATION, start, end)
+    clusters = (
+        Device.objects.values_list("node__cluster__name")
+        .annotate(gpus=Count("pk"), mib=Sum("memory_mib"))
+        .order_by()
+    )
+    size = {name: (gpus, mib) for name, gpus, mib in clusters}
+    gpu = _weighed(used, {name: gpus for name, (gpus, _mib) in size.items()})
+    memory = _summed(_means(GPU_MEMORY, start, end), sum(mib for _gpus, mib in size.values()))
+    return gpu, memory
 
 
 def allocation_lines(start: datetime, end: datetime) -> list[Line]:
-    """Allocated GPUs of every project as change points: what held at the start, and every change since."""
-    changes = Sample.objects.filter(metric="gpus_allocated", by="project", step_seconds=0)
-    points: dict[str, list[Point]] = defaultdict(list)
-    before = changes.filter(at__lte=start).values_list("subject").annotate(last=Max("at"))
-    for subject, at, value in changes.filter(at__in=[last for _subject, last in before]).values_list(
-        "subject", "at", "maximum"
-    ):
-        if (subject, at) in set(before):
-            points[subject].append((at, value))
-    inside = changes.filter(at__gt=start, at__lte=end).order_by("at").values_list("subject", "at", "maximum")
-    for subject, at, value in inside:
-        points[subject].append((at, value))
+    """Allocated GPUs of every project: what held at the start, and every change since."""
+    held = {found.subject: found.points for found in series(GPUS_ALLOCATED, "project", None, start, end)}
     projects = Project.objects.order_by("palette_index", "name").values_list("name", "palette_index")
-    return [Line(name, name, tuple(sorted(points[name])), index) for name, index in projects]
+    return [
+        Line(name, name, tuple((point.at, point.mean) for point in held.get(name, ())), index)
+        for name, index in projects
+    ]
 
 
 def job_points(job: Job, name: str) -> list[Point]:
@@ -76,8 +76,27 @@ def _reports(path: Path, size: int) -> tuple[Progress, ...]:
     return tuple(found)
 
 
-def _step(rows: QuerySet[Sample], span: timedelta) -> int:
-    """The finest recorded step with which a span has few enough rows; the coarsest when none has."""
-    steps = sorted(rows.values_list("step_seconds", flat=True).distinct().order_by())
-    fitting = [step for step in steps if span.total_seconds() / step <= MOST_ROWS]
-    return next(iter(fitting), steps[-1] if steps else 1)
+def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[datetime, float]]:
+    """Means by cluster and time."""
+    found = series(metric, "cluster", None, start, end)
+    return {line.subject: {point.at: point.mean for point in line.points} for line in found}
+
+
+def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:
+    """The mean over clusters, each counting as many times as it has GPUs."""
+    sums: dict[datetime, list[float]] = defaultdict(lambda: [0.0, 0.0])
+    for name, values in means.items():
+        weight = weights.get(name, 0)
+        for at, value in values.items():
+            sums[at][0] += value * weight
+            sums[at][1] += weight
+    return [(at, total / weight) for at, (total, weight) in sorted(sums.items()) if weight]
+
+
+def _summed(means: dict[str, dict[datetime, float]], whole: int) -> list[Point]:
+    """The sum over clusters as a share of `whole`."""
+    sums: dict[datetime, float] = defaultdict(float)
+    for values in means.values():
+        for at, value in values.items():
+            sums[at] += value
+    return [(at, total / whole) for at, total in sorted(sums.items())] if whole else []

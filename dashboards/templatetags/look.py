@@ -84,10 +84,11 @@ def meter(share: float | None, tone: str = "", field: str = "", warn_below: str 
         tone = f"short {'warning' if share is not None and share < float(warn_below) else 'good'}"
     slot = format_html(' data-field="{}" data-as="meter"', field) if field else ""
     warn = format_html(' data-warn-below="{}"', warn_below) if warn_below else ""
-    return format_html(
-        '<svg class="meter {}" role="img" aria-label="{}"{}{}><rect class="fill" height="100%" width="{}%" rx="3"/></svg>',
-        tone, formats.percent(share), slot, warn, int(shown * 100 + 0.5),
-    )  # fmt: skip
+    bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', int(shown * 100 + 0.5))
+    head = format_html(
+        '<svg class="meter {}" role="img" aria-label="{}"{}{}>', tone, formats.percent(share), slot, warn
+    )
+    return format_html("{}{}</svg>", head, bar)
 
 
 @register.simple_tag(takes_context=True)
@@ -122,24 +123,24 @@ def ran(status: dict[str, Any]) -> SafeString | str:
 
 
 @register.inclusion_tag("dashboards/parts/input.html", takes_context=True)
-def input(context: RequestContext, name: str, label: str, help: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
+def input(context: RequestContext, name: str, label: str, about: str = "", **options: Any) -> dict[str, Any]:  # noqa: A001 - the template word
     """A text field of the submit form with its refusal."""
     return {
         "name": name,
         "label": label,
-        "help": help,
+        "help": about,
         "value": _raw(context, name),
         "error": _error(context, name),
     } | options
 
 
 @register.inclusion_tag("dashboards/parts/textarea.html", takes_context=True)
-def textarea(context: RequestContext, name: str, label: str, help: str = "") -> dict[str, Any]:
+def textarea(context: RequestContext, name: str, label: str, about: str = "") -> dict[str, Any]:
     """A field of several lines of the submit form."""
     return {
         "name": name,
         "label": label,
-        "help": help,
+        "help": about,
         "value": _raw(context, name),
         "error": _error(context, name),
     }

@@ -58,7 +58,7 @@ function drawPart(part) {
 
 /** A node's row of cells, new. */
 export function nodeRow(node) {
-  const cells = node.devices.map((device) => h("a", { class: "cell", href: `/nodes/${encodeURIComponent(node.name)}` },
+  const cells = node.devices.map((device) => h("a", { class: "cell", "data-idle": say("idle"), href: `/nodes/${encodeURIComponent(node.name)}` },
     svg("svg", { viewBox: "0 0 100 100", preserveAspectRatio: "none", "aria-hidden": "true" }), h("span", { class: "index" }, String(device.index))));
   return h("div", { class: "node-row", "data-key": node.name },
     h("div", {}, h("a", { class: "name", href: `/nodes/${encodeURIComponent(node.name)}` }, node.name), h("div", { class: "under" })),

@@ -1,5 +1,6 @@
 """Thinning keeps what the eye would see; labels at the line ends never overlap."""
 
+import itertools
 from datetime import UTC, datetime, timedelta
 
 from hypothesis import given
@@ -21,7 +22,8 @@ def test_thinning_keeps_ends_extremes_and_order(values: list[float]):
     points = list(enumerate(values))
     kept = thin(points)
     assert len(kept) <= MOST_POINTS
-    assert kept[0] == points[0] and kept[-1] == points[-1]
+    assert kept[0] == points[0]
+    assert kept[-1] == points[-1]
     assert kept == sorted(kept, key=lambda point: point[0])
     assert set(kept) <= set(points)
     assert min(value for _x, value in kept) == min(values)
@@ -33,7 +35,7 @@ def test_labels_never_overlap_and_keep_the_order_of_their_values(values: list[fl
     shifts = spread(values, units_per_pixel)
     places = [value / units_per_pixel + shift for value, shift in zip(values, shifts, strict=True)]
     ordered = sorted(places, reverse=True)
-    assert all(high - low >= GAP_PIXELS * 0.999 for high, low in zip(ordered, ordered[1:], strict=False))
+    assert all(high - low >= GAP_PIXELS * 0.999 for high, low in itertools.pairwise(ordered))
     highest_first = sorted(range(len(values)), key=lambda index: (-values[index], index))
     assert [places[index] for index in highest_first] == ordered
 
