@@ -28,6 +28,7 @@ class Output:
         self.form = form
         self.stream = stream
         self._talk = talk
+        self.is_line_per_answer = False  # JSON on one line, so that a stream of answers can be told apart
         self.is_terminal = stream.isatty()
         self.is_coloured = terminal.is_coloured(environ, self.is_terminal)
 
@@ -64,7 +65,7 @@ class Output:
         elif self.form.startswith(JSONPATH):
             self._jsonpath(document)
         else:
-            self.stream.write(as_json(document, indent=2) + "\n")
+            self.stream.write(as_json(document, indent=None if self.is_line_per_answer else 2) + "\n")
 
     def line(self, text: str) -> None:
         """A line of the answer for a person."""

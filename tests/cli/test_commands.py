@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.cli.commands.projects import MEMBER_COLUMNS
 from tests.cli.conftest import JOB_ID, job
-from tests.cli.scripted import Reply, page, problem
+from tests.cli.scripted import Reply, events, page, problem
 
 
 def test_describe_shows_fields_pods_and_events(server, yard):
@@ -272,3 +272,21 @@ def test_scaling_counts_from_where_the_job_is(server, yard):
     assert yard("scalein", JOB_ID).code == 0
     bodies = [asked.body for asked in server.requests("POST", f"jobs/{JOB_ID}/scale")]
     assert bodies == [{"workers": 5}, {"workers": 5, "timeout_seconds": 600}, {"workers": 2}]
+
+
+def test_watching_json_is_one_line_an_answer(server, yard, monkeypatch):
+    """Ends with the server's refusal here; a person ends it with Ctrl-C."""
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    answers = (
+        page(job(state="queued")),
+        page(job(state="queued")),
+        page(job()),
+        problem(403, "forbidden", "No more."),
+    )
+    server.on("GET", "projects/team-a/jobs", *answers)
+    server.on("GET", "watch", events(("state", {}), ("change", {}), ("change", {}), ("change", {})))
+    monkeypatch.setattr("controlplane.cli.watch.SILENCE_SECONDS", 0.01)
+    ran = yard("list", "jobs", "-o", "json", "--watch")
+    assert ran.code == 4
+    states = [json.loads(line)["results"][0]["status"]["state"] for line in ran.out.splitlines()]
+    assert states == ["queued", "running"]

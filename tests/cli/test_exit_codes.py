@@ -5,7 +5,7 @@ import socket
 import pytest
 
 from tests.cli.conftest import JOB_ID, job
-from tests.cli.scripted import Reply, page, problem
+from tests.cli.scripted import Reply, events, page, problem
 
 
 @pytest.mark.parametrize(
@@ -149,3 +149,22 @@ def test_wait_sees_the_change_that_the_feed_rings_for(server, yard):
     server.on("GET", "watch", Reply(body=b"event: change\ndata: {}\n\n"))
     assert yard("wait", JOB_ID, "--for", "running", "--timeout", "30").code == 0
     assert server.requests("GET", "watch")[0].query == {"topics": f"job:{JOB_ID}"}
+
+
+def test_a_wait_outlives_a_server_that_starts_anew(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda session, seconds: None)
+    server.on(
+        "GET",
+        f"jobs/{JOB_ID}",
+        job(state="running"),
+        *[Reply(is_cut=True)] * 5,
+        job(state="succeeded", exit_code=0),
+    )
+    server.on("GET", "watch", events(("change", {})))
+    assert yard("wait", JOB_ID).code == 0
+
+
+def test_a_wait_does_not_outlive_its_job(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job(state="running"), problem(404, "not_found", "Gone."))
+    server.on("GET", "watch", events(("change", {})))
+    assert yard("wait", JOB_ID).code == 3

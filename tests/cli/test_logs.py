@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from controlplane.cli.watch import Event, EventParser
+from controlplane.cli.streams import Event, EventParser
 from tests.cli.conftest import JOB_ID
 from tests.cli.scripted import Reply, events, problem
 

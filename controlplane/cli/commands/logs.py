@@ -14,7 +14,7 @@ from controlplane.cli.lookup import FINAL_STATES, job_id
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.watch import resuming
+from controlplane.cli.streams import resuming
 
 PAGE_LINES = 1000
 ATTACH_LINES = 10

@@ -10,7 +10,7 @@ from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, job_id
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
-from controlplane.cli.watch import SILENCE_SECONDS, Bell
+from controlplane.cli.streams import SILENCE_SECONDS, Bell, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
@@ -65,18 +65,17 @@ def wait_for(
 ) -> dict[str, Any]:
     """The job as soon as it is in a wanted or in a final state; raises CliError (7) after the timeout."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
-    bell: Bell | None = None
+    job: dict[str, Any] = session.get(f"jobs/{identifier}")
+    if _is_over(job, wanted):
+        return job
+    bell = Bell(session.client, f"job:{identifier}")
     try:
-        while True:
-            job: dict[str, Any] = session.get(f"jobs/{identifier}")
-            if is_reached(job, wanted) or job["status"]["state"] in FINAL_STATES:
-                return job
-            patience = _patience(deadline, job)
-            bell = bell or Bell(session.client, f"job:{identifier}")
-            bell.wait(patience)
+        while not _is_over(job, wanted):
+            bell.wait(_patience(deadline, job))
+            job = patiently(lambda: session.get(f"jobs/{identifier}"), session.pause)
+        return job
     finally:
-        if bell is not None:
-            bell.close()
+        bell.close()
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
@@ -88,6 +87,10 @@ def exit_code_of_job(job: dict[str, Any]) -> int:
     if code:
         return 128 - int(code) if code < 0 else min(int(code), 255)
     return {"succeeded": DONE, "timed_out": TIMED_OUT}.get(state, FAILED)
+
+
+def _is_over(job: dict[str, Any], wanted: frozenset[str]) -> bool:
+    return is_reached(job, wanted) or job["status"]["state"] in FINAL_STATES
 
 
 def _patience(deadline: float | None, job: dict[str, Any]) -> float:

@@ -1,0 +1,145 @@
+"""Server-sent events: the parser, streams that resume after a break, and the bell that tells when to look again."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from typing import NamedTuple, TypeVar
+
+from controlplane.cli.client import Client, Query
+from controlplane.cli.errors import TIMED_OUT, UNREACHABLE, ApiError, CliError
+
+T = TypeVar("T")
+
+# Reconnections without one event between them before we give up: about a minute.
+MAX_BREAKS = 30
+MAX_DELAY_SECONDS = 2.0
+# Who waits for the bell looks again after this long even when the feed is silent.
+SILENCE_SECONDS = 5.0
+
+
+class Event(NamedTuple):
+    """One server-sent event; `data` is its lines joined, `id` empty when it has none."""
+
+    name: str
+    data: str
+    id: str = ""
+
+
+class EventParser:
+    """Bytes in, events out; a piece may end anywhere, inside a character too."""
+
+    def __init__(self) -> None:
+        self._rest = b""
+        self._fields: dict[str, str] = {}
+        self._data: list[str] = []
+
+    def feed(self, piece: bytes) -> list[Event]:
+        """The events that `piece` completes."""
+        *lines, self._rest = (self._rest + piece).split(b"\n")
+        found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
+        return [event for event in found if event is not None]
+
+    def _line(self, line: str) -> Event | None:
+        if not line:
+            return self._dispatch()
+        field, _, value = line.partition(":")
+        value = value.removeprefix(" ")
+        if field == "data":
+            self._data.append(value)
+        elif field:  # an empty field name is a comment, sent to keep the connection alive
+            self._fields[field] = value
+        return None
+
+    def _dispatch(self) -> Event | None:
+        fields, data = self._fields, self._data
+        self._fields, self._data = {}, []
+        if not data and "event" not in fields:
+            return None
+        return Event(fields.get("event", "message"), "\n".join(data), fields.get("id", ""))
+
+
+def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterator[Event]:
+    """The events of one connection, after `last_id` where the server still has them; ends when the server ends it,
+    raises CliError when it breaks."""
+    parser = EventParser()
+    for piece in client.stream(path, query, {"Last-Event-ID": last_id} if last_id else {}):
+        yield from parser.feed(piece)
+
+
+def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], None]) -> Iterator[Event]:
+    """Events over as many connections as it takes, each going on after the last event that had an id."""
+    breaks, last_id = 0, ""
+    while True:
+        failure: CliError | None = None
+        try:
+            for event in events(client, path, query, last_id):
+                breaks, last_id = 0, event.id or last_id
+                yield event
+        except CliError as error:
+            if not _is_passing(error):
+                raise
+            failure = error
+        breaks += 1
+        if breaks > MAX_BREAKS:
+            raise failure or CliError(f"{client.url} keeps closing the stream", UNREACHABLE)
+        sleep(_delay_seconds(breaks))
+
+
+def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
+    """What `look` returns, tried again for about a minute while the server is away: it may be starting anew."""
+    for attempt in range(1, MAX_BREAKS + 1):
+        try:
+            return look()
+        except CliError as error:
+            if not _is_passing(error):
+                raise
+        sleep(_delay_seconds(attempt))
+    return look()
+
+
+class Bell:
+    """Rings whenever the live feed reports a change of `topic`; looking again is up to the caller.
+
+    The feed only rings: what is shown comes from REST, so a feed that is silent, late or refused costs freshness
+    (SILENCE_SECONDS), never correctness.
+    """
+
+    def __init__(self, client: Client, topic: str) -> None:
+        self._client = client
+        self._topic = topic
+        self._rung = threading.Event()
+        self._closed = threading.Event()
+        threading.Thread(target=self._listen, name="bell", daemon=True).start()
+
+    def wait(self, seconds: float) -> None:
+        """Return at the next ring, after `seconds` at the latest; rings since the last call count."""
+        self._rung.wait(seconds)
+        self._rung.clear()
+
+    def close(self) -> None:
+        """Stop listening at the next event."""
+        self._closed.set()
+
+    def _listen(self) -> None:
+        try:
+            for _event in resuming(self._client, "watch", {"topics": self._topic}, self._pause):
+                self._rung.set()
+                if self._closed.is_set():
+                    return
+        except CliError:
+            return  # refused or gone for good: the caller goes on looking every SILENCE_SECONDS
+
+    def _pause(self, seconds: float) -> None:
+        self._closed.wait(seconds)
+
+
+def _delay_seconds(attempt: int) -> float:
+    return min(0.1 * 2.0**attempt, MAX_DELAY_SECONDS)
+
+
+def _is_passing(error: CliError) -> bool:
+    """Whether the same request may well succeed a moment later."""
+    if isinstance(error, ApiError):
+        return error.status in (429, 502, 503, 504)
+    return error.exit_code in (UNREACHABLE, TIMED_OUT)
