@@ -1,0 +1,166 @@
+"""`decide` on the four teams and on 1,000 nodes with 8,000 GPUs: nothing but the pure core, one process, no database.
+
+Run: python -m bench.decide [--profile]
+
+The peer is the least that any scheduler would have to do with such a cluster: parse the same view from JSON.
+"""
+
+import cProfile
+import json
+import random
+import sys
+
+from bench.harness import Row, report, time_ms
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.view import (
+    ClusterView,
+    DeviceView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    ProjectView,
+    view_to_dict,
+)
+
+NODES, DEVICES, PROJECTS, QUEUED = 1000, 8, 20, 2000
+SIZES = (500, 1000, 2000, 4000, 8000)
+NOW = 1_000_000
+FLOOR = "json.loads of the view"
+
+
+def main() -> None:
+    """Measure, report; with --profile, say where the time of the large full cluster goes."""
+    full = large(is_full=True)
+    if "--profile" in sys.argv:
+        cProfile.runctx("decide(full)", {"decide": decide, "full": full}, {}, sort="tottime")
+        return
+    report(
+        "decide",
+        [
+            row("decide, four teams, 13 running and 6 queued", four_teams(), 5, repeats=200),
+            row("decide, 1,000 idle nodes, 2,000 queued", large(is_full=False), 250),
+            row("decide, 1,000 full nodes, 8,000 running, 2,000 queued", full, 250),
+            row("decide, reclaim one GPU of 8,000 running jobs", one_is_owed(), 100),
+            row("decide, reclaim for 20 jobs at once, 75 GPUs", many_are_owed(), 1000),
+        ],
+    )
+
+
+def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
+    """One measurement, beside parsing the same view in the same run."""
+    kept = json.dumps(view_to_dict(view))
+    return Row(
+        work,
+        f"<= {limit_ms:.0f} ms",
+        "ms",
+        time_ms(lambda: decide(view), repeats),
+        limit=limit_ms,
+        peer=FLOOR,
+        peer_samples=time_ms(lambda: json.loads(kept), repeats),
+        note=found(view),
+    )
+
+
+def found(view: ClusterView) -> str:
+    """What the plan says, so that a fast wrong answer would show."""
+    plan = decide(view)
+    return f"{len(plan.starts)} started, {len(plan.preempts)} preempted, {len(plan.holds)} held"
+
+
+def large(*, is_full: bool) -> ClusterView:
+    """Every device taken by a job of its own, or none; then 2,000 jobs of five sizes from 20 projects."""
+    dice = random.Random(1)
+    projects = tuple(ProjectView(f"p{rank}", 300_000, 300_000, created_rank=rank) for rank in range(PROJECTS))
+    jobs = running(projects, dice) if is_full else []
+    for rank in range(QUEUED):
+        name = projects[dice.randrange(PROJECTS)].name
+        jobs.append(queued(f"q{rank}", name, 1_000_000 + rank, dice.choice(SIZES)))
+    return ClusterView("large", NOW, cluster_nodes(), projects, jobs=tuple(jobs))
+
+
+def one_is_owed() -> ClusterView:
+    """A project with a quota asks for its first GPU on a cluster that others have filled."""
+    return owed((1000,))
+
+
+def many_are_owed() -> ClusterView:
+    """The same with twenty jobs of one to eight GPUs."""
+    return owed((1000, 2000, 4000, 8000) * 5)
+
+
+def owed(sizes: tuple[int, ...]) -> ClusterView:
+    borrowers = tuple(ProjectView(f"p{rank}", 300_000, 300_000, created_rank=rank) for rank in range(4))
+    owner = ProjectView("owner", 100_000, 100_000, created_rank=9)
+    asks = [queued(f"q{rank}", "owner", 1_000_000 + rank, size) for rank, size in enumerate(sizes)]
+    jobs = (*running(borrowers, random.Random(2)), *asks)
+    return ClusterView("large", NOW, cluster_nodes(), (*borrowers, owner), jobs=jobs)
+
+
+def four_teams() -> ClusterView:
+    """The four teams before the last step: sixteen GPUs in use, three teams waiting."""
+    quotas = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
+    projects = tuple(
+        ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
+        for rank, (name, quota) in enumerate(quotas.items())
+    )
+    nodes = tuple(NodeView(name, "default", devices(), 64_000, 512_000) for name in ("dgx1-1", "dgx1-2"))
+    shares = {
+        "team-a": (1, 1, 2),
+        "team-b": (0.6, 0.4, 1),
+        "team-c": (0.5, 0.3, 0.2, 1),
+        "team-d": (4, 2, 1, 1),
+    }
+    waiting = [
+        queued(f"{team}-{rank}", team, 100 + rank, 2000)
+        for rank, team in enumerate(("team-b", "team-c", "team-a", "team-a", "team-b", "team-c"))
+    ]
+    asks = tuple(
+        queued(f"{team}-{rank}", team, rank, round(gpus * 1000))
+        for team, sizes in shares.items()
+        for rank, gpus in enumerate(sizes)
+    )
+    active: tuple[JobView, ...] = ()
+    for ask in asks:  # one by one, as they were submitted
+        start = decide(ClusterView("four-teams", NOW, nodes, projects, jobs=(*active, ask))).starts[0]
+        active = (*active, active_job(ask, start.placements))
+    return ClusterView("four-teams", NOW, nodes, projects, jobs=(*active, *waiting))
+
+
+def cluster_nodes() -> tuple[NodeView, ...]:
+    return tuple(NodeView(f"n{place:04}", "default", devices(), 128_000, 1_000_000) for place in range(NODES))
+
+
+def devices() -> tuple[DeviceView, ...]:
+    return tuple(DeviceView(index, 81_920) for index in range(DEVICES))
+
+
+def running(projects: tuple[ProjectView, ...], dice: random.Random) -> list[JobView]:
+    """One job of one GPU on every device, round robin over the projects, begun at different times."""
+    jobs = []
+    for rank in range(NODES * DEVICES):
+        job = queued(f"r{rank}", projects[rank % len(projects)].name, rank, 1000)
+        placement = PodPlacement(0, f"n{rank // DEVICES:04}", ((rank % DEVICES, 1000),))
+        jobs.append(active_job(job, (placement,), started_at=NOW - dice.randrange(86_400)))
+    return jobs
+
+
+def queued(name: str, project: str, rank: int, milli_gpus: int) -> JobView:
+    return JobView(name, project, rank, milli_gpus=milli_gpus, milli_cpus=4000, memory_mib=16_384)
+
+
+def active_job(job: JobView, placements: tuple[PodPlacement, ...], started_at: int = NOW) -> JobView:
+    return JobView(
+        job.id,
+        job.project,
+        job.submit_rank,
+        state="active",
+        milli_gpus=job.milli_gpus,
+        milli_cpus=job.milli_cpus,
+        memory_mib=job.memory_mib,
+        started_at=started_at,
+        placements=placements,
+    )
+
+
+if __name__ == "__main__":
+    main()
