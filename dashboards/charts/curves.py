@@ -38,7 +38,13 @@ def curve_chart(curve: Curve, points: Sequence[Point], *, theme: str) -> Chart:
     palette = palette_for(theme)
     scaled = [(x, value * curve.scale) for x, value in points]
     top = curve.ceiling or nice_ceiling(max((value for _x, value in scaled), default=1.0))
-    shape = layout(palette, FRAME, y_range=(0, top * 1.04), is_time=curve.is_time)
+    shape = layout(
+        palette,
+        FRAME,
+        y_range=(0, top * 1.04),
+        is_time=curve.is_time,
+        y_step=50 if curve.ceiling == 100 else None,
+    )
     shape["meta"] = {"span_seconds": None}
     unit = f" {curve.unit}" if curve.unit else ""
     shown = thin(scaled)

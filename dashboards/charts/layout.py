@@ -30,7 +30,13 @@ class Frame:
 
 
 def layout(
-    palette: Palette, frame: Frame, *, y_range: tuple[float, float], is_time: bool, y_format: str = ",~g"
+    palette: Palette,
+    frame: Frame,
+    *,
+    y_range: tuple[float, float],
+    is_time: bool,
+    y_format: str = ",~g",
+    y_step: float | None = None,
 ) -> dict[str, Any]:
     """The layout of a line chart with a fixed y range."""
     axis: dict[str, Any] = {
@@ -56,6 +62,8 @@ def layout(
         "nticks": 5,
         "tickformat": y_format,
     }
+    if y_step is not None:
+        up |= {"tick0": 0, "dtick": y_step}
     return {
         "height": frame.height,
         "margin": {"l": frame.left, "r": frame.right, "t": TOP, "b": BOTTOM, "pad": 4},

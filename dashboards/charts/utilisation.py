@@ -21,7 +21,7 @@ def utilisation_chart(
         (Line("gpu_utilization", "GPU", tuple(gpu)), palette.accent, 1.8),
         (Line("gpu_memory_utilization", "memory", tuple(memory)), palette.third, 1.2),
     )
-    shape = layout(palette, FRAME, y_range=(0, 104), is_time=True)
+    shape = layout(palette, FRAME, y_range=(0, 104), is_time=True, y_step=25)
     shape["meta"] = {"span_seconds": span_seconds}
     shape["xaxis"] = shape["xaxis"] | {"range": [edge(now - timedelta(seconds=span_seconds)), edge(now)]}
     labels = [

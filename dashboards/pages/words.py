@@ -51,4 +51,7 @@ def words() -> dict[str, str]:
         "not_ready_node": _("not ready"),
         "cordoned": _("cordoned"),
         "shell_closed": _("The shell has ended."),
+        "shell_exit": _("The shell ended with code {code}."),
+        "gpus_one": _("{gpus} GPU"),
+        "gpus_many": _("{gpus} GPUs"),
     }

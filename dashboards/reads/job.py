@@ -22,6 +22,8 @@ Row = dict[str, Any]
 def figures(detail: Row) -> list[Row]:
     """The strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}."""
     status, progress = detail["status"], detail["status"]["progress"] or {}
+    if status["state"] == QUEUED:
+        return _waiting_figures(detail)
     share, eta = formats.fraction(progress), progress.get("eta_seconds")
     is_running = status["state"] == "running"
     strip = (
@@ -38,10 +40,9 @@ def figures(detail: Row) -> list[Row]:
     if is_running:
         strip.append(_figure(_("GPU use"), _bare_percent(status["gpu_utilization"]), "%", _("last measured")))
     held = formats.number(status["allocated_gpus"])
-    workers = (
-        _("%(count)s workers") % {"count": detail["workers"]} if detail["workers"] > 1 else _("one worker")
+    strip.append(
+        _figure(_("GPUs held"), held, _("of %(asked)s") % {"asked": _asked(detail)}, _workers(detail))
     )
-    strip.append(_figure(_("GPUs held"), held, _("of %(asked)s") % {"asked": _asked(detail)}, workers))
     return strip
 
 
@@ -127,6 +128,32 @@ def _numbers() -> tuple[tuple[str, str], ...]:
         ("largest_free_gpus", _("most free on one node")),
         ("total_gpus", _("in the cluster")),
     )
+
+
+def _waiting_figures(detail: Row) -> list[Row]:
+    status, position = detail["status"], detail["status"]["queue_position"]
+    line = formats.NOTHING if position is None else formats.number(position)
+    waited = (timezone.now() - detail["created_at"]).total_seconds()
+    strip = [
+        _figure(_("Place in line"), line, "", _("of the whole cluster")),
+        _figure(_("Waiting for"), formats.duration(waited), "", _("since it was submitted")),
+        _figure(_("GPUs asked for"), _asked(detail), "", _workers(detail)),
+        _figure(_("Priority"), formats.number(detail["priority"]), "", _("inside its project")),
+    ]
+    if status["attempt"]:
+        strip.append(
+            _figure(
+                _("Attempts so far"),
+                formats.number(status["attempt"]),
+                "",
+                _("it keeps its place in the order"),
+            )
+        )
+    return strip
+
+
+def _workers(detail: Row) -> str:
+    return _("%(count)s workers") % {"count": detail["workers"]} if detail["workers"] > 1 else _("one worker")
 
 
 def _figure(name: str, value: str, unit: str, under: str) -> Row:

@@ -200,3 +200,10 @@ def slot_since(at: datetime | str | None, field: str) -> SafeString:
 def node_link(names: str) -> str:
     """The page of the first of several nodes."""
     return reverse("node", args=[names.partition(",")[0]])
+
+
+@register.simple_tag
+def count_gpus(gpus: float | None) -> str:
+    """ "1 GPU", "0.5 GPUs"."""
+    one, many = gettext("{gpus} GPU"), gettext("{gpus} GPUs")
+    return (one if gpus == 1 else many).format(gpus=formats.number(gpus))

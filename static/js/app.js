@@ -1,7 +1,7 @@
 // What every page runs: the theme switch, menus, keyboard, palette, tables, ticking times, confirmations, copying.
 
 import { $, $$, say, toast } from "./dom.js";
-import { absolute, learnClock, tick } from "./format.js";
+import { absolute, learnClock, localise, tick } from "./format.js";
 import { feed } from "./live.js";
 import { keys } from "./keys.js";
 import { openPalette } from "./palette.js";
@@ -10,7 +10,7 @@ import { tables } from "./table.js";
 
 learnClock(document.documentElement.dataset.now);
 for (const node of $$("[data-since]")) node.title = absolute(node.dataset.since);
-for (const node of $$("time[data-absolute]")) { node.title = node.dateTime; node.textContent = absolute(node.dateTime); }
+localise();
 setInterval(tick, 1000);
 feed().open();
 tables();

@@ -9,6 +9,7 @@ import * as format from "./format.js";
 const SHOW = {
   text: (node, value) => setText(node, value ?? format.NOTHING),
   number: (node, value) => setText(node, format.number(value)),
+  gpus: (node, value) => setText(node, say(value === 1 ? "gpus_one" : "gpus_many", { gpus: format.number(value) })),
   percent: (node, value) => setText(node, format.percent(value)),
   barePercent: (node, value) => setText(node, format.percent(value).replace(/\u00a0%$/, "")),
   figure: (node, value) => setText(node, format.figure(value)),

@@ -61,6 +61,15 @@ export function tick(root = document) {
   for (const node of root.querySelectorAll("[data-since]")) showSince(node);
 }
 
+/** Show absolute times in the reader's zone and language. */
+export function localise(root = document) {
+  for (const node of root.querySelectorAll("time[data-absolute]")) {
+    if (node.title === node.dateTime) continue;
+    node.title = node.dateTime;
+    node.textContent = absolute(node.dateTime);
+  }
+}
+
 export function showSince(node) {
   const iso = node.dataset.since;
   if (!iso) return;

@@ -4,7 +4,7 @@
 //   <section id="job-list" data-live="overview" data-live-only="running queued">
 
 import { $$, glow } from "./dom.js";
-import { showSince } from "./format.js";
+import { localise, showSince } from "./format.js";
 import { feed } from "./live.js";
 
 const EVERY = 1000; // milliseconds between two fetches
@@ -52,14 +52,15 @@ class Region {
   #swap(fresh) {
     for (const id of this.ids) {
       const old = document.getElementById(id), next = fresh.getElementById(id);
-      if (old && next) morph(old, next);
+      if (old && next) { morph(old, next); localise(old); }
     }
   }
 }
 
 /** Make `old` like `next`, touching only what differs. */
 export function morph(old, next) {
-  if (old.isEqualNode(next) || old.hasAttribute?.("data-keep")) return;
+  if (old.isEqualNode(next)) return;
+  if (old.dataset?.absolute !== undefined && old.dateTime === next.dateTime) return; // shown in the reader's zone already
   if (old.contains(document.activeElement) && old.matches("input, select, textarea")) return;
   attributes(old, next);
   if (old.dataset?.since) { showSince(old); return; }
