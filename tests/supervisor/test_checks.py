@@ -1,0 +1,57 @@
+"""Settings that cannot work: each with its id and a hint; good ones pass."""
+
+import pytest
+from django.test import override_settings
+
+from controlplane.checks import check_settings
+
+
+def findings() -> dict[str, str]:
+    """Message and hint by id; what this machine's install lacks is left out."""
+    found = check_settings(None)
+    return {str(one.id): f"{one.msg} {one.hint}" for one in found if one.id != "trainyard.W002"}
+
+
+@pytest.mark.parametrize(
+    ("setting", "value", "finding", "hint"),
+    [
+        ("BOOTSTRAP_TOKEN", "x" * 31, "trainyard.E001", "token_urlsafe"),
+        ("CLUSTERS", "local:dgx1=eight", "trainyard.E002", "dgx1-1=8x32768"),
+        ("CLUSTERS", "slurm:a=1x1", "trainyard.E002", "dgx1-1=8x32768"),
+        ("HOST", "0.0.0.0", "trainyard.E003", "TRAINYARD_ALLOW_REMOTE=yes"),
+        ("HOST", "192.0.2.7", "trainyard.E003", "TRAINYARD_PUBLIC_URL=https"),
+        ("PUBLIC_URL", "yard.example.org", "trainyard.E004", "without a path"),
+        ("PUBLIC_URL", "https://yard.example.org/yard", "trainyard.E004", "without a path"),
+        ("REDIS_URL", "http://localhost", "trainyard.E005", "built-in"),
+    ],
+)
+def test_an_impossible_setting_has_an_id_and_a_hint(
+    setting: str, value: str, finding: str, hint: str
+) -> None:
+    with override_settings(**{setting: value}):
+        found = findings()
+    assert list(found) == [finding]
+    assert hint in found[finding]
+
+
+@pytest.mark.parametrize(
+    "good",
+    [
+        {},
+        {"BOOTSTRAP_TOKEN": "x" * 32},
+        {"HOST": "localhost"},
+        {"HOST": "::1"},
+        {"HOST": "0.0.0.0", "ALLOW_REMOTE": True},
+        {"HOST": "0.0.0.0", "PUBLIC_URL": "https://yard.example.org"},
+        {"CLUSTERS": "local:a=2x100"},
+        {"REDIS_URL": "rediss://user:secret@redis.example:6380/1"},
+    ],
+)
+def test_a_good_setting_passes(good: dict[str, object]) -> None:
+    with override_settings(**good):
+        assert findings() == {}
+
+
+def test_a_misspelled_variable_gets_the_nearest_name(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TRAINYARD_PROT", "8001")
+    assert "Did you mean TRAINYARD_PORT?" in findings()["trainyard.W001"]
