@@ -6,6 +6,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from django.core.management.base import BaseCommand, CommandError
+from django.db import DatabaseError
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.accounts import create_user
@@ -68,9 +69,9 @@ class Command(BaseCommand):
     help = "Create four teams with quotas, people and running jobs."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        cluster = Cluster.objects.filter(detached_at=None).order_by("pk").first()
+        cluster = _first_cluster()
         if cluster is None:
-            raise CommandError("There is no cluster yet: run `make up` once, then `make demo` while it runs.")
+            raise CommandError("There is no cluster yet: start `make up`, then run `make demo` while it runs.")
         for name, password in self._people():
             self.stdout.write(f"  {name:<6} {password}")
         for name, quota in QUOTAS.items():
@@ -101,3 +102,10 @@ class Command(BaseCommand):
         except Conflict:
             return 0  # it is there from an earlier run
         return 1
+
+
+def _first_cluster() -> Cluster | None:
+    try:
+        return Cluster.objects.filter(detached_at=None).order_by("pk").first()
+    except DatabaseError:  # nothing was ever started here, so there are no tables
+        return None
