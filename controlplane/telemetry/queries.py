@@ -10,6 +10,7 @@ from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
+from django.db.models import OuterRef, Subquery
 from django.utils import timezone
 
 from controlplane.models import Sample
@@ -114,11 +115,11 @@ def _changes(
     points = Sample.objects.filter(metric=GPUS_ALLOCATED, by=by, step_seconds=CHANGE_POINT)
     if subjects is not None:
         points = points.filter(subject__in=subjects)
-    names = points.order_by().values_list("subject", flat=True).distinct()
-    found: dict[str, list[tuple[datetime, float]]] = {}
-    for name in names:
-        before = points.filter(subject=name, at__lte=start).order_by("-at").values_list("total", flat=True)
-        found[name] = [(start, before.first() or 0.0)]
+    held = points.filter(subject=OuterRef("subject"), at__lte=start).order_by("-at").values("total")[:1]
+    subjects_known = points.order_by().values("subject").distinct().annotate(held=Subquery(held))
+    found: dict[str, list[tuple[datetime, float]]] = {
+        name: [(start, value or 0.0)] for name, value in subjects_known.values_list("subject", "held")
+    }
     inside = points.filter(at__gt=start, at__lt=end).order_by("at")
     for name, at, value in inside.values_list("subject", "at", "total"):
         found[name].append((at, value))
