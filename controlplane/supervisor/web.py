@@ -5,6 +5,7 @@ import os
 import socket
 import sys
 
+import django
 import uvicorn
 
 GRACE_SECONDS = 3  # open event streams and websockets end then; clients resume by event number
@@ -14,10 +15,12 @@ def serve(handle: int, gate: int) -> None:
     """Serve controlplane.asgi on the inherited listening socket until SIGTERM.
 
     Loading takes as long as preparing the database, and goes on beside it: the supervisor closes its end of the gate
-    when that is done, and reading here ends.
+    when that is done, and reading here ends. The application itself is made after that: whitenoise looks at the
+    gathered static files when it is made, and would serve the former ones' lengths with the new ones' bytes.
     """
-    for module in ("controlplane.asgi", "controlplane.urls"):
-        importlib.import_module(module)
+    os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
+    django.setup()
+    importlib.import_module("controlplane.urls")
     os.read(gate, 1)
     config = uvicorn.Config(
         "controlplane.asgi:application",
