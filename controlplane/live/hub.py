@@ -40,8 +40,8 @@ DETAILS = {
 class Pace:
     """How often the hub does what, in seconds."""
 
-    busy: float = 0.1  # between looks, while things happen or logs are watched
-    quiet: float = 0.2
+    busy: float = 0.05  # between looks, while things happen or logs are watched
+    quiet: float = 0.1
     busy_for: float = 5.0  # after the last event
     most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses
     recheck: float = 1.0  # of everybody's rights
