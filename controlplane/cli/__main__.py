@@ -42,7 +42,7 @@ def run(argv: list[str]) -> int:
         from controlplane.cli.commands.completion import complete
 
         return complete(argv[1:])
-    leading, words = _split_leading(argv)
+    leading, words = split_leading(argv)
     if not words:
         return _help_only(leading)
     found = registry.resolve(rewrite(words))
@@ -103,7 +103,7 @@ def _call(module: ModuleType, command: registry.Command, args: object) -> int:
         session.close()
 
 
-def _split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
+def split_leading(argv: list[str]) -> tuple[list[str], list[str]]:
     """Options before the command (`yard -p team-a list jobs`) and the command's own words."""
     position = 0
     while position < len(argv) and argv[position].startswith("-") and argv[position] != "--":

@@ -219,6 +219,8 @@ def test_a_config_file_that_is_none_is_said_and_kept(yard, settings):
         (["list", "jobs", "--st"], ["--state"]),
         (["stop", "hy"], ["hyper1", "hyper2"]),
         (["logs", "-p", "team"], ["team-a"]),
+        (["-p", "team"], ["team-a"]),
+        (["-p", "team-a", "node", "dr"], ["drain"]),
         (["node", "cordon", ""], ["dgx1-1"]),
         (["nonsense", ""], []),
     ],

@@ -87,20 +87,21 @@ def complete(words: list[str]) -> int:
 
 def candidates(typed: list[str]) -> list[str]:
     """Words that may follow the ones typed: of command names, of flags, of names that the server knows."""
-    found = registry.resolve(typed)
-    if found is None:
-        depth = len(typed)
-        paths = [path.split() for path in registry.COMMANDS]
-        return [path[depth] for path in paths if len(path) > depth and path[:depth] == typed]
-    from controlplane.cli.__main__ import build_parser
+    from controlplane.cli.__main__ import build_parser, split_leading
 
+    if typed and typed[-1] in ("-p", "--project"):
+        return _listed("projects", None)
+    words = split_leading(typed)[1]
+    found = registry.resolve(words)
+    if found is None:
+        paths = [path.split() for path in registry.COMMANDS]
+        depth = len(words)
+        return [path[depth] for path in paths if len(path) > depth and path[:depth] == words]
     return [*build_parser(found[0]).flags(), *_names(found[0].path, typed)]
 
 
 def _names(path: str, typed: list[str]) -> list[str]:
     """Names from the server; none when it does not answer within a second."""
-    if typed[-1] in ("-p", "--project"):
-        return _listed("projects", None)
     if path in _JOB_COMMANDS:
         return _listed("jobs", _project(typed))
     if path in _PROJECT_COMMANDS:
