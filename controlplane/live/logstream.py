@@ -30,6 +30,10 @@ from jobs.models import Job
 
 POLL_SECONDS = 0.1
 LOOK_SECONDS = 1.0  # between looks at the job while its log is silent
+SOON_SECONDS, SOON_MOST = (
+    0.2,
+    50,
+)  # the same, for a while, where news is near: before the first line, after the last
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
 TAIL_MOST = 100_000
@@ -117,6 +121,7 @@ class Follower:
         self._offset = wanted.offset
         self._is_first = True
         self._is_complete = False
+        self._soon = 0
 
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield what is new, and an empty text whenever there is nothing; ends after the end event."""
@@ -147,9 +152,12 @@ class Follower:
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
         """Wait until the file has grown, or it is time to look at the job again."""
-        for _ in range(int(LOOK_SECONDS / POLL_SECONDS)):
+        is_soon = (self._is_complete or self._offset == 0) and self._soon < SOON_MOST
+        self._soon = self._soon + 1 if is_soon else self._soon
+        for _ in range(round((SOON_SECONDS if is_soon else LOOK_SECONDS) / POLL_SECONDS)):
             await asyncio.sleep(POLL_SECONDS)
             if _size(self._path) > self._offset:
+                self._soon = 0
                 return
             yield ""
 
