@@ -5,16 +5,12 @@ import json
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import yaml
 
-from bench.harness import RESULTS, Row, print_table
+from bench.harness import RESULTS, SCRIPTS, Row, print_table, read_rows
 
 RANGES = Path(__file__).resolve().parent / "ranges.yaml"
-# In this order: the pure first, then what starts servers, last what installs.
-SCRIPTS = ("decide", "cycle", "spawn", "lists", "cli", "cli", "page", "push", "submit", "up", "install")
-COMPUTED = ("value", "ratio", "is_met")
 
 
 def main(arguments: list[str]) -> int:
@@ -48,10 +44,7 @@ def run(name: str) -> int:
 def read(name: str) -> list[Row]:
     """The rows that a script left."""
     path = RESULTS / f"{name}.json"
-    if not path.exists():
-        return []
-    kept: list[dict[str, Any]] = json.loads(path.read_text())["rows"]
-    return [Row(**{key: value for key, value in row.items() if key not in COMPUTED}) for row in kept]
+    return read_rows(json.loads(path.read_text())) if path.exists() else []
 
 
 def compare(rows: list[Row]) -> list[str]:

@@ -6,11 +6,15 @@ import platform
 import statistics
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
+from typing import Any
 
 RESULTS = Path(__file__).resolve().parent / "results"
+# In this order: the pure first, then what starts servers, last what installs.
+SCRIPTS = ("decide", "cycle", "spawn", "lists", "cli", "page", "push", "submit", "up", "install")
+COMPUTED = ("value", "ratio", "is_met")  # kept for other readers; a Row works them out itself
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,6 +87,13 @@ def report(script: str, rows: Sequence[Row]) -> None:
     document = {"script": script, "command": f"python -m bench.{script}", "machine": machine(), "rows": kept}
     (RESULTS / f"{script}.json").write_text(json.dumps(document, indent=1) + "\n")
     print_table(rows)
+
+
+def read_rows(document: Mapping[str, Any]) -> list[Row]:
+    """The rows of a kept report."""
+    return [
+        Row(**{key: value for key, value in row.items() if key not in COMPUTED}) for row in document["rows"]
+    ]
 
 
 def print_table(rows: Sequence[Row]) -> None:
