@@ -86,6 +86,7 @@ class Round:
     answers: list[tuple[Ask, Feed | str]] = field(default_factory=list)
     identities: dict[Identity, Identity | None] = field(default_factory=dict)
     had_events: bool = False
+    is_all: bool = False  # more happened than was read: everything counts as touched
 
 
 class Reader:
@@ -110,10 +111,10 @@ class Reader:
             return Round(seq, updates=_log_updates(feeds, []))
         with one_moment():
             result, events = self._changes(feeds)
-            if is_recheck_due or _is_about_rights(events):
+            if is_recheck_due or result.is_all or _is_about_rights(events):
                 result.identities = still_valid(identities, timezone.now())
             result.answers = self._answers(feeds, asks, result)
-        result.updates += _log_updates(feeds, events)
+        result.updates += _log_updates(feeds, events, is_all=result.is_all)
         self.seq = result.seq
         return result
 
@@ -124,10 +125,10 @@ class Reader:
         if before is None or seq == before:
             return Round(seq), []
         events = list(Event.objects.after(before, EVENTS_MOST))
-        is_all = len(events) == EVENTS_MOST or seq < before
+        is_all = len(events) != seq - before
         touched = [feed for feed in feeds if feed.tail is None and _is_touched_by(feed, events, is_all)]
         updates = [update for feed in touched if (update := self._update(feed, seq)) is not None]
-        return Round(seq, updates, had_events=True), events
+        return Round(seq, updates, had_events=True, is_all=is_all), events
 
     def _update(self, feed: Feed, seq: int) -> Update | None:
         state = self._read(feed.topic, feed.project_id, feed.project_ids, seq)
@@ -212,10 +213,12 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
     return is_all or any(is_touched(feed, event) for event in events)
 
 
-def _log_updates(feeds: Sequence[Feed], events: Sequence[Event]) -> list[Update]:
+def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool = False) -> list[Update]:
     moved = {str(event.job_id) for event in events if event.job_id is not None}
     found = [
-        _log_update(feed, feed.tail, feed.topic.subject in moved) for feed in feeds if feed.tail is not None
+        _log_update(feed, feed.tail, is_all or feed.topic.subject in moved)
+        for feed in feeds
+        if feed.tail is not None
     ]
     return [update for update in found if update is not None]
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db import models
+from django.db import models, transaction
 from django.db.models import F
 from django.utils import timezone
 
@@ -25,11 +25,12 @@ class EventManager(models.Manager["Event"]):
         """
         if not events:
             return self.last_seq()
-        Counter.objects.filter(name="event").update(value=F("value") + len(events))
-        last = self.last_seq()
-        for offset, event in enumerate(reversed(events)):
-            event.seq = last - offset
-        self.bulk_create(events)
+        with transaction.atomic(savepoint=False):  # outside of one, a reader could see the number before the row
+            Counter.objects.filter(name="event").update(value=F("value") + len(events))
+            last = self.last_seq()
+            for offset, event in enumerate(reversed(events)):
+                event.seq = last - offset
+            self.bulk_create(events)
         return last
 
     def last_seq(self) -> int:
