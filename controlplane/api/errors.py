@@ -5,7 +5,7 @@ from collections.abc import Callable
 from typing import Any
 
 from django.core.exceptions import PermissionDenied, RequestDataTooBig, SuspiciousOperation
-from django.db import DataError, InterfaceError, OperationalError
+from django.db import DataError, IntegrityError, InterfaceError, OperationalError
 from django.http import Http404, HttpResponse, UnreadablePostError
 from rest_framework import exceptions as rest
 
@@ -61,6 +61,13 @@ def _unavailable(error: Exception) -> Problem:
     )
 
 
+def _conflict(error: IntegrityError) -> Problem:
+    logger.warning("the database refused a write that no action had refused", exc_info=error)
+    return Problem(
+        409, "conflict", "The database's rules refuse this; something changed meanwhile. Read it again."
+    )
+
+
 def _always(status: int, code: str, detail: str) -> Callable[[Any], Problem]:
     return lambda _error: Problem(status, code, detail)
 
@@ -80,6 +87,7 @@ _TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callab
     (RequestDataTooBig, _always(413, "body_too_large", TOO_LARGE)),
     (SuspiciousOperation, _always(400, "bad_request", "The request is not one that this server reads.")),
     (UnreadablePostError, _always(400, "body_incomplete", "The body ended early; send it again.")),
+    (IntegrityError, _conflict),
     (DataError, _always(400, "bad_value", "A value cannot be stored; it is too large or malformed.")),
     ((OperationalError, InterfaceError), _unavailable),
 )

@@ -60,9 +60,6 @@ def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
     try:
         with transaction.atomic():
             return work()
-    except IntegrityError as error:
-        # not the key's own row: a rule of the database that the action did not name
-        raise Problem(409, "conflict", "Something else changed at the same moment; try again.") from error
     except Exception as error:
         problem = to_problem(error)
         if problem.status in _NOT_KEPT:

@@ -14,6 +14,7 @@ from controlplane.api.paging import Filter, Listing, fields_parameter, paged, tr
 from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, ref
 from controlplane.models import Project, Role
 from jobs.actions import clone_body, delete_job, edit_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.kinds import checks
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
@@ -22,7 +23,7 @@ from jobs.queries import job_columns, job_detail, shape_jobs
 
 _priority = {**INTEGER, "minimum": 0, "maximum": 1000}
 CHANGES = {
-    "priority": BodyField(FIELDS["priority"].read, _priority),
+    "priority": BodyField(checks.whole(0, 1000), _priority),
     "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
@@ -146,8 +147,9 @@ class JobScale(ApiView):
     @operation("Change the number of workers of an elastic job", answer=ref("Job"), body=SCALE)
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        wanted = call.body["workers"]
         raise Conflict(
-            "not_elastic", f"The job is of kind {job.kind}; only an elastic job can change its workers."
+            "not_elastic", f"Only an elastic job can go to {wanted} workers; this one is {job.kind}."
         )
 
 

@@ -1,0 +1,68 @@
+"""Requests at the same moment: one key makes one job, one If-Match lets one change through, one name is taken once."""
+
+import threading
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+
+import pytest
+from django.db import connection
+
+from controlplane.models import Counter, Project
+from jobs.models import Job
+from tests.app.api.client import Api, Reply
+from tests.cast import Cast, make_cast
+
+pytestmark = pytest.mark.django_db(transaction=True)
+AT_ONCE = 4
+
+
+@pytest.fixture
+def people(transactional_db: None) -> Cast:
+    """The cast; the flush after an earlier test of this kind took the counters along."""
+    for name in ("event", "submission"):
+        Counter.objects.get_or_create(name=name)
+    return make_cast()
+
+
+def at_once(work: Callable[[int], Reply]) -> list[Reply]:
+    """Do the work on several threads that start together."""
+    barrier = threading.Barrier(AT_ONCE)
+
+    def one(number: int) -> Reply:
+        try:
+            barrier.wait(10)
+            return work(number)
+        finally:
+            connection.close()
+
+    with ThreadPoolExecutor(AT_ONCE) as pool:
+        return list(pool.map(one, range(AT_ONCE)))
+
+
+def test_one_key_makes_one_job(people: Cast):
+    apis = [Api(people.ben) for _ in range(AT_ONCE)]
+    spec = {"name": "hyper1", "kind": "train", "command": ["true"]}
+    replies = at_once(lambda number: apis[number].post("projects/team-a/jobs", spec, idempotency_key="k1"))
+    assert [reply.status for reply in replies] == [201] * AT_ONCE
+    assert len({reply.body["id"] for reply in replies}) == 1
+    assert sum("Idempotency-Replayed" not in reply.headers for reply in replies) == 1
+    assert Job.objects.count() == 1
+
+
+def test_one_change_passes_under_one_etag(people: Cast):
+    apis = [Api(people.root) for _ in range(AT_ONCE)]
+    tag = apis[0].get("projects/team-a").headers["ETag"]
+    replies = at_once(
+        lambda number: apis[number].patch("projects/team-a", {"gpu_quota": number + 10}, if_match=tag)
+    )
+    assert sorted(reply.status for reply in replies) == [200, 412, 412, 412]
+    winner = next(reply for reply in replies if reply.status == 200)
+    assert Project.objects.get(name="team-a").gpu_quota_milli == winner.body["gpu_quota"] * 1000
+
+
+def test_one_of_several_equal_names_is_taken(people: Cast):
+    apis = [Api(people.ben) for _ in range(AT_ONCE)]
+    spec = {"name": "hyper1", "kind": "train", "command": ["true"]}
+    replies = at_once(lambda number: apis[number].post("projects/team-a/jobs", spec))
+    assert sorted(reply.status for reply in replies) == [201, 409, 409, 409]
+    assert {reply.code for reply in replies if reply.status == 409} == {"name_in_use"}

@@ -1,0 +1,88 @@
+"""Every field of every body with values that it was not made for: a refusal that points at it, or an answer; no 5xx."""
+
+from typing import Any
+
+import pytest
+
+from controlplane.api.openapi import openapi_document
+from jobs.models import Job
+from tests.app.api.client import Api
+from tests.cast import Cast
+
+pytestmark = pytest.mark.django_db
+
+NASTY: list[Any] = [
+    None,
+    True,
+    "",
+    "\0",
+    "x" * 2000,
+    -1,
+    0,
+    1 << 40,
+    0.0001,
+    1e308,
+    [],
+    [None],
+    {},
+    {"a": {"b": []}},
+]
+VALID: dict[str, dict[str, Any]] = {
+    "login": {"username": "ben", "password": "wrong"},
+    "tokens": {"name": "ci"},
+    "users": {"username": "dan"},
+    "clusters": {
+        "name": "moon",
+        "engine": "memory",
+        "settings": {"nodes": {"m1": {"devices": 1, "memory_mib": 9}}},
+    },
+    "node-pools": {"name": "dgx"},
+    "nodes/{name}": {"node_pool": None},
+    "projects": {"name": "team-c"},
+    "projects/{name}/members": {"user": "chi", "role": "viewer"},
+    "projects/{name}/members/{username}": {"role": "viewer"},
+    "projects/{name}/jobs": {"name": "hyper9", "kind": "train"},
+    "jobs/{job_id}/scale": {"workers": 2},
+}
+
+
+def cases() -> list[tuple[str, str, str]]:
+    """(verb, route, field) of every body that the document describes."""
+    document = openapi_document()
+    found = []
+    for path, verbs in document["paths"].items():
+        for verb, operation in verbs.items():
+            schema = (
+                operation.get("requestBody", {})
+                .get("content", {})
+                .get("application/json", {})
+                .get("schema", {})
+            )
+            if "$ref" in schema:
+                schema = document["components"]["schemas"][schema["$ref"].rpartition("/")[2]]
+            route = path.removeprefix("/api/v1/")
+            found += [(verb.upper(), route, name) for name in schema.get("properties", {})]
+    return found
+
+
+def test_there_are_bodies_to_try():
+    assert len(cases()) > 60
+
+
+@pytest.mark.parametrize(("verb", "route", "field"), cases())
+def test_a_field_takes_no_value_that_breaks_the_server(
+    verb: str, route: str, field: str, cast: Cast, job: Job
+):
+    root = Api(cast.root)
+    name = {"clusters": "memory", "nodes": "dgx1-1"}.get(route.partition("/")[0], "team-a")
+    path = route.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name)
+    for value in NASTY:
+        reply = root.send(
+            verb, path + ("" if route == "login" else "?dry_run=true"), VALID.get(route, {}) | {field: value}
+        )
+        assert reply.status < 500, (value, reply.body)
+        if reply.status == 400:
+            assert all(pointer.startswith(f"/{field}") or pointer == "/user" for pointer in reply.pointers), (
+                reply.body
+            )
+            assert reply.body["detail"]

@@ -1,0 +1,194 @@
+"""Projects, members, clusters and nodes over REST."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.models import Node, Project
+from jobs.models import Job
+from tests.app.api.client import Api
+from tests.app.api.placing import place
+from tests.builders import make_job
+from tests.cast import Cast
+
+pytestmark = pytest.mark.django_db
+AsPerson = Callable[[str], Api]
+
+
+def test_a_project_is_created_read_edited_and_deleted(api: AsPerson):
+    root = api("root")
+    body = {
+        "name": "team-c",
+        "description": "third",
+        "gpu_quota": 2.5,
+        "over_quota_weight": 0,
+        "gpu_limit": 4,
+        "priority": 3,
+        "node_pools": {"train": ["default"]},
+        "interactive_max_seconds": 3600,
+        "members": [{"user": "ben", "role": "owner"}],
+    }
+    made = root.post("projects", body)
+    assert made.status == 201
+    shown = root.get("projects/team-c").body
+    assert shown == {name: value for name, value in made.body.items() if name != "warnings"}
+    assert shown | body | {"node_pools": {"train": ["default"], "interactive": []}} == shown
+    assert (shown["cluster"], shown["department"], shown["status"]["namespace"]) == (
+        "memory",
+        None,
+        "yard-team-c",
+    )
+    edited = root.patch("projects/team-c", {"over_quota_weight": None, "gpu_limit": None, "gpu_quota": 3})
+    assert (edited.body["over_quota_weight"], edited.body["gpu_limit"], edited.body["gpu_quota"]) == (
+        None,
+        None,
+        3,
+    )
+    assert edited.body["description"] == "third"
+    assert root.post("projects", {"name": "team-c"}).code == "name_taken"
+    assert root.delete("projects/team-c").status == 200
+    assert root.get("projects/team-c").status == 404
+
+
+def test_a_quota_above_the_cluster_is_allowed_with_a_warning(api: AsPerson):
+    made = api("root").post("projects", {"name": "team-c", "gpu_quota": 17})
+    assert made.status == 201
+    assert "16" in made.body["warnings"][0]
+    assert api("root").patch("projects/team-c", {"gpu_quota": 16}).body["warnings"] == []
+
+
+def test_the_status_counts_what_is_held_and_waited_for(api: AsPerson, cast: Cast):
+    place(make_job(cast.project, "a", cast.ben, gpus=0.5), milli=500)
+    for number in range(5):
+        place(make_job(cast.project, f"b{number}", cast.ben))
+    make_job(cast.project, "c", cast.ben, gpus=2, workers=2)
+    make_job(cast.project, "d", cast.ben, gpus=None, gpu_memory_mib=8192)
+    assert api("ben").get("projects/team-a").body["status"] == {
+        "allocated_gpus": 5.5,
+        "in_quota_gpus": 4,
+        "over_quota_gpus": 1.5,
+        "fair_share_gpus": 0,
+        "requested_gpus": 9.75,
+        "running_jobs": 6,
+        "queued_jobs": 2,
+        "namespace": "yard-team-a",
+    }
+
+
+def test_strangers_see_only_their_own_projects(api: AsPerson):
+    assert [row["name"] for row in api("chi").get("projects").body["results"]] == ["team-b"]
+    assert api("chi").get("projects/team-a").body == api("chi").get("projects/none").body | {
+        "detail": api("chi").get("projects/team-a").body["detail"]
+    }
+    assert [row["name"] for row in api("root").get("projects").body["results"]] == ["team-a", "team-b"]
+
+
+def test_deleting_is_refused_while_jobs_are_unfinished_and_says_what_goes(api: AsPerson, job: Job):
+    root = api("root")
+    refused = root.delete("projects/team-a")
+    assert (refused.status, refused.code) == (409, "project_in_use")
+    listed = {"project": "team-a", "unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
+    assert root.delete("projects/team-a?dry_run=true").body == listed
+    root.post(f"jobs/{job.pk}/stop")
+    assert root.delete("projects/team-a").body == listed | {"unfinished_jobs": 0, "finished_jobs": 1}
+    assert not Job.objects.exists()
+
+
+def test_members_come_change_and_go(api: AsPerson):
+    ana = api("ana")
+    assert ana.post("projects/team-a/members", {"user": "chi", "role": "viewer"}).status == 201
+    assert api("chi").get("projects/team-a").status == 200
+    again = ana.post("projects/team-a/members", {"user": "chi", "role": "member"})
+    assert (again.status, again.body) == (200, {"user": "chi", "role": "member"})
+    assert ana.patch("projects/team-a/members/chi", {"role": "viewer"}).body["role"] == "viewer"
+    listed = ana.get("projects/team-a/members?role=viewer").body["results"]
+    assert listed == [{"user": "chi", "role": "viewer"}, {"user": "vera", "role": "viewer"}]
+    assert ana.delete("projects/team-a/members/chi").status == 204
+    assert ana.delete("projects/team-a/members/chi").status == 404
+    assert api("chi").get("projects/team-a").status == 404
+    assert ana.post("projects/team-a/members", {"user": "nobody", "role": "viewer"}).pointers == ["/user"]
+
+
+def test_a_project_keeps_an_owner_and_can_be_handed_over(api: AsPerson):
+    ana = api("ana")
+    assert ana.delete("projects/team-a/members/ana").code == "last_owner"
+    assert ana.patch("projects/team-a/members/ana", {"role": "viewer"}).code == "last_owner"
+    handed = ana.patch("projects/team-a", {"members": [{"user": "ben", "role": "owner"}]})
+    assert handed.body["members"] == [{"user": "ben", "role": "owner"}]
+    assert ana.get("projects/team-a").status == 404
+
+
+def test_a_change_that_is_half_refused_changes_nothing(api: AsPerson):
+    ana = api("ana")
+    reply = ana.patch(
+        "projects/team-a", {"description": "new", "members": [{"user": "nobody", "role": "owner"}]}
+    )
+    assert reply.status == 400
+    assert Project.objects.get(name="team-a").description == ""
+    assert len(ana.get("projects/team-a").body["members"]) == 3
+
+
+def test_a_node_shows_its_devices_and_hides_what_is_not_ours(api: AsPerson, cast: Cast):
+    place(make_job(cast.project, "ours", cast.ben, gpus=0.5), milli=500)
+    place(make_job(cast.other, "theirs", cast.chi, gpus=0.25), milli=250)
+    node = api("ben").get("nodes/dgx1-1").body
+    assert (node["gpus"], node["allocated_gpus"], node["devices"][0]["allocated"]) == (8, 0.75, 0.75)
+    ours, theirs = node["pods"]
+    assert (ours["name"], ours["project"], ours["devices"]) == (
+        "ours-1-0",
+        "team-a",
+        [{"index": 0, "share": 0.5}],
+    )
+    assert theirs == {
+        "project": "team-b",
+        "state": "running",
+        "devices": [{"index": 0, "share": 0.25}],
+        "job": None,
+        "name": None,
+        "user": None,
+    }
+    assert [pod["name"] for pod in api("root").get("nodes/dgx1-1").body["pods"]] == ["ours-1-0", "theirs-1-0"]
+
+
+def test_nodes_are_cordoned_drained_and_pooled(api: AsPerson, cast: Cast):
+    root = api("root")
+    moving = make_job(cast.project, "train", cast.ben)
+    staying = make_job(cast.project, "notebook", cast.ben, kind="interactive")
+    place(moving)
+    place(staying)
+    shown = root.post("nodes/dgx1-1/drain?dry_run=true").body
+    assert ([job["name"] for job in shown["moves"]], [job["name"] for job in shown["stays"]]) == (
+        ["train"],
+        ["notebook"],
+    )
+    assert not Node.objects.get(name="dgx1-1").is_cordoned
+    assert root.post("nodes/dgx1-1/drain").body == shown
+    moving.refresh_from_db()
+    staying.refresh_from_db()
+    assert (moving.state, moving.next_state, staying.state) == ("stopping", "queued", "running")
+    assert root.get("nodes?is_cordoned=true&fields=name").body["results"] == [{"name": "dgx1-1"}]
+    assert root.post("nodes/dgx1-1/uncordon").body["is_cordoned"] is False
+    assert root.post("node-pools", {"name": "dgx"}).body == {"name": "dgx", "cluster": "memory", "nodes": []}
+    assert root.patch("nodes/dgx1-1", {"node_pool": "dgx"}).body["node_pool"] == "dgx"
+    assert root.patch("nodes/dgx1-1", {"node_pool": "moon"}).code == "no_such_node_pool"
+    assert root.get("nodes?node_pool=dgx&fields=name").body["results"] == [{"name": "dgx1-1"}]
+
+
+def test_clusters_are_registered_edited_and_detached(api: AsPerson, cast: Cast):
+    root = api("root")
+    nodes = {"nodes": {"m1": {"devices": 2, "memory_mib": 1024}}}
+    made = root.post("clusters", {"name": "moon", "engine": "memory", "settings": nodes})
+    assert (made.status, made.body["engine"], made.body["scheduler"]) == (201, "memory", "planner")
+    assert root.post("clusters", {"name": "moon", "engine": "memory", "settings": nodes}).code == "name_taken"
+    assert (
+        root.post("clusters", {"name": "k", "engine": "kubernetes", "settings": nodes}).code
+        == "unknown_engine"
+    )
+    more = {"nodes": {"m1": {"devices": 4, "memory_mib": 1024, "pool": "big"}}}
+    assert root.patch("clusters/moon", {"settings": more}).status == 200
+    assert root.patch("clusters/moon", {"scheduler": "kai"}).code == "unknown_scheduler"
+    bad = root.patch("clusters/moon", {"settings": {"nodes": {"m1": {"devices": 99, "memory_mib": 1}}}})
+    assert bad.pointers == ["/settings/nodes/m1"]
+    assert root.delete("clusters/moon").status == 204
+    assert root.get("clusters/moon").status == 404
+    assert root.delete("clusters/memory").code == "cluster_in_use"
