@@ -18,7 +18,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, PodSpec
 from controlplane.engines.local import processes
-from controlplane.engines.local.engine import LocalEngine
+from controlplane.engines.local.engine import SHIM, LocalEngine
 from controlplane.engines.local.records import PodDir, StartRecord
 from tests.contract.harness import SETTINGS, EngineCase, make_case
 from tests.waiting import wait_until
@@ -66,7 +66,7 @@ def start_elsewhere(case: EngineCase, spec: PodSpec) -> None:
         import json, os, signal, sys
         from pathlib import Path
         from controlplane.engines.base import DeviceShare, PodSpec
-        from controlplane.engines.local.engine import LocalEngine
+        from controlplane.engines.local.engine import SHIM, LocalEngine
         state_dir, settings, fields = json.loads(sys.argv[1])
         fields["devices"] = tuple(DeviceShare(**share) for share in fields["devices"])
         fields["command"], fields["args"], fields["ports"] = tuple(fields["command"]), (), ()
@@ -267,6 +267,22 @@ def test_a_killed_shim_takes_the_pod_with_it(case: EngineCase):
     assert len(page.gaps) == 1
 
 
+def test_the_kernel_ends_the_command_of_a_killed_shim_with_nobody_looking(case: EngineCase):
+    record = started(case, case.start(*FOREVER))
+    os.kill(record.shim_pid, signal.SIGKILL)
+    wait_until(lambda: not lives(record.pid), what="the end of the command")
+
+
+def test_an_end_in_good_order_is_not_taken_for_a_loss(case: EngineCase, monkeypatch):
+    """The shim may write its exit record and go between two looks of the engine."""
+    spec = case.start("bash", "-c", "exit 4")
+    expected = case.wait_end(spec)
+    looks = iter([None])
+    original = PodDir.exit_record
+    monkeypatch.setattr(PodDir, "exit_record", lambda self: next(looks, original(self)))
+    assert LocalEngine(SETTINGS, case.state_dir).pods() == (expected,)
+
+
 def test_a_pod_is_not_proven_gone_while_a_process_of_it_is_left(case: EngineCase, monkeypatch):
     spec = shell(case, "setsid sleep 1000 & echo $!; sleep 1000")
     daemon = printed_pid(case, spec)
@@ -330,3 +346,35 @@ def test_a_start_that_was_cut_off_is_finished_by_the_next(case: EngineCase, monk
     assert case.report(spec).state == base.STARTING
     case.engine.start(spec)
     assert case.wait_end(spec).state == base.SUCCEEDED
+
+
+def test_a_stop_between_two_tries_to_start_wins(case: EngineCase, monkeypatch):
+    spec = case.spec("echo", "ran")
+    with monkeypatch.context() as patch:
+        patch.setattr(LocalEngine, "_spawn", lambda self, pod: None)
+        case.engine.start(spec)
+    case.engine.stop(spec.name, 5)
+    case.engine.start(spec)
+    assert case.wait_end(spec).reason == base.STOPPED
+    assert case.text(spec) == ""
+
+
+def test_the_shim_itself_never_runs_a_pod_twice(case: EngineCase):
+    spec = case.start("echo", "ran")
+    case.wait_end(spec)
+    pod_dir = case.state_dir / "pods" / spec.name
+    for _ in range(2):
+        subprocess.run([sys.executable, "-I", "-S", SHIM, pod_dir], check=True)
+    wait_until(lambda: not shims_of(pod_dir), what="the end of the shims")
+    assert case.text(spec) == "ran\n"
+
+
+def shims_of(pod_dir: Path) -> list[int]:
+    found = subprocess.run(["pgrep", "-f", f"shim.py {pod_dir}"], capture_output=True, check=False)
+    return [int(pid) for pid in found.stdout.split()]
+
+
+def test_broken_pipes_end_programs_as_usual(case: EngineCase):
+    spec = shell(case, "yes | head -n 1")
+    case.wait_end(spec)
+    assert case.text(spec) == "y\n"

@@ -11,7 +11,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec
-from controlplane.engines.local import processes
+from controlplane.engines.local import gauges, processes
 from controlplane.engines.local.records import PodDir
 from controlplane.progress import latest_progress
 from tests.contract.harness import EngineCase, make_case
@@ -162,6 +162,15 @@ def test_a_simulated_device_does_what_its_pods_say(case: EngineCase):
     assert {report.utilization for report in case.engine.usage()} == {0.0}
 
 
+def test_what_a_pod_said_long_ago_counts_no_more(case: EngineCase, monkeypatch):
+    line = json.dumps({"trainyard": 1, "gpu_utilization": 0.8})
+    spec = shell(case, f"echo '{line}'; sleep 1000")
+    wait_until(lambda: latest_progress(spec.log_path), what="the progress line")
+    assert case.engine.usage()[0].utilization == 0.8
+    monkeypatch.setattr(gauges, "STALE_AFTER_SECONDS", 0)
+    assert case.engine.usage()[0].utilization == 0
+
+
 # Shell
 
 
@@ -193,7 +202,7 @@ def test_a_closed_shell_leaves_nothing(case: EngineCase):
     finally:
         terminal.close()
     assert terminal.close() is None
-    assert members() == [pod.start_record().pid]
+    wait_until(lambda: members() == [pod.start_record().pid], what="the end of all but the pod's command")
 
 
 def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):

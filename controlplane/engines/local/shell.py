@@ -17,7 +17,7 @@ from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
 
 SHELLS = ("bash", "sh")
-ENDING_SECONDS = 0.05
+ENDING_SECONDS = 2.0
 # Runs in the new session and makes the terminal its own, which needs a process of one thread.
 _TAKE_TERMINAL = """
 import fcntl, os, sys, termios
@@ -48,7 +48,7 @@ class LocalShell:
         finally:
             os.close(slave)
         self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
-        self._is_closed = False
+        self._is_closed = self._has_ended = False
 
     def fileno(self) -> int:
         return self._master
@@ -60,6 +60,7 @@ class LocalShell:
             except BlockingIOError:
                 _wait_readable(self._master)
             except OSError:  # EIO: every process of the terminal has ended
+                self._has_ended = True
                 return b""
 
     def write(self, data: bytes) -> int:
@@ -77,21 +78,20 @@ class LocalShell:
         if self._is_closed:
             return None
         self._is_closed = True
-        exit_code = _own_exit_code(self._process)
+        exit_code = self._own_exit_code()
         os.close(self._master)
         session = processes.in_session(self._process.pid, self._ticks, processes.table())
         processes.kill(session, signal.SIGKILL)
         self._process.wait()
         return exit_code
 
-
-def _own_exit_code(process: subprocess.Popen[bytes]) -> int | None:
-    """The terminal's end is seen a moment before the shell's own: wait that moment."""
-    try:
-        code = process.wait(ENDING_SECONDS)
-    except subprocess.TimeoutExpired:
-        return None
-    return code if code >= 0 else 128 - code
+    def _own_exit_code(self) -> int | None:
+        """The terminal's end is seen a moment before the shell's own: wait that moment."""
+        try:
+            code = self._process.wait(ENDING_SECONDS if self._has_ended else 0)
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code
 
 
 def _wait_readable(fd: int) -> None:
