@@ -5,20 +5,20 @@ Data goes to standard output, talk to standard error, so that a pipe carries dat
 
 from __future__ import annotations
 
-import json
-import re
 import sys
 from collections.abc import Sequence
-from typing import Any, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 from controlplane.cli import terminal
 from controlplane.cli.errors import USAGE, CliError
-from controlplane.cli.tables import Column, Row, write_table
+
+if TYPE_CHECKING:
+    from controlplane.cli.tables import Column, Row
 
 FORMATS = ("table", "wide", "json", "yaml")
 JSONPATH = "jsonpath="
 # json leaves DEL, C1 and the reordering characters as they are; a terminal would obey them.
-_UNSAFE_IN_JSON = re.compile("[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]")
+_UNSAFE_IN_JSON = "[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 class Output:
@@ -46,6 +46,8 @@ class Output:
 
     def rows(self, rows: Sequence[Row], columns: Sequence[Column]) -> None:
         """A table; -o wide shows the wide columns too."""
+        from controlplane.cli.tables import write_table
+
         shown = [column for column in columns if self.form == "wide" or not column.is_wide]
         write_table(self.stream, shown, rows, styled=self.is_coloured)
 
@@ -89,8 +91,11 @@ class Output:
 
 def as_json(document: Any, indent: int | None = None) -> str:
     """JSON text; characters that a terminal would obey are escaped, which JSON readers undo."""
+    import json
+    import re
+
     text = json.dumps(document, indent=indent, ensure_ascii=False)
-    return _UNSAFE_IN_JSON.sub(lambda match: f"\\u{ord(match.group()):04x}", text)
+    return re.sub(_UNSAFE_IN_JSON, lambda match: f"\\u{ord(match.group()):04x}", text)
 
 
 def checked_format(text: str) -> str:

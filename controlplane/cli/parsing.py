@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
 from collections.abc import Sequence
 from typing import NoReturn
@@ -14,6 +15,13 @@ _MEMORY = re.compile(r"(\d+(?:\.\d+)?)\s*(Mi|MiB|M|Gi|GiB|G|Ti|TiB|T)?\Z")
 _MIB_PER_UNIT = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
+class _Formatter(argparse.RawDescriptionHelpFormatter):
+    """Knows the terminal's width without `shutil`, which argparse would load at every start, compressors and all."""
+
+    def __init__(self, prog: str) -> None:
+        super().__init__(prog, width=_columns() - 2)
+
+
 class Parser(argparse.ArgumentParser):
     """One command's parser. `examples` are shown before everything else."""
 
@@ -23,7 +31,7 @@ class Parser(argparse.ArgumentParser):
             description=summary,
             add_help=False,
             allow_abbrev=False,
-            formatter_class=argparse.RawDescriptionHelpFormatter,
+            formatter_class=_Formatter,
         )
         self.examples: list[str] = []
         self._takes_command = takes_command
@@ -131,3 +139,14 @@ def key_value(text: str) -> tuple[str, str]:
     if not equals or not key:
         raise argparse.ArgumentTypeError(f"{text!r} is not KEY=VALUE")
     return key, value
+
+
+def _columns() -> int:
+    """The width that help is wrapped at: COLUMNS, else the terminal's, else 80."""
+    stated = os.environ.get("COLUMNS", "")
+    if stated.isdecimal() and int(stated) > 0:
+        return int(stated)
+    try:
+        return os.get_terminal_size().columns or 80
+    except OSError:  # standard output is no terminal
+        return 80
