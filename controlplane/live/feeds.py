@@ -18,6 +18,7 @@ from controlplane.live.reading import one_moment
 from controlplane.live.state import State, Whole
 from controlplane.live.topics import Topic
 from controlplane.models import Event, Project
+from controlplane.telemetry.metrics import SAMPLED
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
@@ -193,6 +194,8 @@ def is_touched(feed: Feed, event: Event) -> bool:
         return False
     if feed.topic.kind == topics.PROJECT:
         return event.project_id in (None, feed.project_id)
+    if feed.topic.kind == topics.JOB and event.kind == SAMPLED:
+        return feed.topic.subject in event.data["jobs"]
     if feed.topic.kind == topics.JOB:
         return str(event.job_id) == feed.topic.subject or _may_move(feed)
     return True

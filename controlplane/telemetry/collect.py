@@ -29,7 +29,6 @@ BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
 BUSY_GRAIN_SECONDS = 5.0  # how exact "last seen working" is; keeps quiet seconds free of writes
 LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may be short
-NAMED_JOBS_MOST = 1000
 
 
 @dataclass(slots=True)
@@ -62,7 +61,7 @@ class _Changes:
             for device_id, values in self.devices.items():
                 Device.objects.filter(pk=device_id).update(**values)
             if self.is_visible or self.seen_jobs:
-                names = sorted(str(job_id) for job_id in self.seen_jobs)[:NAMED_JOBS_MOST]
+                names = sorted(str(job_id) for job_id in self.seen_jobs)
                 Event.objects.append([Event(kind=SAMPLED, at=now, data={"jobs": names})])
 
 

@@ -241,7 +241,7 @@ def test_what_is_past_its_time_goes_and_the_rest_stays():
         [
             Event(kind="job.submitted", at=now - timedelta(days=91)),
             Event(kind="job.submitted", at=now - timedelta(days=89)),
-            Event(kind=SAMPLED, at=now - timedelta(hours=2)),
+            Event(kind=SAMPLED, at=now - timedelta(hours=2), data={"jobs": []}),
             Event(kind=SAMPLED, at=now - timedelta(minutes=2)),
         ]
     )
