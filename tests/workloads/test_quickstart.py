@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import urllib.request
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -69,3 +70,17 @@ def test_a_stopped_run_saves_and_the_next_attempt_goes_on_there(case: EngineCase
         lambda: find_progress(case.engine.read_logs(second.name, 0, 100).lines), 120, "its progress"
     )
     assert page.step > saved_step
+
+
+def test_the_notebook_image_serves_its_directory_on_the_port(case: EngineCase):
+    spec = case.start(image="jupyter/base-notebook", ports=(8888,))
+
+    def page() -> bytes | None:
+        report = case.report(spec)
+        try:
+            with urllib.request.urlopen("http://{}:{}/".format(*report.ports[8888]), timeout=5) as response:
+                return response.read()
+        except OSError:
+            return None
+
+    assert b"Directory listing" in wait_until(page, 30, "the notebook's page")
