@@ -114,7 +114,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {
         "explain": job_reads.explain(actor, job),
         "attempts": job_reads.timeline(job),
-        "events": job_reads.events(job, 8),
+        "events": job_reads.events(job, 4),
         "log_ranks": job_reads.log_ranks(job),
     }
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase, QueryDict
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
@@ -111,7 +111,7 @@ def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Create a project."""
     require_admin(actor)
-    form = ProjectForm(request.POST or None, initial={"priority": 0})
+    form = ProjectForm(_posted(request), initial={"priority": 0})
     if request.method == "POST" and form.is_valid():
         try:
             project = create_project(form.model_fields(), actor=actor)
@@ -144,7 +144,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     """Change a project: owners their fields, admins all."""
     project = project_for(actor, name, needed=Role.OWNER)
     form = ProjectForm(
-        request.POST or None, initial=_initial(project), project=project, is_owner_only=not actor.is_admin
+        _posted(request), initial=_initial(project), project=project, is_owner_only=not actor.is_admin
     )
     if request.method == "POST" and form.is_valid():
         edit_project(project, form.model_fields(), actor=actor)
@@ -183,6 +183,11 @@ def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
     """Take a member out."""
     project = project_for(actor, name, needed=Role.OWNER)
     return _with_member(request, project, lambda user: remove_member(project, user, actor=actor))
+
+
+def _posted(request: HttpRequest) -> QueryDict | None:
+    """What a form was sent with, also when nothing is in it; None when it is only looked at."""
+    return request.POST if request.method == "POST" else None
 
 
 def _with_member(request: HttpRequest, project: Project, verb: Any) -> HttpResponseBase:

@@ -1,0 +1,55 @@
+"""The cast at a plant with a running, a queued and a finished job of team-a, and a browserless visitor."""
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+
+import pytest
+from django.test import Client
+
+from controlplane.models import User
+from jobs.models import Job
+from tests.builders import make_job
+from tests.cast import Cast, make_cast
+from tests.loop.plant import Plant
+
+Visit = Callable[[str], Client]
+
+
+@dataclass
+class Yard:
+    """The cast and three jobs of team-a; all of them ana's."""
+
+    plant: Plant
+    cast: Cast
+    running: Job
+    queued: Job
+    finished: Job
+
+
+@pytest.fixture
+def yard(db: None) -> Iterator[Yard]:
+    plant, cast = Plant(), make_cast()
+    finished = make_job(cast.project, "finished", cast.ana, gpus=0)
+    running = make_job(cast.project, "running", cast.ana, gpus=2)
+    queued = make_job(cast.project, "queued", cast.ana, gpus=8, workers=40)
+    plant.settle()
+    Job.objects.filter(pk=finished.pk).update(state="stopped")
+    plant.settle()
+    for job in (finished, running, queued):
+        job.refresh_from_db()
+    assert (running.state, queued.state, finished.state) == ("running", "queued", "stopped")
+    yield Yard(plant, cast, running, queued, finished)
+    plant.close()
+
+
+@pytest.fixture
+def visit() -> Callable[[User | None], Client]:
+    """A client signed in as a user, or as nobody."""
+
+    def as_user(user: User | None) -> Client:
+        client = Client()
+        if user is not None:
+            client.force_login(user)
+        return client
+
+    return as_user

@@ -1,0 +1,248 @@
+"""Jobs on pages: filters and keyset pages, the submit form, verbs, the job's own page."""
+
+from collections.abc import Callable
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.db import connection
+from django.test import Client
+from django.test.utils import CaptureQueriesContext
+
+from controlplane.logs import log_path
+from controlplane.models import User
+from dashboards.pages.job_form import Unreadable, to_body, to_fields
+from dashboards.reads.jobs import page
+from jobs.kinds.spec import parse_spec, to_edge
+from jobs.models import Job
+from tests.app.pages.conftest import Yard
+from tests.builders import make_job
+
+Visit = Callable[[User | None], Client]
+FORM = {"name": "new", "project": "team-a", "kind": "train", "gpus": "1", "image": "quickstart"}
+
+
+def names(client: Client, query: str = "") -> list[str]:
+    return [job["name"] for job in client.get(f"/jobs{query}").context["jobs"].rows]
+
+
+def test_filters(yard: Yard, visit: Visit):
+    client = visit(yard.cast.ana)
+    assert names(client) == ["queued", "running", "finished"]
+    assert names(client, "?state=running") == ["running"]
+    assert names(client, "?state=unfinished") == ["queued", "running"]
+    assert names(client, "?state=finished") == ["finished"]
+    assert names(client, "?q=UE") == ["queued"]
+    assert names(client, "?user=ben") == []
+    assert names(client, "?kind=interactive") == []
+    assert names(client, "?project=team-b") == []
+    assert "No job matches" in client.get("/jobs?user=ben").content.decode()
+
+
+def test_pages_are_keyset_pages_there_and_back(yard: Yard):
+    for number in range(7):
+        make_job(yard.cast.project, f"j{number}", yard.cast.ana, gpus=0)
+    actor = yard.cast.actor("ana")
+    first = page(actor, {"q": "j"}, limit=3)
+    second = page(actor, {"q": "j", "before": str(first.older)}, limit=3)
+    third = page(actor, {"q": "j", "before": str(second.older)}, limit=3)
+    assert [[job["name"] for job in part.rows] for part in (first, second, third)] == [
+        ["j6", "j5", "j4"],
+        ["j3", "j2", "j1"],
+        ["j0"],
+    ]
+    assert (first.newer, third.older) == (None, None)
+    back = page(actor, {"q": "j", "after": str(third.newer)}, limit=3)
+    assert [job["name"] for job in back.rows] == ["j3", "j2", "j1"]
+    start = page(actor, {"q": "j", "after": str(back.newer)}, limit=3)
+    assert (start.rows[0]["name"], start.newer) == ("j6", None)
+
+
+def test_a_broken_cursor_is_the_first_page(yard: Yard, visit: Visit):
+    assert names(visit(yard.cast.ana), "?before=abc&after=%00") == ["queued", "running", "finished"]
+
+
+def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
+    client = visit(yard.cast.ana)
+
+    def count(path: str) -> int:
+        client.get(path)
+        with CaptureQueriesContext(connection) as queries:
+            assert client.get(path).status_code == 200
+        return len(queries)
+
+    paths = ("/jobs", "/projects/team-a", "/users/ana", f"/jobs/{yard.running.pk}")
+    before = [count(path) for path in paths]
+    for number in range(10):
+        make_job(yard.cast.project, f"more-{number}", yard.cast.ana, gpus=0.25)
+    yard.plant.settle()
+    assert [count(path) for path in paths] == before
+
+
+def test_submit(yard: Yard, visit: Visit):
+    form = FORM | {
+        "command": "python train.py --name 'a b'",
+        "env": "A=1\nB=x=y",
+        "ports": "8888, 6006",
+        "gpus": "0.5",
+    }
+    answer = visit(yard.cast.ben).post(
+        "/new/job", form | {"max_runtime_seconds": "2h", "labels": "team=vision"}
+    )
+    job = Job.objects.get(name="new")
+    assert answer["Location"] == f"/jobs/{job.pk}"
+    assert job.user == yard.cast.ben
+    spec = to_edge(job.spec)
+    assert spec["command"] == ["python", "train.py", "--name", "a b"]
+    assert (spec["env"], spec["labels"], spec["gpus"]) == ({"A": "1", "B": "x=y"}, {"team": "vision"}, 0.5)
+    assert [port["port"] for port in spec["ports"]] == [8888, 6006]
+    assert spec["max_runtime_seconds"] == 7200
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": ""}, "name"),
+        ({"name": "Not A Label"}, "name"),
+        ({"name": "running"}, "name"),
+        ({"gpus": "0.33333"}, "gpus"),
+        ({"gpus": "-1"}, "gpus"),
+        ({"gpus": "9"}, "gpus"),
+        ({"gpus": "many"}, "gpus"),
+        ({"gpus": "1e999"}, "gpus"),
+        ({"gpus": "nan"}, "gpus"),
+        ({"gpus": "0.5", "workers": "2"}, "workers"),
+        ({"gpu_memory_mib": "1000"}, "gpu_memory_mib"),
+        ({"kind": "wonder"}, "kind"),
+        ({"command": "echo 'open"}, "command"),
+        ({"env": "no equals sign"}, "env"),
+        ({"env": "1A=x"}, "env"),
+        ({"ports": "http"}, "ports"),
+        ({"ports": "0"}, "ports"),
+        ({"max_runtime_seconds": "soon"}, "max_runtime_seconds"),
+        ({"priority": "1001"}, "priority"),
+        ({"project": "team-b"}, "project"),
+        ({"project": "nowhere"}, "project"),
+    ],
+)
+def test_refusals_stand_at_their_fields(yard: Yard, visit: Visit, changes: dict[str, str], field: str):
+    count = Job.objects.count()
+    answer = visit(yard.cast.ana).post("/new/job", FORM | changes)
+    assert answer.status_code == 400
+    assert field in answer.context["errors"]
+    page = answer.content.decode()
+    assert f'data-error="{field}">' in page  # shown, not hidden
+    assert Job.objects.count() == count
+    if field != "project":
+        preview = visit(yard.cast.ana).post("/new/job/preview.json", FORM | changes).json()
+        assert field in preview["errors"]
+
+
+def test_a_viewer_may_not_submit(yard: Yard, visit: Visit):
+    answer = visit(yard.cast.vera).post("/new/job", FORM)
+    assert answer.status_code == 400
+    assert "member" in answer.context["errors"]["project"]
+    assert not Job.objects.filter(name="new").exists()
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({}, "start at once: the project would hold 3 of its 4"),
+        ({"gpus": "3"}, "idle GPUs above the quota of 4"),
+        ({"gpus": "8", "workers": "2"}, "would wait: 14 GPUs are free"),
+        ({"gpus": "8", "kind": "interactive"}, "stays inside the quota of 4"),
+        ({"gpus": "0"}, "asks for no GPU"),
+    ],
+)
+def test_the_form_says_what_to_expect(yard: Yard, visit: Visit, changes: dict[str, str], words: str):
+    preview = visit(yard.cast.ana).post("/new/job/preview.json", FORM | changes).json()
+    assert preview["errors"] == {}
+    assert words in preview["hint"]
+    assert preview["command"].startswith("yard submit new -p team-a -i quickstart")
+    assert not Job.objects.filter(name="new").exists()
+
+
+def test_clone_fills_the_form(yard: Yard, visit: Visit):
+    body = {
+        "env": {"A": "1"},
+        "ports": [{"port": 80, "service_type": "ingress"}],
+        "command": ["sh", "-c", "echo 'x y'"],
+    }
+    job = make_job(yard.cast.project, "original", yard.cast.ana, gpus=0.5, **body)
+    client = visit(yard.cast.ben)
+    raw = client.get(f"/new/job?clone={job.pk}").context["raw"]
+    assert raw["name"] == "original-2"
+    assert client.post("/new/job", raw).status_code == 302
+    copy = Job.objects.get(name="original-2")
+    assert {**copy.spec, "name": ""} == {**job.spec, "name": ""}
+
+
+def test_form_and_submission_are_each_others_way_back():
+    body = {
+        "name": "x", "kind": "train", "image": "quickstart", "command": ["a", "b c"], "env": {"A": "1=2"}, "gpus": 2.0,
+        "cpus": 0.5, "memory_mib": 512, "workers": 3, "priority": 7, "retries": 1, "labels": {"k": "v"},
+        "ports": [{"port": 8888, "service_type": "ingress"}], "max_runtime_seconds": 5400, "large_shm": True,
+        "preemptible": False, "working_dir": "/w", "node_pool": "default",
+    }  # fmt: skip
+    assert parse_spec(to_body(to_fields(body))) == parse_spec(body)
+
+
+def test_every_unreadable_field_is_named():
+    with pytest.raises(Unreadable) as refusal:
+        to_body({"command": "'", "ports": "x", "env": "x", "ttl_seconds_after_finished": "x"})
+    assert set(refusal.value.errors) == {"command", "ports", "env", "ttl_seconds_after_finished"}
+
+
+def test_stop_suspend_resume_delete_retry(yard: Yard, visit: Visit):
+    client = visit(yard.cast.ben)
+
+    def do(job: Job, verb: str) -> str:
+        answer = client.post(f"/jobs/{job.pk}/do/{verb}", follow=True)
+        yard.plant.settle()
+        return " ".join(str(message) for message in answer.context["messages"])
+
+    assert "gives its GPUs back" in do(yard.running, "suspend")
+    assert yard.plant.states()["running"] == "suspended"
+    assert "Queued again" in do(yard.running, "resume")
+    assert yard.plant.states()["running"] == "running"
+    assert "Stopping" in do(yard.running, "stop")
+    assert yard.plant.states()["running"] == "stopped"
+    assert "only a suspended job" in do(yard.running, "resume")
+    assert "Submitted again" in do(yard.running, "retry")
+    assert Job.objects.filter(name="running").count() == 2
+    assert "unfinished job" in do(yard.running, "retry")  # its name is taken by the first retry
+    assert "Deleted" in do(yard.finished, "delete")
+    assert not Job.objects.filter(pk=yard.finished.pk).exists()
+
+
+def test_a_queued_job_explains_itself(yard: Yard, visit: Visit):
+    answer = visit(yard.cast.ana).get(f"/jobs/{yard.queued.pk}")
+    page = answer.content.decode()
+    assert "Why it waits" in page
+    assert "GPUs compared" in page
+    assert answer.context["job"]["status"]["reason"]["message"] in page
+    assert dict(answer.context["explain"]["numbers"])["asked for"] == "320"
+
+
+def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings: Any, tmp_path: Path):
+    settings.LOG_DIR = tmp_path
+    path = log_path(tmp_path, str(yard.running.pk), 1, 0)
+    path.parent.mkdir(parents=True)
+    start = datetime(2026, 1, 1, tzinfo=UTC)
+    with path.open("w") as log:
+        log.write("1 1767225600000 o <script>alert(1)</script>\n")
+        for step in range(1, 4):
+            at = int((start + timedelta(seconds=step)).timestamp() * 1000)
+            log.write(
+                f'{step + 1} {at} o {{"trainyard": 1, "step": {step}, "loss": {1 / step}, "accuracy": 0.5}}\n'
+            )
+    client = visit(yard.cast.vera)
+    answer = client.get(f"/jobs/{yard.running.pk}/log.txt")
+    text = b"".join(answer.streaming_content).decode()
+    assert text.startswith("<script>alert(1)</script>\n")
+    assert answer["Content-Type"] == "text/plain; charset=utf-8"
+    assert answer["Content-Disposition"].startswith("attachment")
+    trace = client.get(f"/charts/jobs/{yard.running.pk}/loss.json").json()["figure"]["data"][0]
+    assert (trace["x"], trace["y"]) == ([1, 2, 3], [1, 0.5, pytest.approx(1 / 3)])
