@@ -3,6 +3,7 @@
 from controlplane.access import Actor
 from controlplane.loop.execute import MOST_TRIES
 from controlplane.models import Command, Event
+from controlplane.telemetry.collect import collect
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_job, make_project, make_user
@@ -220,3 +221,21 @@ def test_a_second_cycle_on_an_unchanged_cluster_changes_nothing(plant):
     plant.settle(5)
     assert Event.objects.last_seq() == before
     assert list(plant.states().values()).count("running") == 16
+
+
+def test_the_idle_limit_counts_from_the_last_use(plant):
+    project = make_project(interactive_idle_seconds=20)
+    notebook = make_job(project, "notebook", kind="interactive")
+    plant.settle()
+    pod = Pod.objects.get().name
+    plant.engine.set_usage(pod, 0.5, 1000)
+    for _ in range(3):
+        plant.in_seconds(10)
+        collect(plant.engine, plant.cluster, plant.clock())
+    notebook.refresh_from_db()
+    assert notebook.state == "running"
+    plant.engine.set_usage(pod, 0.0, 1000)
+    collect(plant.engine, plant.cluster, plant.clock())
+    plant.in_seconds(25)
+    notebook.refresh_from_db()
+    assert (notebook.state, notebook.reason) == ("timed_out", "interactive_idle")
