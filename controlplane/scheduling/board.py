@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
@@ -152,6 +153,23 @@ class Board:
             victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
         )
         self._note_stopping(victim, preempt)
+
+    def attribute_preempts(self) -> None:
+        """After sparing, name as beneficiary who now gets the room, where that has changed."""
+        for preempt in list(self.preempts.values()):
+            if preempt.beneficiary not in self.promises:
+                victim = self.victims[preempt.job]
+                for item, placements in self.promises.values():
+                    is_taker = (item.account is victim.account) == (preempt.kind == "preempt")
+                    if is_taker and preempt.job in self.stopping_on(placements):
+                        self._attribute(preempt, item)
+                        break
+
+    def _attribute(self, preempt: Preempt, item: Waiting) -> None:
+        details = {**preempt.details, "by_job": item.job.id, "by_project": item.account.name}
+        self.preempts[preempt.job] = replace(
+            preempt, beneficiary=item.job.id, beneficiary_project=item.account.name, details=details
+        )
 
     def _note_stopping(self, victim: Candidate, preempt: Preempt) -> None:
         self.ledger.stop(victim.job)

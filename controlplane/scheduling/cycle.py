@@ -117,6 +117,7 @@ class _Cycle:
             for item, _ in promised:
                 if item.job.id not in beneficiaries:
                     self._serve(item)
+            board.attribute_preempts()
             return True
         for item, _ in promised:
             if item.job.id in board.starts.keys() - started:
@@ -135,7 +136,9 @@ class _Cycle:
         """The decisions in the order in which they apply: stop, start, hold."""
         board = self._board
         held = [item for item, _ in board.promises.values()]
-        held += [item for item in self._order if not self._is_decided(item.job)]
+        # whoever gave way in the last pass was not looked at in it, and comes last
+        rest = {item.job.id: item for item in (*self._order, *self._waiting)}
+        held += [item for item in rest.values() if not self._is_decided(item.job)]
         explainer = Explainer(board, self._refusals)
         holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
         holds += [

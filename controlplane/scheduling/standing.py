@@ -130,7 +130,8 @@ def divide_cluster(
         tops[key].requested = sum(_wanted(member) for member in members)
     _divide(total, list(tops.values()), usage_weight_milli)
     for key, members in children.items():
-        _divide(tops[key].fair_share, members, usage_weight_milli)
+        # a department's quota above the cluster must not become a surplus that does not exist
+        _divide(min(total, tops[key].fair_share), members, usage_weight_milli)
 
 
 def _requested(account: Account, preemptible: int, fixed: int) -> int:

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import ClusterView
-from tests.pure.scheduling.builders import allocated, apply, job, node, project, settle, view
+from tests.pure.scheduling.builders import allocated, apply, hold_of, job, node, project, settle, view
 from tests.pure.scheduling.clusters import busy_views
 
 bounded = settings(max_examples=25, deadline=None, derandomize=True)
@@ -92,6 +92,7 @@ def test_victims_are_preemptible_and_make_room_for_their_beneficiary(cluster):
     next_plan = decide(apply(cluster, plan))
     started = {start.job for start in next_plan.starts}
     shares = {share.project: share for share in next_plan.shares}
+    assert all(hold_of(plan, preempt.beneficiary).is_promised for preempt in plan.preempts)
     for name in {preempt.beneficiary for preempt in plan.preempts} - started:
         # only when its project went above its share meanwhile, on idle GPUs, and others are owed the room
         share, wanted = shares[jobs[name].project], jobs[name].milli_gpus * jobs[name].pods
