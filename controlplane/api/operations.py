@@ -62,6 +62,11 @@ class Call:
         is in the body. Raises Invalid."""
         return self._read_body()
 
+    def finish(self) -> None:
+        """Read the body if the view did not: unknown fields are refused also where none is known, and what the view
+        has done is undone with its transaction."""
+        _ = self.body
+
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
         """Refuse (412) when If-Match names another revision of the row. Locks and reloads the row to be sure."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
@@ -141,9 +146,7 @@ def operation(
 
             def work() -> HttpResponse:
                 answer = method(self, call, **path)
-                _ = (
-                    call.body
-                )  # a view that reads no field still refuses unknown ones; the transaction is undone
+                call.finish()
                 return _respond(request, answer)
 
             return _write(call, work) if is_remembered else work()

@@ -126,6 +126,19 @@ def test_a_body_that_is_not_json_as_we_read_it(raw: bytes, code: str, api: AsPer
     assert Job.objects.count() == 0
 
 
+def test_a_verb_without_fields_refuses_a_body_and_does_nothing(api: AsPerson, job: Job):
+    for verb, path in (
+        ("POST", f"jobs/{job.pk}/stop"),
+        ("DELETE", f"jobs/{job.pk}"),
+        ("POST", f"jobs/{job.pk}/suspend"),
+    ):
+        reply = api("ben").send(verb, path, {"force": True})
+        assert (reply.status, reply.pointers) == (400, ["/force"])
+        job.refresh_from_db()
+        assert job.state == "queued"
+    assert api("ben").post(f"jobs/{job.pk}/stop", {}).status == 200
+
+
 def test_nesting_up_to_the_limit_is_read_and_brackets_in_strings_do_not_count(api: AsPerson):
     deep: Any = "x"
     for _ in range(30):

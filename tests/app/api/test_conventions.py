@@ -86,6 +86,8 @@ def test_a_cursor_is_only_good_where_it_was_made(api: AsPerson, cast: Cast):
     for index in range(len(cursor)):
         wrong = cursor[:index] + ("A" if cursor[index] != "A" else "B") + cursor[index + 1 :]
         assert root.get(f"jobs?cursor={wrong}").code == "bad_cursor"
+    for wrong in (cursor + "=", cursor[:5] + "!" + cursor[5:], cursor + "AAAA", cursor[:-1], "%F0%9F%98%80"):
+        assert root.get(f"jobs?cursor={wrong}").code == "bad_cursor"
 
 
 @pytest.mark.parametrize(

@@ -10,7 +10,8 @@ from django.conf import settings
 from django.utils import timezone
 
 from controlplane.logs import log_path
-from controlplane.models import Event, Node
+from controlplane.models import Event, Node, Sample
+from controlplane.telemetry.rollup import STEPS
 from jobs.models import Allocation, Job, Pod
 from jobs.queries import job_detail, job_rows
 from tests.app.api.client import Api
@@ -69,6 +70,19 @@ def test_a_submitted_job_is_the_spec_with_defaults_and_a_status(api: AsPerson):
     assert spec == {name: value for name, value in job.items() if name in spec}
     assert api("ben").post("projects/team-b/jobs", sent).status == 404
     assert api("ben").post("projects/none/jobs", sent).status == 404
+
+
+def test_lists_hold_only_the_jobs_of_visible_projects(api: AsPerson, cast: Cast, job: Job):
+    make_job(cast.other, "theirs", cast.chi)
+    for person, names in {
+        "ben": ["hyper1"],
+        "vera": ["hyper1"],
+        "chi": ["theirs"],
+        "root": ["theirs", "hyper1"],
+    }.items():
+        assert [row["name"] for row in api(person).get("jobs").body["results"]] == names
+    assert api("chi").get("jobs?project=team-a").body["results"] == []
+    assert api("chi").get("jobs?name=hyper1&user=ben").body["results"] == []
 
 
 def test_a_running_job_shows_its_pods_devices_and_services(api: AsPerson, cast: Cast):
@@ -338,4 +352,25 @@ def test_series_take_one_metric_and_a_sound_range(api: AsPerson, cast: Cast, job
         ("metric=gpu_utilization&by=job&subject=x", "bad_subject"),
     ]:
         assert ben.get(f"telemetry/series?{query}").code == code, query
-    assert ben.get(f"telemetry/series?metric=gpu_utilization&by=job&subject={job.pk}").status == 200
+
+
+def test_the_line_of_a_job_is_seen_by_its_members_only(api: AsPerson, job: Job):
+    now = timezone.now().replace(second=0, microsecond=0)
+    spans = [now - timedelta(minutes=number) for number in (5, 4, 3)]
+    Sample.objects.bulk_create(
+        Sample(
+            metric="gpu_utilization",
+            by="job",
+            subject=str(job.pk),
+            step_seconds=step,
+            at=at,
+            minimum=0.5,
+            maximum=0.5,
+            total=0.5,
+        )
+        for at in spans
+        for step in STEPS
+    )
+    path = f"telemetry/series?metric=gpu_utilization&by=job&subject={job.pk}"
+    assert [line["subject"] for line in api("vera").get(path).body["series"]] == [str(job.pk)]
+    assert api("chi").get(path).body["series"] == []
