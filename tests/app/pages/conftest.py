@@ -31,7 +31,7 @@ def yard(db: None) -> Iterator[Yard]:
     plant, cast = Plant(), make_cast()
     finished = make_job(cast.project, "finished", cast.ana, gpus=0)
     running = make_job(cast.project, "running", cast.ana, gpus=2)
-    queued = make_job(cast.project, "queued", cast.ana, gpus=8, workers=40)
+    queued = make_job(cast.project, "queued", cast.ana, gpus=8, workers=2)
     plant.settle()
     Job.objects.filter(pk=finished.pk).update(state="stopped")
     plant.settle()

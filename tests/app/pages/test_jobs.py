@@ -171,6 +171,7 @@ def test_clone_fills_the_form(yard: Yard, visit: Visit):
         "command": ["sh", "-c", "echo 'x y'"],
     }
     job = make_job(yard.cast.project, "original", yard.cast.ana, gpus=0.5, **body)
+    job.refresh_from_db()
     client = visit(yard.cast.ben)
     raw = client.get(f"/new/job?clone={job.pk}").context["raw"]
     assert raw["name"] == "original-2"
@@ -223,7 +224,7 @@ def test_a_queued_job_explains_itself(yard: Yard, visit: Visit):
     assert "Why it waits" in page
     assert "GPUs compared" in page
     assert answer.context["job"]["status"]["reason"]["message"] in page
-    assert dict(answer.context["explain"]["numbers"])["asked for"] == "320"
+    assert dict(answer.context["explain"]["numbers"])["asked for"] == "16"
 
 
 def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings: Any, tmp_path: Path):

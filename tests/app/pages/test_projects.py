@@ -1,0 +1,165 @@
+"""Projects on pages: create, edit, delete, members, and what an owner may not change."""
+
+from collections.abc import Callable
+
+import pytest
+from django.test import Client
+
+from controlplane.models import Cluster, Membership, Project, User
+from dashboards.pages.fields import parse_duration, write_duration
+from tests.builders import make_job
+from tests.cast import Cast
+
+Visit = Callable[[User | None], Client]
+
+
+def told(answer: object) -> str:
+    return " ".join(str(message) for message in answer.context["messages"])  # type: ignore[attr-defined]  # a test answer
+
+
+def test_create(cast: Cast, visit: Visit):
+    form = {
+        "name": "team-new",
+        "cluster": Cluster.objects.get().pk,
+        "gpu_quota_milli": "2.5",
+        "over_quota_weight_milli": "",
+        "gpu_limit_milli": "8",
+        "priority": "3",
+        "train_pools": ["default"],
+        "description": "New",
+        "interactive_max_seconds": "8h",
+        "interactive_idle_seconds": "",
+    }
+    answer = visit(cast.root).post("/new/project", form, follow=True)
+    project = Project.objects.get(name="team-new")
+    assert answer.redirect_chain == [("/projects/team-new", 302)]
+    assert (project.gpu_quota_milli, project.over_quota_weight_milli, project.gpu_limit_milli) == (
+        2500,
+        None,
+        8000,
+    )
+    assert project.node_pools == {"train": ["default"], "interactive": []}
+    assert (project.interactive_max_seconds, project.interactive_idle_seconds) == (28800, None)
+    assert "now add members" in told(answer)
+    assert "2.5" in answer.content.decode()
+
+
+@pytest.mark.parametrize(
+    ("changes", "field"),
+    [
+        ({"name": "Team A"}, "name"),
+        ({"name": "team-a"}, "name"),
+        ({"name": "x" * 51}, "name"),
+        ({"gpu_quota_milli": "-1"}, "gpu_quota_milli"),
+        ({"gpu_quota_milli": "0.00001"}, "gpu_quota_milli"),
+        ({"gpu_quota_milli": "NaN"}, "gpu_quota_milli"),
+        ({"gpu_quota_milli": "1e999"}, "gpu_quota_milli"),
+        ({"priority": "high"}, "priority"),
+        ({"interactive_max_seconds": "soon"}, "interactive_max_seconds"),
+        ({"interactive_idle_seconds": "0"}, "interactive_idle_seconds"),
+        ({"train_pools": ["nowhere"]}, "train_pools"),
+        ({"cluster": "999"}, "cluster"),
+    ],
+)
+def test_refusals_stand_at_their_fields(cast: Cast, visit: Visit, changes: dict[str, object], field: str):
+    form = {"name": "fine", "cluster": Cluster.objects.get().pk, "gpu_quota_milli": "1", "priority": "0"}
+    answer = visit(cast.root).post("/new/project", form | changes)
+    assert answer.status_code == 400
+    assert set(answer.context["form"].errors) == {field}
+    assert 'class="error"' in answer.content.decode()
+    assert not Project.objects.filter(name="fine").exists()
+
+
+def test_a_quota_above_the_cluster_is_allowed_with_a_warning(cast: Cast, visit: Visit):
+    form = {"name": "vast", "cluster": Cluster.objects.get().pk, "gpu_quota_milli": "17", "priority": "0"}
+    answer = visit(cast.root).post("/new/project", form, follow=True)
+    assert "cannot be met in full" in told(answer)
+
+
+def test_an_owner_edits_what_is_theirs_and_nothing_else(cast: Cast, visit: Visit):
+    client = visit(cast.ana)
+    assert set(client.get("/projects/team-a/edit").context["form"].fields) == {
+        "description",
+        "interactive_max_seconds",
+        "interactive_idle_seconds",
+    }
+    client.post(
+        "/projects/team-a/edit",
+        {"description": "Ours", "interactive_max_seconds": "2h", "gpu_quota_milli": "16"},
+    )
+    cast.project.refresh_from_db()
+    assert (cast.project.description, cast.project.interactive_max_seconds) == ("Ours", 7200)
+    assert cast.project.gpu_quota_milli == 4000
+
+
+def test_an_admin_edits_everything_and_the_form_shows_what_is_there(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    page = client.get("/projects/team-a/edit").content.decode()
+    assert 'name="gpu_quota_milli" value="4"' in page
+    answer = client.post(
+        "/projects/team-a/edit", {"gpu_quota_milli": "6", "priority": "1", "over_quota_weight_milli": "0"}
+    )
+    assert answer.status_code == 302
+    cast.project.refresh_from_db()
+    assert (cast.project.gpu_quota_milli, cast.project.over_quota_weight_milli, cast.project.priority) == (
+        6000,
+        0,
+        1,
+    )
+
+
+def test_members(cast: Cast, visit: Visit):
+    client = visit(cast.ana)
+
+    def send(verb: str, **form: str) -> str:
+        return told(client.post(f"/projects/team-a/members/{verb}", form, follow=True))
+
+    def roles() -> dict[str, str]:
+        return dict(Membership.objects.filter(project=cast.project).values_list("user__username", "role"))
+
+    assert "saved" in send("set", user="chi", role="viewer")
+    assert "saved" in send("set", user="ben", role="viewer")
+    assert "saved" in send("remove", user="vera")
+    assert roles() == {"ana": "owner", "ben": "viewer", "chi": "viewer"}
+    assert "no active user named nobody" in send("set", user="nobody", role="member")
+    assert "role is one of" in send("set", user="ben", role="king")
+    assert "last owner" in send("remove", user="ana")
+    assert "last owner" in send("set", user="ana", role="member")
+    assert roles()["ana"] == "owner"
+
+
+def test_delete_says_what_goes_and_wants_the_name(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    job = make_job(cast.project, "busy", cast.ana)
+    assert "One job is unfinished" in client.get("/projects/team-a/delete").content.decode()
+    assert "1 unfinished jobs" in told(client.post("/projects/team-a/delete", {"confirm": "team-a"}))
+    job.state = "stopped"
+    job.save()
+    page = client.get("/projects/team-a/delete").content.decode()
+    assert "Finished jobs and their logs</dt><dd>1" in page
+    client.post("/projects/team-a/delete", {"confirm": "team-b"})
+    assert Project.objects.filter(name="team-a").exists()
+    assert client.post("/projects/team-a/delete", {"confirm": "team-a"})["Location"] == "/projects"
+    assert not Project.objects.filter(name="team-a").exists()
+
+
+def test_others_see_quota_and_allocation_but_no_members(cast: Cast, visit: Visit):
+    page = visit(cast.chi).get("/projects").content.decode()
+    assert "team-a" in page
+    assert 'href="/projects/team-a"' not in page
+    assert 'href="/projects/team-b"' in page
+    assert "/users/ana" not in page
+
+
+@pytest.mark.parametrize(
+    ("text", "seconds"), [("90", 90), ("30m", 1800), ("2 h", 7200), ("1d", 86400), ("1h 30m", 5400)]
+)
+def test_durations(text: str, seconds: int):
+    assert parse_duration(text) == seconds
+    assert parse_duration(write_duration(seconds)) == seconds
+
+
+@pytest.mark.parametrize("text", ["h", "-1", "1.5h", "1y", "a b"])
+def test_what_is_no_duration(text: str):
+    with pytest.raises(ValueError, match=text):
+        parse_duration(text)

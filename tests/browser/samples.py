@@ -1,0 +1,65 @@
+"""Values and their texts, which the server (tests/pure) and the browser (tests/browser) must write alike."""
+
+NBSP = "\u00a0"
+NUMBERS = [
+    (None, "–"),
+    (0, "0"),
+    (1, "1"),
+    (0.5, "0.5"),
+    (1.25, "1.25"),
+    (0.1 + 0.2, "0.3"),
+    (16, "16"),
+    (1234, "1,234"),
+    (1234567.891, "1,234,567.891"),
+]
+PERCENTS = [
+    (None, "–"),
+    (0, f"0{NBSP}%"),
+    (0.004, f"0{NBSP}%"),
+    (0.125, f"13{NBSP}%"),
+    (0.97, f"97{NBSP}%"),
+    (1, f"100{NBSP}%"),
+]
+MEBIBYTES = [
+    (None, "–"),
+    (0, f"0{NBSP}MB"),
+    (512, f"512{NBSP}MB"),
+    (1024, f"1{NBSP}GB"),
+    (1536, f"1.5{NBSP}GB"),
+    (32768, f"32{NBSP}GB"),
+]
+DURATIONS = [
+    (None, "–"),
+    (-5, f"0{NBSP}s"),
+    (0, f"0{NBSP}s"),
+    (59.9, f"59{NBSP}s"),
+    (60, f"1{NBSP}m 0{NBSP}s"),
+    (130, f"2{NBSP}m 10{NBSP}s"),
+    (599, f"9{NBSP}m 59{NBSP}s"),
+    (600, f"10{NBSP}m"),
+    (3599, f"59{NBSP}m"),
+    (3600, f"1{NBSP}h 0{NBSP}m"),
+    (12000, f"3{NBSP}h 20{NBSP}m"),
+    (86400, f"1{NBSP}d 0{NBSP}h"),
+    (187200, f"2{NBSP}d 4{NBSP}h"),
+]
+FIGURES = [
+    (None, "–"),
+    (0, "0"),
+    (0.08634, "0.0863"),
+    (0.5, "0.5"),
+    (2.3026, "2.3"),
+    (98.31, "98.3"),
+    (100, "100"),
+    (0.0000123, "0.0000123"),
+    (1234.5, "1,230"),
+]
+PROGRESS = [
+    (None, None),
+    ({}, None),
+    ({"step": 5}, None),
+    ({"step": 5, "total_steps": 0}, None),
+    ({"step": 5, "total_steps": 10}, 0.5),
+    ({"step": 0, "total_steps": 10}, 0.0),
+    ({"step": 15, "total_steps": 10}, 1.0),
+]
