@@ -27,6 +27,7 @@ class LogWriter:
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
+        self.size = os.fstat(self._fd).st_size  # bytes of the file so far
         self._last_number = self._repair()
         self._partial: dict[bytes, bytes] = {}
 
@@ -83,7 +84,9 @@ class LogWriter:
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
         while view:
-            view = view[os.write(self._fd, view) :]
+            written = os.write(self._fd, view)
+            self.size += written
+            view = view[written:]
 
     def _repair(self) -> int:
         """Close a record that a crash cut short; the number of the last record, 0 in a new file."""

@@ -165,6 +165,22 @@ def test_much_output_is_complete_and_in_order(case: EngineCase):
     assert page.complete
 
 
+def test_endless_output_is_cut_in_the_middle_and_says_so(tmp_path: Path):
+    case = make_case("local", tmp_path)
+    case.engine = LocalEngine({**SETTINGS, "log_most_bytes": 100_000}, tmp_path)
+    spec = shell(case, "seq 1 500000; echo the reason; exit 9")
+    assert case.wait_end(spec).exit_code == 9
+    page = case.engine.read_logs(spec.name, 0, 1_000_000)
+    texts = [line.text for line in page.lines]
+    assert texts[:3] == ["1", "2", "3"]
+    assert texts[-2:] == ["500000", "the reason"]
+    assert [line.n for line in page.lines] == list(range(1, len(texts) + 1))
+    (gap,) = page.gaps
+    written = "".join(f"{number}\n" for number in range(1, 500_001)) + "the reason\n"
+    assert len(case.text(spec)) + int(gap.message.split()[0]) in range(len(written), len(written) + 2)
+    assert Path(spec.log_path).stat().st_size < 10_000_000
+
+
 # Ends
 
 

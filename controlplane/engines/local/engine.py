@@ -38,6 +38,7 @@ from controlplane.engines.simulated import check_spec
 from controlplane.logs import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
+LOG_MOST_BYTES = 1 << 30  # of one pod's log, unless the cluster's settings say otherwise
 SPAWN_TIMEOUT_SECONDS = 30.0
 OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
 
@@ -56,6 +57,7 @@ class LocalEngine:
         self._ports_dir = self._state_dir / "ports"
         self._pods_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bell = self._pods_dir / ".bell"
+        self._log_most_bytes = int(settings.get("log_most_bytes", LOG_MOST_BYTES))
         self._final: dict[str, PodReport] = {}
         self._gauges = Gauges()
 
@@ -182,7 +184,8 @@ class LocalEngine:
         env |= device_variables(spec, node, self._inventory.is_simulated, has_real_gpus())
         argv = tuple(expand(argument, env) for argument in command)
         log_path = spec.log_path or str(self._state_dir / "logs" / spec.name / "0.log")
-        return Prepared(replace(spec, log_path=log_path), argv, env, str(places["work"]), ports)
+        work_dir, stored_spec = str(places["work"]), replace(spec, log_path=log_path)
+        return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes)
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
         """Directories of the pod, made where they are ours to make."""

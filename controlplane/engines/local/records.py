@@ -31,6 +31,7 @@ class Prepared:
     env: Mapping[str, str]
     work_dir: str
     ports: Mapping[int, int]
+    log_most_bytes: int
 
     @property
     def token(self) -> str:
@@ -99,6 +100,7 @@ class PodDir:
             env=stored["env"],
             work_dir=stored["work_dir"],
             ports={int(declared): port for declared, port in stored["ports"].items()},
+            log_most_bytes=stored.get("log_most_bytes", 0),
         )
 
     def start_record(self) -> StartRecord | None:
@@ -169,6 +171,7 @@ class PodDir:
 def _launch(prepared: Prepared, bell: Path) -> bytes:
     """The shim's input, see `shim.Launch`. NUL cannot be in arguments or environments of a process anyway."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
+    items += [f"log_most_bytes={prepared.log_most_bytes}"]
     items += [f"argv={argument}" for argument in prepared.argv]
     items += [f"env={name}={value}" for name, value in prepared.env.items()]
     return os.fsencode("".join(f"{item}\0" for item in items))

@@ -22,7 +22,8 @@ import time
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[0])
 
 from controlplane.engines.local import processes
-from controlplane.logwriter import STDERR, STDOUT, LogWriter
+from controlplane.engines.local.output import Output
+from controlplane.logwriter import STDERR, STDOUT
 
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
@@ -111,14 +112,14 @@ class Shim:
     def __init__(self, pod_dir: str) -> None:
         self._dir = pod_dir
         self._launch = Launch(f"{pod_dir}/launch")
-        self._log = LogWriter(self._launch.values["log"])
+        self._output = Output(self._launch.values["log"], int(self._launch.values["log_most_bytes"]))
         self._control = _open_fifo(f"{pod_dir}/control")
         self._poll = select.poll()
         self._streams: dict[int, bytes] = {}
         self._kill_at: float | None = None
         self._status: int | None = None
         self._oom_kills = _oom_kills()
-        self._lost_bytes = 0
+        self._cut = ""
 
     def run(self, started: int) -> None:
         """Start, report to `started` (a pipe's end), supervise, record the end."""
@@ -165,8 +166,8 @@ class Shim:
                     self._read_stop(child)
                 else:
                     self._poll.unregister(fd)  # the pidfd: the command has ended
-            if not events and self._log.has_partial():
-                self._log.flush()
+            if not events and self._output.has_partial:
+                self._output.flush()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
                 self._kill_all()
             self._reap(child)
@@ -185,19 +186,9 @@ class Shim:
     def _read_output(self, fd: int) -> None:
         data = os.read(fd, PIPE_BYTES)
         if data:
-            self._store(self._streams[fd], data)
+            self._output.store(self._streams[fd], data)
         else:
             self._close_stream(fd)
-
-    def _store(self, kind: bytes, data: bytes) -> None:
-        """A full disk costs output, which is then shown as missing, but not the job."""
-        try:
-            if self._lost_bytes:
-                self._log.gap(f"{self._lost_bytes} bytes could not be stored")
-                self._lost_bytes = 0
-            self._log.feed(kind, data)
-        except OSError:
-            self._lost_bytes += len(data)
 
     def _close_stream(self, fd: int) -> None:
         self._poll.unregister(fd)
@@ -256,7 +247,7 @@ class Shim:
                 else:
                     self._poll.unregister(fd)
         if self._streams:
-            self._log.gap("the output was held open by another process and was cut")
+            self._cut = "the output was held open by another process and was cut"
 
     def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
         """Reason, exit code, signal and errno."""
@@ -277,7 +268,7 @@ class Shim:
         return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
 
     def _finish(self, reason: str, exit_code: int | None, signal_number: int = 0, number: int = 0) -> None:
-        self._log.end(f"{reason} {exit_code}")
+        self._output.end(f"{reason} {exit_code}", self._cut)
         code = "null" if exit_code is None else str(exit_code)
         _write_record(
             f"{self._dir}/exit",

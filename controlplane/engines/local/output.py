@@ -1,0 +1,82 @@
+"""A pod's output on its way into the log: what cannot be kept is shown as missing, and never stops the job.
+
+A full disk costs output. So does a job that prints without end: beyond `most_bytes` of log only the last
+stretch is kept, because that is where the reason of a failure stands, and it is written when the pod ends.
+
+Imported by the shim: next to nothing may be imported here.
+"""
+
+from __future__ import annotations
+
+from controlplane.logwriter import LogWriter
+
+KEPT_BYTES = 1 << 20
+CHUNK_BYTES = 64 * 1024
+
+
+class Output:
+    """Owns the pod's LogWriter."""
+
+    def __init__(self, path: str, most_bytes: int) -> None:
+        self._log = LogWriter(path)
+        self._most_bytes = most_bytes
+        self._lost_bytes = 0
+        self._kept: list[tuple[bytes, bytes]] = []
+
+    def store(self, kind: bytes, data: bytes) -> None:
+        if self._kept or self._log.size >= self._most_bytes:
+            self._keep(kind, data)
+        else:
+            self._write(kind, data)
+
+    def flush(self) -> None:
+        """Lines without a newline, such as a prompt, are shown after a moment of silence."""
+        try:
+            self._log.flush()
+        except OSError:
+            return  # the disk is full: they stay where they are
+
+    @property
+    def has_partial(self) -> bool:
+        return self._log.has_partial()
+
+    def end(self, message: str, cut: str = "") -> None:
+        """Write what was kept back and the end. `cut`: why output is missing at the end."""
+        kept, self._kept = self._kept, []
+        self._trim(kept, KEPT_BYTES)
+        for kind, data in kept:
+            self._write(kind, data)
+        if self._lost_bytes:
+            self._tell_loss()
+        if cut:
+            self._log.gap(cut)
+        self._log.end(message)
+
+    def _write(self, kind: bytes, data: bytes) -> None:
+        try:
+            if self._lost_bytes:
+                self._tell_loss()
+            self._log.feed(kind, data)
+        except OSError:
+            self._lost_bytes += len(data)
+
+    def _keep(self, kind: bytes, data: bytes) -> None:
+        if self._kept and self._kept[-1][0] == kind and len(self._kept[-1][1]) < CHUNK_BYTES:
+            data = self._kept.pop()[1] + data
+        self._kept.append((kind, data))
+        if sum(len(chunk) for _, chunk in self._kept) > 2 * KEPT_BYTES:
+            self._trim(self._kept, KEPT_BYTES)
+
+    def _trim(self, kept: list[tuple[bytes, bytes]], most_bytes: int) -> None:
+        """Forget the oldest until at most `most_bytes` are left."""
+        size, first = sum(len(chunk) for _, chunk in kept), 0
+        while size > most_bytes:
+            size -= len(kept[first][1])
+            self._lost_bytes += len(kept[first][1])
+            first += 1
+        del kept[:first]
+
+    def _tell_loss(self) -> None:
+        self._log.flush()
+        self._log.gap(f"{self._lost_bytes} bytes of output were not kept")
+        self._lost_bytes = 0
