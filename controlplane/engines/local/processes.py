@@ -86,11 +86,11 @@ def in_session(session: int, start_ticks: int, processes: list[Process]) -> list
 
 
 def kill(pids: list[int], signal_number: int = SIGKILL) -> None:
-    """Signal each; one that is gone already is fine."""
+    """Signal each that can be: one that is gone is fine, and one that became another user (sudo) ends by itself."""
     for pid in pids:
         try:
             os.kill(pid, signal_number)
-        except ProcessLookupError:
+        except (ProcessLookupError, PermissionError):
             continue
 
 
