@@ -4,6 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
+from django.db import IntegrityError
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, nodes, projects
@@ -254,3 +255,10 @@ def test_everybody_who_sees_the_same_gets_the_same_bytes(live, people):
 def test_state_is_deterministic(people):
     submit(people)
     assert fresh("overview", None) == fresh("overview", None)
+
+
+def test_an_event_that_cannot_be_written_takes_no_number(people):
+    before = Event.objects.last_seq()
+    with pytest.raises(IntegrityError):
+        Event.objects.append([Event(kind=None)])
+    assert Event.objects.last_seq() == before

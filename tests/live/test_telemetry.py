@@ -197,6 +197,7 @@ def test_allocation_history_is_exact(plant):
 
 def test_an_unchanged_allocation_leaves_no_point(plant, job):
     count = Sample.objects.filter(metric="gpus_allocated").count()
+    plant.clock.advance(5)
     record_allocation(plant.clock())
     assert Sample.objects.filter(metric="gpus_allocated").count() == count
 
