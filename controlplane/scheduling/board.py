@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
 from controlplane.scheduling.order import Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
-from controlplane.scheduling.victims import Candidate, Gate, Kin, Kind, work_lost
+from controlplane.scheduling.victims import Candidate, Gate, Kin, Kind, PreemptGate, ReclaimGate, work_lost
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+Promise = tuple[Waiting, tuple[PodPlacement, ...]]
 
 
 class Board:
@@ -24,7 +25,7 @@ class Board:
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
-        self.promises: dict[str, tuple[Waiting, tuple[PodPlacement, ...]]] = {}
+        self.promises: dict[str, Promise] = {}
         self.evictions = 0
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
@@ -105,7 +106,7 @@ class Board:
             self.ledger.soon.give(placement, item.job.milli_cpus, item.job.memory_mib)
         item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
 
-    def withdraw_promises(self) -> list[tuple[Waiting, tuple[PodPlacement, ...]]]:
+    def withdraw_promises(self) -> list[Promise]:
         """Undo every promise of this cycle; the answer is what they were, in order."""
         withdrawn = list(self.promises.values())
         self.promises.clear()
@@ -154,22 +155,56 @@ class Board:
         )
         self._note_stopping(victim, preempt)
 
-    def attribute_preempts(self) -> None:
-        """After sparing, name as beneficiary who now gets the room, where that has changed."""
+    def attribute_preempts(self) -> bool:
+        """After sparing, name as beneficiary who now gets the room. False when nobody who does may take it."""
         for preempt in list(self.preempts.values()):
-            if preempt.beneficiary not in self.promises:
-                victim = self.victims[preempt.job]
-                for item, placements in self.promises.values():
-                    is_taker = (item.account is victim.account) == (preempt.kind == "preempt")
-                    if is_taker and preempt.job in self.stopping_on(placements):
-                        self._attribute(preempt, item)
-                        break
+            if preempt.beneficiary not in self.promises and not self._attribute(preempt):
+                return False
+        return True
 
-    def _attribute(self, preempt: Preempt, item: Waiting) -> None:
-        details = {**preempt.details, "by_job": item.job.id, "by_project": item.account.name}
-        self.preempts[preempt.job] = replace(
-            preempt, beneficiary=item.job.id, beneficiary_project=item.account.name, details=details
-        )
+    def _attribute(self, preempt: Preempt) -> bool:
+        victim = self.victims[preempt.job]
+        for item, placements in self.promises.values():
+            if preempt.job in self.stopping_on(placements) and self._may_take(item, victim):
+                kind: Kind = "preempt" if item.account is victim.account else "reclaim"
+                details = {
+                    **preempt.details,
+                    "by_job": item.job.id,
+                    "by_project": item.account.name,
+                    "kind": kind,
+                }
+                self.preempts[preempt.job] = Preempt(
+                    preempt.job,
+                    preempt.project,
+                    item.job.id,
+                    item.account.name,
+                    kind,
+                    preempt.reason,
+                    details,
+                )
+                return True
+        return False
+
+    def _may_take(self, item: Waiting, victim: Candidate) -> bool:
+        """Whether the promised job may take this victim with those it has, judged as before any of it."""
+        if item.account is victim.account:
+            return PreemptGate(item).may_give(victim)
+        mine = [
+            one.job
+            for one in self.preempts.values()
+            if one.beneficiary == item.job.id and one.kind == "reclaim"
+        ]
+        taken = [victim, *(self.victims[name] for name in mine)]
+        held = _milli_gpus(self.promises[item.job.id][1])
+        item.account.add(-held, item.job.is_preemptible)
+        for one in taken:
+            one.account.mark_stopping(-one.milli_gpus)
+        gate = ReclaimGate(item)
+        is_allowed = gate.is_open() and gate.accepts(taken)
+        for one in taken:
+            one.account.mark_stopping(one.milli_gpus)
+        item.account.add(held, item.job.is_preemptible)
+        return is_allowed
 
     def _note_stopping(self, victim: Candidate, preempt: Preempt) -> None:
         self.ledger.stop(victim.job)

@@ -7,8 +7,10 @@ repeat until one changes nothing, so that a second cycle on an unchanged cluster
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from controlplane.scheduling import reasons
-from controlplane.scheduling.board import Board
+from controlplane.scheduling.board import Board, Promise
 from controlplane.scheduling.fit import Request, is_free, place, total_milli_gpus
 from controlplane.scheduling.gates import over_limit, over_quota
 from controlplane.scheduling.holds import Explainer
@@ -103,31 +105,33 @@ class _Cycle:
         return any(self._spare(victim.job.id) for victim in victims)
 
     def _spare(self, victim: str) -> bool:
-        """Whether every beneficiary can be served without this victim; if so, it is spared.
-
-        Jobs that were only promised what happens to be left over are served as far as that goes.
-        """
+        """Whether every beneficiary can be served without this victim; if so, it is spared."""
         board = self._board
-        started = set(board.starts)
-        beneficiaries = {preempt.beneficiary for preempt in board.preempts.values()}
+        started, preempts = set(board.starts), dict(board.preempts)
         promised = board.withdraw_promises()
         spared = board.spare(victim)
         self._no_room.clear()
-        if all(self._serve(item) for item, _ in promised if item.job.id in beneficiaries):
-            for item, _ in promised:
-                if item.job.id not in beneficiaries:
-                    self._serve(item)
-            board.attribute_preempts()
+        if self._serve_all(promised, {preempt.beneficiary for preempt in preempts.values()}):
             return True
         for item, _ in promised:
             if item.job.id in board.starts.keys() - started:
                 board.unstart(item)
         board.withdraw_promises()
         board.evict_again(*spared)
+        board.preempts = preempts
         self._no_room.clear()
         for item, placements in promised:
             board.promise(item, placements)
         return False
+
+    def _serve_all(self, promised: Sequence[Promise], beneficiaries: set[str]) -> bool:
+        """Serve the beneficiaries, all of them or it is no use; then the others as far as that goes."""
+        if not all(self._serve(item) for item, _ in promised if item.job.id in beneficiaries):
+            return False
+        for item, _ in promised:
+            if item.job.id not in beneficiaries:
+                self._serve(item)
+        return self._board.attribute_preempts()
 
     def _serve(self, item: Waiting) -> bool:
         return self._start(item) or self._keep_room(item)

@@ -89,14 +89,17 @@ def test_victims_are_preemptible_and_make_room_for_their_beneficiary(cluster):
             assert jobs[preempt.job].priority < jobs[preempt.beneficiary].priority
         else:
             assert preempt.project != preempt.beneficiary_project
-    next_plan = decide(apply(cluster, plan))
-    started = {start.job for start in next_plan.starts}
-    shares = {share.project: share for share in next_plan.shares}
     assert all(hold_of(plan, preempt.beneficiary).is_promised for preempt in plan.preempts)
-    for name in {preempt.beneficiary for preempt in plan.preempts} - started:
-        # only when its project went above its share meanwhile, on idle GPUs, and others are owed the room
-        share, wanted = shares[jobs[name].project], jobs[name].milli_gpus * jobs[name].pods
-        assert share.allocated_milli_gpus + wanted > share.fair_share_milli_gpus
+    after = apply(cluster, plan)
+    next_plan = decide(after)
+    shares = {share.project: share.fair_share_milli_gpus for share in next_plan.shares}
+    holds = allocated(apply(after, next_plan))
+    for name in {preempt.beneficiary for preempt in plan.preempts} - {
+        start.job for start in next_plan.starts
+    }:
+        # only when its project went above its share meanwhile, on idle GPUs or for a job of higher priority
+        wanted = jobs[name].milli_gpus * jobs[name].pods
+        assert holds[jobs[name].project] + wanted > shares[jobs[name].project]
 
 
 @bounded
