@@ -43,11 +43,21 @@ def _invalid(error: Invalid) -> Problem:
 
 def _unauthenticated(error: rest.APIException) -> Problem:
     challenge = {"WWW-Authenticate": 'Bearer realm="trainyard"'}
-    return Problem(401, "not_authenticated", str(error.detail), headers=challenge)
+    has_none = isinstance(error, rest.NotAuthenticated)
+    detail = (
+        "Sign in first: send 'Authorization: Bearer <token>', see `yard login`."
+        if has_none
+        else str(error.detail)
+    )
+    return Problem(401, "not_authenticated", detail, headers=challenge)
+
+
+def _unsupported(error: rest.UnsupportedMediaType) -> Problem:
+    return Problem(415, "unsupported_media_type", "Send the body as application/json, in UTF-8.")
 
 
 def _by_status(error: rest.APIException) -> Problem:
-    codes = {404: "not_found", 406: "not_acceptable", 415: "unsupported_media_type", 400: "bad_request"}
+    codes = {404: "not_found", 406: "not_acceptable", 400: "bad_request"}
     return Problem(error.status_code, codes.get(error.status_code, "refused"), str(error.detail))
 
 
@@ -81,6 +91,7 @@ _TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callab
     ((rest.NotAuthenticated, rest.AuthenticationFailed), _unauthenticated),
     (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),
     (rest.MethodNotAllowed, lambda error: Problem(405, "method_not_allowed", str(error.detail))),
+    (rest.UnsupportedMediaType, _unsupported),
     (rest.APIException, _by_status),
     (Http404, _always(404, "not_found", "There is nothing at this address.")),
     (PermissionDenied, _always(403, "forbidden", "You may not do this.")),

@@ -209,6 +209,12 @@ def test_an_id_of_the_wrong_shape_is_not_found(wrong: str, api: AsPerson):
         assert root.get(place.format(wrong)).status == 404, place
 
 
+def test_more_query_fields_than_anybody_needs(api: AsPerson):
+    reply = api("ben").get("jobs?" + "&".join(f"a{number}=1" for number in range(1500)))
+    assert (reply.status, reply.headers["Content-Type"]) == (400, "application/problem+json")
+    assert api("ben").get("jobs?name=" + "a" * 60_000).status == 200
+
+
 HEADERS = {
     "accept": [
         "",

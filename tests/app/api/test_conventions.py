@@ -4,7 +4,7 @@ from collections.abc import Callable
 from datetime import timedelta
 
 import pytest
-from django.db import OperationalError, connection
+from django.db import IntegrityError, OperationalError, connection
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
@@ -379,6 +379,18 @@ def test_a_busy_database_is_503_with_retry_after(api: AsPerson, monkeypatch: pyt
     assert (reply.status, reply.code, reply.headers["Retry-After"]) == (503, "database_unavailable", "1")
     monkeypatch.undo()
     assert ben.post("projects/team-a/jobs", SPEC, idempotency_key="k1").status == 201
+
+
+def test_a_rule_of_the_database_that_no_action_named_is_a_conflict(
+    api: AsPerson, monkeypatch: pytest.MonkeyPatch
+):
+    def refused(*args: object, **kwargs: object) -> None:
+        raise IntegrityError("UNIQUE constraint failed")
+
+    monkeypatch.setattr("jobs.api.jobs.submit_job", refused)
+    for headers in ({}, {"idempotency_key": "k1"}):
+        reply = api("ben").post("projects/team-a/jobs", SPEC, **headers)
+        assert (reply.status, reply.code) == (409, "conflict")
 
 
 def test_a_fault_of_ours_is_a_500_without_details(api: AsPerson, monkeypatch: pytest.MonkeyPatch):
