@@ -81,6 +81,7 @@ def _unfinished(cluster: Cluster) -> Iterable[Mapping[str, Any]]:
         .order_by("submit_rank")
         .values(
             "pk",
+            "name",
             "project__name",
             "submit_rank",
             "kind",
@@ -104,6 +105,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
     spec, details = row["spec"], row["details"]
     return JobView(
         id=str(row["pk"]),
+        name=row["name"],
         project=row["project__name"],
         submit_rank=row["submit_rank"],
         kind=row["kind"],
@@ -120,6 +122,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_queued else None,
+        was_preempted_by_project=details.get("by_project") if is_queued else None,
         started_at=None if is_queued else _seconds(row["started_at"]),
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else tuple(holders.by_job.get(str(row["pk"]), ())),

@@ -142,8 +142,7 @@ class Board:
     def _stop(self, victim: Candidate, item: Waiting, kind: Kind) -> None:
         giver, taker = victim.account, item.account
         details = {
-            "by_job": item.job.id,
-            "by_project": taker.name,
+            **_taker(item),
             "kind": kind,
             "milli_gpus": victim.milli_gpus,
             "allocated_milli_gpus": giver.allocated,
@@ -167,12 +166,7 @@ class Board:
         for item, placements in self.promises.values():
             if preempt.job in self.stopping_on(placements) and self._may_take(item, victim):
                 kind: Kind = "preempt" if item.account is victim.account else "reclaim"
-                details = {
-                    **preempt.details,
-                    "by_job": item.job.id,
-                    "by_project": item.account.name,
-                    "kind": kind,
-                }
+                details = {**preempt.details, **_taker(item), "kind": kind}
                 self.preempts[preempt.job] = Preempt(
                     preempt.job,
                     preempt.project,
@@ -230,6 +224,10 @@ class Board:
         for name in candidate.nodes:
             self._by_node[name].remove(candidate)
         del self._kins[candidate.kin][candidate.job.id]
+
+
+def _taker(item: Waiting) -> dict[str, str]:
+    return {"by_job": item.job.id, "by_name": item.job.label, "by_project": item.account.name}
 
 
 def _milli_gpus(placements: Sequence[PodPlacement]) -> int:

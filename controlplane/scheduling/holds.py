@@ -14,6 +14,7 @@ from controlplane.scheduling.ledger import Room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
 from controlplane.scheduling.spec import Refusal
+from controlplane.scheduling.view import JobView
 
 SHOWN = 3
 """How many jobs ahead, and holders, a Hold names."""
@@ -46,10 +47,7 @@ class Explainer:
             "holders": self._holders,
         }
         if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
-            by_project = job.was_preempted_by_project
-            kind = "preempt" if by_project == job.project else "reclaim"
-            taken = {"by_job": job.was_preempted_by, "by_project": by_project, "kind": kind}
-            details |= {**taken, "blocked_by": code}
+            details |= {**_taken_by(job), "blocked_by": code}
             code = reasons.PREEMPTED
         details["would_start_if"] = would_start_if(details.get("blocked_by", code), item, details)
         if len(self._ahead) < SHOWN:
@@ -95,7 +93,7 @@ class Explainer:
             "pods_that_fit": fit,
         }
         if place(request, self._room_without_promises()) is not None:
-            return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, "reserved_for": self._first_promised()}
+            return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
         resource = _short_of(request, room)
         if resource is not None:
             return reasons.CLUSTER_FULL, {**numbers, "resource": resource}
@@ -110,8 +108,18 @@ class Explainer:
             self._without_promises = self._board.ledger.now_without_promises()
         return self._without_promises
 
-    def _first_promised(self) -> str:
-        return next(iter(self._board.promises), "")
+    def _first_promised(self) -> dict[str, str]:
+        job = next(item.job for item, _ in self._board.promises.values())
+        return {"reserved_for": job.id, "reserved_for_name": job.label}
+
+
+def _taken_by(job: JobView) -> dict[str, Any]:
+    """By whom a preempted job lost its GPUs. Its record may know more, such as the other job's name."""
+    kind = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
+    taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": kind}
+    if job.was_preempted_by_project is not None:
+        taken["by_project"] = job.was_preempted_by_project
+    return taken
 
 
 def _short_of(request: Request, room: Room) -> str | None:

@@ -130,7 +130,7 @@ def _waiting_for_volume(details: Details) -> str:
 
 
 def _preempted(details: Details) -> str:
-    by_job, by_project = details.get("by_job"), details.get("by_project")
+    by_job, by_project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
         taker = f"job {by_job} of higher priority in the same project"
     else:
@@ -191,8 +191,9 @@ def _room_left(details: Details) -> str:
 
 
 def _reserved(details: Details) -> str:
-    keeper = details.get("reserved_for") or "an older job"
-    return f"The free GPUs are kept for job {keeper}, which is first in line."
+    name = details.get("reserved_for_name") or details.get("reserved_for")
+    keeper = f"job {name}" if name else "an older job"
+    return f"The free GPUs are kept for {keeper}, which is first in line."
 
 
 def _backing_off(details: Details) -> str:

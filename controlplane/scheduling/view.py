@@ -94,7 +94,8 @@ class JobView:
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
     stop, and its GPUs are held until its pods are proven gone. `promised`: where an earlier cycle made room
     for this queued job, as its last recorded Hold said; the room is kept for it.
-    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
+    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again. `name` is
+    for sentences only.
     """
 
     id: str
@@ -120,6 +121,12 @@ class JobView:
     last_checkpoint_at: int | None = None
     placements: tuple[PodPlacement, ...] = ()
     promised: tuple[PodPlacement, ...] = ()
+    name: str = ""
+
+    @property
+    def label(self) -> str:
+        """What people call it: its name, or its id when the view has none."""
+        return self.name or self.id
 
 
 @dataclass(frozen=True, slots=True)
