@@ -14,13 +14,11 @@ from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, apply, hold_of, job, node, project, settle, view
 from tests.pure.scheduling.clusters import busy_views
 
-bounded = settings(max_examples=25, deadline=None, derandomize=True)
+bounded = settings(max_examples=30, deadline=None, derandomize=True)
 
 
-@bounded
-@given(busy_views())
-def test_no_device_is_given_out_beyond_itself(cluster):
-    after = apply(cluster, decide(cluster), is_gone=False)
+def no_device_is_given_out_beyond_itself(cluster, plan):
+    after = apply(cluster, plan, is_gone=False)
     held: Counter[tuple[str, int]] = Counter()
     for item in after.jobs:
         for pod in item.placements:
@@ -31,20 +29,14 @@ def test_no_device_is_given_out_beyond_itself(cluster):
     assert set(held) <= devices
 
 
-@bounded
-@given(busy_views())
-def test_every_queued_job_is_answered_once(cluster):
-    plan = decide(cluster)
+def every_queued_job_is_answered_once(cluster, plan):
     answered = [decision.job for decision in (*plan.starts, *plan.holds)]
     assert sorted(answered) == sorted(item.id for item in cluster.jobs if item.state == "queued")
     assert [hold.queue_position for hold in plan.holds] == list(range(1, len(plan.holds) + 1))
     assert all(describe(hold.reason, hold.details) for hold in plan.holds)
 
 
-@bounded
-@given(busy_views())
-def test_gangs_start_whole_and_limits_hold(cluster):
-    plan = decide(cluster)
+def gangs_start_whole_and_limits_hold(cluster, plan):
     after = apply(cluster, plan, is_gone=False)
     jobs = {item.id: item for item in cluster.jobs}
     for start in plan.starts:
@@ -59,10 +51,7 @@ def test_gangs_start_whole_and_limits_hold(cluster):
             assert held <= item.limit_milli_gpus
 
 
-@bounded
-@given(busy_views())
-def test_a_project_within_quota_never_loses_a_gpu_to_another(cluster):
-    plan = decide(cluster)
+def a_project_within_quota_never_loses_a_gpu_to_another(cluster, plan):
     jobs = {item.id: item for item in cluster.jobs}
     holds = dict(allocated(cluster))
     for start in plan.starts:
@@ -77,10 +66,7 @@ def test_a_project_within_quota_never_loses_a_gpu_to_another(cluster):
         assert not taken or holds[name] - (sum(taken) - max(taken)) > quota
 
 
-@bounded
-@given(busy_views())
-def test_victims_are_preemptible_and_make_room_for_their_beneficiary(cluster):
-    plan = decide(cluster)
+def victims_are_preemptible_and_make_room_for_their_beneficiary(cluster, plan):
     jobs = {item.id: item for item in cluster.jobs}
     for preempt in plan.preempts:
         assert jobs[preempt.job].is_preemptible
@@ -100,6 +86,23 @@ def test_victims_are_preemptible_and_make_room_for_their_beneficiary(cluster):
         # only when its project went above its share meanwhile, on idle GPUs or for a job of higher priority
         wanted = jobs[name].milli_gpus * jobs[name].pods
         assert holds[jobs[name].project] + wanted > shares[jobs[name].project]
+
+
+INVARIANTS = (
+    no_device_is_given_out_beyond_itself,
+    every_queued_job_is_answered_once,
+    gangs_start_whole_and_limits_hold,
+    a_project_within_quota_never_loses_a_gpu_to_another,
+    victims_are_preemptible_and_make_room_for_their_beneficiary,
+)
+
+
+@bounded
+@given(busy_views())
+def test_every_plan_keeps_the_invariants(cluster):
+    plan = decide(cluster)
+    for invariant in INVARIANTS:
+        invariant(cluster, plan)
 
 
 @bounded
