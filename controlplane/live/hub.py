@@ -46,6 +46,7 @@ class Pace:
     most_share: float = 0.2  # of the time may go into looking: long looks make longer pauses
     recheck: float = 1.0  # of everybody's rights
     blocked: float = 10.0  # a reader that takes nothing for so long is let go
+    retry: float = 1.0  # after a look that failed
     keep: float = 30.0  # a topic that nobody listens to any more, for those who come back
 
 
@@ -144,14 +145,18 @@ class Hub:
             pause = 0.0
             if self._listeners or self._feeds:
                 began = time.monotonic()
-                try:
-                    await self._tick(began)
-                except Exception:
-                    # listeners keep what they have; the next look catches up by number
-                    logger.exception("the live feed could not look at the database")
-                    self._asks = [ask for ask in self._asks if ask.listener in self._listeners]
-                pause = self._pause(began)
+                has_looked = await self._has_looked(began)
+                pause = self._pause(began) if has_looked else self.pace.retry
             await self._wait(pause)
+
+    async def _has_looked(self, now: float) -> bool:
+        """Look once. A look that fails leaves listeners with what they have; the next catches up by number."""
+        try:
+            await self._tick(now)
+        except Exception:
+            logger.exception("the live feed could not look at the database")
+            return False
+        return True
 
     async def _wait(self, pause: float) -> None:
         """Wait for the next look: sooner when somebody asks, without end when nobody listens."""

@@ -15,6 +15,7 @@ from urllib.parse import urlsplit
 from django.conf import settings
 from django.contrib.auth import HASH_SESSION_KEY, SESSION_KEY
 from django.contrib.sessions.models import Session
+from django.http.request import split_domain_port, validate_host
 from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
@@ -65,13 +66,13 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def is_own_origin(scope: Scope) -> bool:
-    """True unless a browser says that another site's page opened this connection. Cookies travel with those too."""
+    """True unless a browser says that another site's page opened this connection (cookies travel with those too), or
+    the connection names a host that is not ours."""
+    host = header(scope, b"host") or ""
+    if not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
+        return False
     origin = header(scope, b"origin")
-    if origin is None:
-        return True
-    if origin in settings.CSRF_TRUSTED_ORIGINS:
-        return True
-    return urlsplit(origin).netloc == header(scope, b"host")
+    return origin is None or origin in settings.CSRF_TRUSTED_ORIGINS or urlsplit(origin).netloc == host
 
 
 def identify(credential: Credential) -> Identity | None:

@@ -19,7 +19,7 @@ from controlplane.live.state import queue_of, read_job, read_overview, read_proj
 from controlplane.models import Event, Project
 from tests.waiting import wait_until
 
-QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, keep=30.0)
+QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, retry=0.05, keep=30.0)
 
 
 @dataclass(eq=False)

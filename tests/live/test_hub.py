@@ -4,7 +4,7 @@ import json
 from dataclasses import replace
 
 import pytest
-from django.db import IntegrityError
+from django.db import IntegrityError, OperationalError
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, nodes, projects
@@ -262,3 +262,21 @@ def test_an_event_that_cannot_be_written_takes_no_number(people):
     with pytest.raises(IntegrityError):
         Event.objects.append([Event(kind=None)])
     assert Event.objects.last_seq() == before
+
+
+def test_a_database_that_is_away_costs_nothing_but_time(live, people, monkeypatch):
+    ben = joined(live, people, "ben", "overview")
+    look, failures = live.hub._reader.look, []
+
+    def fail(*arguments, **options):
+        failures.append(1)
+        raise OperationalError("the database is away")
+
+    monkeypatch.setattr(live.hub._reader, "look", fail)
+    submit(people)
+    live.subscribe(ben, "queue")
+    wait_until(lambda: len(failures) >= 2, what="looks that fail")
+    monkeypatch.setattr(live.hub._reader, "look", look)
+    wait_for_step(ben, people)
+    wait_until(lambda: "queue" in ben.states, what="the state that was asked for meanwhile")
+    assert ben.ended is None

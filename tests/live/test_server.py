@@ -84,6 +84,11 @@ def test_a_session_opens_a_socket_from_our_own_pages_only(server, people):
     with pytest.raises(InvalidStatus) as refused:
         server.websocket(additional_headers=headers, origin="http://evil.example")
     assert refused.value.response.status_code == 403
+    rebound = headers | {"Host": "evil.example"}
+    response = server.request(
+        "GET", "/api/v1/watch?topics=queue", headers=rebound | {"Origin": "http://evil.example"}
+    )
+    assert response.status == 403
 
 
 def test_signing_out_closes_the_socket_within_two_seconds(server, people):
