@@ -1,0 +1,207 @@
+"""One running control plane and one Chromium for all browser tests: real processes, real sockets, four people."""
+
+import shlex
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from playwright.sync_api import (
+    Browser,
+    BrowserContext,
+    ConsoleMessage,
+    Page,
+    Playwright,
+    Request,
+    Response,
+    sync_playwright,
+)
+
+from tests import servers
+from tests.waiting import wait_until
+
+PASSWORD = "correct horse battery"
+PEOPLE = {"root": None, "ana": "owner", "ben": "member", "vera": "viewer", "chi": None}
+FLAGS = [
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+]
+# Plotly and xterm set style attributes and add style elements, which the policy refuses; our own sheets stand in
+HARMLESS = ("Applying inline style violates",)
+
+
+@dataclass
+class Yard:
+    """The control plane with its cast: root is admin; ana, ben and vera own, work in and look at team-a."""
+
+    server: servers.ControlPlane
+    jobs: list[str] = field(default_factory=list)
+
+    def call(self, method: str, path: str, body: Any = None) -> Any:
+        """An API call as the admin that must succeed."""
+        status, answer = self.server.call(method, f"/api/v1{path}", body)
+        assert status < 300, (method, path, status, answer)
+        return answer
+
+    def submit(self, name: str, script: str = "sleep 300", project: str = "team-a", **fields: Any) -> str:
+        """Submit a job that runs a shell line; returns its id."""
+        body = {
+            "name": name,
+            "kind": "train",
+            "image": "ubuntu",
+            "gpus": 1,
+            "command": ["sh", "-c", script],
+        } | fields
+        job: str = self.call("POST", f"/projects/{project}/jobs", body)["id"]
+        self.jobs.append(job)
+        return job
+
+    def state(self, job: str) -> str:
+        """The job's state now."""
+        state: str = self.call("GET", f"/jobs/{job}")["status"]["state"]
+        return state
+
+    def wait_for(self, job: str, *states: str) -> None:
+        """Wait until the job is in one of these states."""
+        wait_until(lambda: self.state(job) in states, 30, f"{shlex.join(states)} of {job}")
+
+    def clear(self) -> None:
+        """Delete the jobs of a test and wait until they are gone."""
+        for job in self.jobs:
+            self.server.call("DELETE", f"/api/v1/jobs/{job}")
+        for job in self.jobs:
+            wait_until(
+                lambda job=job: self.server.call("GET", f"/api/v1/jobs/{job}")[0] == 404,
+                30,
+                "the end of a job",
+            )
+        self.jobs.clear()
+
+
+@dataclass
+class Watched:
+    """A page and everything suspicious that happened on it."""
+
+    page: Page
+    url: str
+    troubles: list[str] = field(default_factory=list)
+
+    def watch(self) -> "Watched":
+        """Listen for what must not happen."""
+        self.page.on("console", self._console)
+        self.page.on("pageerror", lambda error: self.troubles.append(f"script error: {error}"))
+        self.page.on("request", self._request)
+        self.page.on("response", self._response)
+        return self
+
+    def go(self, path: str) -> Response:
+        """Open a page of ours."""
+        response = self.page.goto(f"{self.url}{path}")
+        assert response is not None
+        return response
+
+    def is_live(self) -> None:
+        """Wait until the live dot says so."""
+        self.page.wait_for_selector("#live[data-state=live]")
+
+    def _console(self, message: ConsoleMessage) -> None:
+        if message.type in ("error", "warning") and not message.text.startswith(HARMLESS):
+            self.troubles.append(f"console: {message.text}")
+
+    def _request(self, request: Request) -> None:
+        if not request.url.startswith((self.url, "data:", "blob:")):
+            self.troubles.append(f"foreign request: {request.url}")
+
+    def _response(self, response: Response) -> None:
+        if response.status >= 500:
+            self.troubles.append(f"{response.status}: {response.url}")
+
+
+Open = Callable[..., Watched]
+
+
+@pytest.fixture(scope="session")
+def browser_path() -> str:
+    """The machine's Chromium."""
+    path = servers.chromium()
+    if path is None:
+        pytest.skip("There is no Chromium: apt-get install chromium")
+    return path
+
+
+@pytest.fixture(scope="session")
+def running(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
+    """A started control plane with its people and projects."""
+    with servers.control_plane(tmp_path_factory.mktemp("browser")) as server:
+        yard = Yard(server)
+        for name in PEOPLE:
+            yard.call("POST", "/users", {"username": name, "password": PASSWORD, "is_admin": name == "root"})
+        members = [{"user": name, "role": role} for name, role in PEOPLE.items() if role]
+        yard.call("POST", "/projects", {"name": "team-a", "gpu_quota": 4, "members": members})
+        yard.call("POST", "/projects", {"name": "team-b", "gpu_quota": 2})
+        yield yard
+
+
+@pytest.fixture
+def yard(running: Yard) -> Iterator[Yard]:
+    """The control plane; the jobs of the test are taken away after it."""
+    yield running
+    running.clear()
+
+
+@pytest.fixture(scope="session")
+def playwright() -> Iterator[Playwright]:
+    with sync_playwright() as started:
+        yield started
+
+
+@pytest.fixture(scope="session")
+def browser(playwright: Playwright, browser_path: str) -> Iterator[Browser]:
+    started = playwright.chromium.launch(executable_path=browser_path, args=FLAGS)
+    yield started
+    started.close()
+
+
+@pytest.fixture(scope="session")
+def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
+    """Everybody's cookies, got at the sign-in page."""
+    kept: dict[str, Any] = {}
+    for name in PEOPLE:
+        context = browser.new_context()
+        page = context.new_page()
+        page.goto(f"{running.server.url}/login")
+        page.fill("#username", name)
+        page.fill("#password", PASSWORD)
+        page.click("button.primary")
+        page.wait_for_selector("#live")
+        kept[name] = context.storage_state()
+        context.close()
+    return kept
+
+
+@pytest.fixture
+def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[Open]:
+    """Open a page as somebody, optionally with other settings of the browser; nothing may go wrong on any of them."""
+    contexts: list[BrowserContext] = []
+    pages: list[Watched] = []
+
+    def open_page(name: str, path: str = "/", **settings: Any) -> Watched:
+        context = browser.new_context(
+            storage_state=sessions[name], **({"viewport": {"width": 1440, "height": 960}} | settings)
+        )
+        contexts.append(context)
+        watched = Watched(context.new_page(), yard.server.url).watch()
+        pages.append(watched)
+        watched.go(path)
+        return watched
+
+    yield open_page
+    for context in contexts:
+        context.close()
+    assert [trouble for watched in pages for trouble in watched.troubles] == []

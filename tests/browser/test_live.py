@@ -1,0 +1,162 @@
+"""Live pages: the first frame changes nothing, changes arrive, what is lost is said, and the hands keep their place."""
+
+import pytest
+
+from tests.browser.conftest import Open, Yard
+from tests.browser.samples import DURATIONS, FIGURES, MEBIBYTES, NUMBERS, PERCENTS, PROGRESS
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+PARTS = (
+    "#totals",
+    "#devices",
+    "#shares",
+    "#running",
+    "#queued",
+    "#in-use",
+    "#running-count",
+    "#queued-count",
+)
+# times tick and scripts add a title and a place in the tab order; nothing else may differ
+SHOWN = """(parts) => Object.fromEntries(parts.map((part) => {
+  const copy = document.querySelector(part).cloneNode(true);
+  for (const node of copy.querySelectorAll("*")) {
+    if (!node.closest(".cell")) { node.removeAttribute("tabindex"); node.removeAttribute("title"); }
+    if (node instanceof HTMLElement && node.className) node.className = [...node.classList].sort().join(" ");
+  }
+  for (const node of copy.querySelectorAll("time, [data-under=jobs_queued]")) {
+    node.textContent = "";
+    for (const name of node.getAttributeNames()) node.removeAttribute(name);
+  }
+  return [part, copy.innerHTML.replace(/\\s+/g, " ")];
+}))"""
+
+
+WRITE = """async ([name, values]) => {
+  const format = await import("/static/js/format.js");
+  return values.map((value) => format[name](value));
+}"""
+
+
+def test_the_first_frame_changes_not_a_character(yard: Yard, open_as: Open):
+    jobs = [
+        yard.submit("whole", gpus=2),
+        yard.submit("half", gpus=0.5, kind="interactive"),
+        yard.submit("other-half", gpus=0.25, project="team-b"),
+    ]
+    for job in jobs:
+        yard.wait_for(job, "running")
+    waiting = yard.submit("too-big", gpus=8, workers=2)
+    wait_until(
+        lambda: yard.call("GET", f"/jobs/{waiting}")["status"]["reason"]["code"] == "gang_does_not_fit",
+        20,
+        "a reason",
+    )
+    plain = open_as("root", java_script_enabled=False).page.evaluate(SHOWN, list(PARTS))
+    watched = open_as("root")
+    watched.is_live()
+    watched.page.wait_for_function("() => document.querySelector('.chart-plot.js-plotly-plot') !== null")
+    after = watched.page.evaluate(SHOWN, list(PARTS))
+    for part in PARTS:
+        assert after[part] == plain[part], part
+
+
+def test_a_new_job_and_its_end_come_by_themselves(yard: Yard, open_as: Open):
+    watched = open_as("vera")
+    watched.is_live()
+    page = watched.page
+    page.evaluate("window.samePage = true")
+    job = yard.submit("comes", "sleep 300", gpus=3)
+    row = page.locator(f"#running tr[data-key='{job}']")
+    row.wait_for()
+    assert row.locator("a.main").get_attribute("href") == f"/jobs/{job}"
+    page.wait_for_function(
+        "() => document.querySelector('#totals [data-field=gpus_allocated]').textContent === '3'"
+    )
+    assert page.inner_text("#shares [data-key=team-a] b") == "3"
+    assert page.locator(".cell g[data-project=team-a]").count() == 3
+    yard.call("POST", f"/jobs/{job}/stop")
+    row.wait_for(state="detached")
+    page.wait_for_function("() => document.querySelectorAll('.cell g').length === 0")
+    assert page.is_visible("#running-empty")
+    assert page.evaluate("window.samePage") is True
+
+
+def test_a_queued_job_says_why(yard: Yard, open_as: Open):
+    page = open_as("ana").page
+    job = yard.submit("waits", gpus=8, workers=3)
+    item = page.locator(f"#queued li[data-key='{job}']")
+    item.wait_for()
+    reason = wait_until(
+        lambda: yard.call("GET", f"/jobs/{job}")["status"]["reason"]["message"], what="a reason"
+    )
+    item.get_by_text(reason).wait_for()
+
+
+def test_lists_and_job_pages_follow_too(yard: Yard, open_as: Open):
+    listed, own = open_as("ana", "/jobs").page, None
+    job = yard.submit("followed")
+    row = listed.locator(f"tr[data-key='{job}']")
+    row.locator(".badge[data-state=running]").wait_for()
+    own = open_as("ana", f"/jobs/{job}").page
+    own.locator("#job-title .badge[data-state=running]").wait_for()
+    yard.call("POST", f"/jobs/{job}/stop")
+    own.locator("#job-title .badge[data-state=stopped]").wait_for()
+    own.locator("#job-actions >> text=Retry").wait_for()
+    row.locator(".badge[data-state=stopped]").wait_for()
+
+
+def test_focus_and_scroll_stay_over_live_updates(yard: Yard, open_as: Open):
+    jobs = [yard.submit(f"row-{number}", gpus=0.25) for number in range(6)]
+    for job in jobs:
+        yard.wait_for(job, "running")
+    page = open_as("ana", "/", viewport={"width": 1200, "height": 500}).page
+    row = page.locator(f"#running tr[data-key='{jobs[0]}']")
+    row.focus()
+    page.mouse.wheel(0, 150)
+    wait_until(lambda: page.evaluate("scrollY") > 0, what="the scroll")
+    before = page.evaluate("scrollY")
+    late = yard.submit("late", gpus=0.25)
+    page.locator(f"#running tr[data-key='{late}']").wait_for()
+    yard.call("POST", f"/jobs/{jobs[3]}/stop")
+    page.locator(f"#running tr[data-key='{jobs[3]}']").wait_for(state="detached")
+    assert page.evaluate("document.activeElement.dataset.key") == jobs[0]
+    assert (
+        abs(page.evaluate("scrollY") - before) < 120
+    )  # rows above the eye come and go; the page itself stays
+
+
+def test_a_lost_feed_is_said_and_comes_back_true(yard: Yard, open_as: Open):
+    watched = open_as("ana")
+    watched.is_live()
+    page = watched.page
+    yard.server.children()["web"].kill()
+    page.wait_for_selector("#live[data-state=lost]")
+    assert "Offline since" in page.inner_text("#live")
+    assert page.evaluate("document.body.hasAttribute('data-stale')")
+    wait_until(yard.server.is_ready, 30, "the web server's return")
+    job = yard.submit("meanwhile")
+    page.wait_for_selector("#live[data-state=live]", timeout=60_000)
+    page.locator(f"#running tr[data-key='{job}']").wait_for()
+    assert not page.evaluate("document.body.hasAttribute('data-stale')")
+    watched.troubles.clear()  # the browser itself logs refused connections
+
+
+def test_server_and_browser_write_numbers_alike(open_as: Open):
+    page = open_as("ana").page
+    cases = {
+        "number": NUMBERS, "percent": PERCENTS, "mebibytes": MEBIBYTES, "duration": DURATIONS, "figure": FIGURES,
+        "fraction": PROGRESS,
+    }  # fmt: skip
+    for name, samples in cases.items():
+        written = page.evaluate(WRITE, [name, [value for value, _text in samples]])
+        assert written == [text for _value, text in samples], name
+
+
+def test_reduced_motion_means_none(yard: Yard, open_as: Open):
+    page = open_as("ana", reduced_motion="reduce").page
+    job = yard.submit("still")
+    row = page.locator(f"#running tr[data-key='{job}']")
+    row.wait_for()
+    assert page.evaluate("document.getAnimations().length") == 0

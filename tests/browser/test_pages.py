@@ -1,0 +1,135 @@
+"""Every page in a real browser, for every role: nothing fails, nothing foreign, everything labelled, nothing spills."""
+
+import pytest
+
+from tests.browser.conftest import Open, Yard
+
+pytestmark = pytest.mark.browser
+
+COMMON = ("/", "/jobs", "/new/job", "/projects", "/nodes", "/nodes/dgx1-1", "/analytics", "/tokens")
+OF_TEAM_A = (
+    "/projects/team-a",
+    "/users/ana",
+    *(f"/jobs/JOB{tab}" for tab in ("", "/logs", "/metrics", "/events", "/pods", "/spec")),
+)
+OF_OWNERS = ("/projects/team-a/edit",)
+OF_MEMBERS = ("/jobs/JOB/terminal",)
+OF_ADMINS = ("/users", "/new/project", "/projects/team-a/delete")
+SEEN = {
+    "root": (*COMMON, *OF_TEAM_A, *OF_MEMBERS, *OF_OWNERS, *OF_ADMINS),
+    "ana": (*COMMON, *OF_TEAM_A, *OF_MEMBERS, *OF_OWNERS),
+    "ben": (*COMMON, *OF_TEAM_A, *OF_MEMBERS),
+    "vera": (*COMMON, *OF_TEAM_A),
+    "chi": COMMON,
+}
+UNNAMED = """() => [...document.querySelectorAll("input, select, textarea, button, a[href], summary, svg[role=img]")]
+  .filter((node) => node.type !== "hidden" && node.checkVisibility())
+  .filter((node) => !(node.getAttribute("aria-label") || node.getAttribute("aria-labelledby") || node.title
+    || node.textContent.trim() || (node.labels && [...node.labels].some((label) => label.textContent.trim()))))
+  .map((node) => node.outerHTML.slice(0, 200))"""
+SPILL = "() => document.documentElement.scrollWidth - document.documentElement.clientWidth"
+IDS = """() => [...document.querySelectorAll("[id]")].map((node) => node.id)
+  .filter((id, at, all) => all.indexOf(id) !== at)"""
+
+
+@pytest.mark.parametrize("person", SEEN)
+def test_everybody_sees_their_pages_whole(yard: Yard, open_as: Open, person: str):
+    job = yard.submit("shown", "echo hello; sleep 300")
+    yard.wait_for(job, "running")
+    watched = open_as(person)
+    for path in SEEN[person]:
+        assert watched.go(path.replace("JOB", job)).status == 200, path
+        watched.is_live()
+        assert watched.page.evaluate(UNNAMED) == [], path
+        assert watched.page.evaluate(SPILL) <= 0, path
+        assert watched.page.evaluate(IDS) == [], path
+
+
+def test_a_stranger_finds_nothing_there(yard: Yard, open_as: Open):
+    job = yard.submit("secret-work")
+    watched = open_as("chi")
+    for path in (f"/jobs/{job}", "/projects/team-a", "/users/ana", f"/jobs/{job}/logs"):
+        assert watched.go(path).status == 404
+        assert "Not found" in watched.page.inner_text("main")
+    watched.troubles.clear()  # the browser itself logs a 404
+    watched.go("/")
+    watched.is_live()
+    assert "secret-work" not in watched.page.content()
+
+
+def test_a_viewer_sees_no_buttons_that_change_anything(yard: Yard, open_as: Open):
+    job = yard.submit("looked-at")
+    yard.wait_for(job, "running")
+    page = open_as("vera", f"/jobs/{job}").page
+    assert page.locator(".actions button, .actions form").count() == 0
+    page.goto(f"{yard.server.url}/projects/team-a")
+    assert page.locator("main form, main .actions button").count() == 0
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
+def test_no_width_spills(yard: Yard, open_as: Open, scheme: str, width: int):
+    job = yard.submit("a-rather-long-name-for-a-job-of-the-kind-that-people-do-choose")
+    yard.wait_for(job, "running")
+    watched = open_as("root", viewport={"width": width, "height": 900}, color_scheme=scheme)
+    for path in (
+        "/",
+        "/jobs",
+        "/projects/team-a",
+        f"/jobs/{job}",
+        "/new/job",
+        "/nodes",
+        "/analytics",
+        "/users",
+    ):
+        watched.go(path)
+        assert watched.page.evaluate(SPILL) <= 0, path
+
+
+def test_the_menu_of_a_narrow_screen(open_as: Open):
+    page = open_as("ana", viewport={"width": 390, "height": 800}).page
+    assert not page.locator("#nav").is_visible()
+    page.click(".nav-toggle")
+    page.click("#nav >> text=Projects")
+    page.wait_for_url("**/projects")
+
+
+def test_right_to_left_mirrors_without_spilling(open_as: Open):
+    page = open_as("ana").page
+    page.evaluate("document.documentElement.dir = 'rtl'")
+    nav, main = page.locator("#nav").bounding_box(), page.locator("#page").bounding_box()
+    assert nav is not None
+    assert main is not None
+    assert nav["x"] > main["x"]
+    assert page.evaluate(SPILL) <= 0
+
+
+def test_the_theme_is_there_before_the_page_is_painted(open_as: Open):
+    page = open_as("ana", color_scheme="light").page
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    page.click(".avatar")
+    page.click("button[data-theme-choice=dark]")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.add_init_script("""new MutationObserver((_, observer) => {
+        if (document.body) { window.atBody = document.documentElement.dataset.theme; observer.disconnect(); }
+      }).observe(document, {childList: true, subtree: true});""")
+    page.reload()
+    assert page.evaluate("window.atBody") == "dark"
+    assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") == "rgb(15, 18, 22)"
+    page.click(".avatar")
+    page.click("button[data-theme-choice=system]")
+    page.emulate_media(color_scheme="dark")
+    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
+    page.emulate_media(color_scheme="light")
+    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+
+
+def test_the_sign_in_page_works_without_scripts(browser, yard: Yard):
+    context = browser.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(f"{yard.server.url}/jobs")
+    page.fill("#username", "ana")
+    page.fill("#password", "correct horse battery")
+    page.click("button.primary")
+    assert page.url == f"{yard.server.url}/jobs"
+    context.close()
