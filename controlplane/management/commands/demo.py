@@ -71,13 +71,17 @@ class Command(BaseCommand):
     def handle(self, *args: Any, **options: Any) -> None:
         cluster = _first_cluster()
         if cluster is None:
-            raise CommandError("There is no cluster yet: start `make up`, then run `make demo` while it runs.")
+            raise CommandError(
+                "There is no cluster yet: start `make up`, then run `make demo` while it runs."
+            )
         for name, password in self._people():
             self.stdout.write(f"  {name:<6} {password}")
         for name, quota in QUOTAS.items():
             self._project(cluster, name, quota)
         submitted = sum(self._submit(job) for job in JOBS)
-        self.stdout.write(f"Four teams are there; {submitted} jobs were submitted. Open the overview to watch them.")
+        self.stdout.write(
+            f"Four teams are there; {submitted} jobs were submitted. Open the overview to watch them."
+        )
 
     def _people(self) -> Iterator[tuple[str, str]]:
         """Create the owners; return each new one with a password that is shown once."""
@@ -90,7 +94,12 @@ class Command(BaseCommand):
     def _project(self, cluster: Cluster, name: str, quota: int) -> None:
         project = Project.objects.filter(name=name).first()
         if project is None:
-            fields = {"name": name, "cluster": cluster, "gpu_quota_milli": quota * 1000, "description": ABOUT[name]}
+            fields = {
+                "name": name,
+                "cluster": cluster,
+                "gpu_quota_milli": quota * 1000,
+                "description": ABOUT[name],
+            }
             project = create_project(fields, actor=SYSTEM)
         owner = User.objects.get(username=OWNERS[name])
         set_member(project, owner, Role.OWNER, actor=SYSTEM)
