@@ -120,7 +120,9 @@ TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = STATE_DIR / "static"
-STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]  # ours only, no package's own pages
+STATICFILES_FINDERS = [
+    "django.contrib.staticfiles.finders.FileSystemFinder"
+]  # ours only, no package's own pages
 WHITENOISE_USE_FINDERS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},
