@@ -7,6 +7,7 @@ application, which serves synchronous views 2-10 times faster than Django's own 
 import importlib
 import os
 import re
+from functools import partial
 
 os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 
@@ -17,7 +18,7 @@ from controlplane.wsgi import application as wsgi_application
 from controlplane.hop import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
-from controlplane.live.wire import Application, Receive, Scope, Send, query, refuse_websocket
+from controlplane.live.wire import Application, Receive, Scope, Send, query, refuse_websocket, serve_stream
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
@@ -44,9 +45,9 @@ def _http(scope: Scope) -> Application:
     if path.startswith(SERVICES):
         return _gateway("proxy")
     if path == "/api/v1/watch":
-        return watch.application
+        return partial(serve_stream, watch.application)
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
-        return logstream.application
+        return partial(serve_stream, logstream.application)
     return hop
 
 

@@ -1,5 +1,6 @@
 """What every ASGI application of ours needs: types, headers, the query, and an error as problem+json."""
 
+import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
 from http import HTTPStatus
 from typing import Any, TypeAlias
@@ -60,3 +61,21 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: i
         await send({"type": "websocket.http.response.body", "body": HTTPStatus(status).phrase.encode()})
     else:
         await send({"type": "websocket.close", "code": close_code})
+
+
+async def serve_stream(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
+    """Run an application whose response has no end of its own. Only a server that stops cancels it: then the response
+    is ended properly, and its client goes on elsewhere from its last number."""
+    has_started = False
+
+    async def noting(message: Message) -> None:
+        nonlocal has_started
+        has_started = True
+        await send(message)
+
+    try:
+        await application(scope, receive, noting)
+    except asyncio.CancelledError:
+        if not has_started:
+            raise
+        await send({"type": "http.response.body", "body": b""})

@@ -1,12 +1,14 @@
 """The web process's real application on uvicorn, in a thread of the test's process, and small clients for it."""
 
 import http.client
+import importlib
 import socket
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import Any
 
 import orjson
 import uvicorn
@@ -16,11 +18,21 @@ from websockets.sync.client import ClientConnection, connect
 from tests.waiting import wait_until
 
 
+def load_application() -> Any:
+    """Import the application before any test runs: it sets Django's logging up, which would take a test's own away."""
+    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
+    return importlib.import_module("controlplane.asgi").application
+
+
+application = load_application()
+
+
 @dataclass(frozen=True)
 class Server:
     """Where it listens, and the connections that were made to it."""
 
     port: int
+    stop: Callable[[], None]
     connections: list[http.client.HTTPConnection] = field(default_factory=list)
 
     @property
@@ -76,9 +88,6 @@ class Events:
 @contextmanager
 def running() -> Iterator[Server]:
     """Serve controlplane.asgi as `make up` does."""
-    Path(settings.STATIC_ROOT).mkdir(parents=True, exist_ok=True)
-    from controlplane.asgi import application
-
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
     config = uvicorn.Config(
@@ -92,13 +101,17 @@ def running() -> Iterator[Server]:
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), name="test-web", daemon=True)
     thread.start()
+
+    def stop() -> None:
+        server.should_exit = True
+        thread.join(10)
+
     try:
         wait_until(lambda: server.started, what="the web server's start")
-        reached = Server(listener.getsockname()[1])
+        reached = Server(listener.getsockname()[1], stop)
         yield reached
         for connection in reached.connections:
             connection.close()
     finally:
-        server.should_exit = True
-        thread.join(10)
+        stop()
         listener.close()
