@@ -10,9 +10,11 @@ import pytest
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
+from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
@@ -168,6 +170,43 @@ def test_reclaimed_room_is_kept_for_its_beneficiary():
         "The free GPUs are kept for job a9, which is first in line.",
     )
     assert names(decide(gone(apply(greedy, again))).starts) == ["a9"]
+
+
+def test_a_promise_is_kept_when_somebody_whose_turn_is_earlier_comes():
+    jobs = [running(job(f"b{rank}", "b", 1), ("n0", [rank])) for rank in range(4)] + [job("a9", "a", 2)]
+    cluster = view(nodes(1, 4), [project("a", 2), project("b", 0), project("c", 4)], jobs)
+    freed = apply(cluster, decide(cluster))
+    plan = decide(replace(freed, jobs=(*freed.jobs, job("c10", "c", 2))))
+    assert names(plan.starts) == ["a9"]
+    assert [(item.job, item.beneficiary) for item in plan.preempts] == [("b0", "c10"), ("b1", "c10")]
+
+
+def test_room_made_by_preemption_is_kept_although_the_project_is_above_its_share():
+    jobs = [running(job(f"a{rank}", "a", 1), ("n0", [rank])) for rank in range(2)] + [
+        job("a9", "a", 1, priority=60)
+    ]
+    cluster = view(nodes(1, 2), [project("a", 0), project("b", 0)], jobs)
+    freed = apply(cluster, decide(cluster))
+    plan = decide(replace(freed, jobs=(*freed.jobs, job("b10", "b", 1))))
+    assert names(plan.starts) == ["a9"]
+
+
+def test_the_differences_that_decide_a_turn_in_their_order():
+    def key(quota, fair_share, allocated, wants=1000, **more):
+        numbers = {"priority": 0, "rank": 0, "limit": None, **more}
+        account = Account("x", None, quota, weight=1, fair_share=fair_share, allocated=allocated, **numbers)
+        return turn_key(account, wants)
+
+    below, above = key(4000, 4000, 4000), key(1000, 1000, 2000, priority=9)
+    assert below < above, "not over fair share comes first"
+    inside, outside = key(2000, 4000, 1000), key(1000, 4000, 1000, priority=9)
+    assert inside < outside, "then still in quota with the job"
+    assert key(0, 4000, 3000, priority=1) < key(0, 4000, 0), "then project priority"
+    assert key(0, 4000, 0) < key(0, 0, 0), "then not on borrowed ground only"
+    assert key(0, 4000, 1000) < key(0, 2000, 1000), "then the smaller part of the entitlement with the job"
+    assert key(0, 4000, 1000, 2000) < key(0, 4000, 2000, 1000), "then without it"
+    assert key(0, 2000, 1000, 1000) < key(0, 4000, 2000, 2000), "then the smaller entitlement"
+    assert key(0, 2000, 0) < key(0, 2000, 0, rank=1), "then the older"
 
 
 def test_a_victim_is_told_who_took_its_gpus_and_keeps_its_rank():

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.shares import Claim, divide
 from controlplane.scheduling.view import DepartmentView
-from tests.pure.scheduling.builders import job, milli, nodes, project, running, view
+from tests.pure.scheduling.builders import interactive, job, milli, nodes, project, running, view
 
 
 def claim(place, quota, weight, requested, priority=100, limit=-1, usage=0.0):
@@ -103,6 +103,25 @@ def test_a_departments_share_is_divided_among_its_projects():
         "b": 3000,
         "c": 4000,
     }
+
+
+def test_a_departments_quota_above_the_cluster_is_no_surplus():
+    departments = (DepartmentView("d", 5000, 5000),)
+    projects = [project("a", 2, weight=0, department="d"), project("b", 0, weight=1, department="d")]
+    jobs = [job(f"{name}{rank}", name) for name in "ab" for rank in range(4)]
+    plan = decide(view(nodes(1, 4), projects, jobs, departments=departments))
+    assert {share.project: share.fair_share_milli_gpus for share in plan.shares} == {"a": 2000, "b": 2000}
+
+
+def test_work_that_could_never_run_asks_for_no_share():
+    """Interactive work above the quota, and jobs that wait for data, take nothing from others."""
+    jobs = [
+        *[interactive(f"a{rank}", "a") for rank in range(4)],
+        *[job(f"b{rank}", "b") for rank in range(8)],
+    ]
+    jobs += [job(f"a{rank}", "a", is_waiting_for_data=True) for rank in range(10, 14)]
+    plan = decide(view(nodes(1, 6), [project("a", 1), project("b", 1)], jobs))
+    assert {share.project: share.fair_share_milli_gpus for share in plan.shares} == {"a": 1000, "b": 5000}
 
 
 def test_a_cordoned_nodes_jobs_still_count_and_its_idle_gpus_do_not():

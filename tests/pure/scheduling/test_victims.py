@@ -15,7 +15,18 @@ from controlplane.scheduling.gates import over_quota
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.victims import Candidate, PreemptGate, ReclaimGate, find_victims, harm
-from tests.pure.scheduling.builders import interactive, job, milli, names, node, nodes, project, running, view
+from tests.pure.scheduling.builders import (
+    hold_of,
+    interactive,
+    job,
+    milli,
+    names,
+    node,
+    nodes,
+    project,
+    running,
+    view,
+)
 from tests.pure.scheduling.clusters import busy_views
 
 
@@ -113,6 +124,45 @@ def test_a_shared_device_is_freed_only_when_that_is_less_harm():
     ]
     plan = decide(view([node("n0", 2)], [project("a", 1), project("b", 0)], jobs))
     assert names(plan.preempts) == ["b3"]
+
+
+def test_a_node_that_looks_cheap_does_not_win_before_it_is_weighed():
+    """n0's device needs two small jobs to go, n1's only one."""
+    jobs = [
+        running(job("b1", "b", 0.5), ("n0", [0]), share=500),
+        running(job("b2", "b", 0.5), ("n0", [0]), share=500),
+        running(job("b3", "b", 1), ("n1", [0])),
+        job("a4", "a", 1),
+    ]
+    plan = decide(view(nodes(2, 1), [project("a", 1), project("b", 0)], jobs))
+    assert names(plan.preempts) == ["b3"]
+
+
+def test_room_made_for_one_job_serves_another_and_its_own_victim_is_spared():
+    """a4 alone would take b1, the smallest; a5 then needs b2 to go, and b2's device serves a4 as well."""
+    jobs = [
+        running(job("b1", "b", 0.25), ("n0", [0]), share=250),
+        running(job("b2", "b", 1), ("n0", [1])),
+        running(job("b3", "b", 2), ("n1", [0, 1])),
+        job("a4", "a", 1),
+        job("a5", "a", 0.25),
+    ]
+    plan = decide(view(nodes(2, 2), [project("a", 0, weight=1), project("b", 0)], jobs))
+    assert [(item.job, item.beneficiary) for item in plan.preempts] == [("b2", "a4")]
+    assert names(plan.starts) == ["a5"]
+    assert hold_of(plan, "a4").is_promised
+
+
+def test_a_victim_taken_for_processors_is_spared_when_a_later_one_has_them_too():
+    jobs = [
+        running(job("b1", "b", 1, milli_cpus=3000, memory_mib=0), ("n0", [0])),
+        running(job("b2", "b", 1, milli_cpus=2000, memory_mib=400_000), ("n0", [1])),
+        job("a3", "a", 0, milli_cpus=2000, memory_mib=300_000, priority=60),
+    ]
+    projects = [project("a", 1), project("b", 0)]
+    jobs = [replace(one, project="a") for one in jobs]
+    plan = decide(view([node("n0", 2, milli_cpus=5000)], projects, jobs))
+    assert names(plan.preempts) == ["b2"]
 
 
 def test_work_that_cannot_be_preempted_is_never_a_victim():
