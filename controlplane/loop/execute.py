@@ -60,21 +60,15 @@ def _carry_out(command: Command, token: str) -> None:
     try:
         _EFFECTS[command.kind](engine_for(command.cluster), command)
     except EngineUnreachable as error:
-        _try_later(command, token, str(error))
-        _set_reachable(command.cluster, False, str(error))
+        # whether the engine is out of reach is for reconcile to say; one that answers everything but this is broken
+        is_reachable = Cluster.objects.filter(pk=command.cluster_id, is_reachable=True).exists()
+        _try_again(command, token, error, is_bounded=is_reachable)
     except EngineRefused as refusal:
         _give_up(command, token, refusal)
     except Exception as error:
         # a fault of ours or of the engine's: a poison command must neither stop the others nor be tried for ever
         logger.exception("%s of %s failed", command.kind, command.pod_name)
-        if command.tries + 1 >= MOST_TRIES:
-            _give_up(
-                command,
-                token,
-                EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}"),
-            )
-        else:
-            _try_later(command, token, str(error))
+        _try_again(command, token, error, is_bounded=True)
     else:
         _finish(command, token, Command.DONE, "")
 
@@ -112,10 +106,15 @@ def _finish(command: Command, token: str, state: str, error: str) -> bool:
     return ours.update(state=state, error=error[:500], finished_at=timezone.now()) == 1
 
 
-def _try_later(command: Command, token: str, error: str) -> None:
+def _try_again(command: Command, token: str, error: Exception, *, is_bounded: bool) -> None:
+    if is_bounded and command.tries + 1 >= MOST_TRIES:
+        _give_up(
+            command, token, EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
+        )
+        return
     wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS) - 1)]
     Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
-        state=Command.PENDING, error=error[:500], not_before=Now() + timedelta(seconds=wait)
+        state=Command.PENDING, error=str(error)[:500], not_before=Now() + timedelta(seconds=wait)
     )
 
 
@@ -127,9 +126,3 @@ def _give_up(command: Command, token: str, refusal: EngineRefused) -> None:
             Pod.objects.filter(name=command.pod_name, released_at=None).update(
                 state="failed", reason=refusal.code, message=refusal.message[:500], finished_at=timezone.now()
             )
-
-
-def _set_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
-    Cluster.objects.filter(pk=cluster.pk).exclude(is_reachable=is_reachable).update(
-        is_reachable=is_reachable, unreachable_message=message[:500]
-    )
