@@ -280,3 +280,24 @@ def test_a_database_that_is_away_costs_nothing_but_time(live, people, monkeypatc
     wait_for_step(ben, people)
     wait_until(lambda: "queue" in ben.states, what="the state that was asked for meanwhile")
     assert ben.ended is None
+
+
+def test_two_web_processes_show_the_same_and_take_over_from_each_other(live, people):
+    secret = token_of(people, "ben")
+    with LiveHub() as other:
+        client = live.connect(secret)
+        live.follow(client, "overview")
+        second = other.connect(secret)
+        other.follow(second, "overview")
+        here, there = live, other
+        for number in range(12):
+            submit(people, f"job-{number}")
+            wait_for_step(second, people)
+            here.disconnect(client)
+            here, there = there, here
+            moved = here.connect(secret)
+            moved.states, moved.seqs = client.states, client.seqs
+            here.subscribe(moved, "overview", client.seqs["overview"])
+            client = moved
+            wait_for_step(client, people)
+        assert client.states == second.states
