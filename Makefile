@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
-.PHONY: help install up test lint demo bench reference lock
+.PHONY: help install up test lint demo bench reference picture lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -34,6 +34,9 @@ demo: install ## four projects, their quotas, users and running jobs to look at 
 reference: ## write the pages of docs/reference that come from the code
 	@$(PY) tools/reference.py
 	@$(PY) manage.py openapi
+
+picture: ## take the README's picture of the overview from a running demo
+	@$(PY) tools/picture.py
 
 lock: ## resolve requirements*.in again, with hashes (needs uv)
 	@for name in requirements requirements-dev requirements-uv; do \
