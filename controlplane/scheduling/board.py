@@ -96,7 +96,7 @@ class Board:
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Room that is partly still being freed is kept for the job."""
         self.ledger.promise(item.job, placements)
-        item.account.add(_milli_gpus(placements), item.job.is_preemptible)
+        item.account.add_promised(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
 
     def release(self, item: Waiting) -> None:
@@ -104,7 +104,7 @@ class Board:
         _, placements = self.promises.pop(item.job.id)
         for placement in placements:
             self.ledger.soon.give(placement, item.job.milli_cpus, item.job.memory_mib)
-        item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+        item.account.add_promised(-_milli_gpus(placements), item.job.is_preemptible)
 
     def withdraw_promises(self) -> list[Promise]:
         """Undo every promise of this cycle; the answer is what they were, in order."""
@@ -112,7 +112,7 @@ class Board:
         self.promises.clear()
         self.ledger.forget_promises((item.job, placements) for item, placements in withdrawn)
         for item, placements in withdrawn:
-            item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+            item.account.add_promised(-_milli_gpus(placements), item.job.is_preemptible)
         return withdrawn
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
@@ -190,14 +190,14 @@ class Board:
         ]
         taken = [victim, *(self.victims[name] for name in mine)]
         held = _milli_gpus(self.promises[item.job.id][1])
-        item.account.add(-held, item.job.is_preemptible)
+        item.account.add_promised(-held, item.job.is_preemptible)
         for one in taken:
             one.account.mark_stopping(-one.milli_gpus)
         gate = ReclaimGate(item)
         is_allowed = gate.is_open() and gate.accepts(taken)
         for one in taken:
             one.account.mark_stopping(one.milli_gpus)
-        item.account.add(held, item.job.is_preemptible)
+        item.account.add_promised(held, item.job.is_preemptible)
         return is_allowed
 
     def _note_stopping(self, victim: Candidate, preempt: Preempt) -> None:

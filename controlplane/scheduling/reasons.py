@@ -155,7 +155,7 @@ def _gang_does_not_fit(details: Details) -> str:
 
 def _fragmented(details: Details) -> str:
     return (
-        f"{_milli(details, 'free_milli_gpus')} are free, but no single node has the "
+        f"Room for {_milli(details, 'free_milli_gpus')} is free, but no single node has the "
         f"{_number(details, 'request_milli_gpus')} that it needs. "
         f"Ask for {_number(details, 'largest_free_milli_gpus')} to start now, or wait."
     )

@@ -55,6 +55,12 @@ class Account:
                 account.fixed += milli_gpus
                 account.held_fixed += milli_gpus
 
+    def add_promised(self, milli_gpus: int, is_preemptible: bool) -> None:
+        """One more job is promised GPUs here (or one less, when negative): it counts, and holds nothing yet."""
+        for account in self.line():
+            account.allocated += milli_gpus
+            account.fixed += 0 if is_preemptible else milli_gpus
+
     def add_stopping(self, milli_gpus: int, is_preemptible: bool) -> None:
         """A stopping job still holds GPUs here, all the way up."""
         for account in self.line():
