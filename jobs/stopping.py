@@ -79,13 +79,14 @@ def remove(job: Job, actor: Actor) -> Event:
 
 def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
     """Return an event about a job as it is now; the caller appends it."""
+    verb = kind.partition(".")[2].replace("_", " ").capitalize()
     return Event(
         kind=kind,
         job_id=job.pk,
         project_id=job.project_id,
         actor=actor.name,
         reason=job.reason,
-        message=job.message or job.name,
+        message=job.message or f"{verb} by {actor.name}.",
         data={"state": job.state, "name": job.name, **(data or {})},
     )
 

@@ -31,7 +31,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
         note_reachable(cluster, False, str(error))
         return False
     note_reachable(cluster, True, "")
-    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).select_related("job"))
+    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).select_related("job", "node"))
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     if changed:
         _write(changed, now)
@@ -117,7 +117,7 @@ def _pod_event(pod: Pod) -> Event:
         project_id=pod.job.project_id,
         node_id=pod.node_id,
         reason=pod.reason,
-        message=pod.message or pod.name,
+        message=pod.message or f"Rank {pod.rank} is {pod.state} on {pod.node.name}.",
         data={"rank": pod.rank, "exit_code": pod.exit_code},
     )
 

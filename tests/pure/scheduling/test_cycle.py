@@ -141,7 +141,7 @@ def test_asking_for_less_as_told_starts():
     cluster = view(nodes(2, 2), [project("a", 2), project("b", 2)], jobs)
     hold = hold_of(decide(cluster), "b3")
     assert describe(hold.reason, hold.details) == (
-        "2 GPUs are free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
+        "Room for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
     )
     assert hold.details["would_start_if"] == [
         {"change": "ask_for_gpus", "milli_gpus": 1000, "text": "it asked for 1 GPU"}
