@@ -39,6 +39,7 @@ _PLAIN = (
     "queue_position",
     "exit_code",
     "gpu_utilization",
+    "priority",
     "submit_rank",
 )
 _POD_COLUMNS = (

@@ -48,6 +48,7 @@ _ORDERINGS = {
     "created_at": ("submit_rank",),
     "name": ("name", "submit_rank"),
     "state": ("state", "submit_rank"),
+    "priority": ("priority", "submit_rank"),
 }
 PROJECT_JOBS = Listing(JOB, _ORDERINGS, "-created_at", _FILTERS)
 JOBS = Listing(

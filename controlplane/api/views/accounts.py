@@ -1,5 +1,6 @@
 """Who am I, signing in, tokens and users."""
 
+import logging
 from typing import Any
 
 from django.contrib.auth import authenticate
@@ -26,6 +27,8 @@ from controlplane.api.schemas import BOOLEAN, STRING, TOKEN, USER, nullable, ref
 from controlplane.api.throttle import Throttle
 from controlplane.models import Membership, Token, User
 from jobs.kinds import checks
+
+logger = logging.getLogger(__name__)
 
 ATTEMPTS_PER_MINUTE = 5
 LOGIN_TOKEN_DAYS = 30
@@ -82,6 +85,8 @@ class Login(ApiView):
         logins.attempt((username.casefold(), address))
         user = authenticate(username=username, password=call.body["password"])
         if not isinstance(user, User):
+            # not the name: people type passwords into that field
+            logger.warning("a sign-in from %s was refused", address)
             raise Problem(401, "wrong_credentials", "The name or the password is wrong.")
         logins.forgive((username.casefold(), address))
         actor = Actor(user=user, address=address, request_id=call.actor.request_id)

@@ -56,7 +56,7 @@ def test_rows_that_come_meanwhile_neither_repeat_nor_hide_others(api: AsPerson, 
     assert names(api("ben").get(local(reply.body["next"]))) == ["job-1", "job-0"]
 
 
-@pytest.mark.parametrize("ordering", ["name", "-name", "state", "created_at"])
+@pytest.mark.parametrize("ordering", ["name", "-name", "state", "created_at", "-priority"])
 def test_every_ordering_pages_without_gaps(ordering: str, api: AsPerson, cast: Cast):
     for name in ("b", "a", "d", "c"):
         make_job(cast.project, name, cast.ben)
