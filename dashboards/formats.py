@@ -64,6 +64,12 @@ def fraction(progress: Any) -> float | None:
     return float(min(1.0, max(0.0, progress["step"] / progress["total_steps"])))
 
 
+def rounded(value: float, places: int) -> float | int:
+    """A number as the browser writes it into an attribute: 25.0 -> 25."""
+    short = round(value, places)
+    return int(short) if short == int(short) else short
+
+
 def _half_up(value: float) -> int:
     """Round as JavaScript's Math.round does, so that both sides agree on 0.5."""
     return int(value + 0.5)

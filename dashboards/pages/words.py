@@ -26,6 +26,7 @@ def words() -> dict[str, str]:
         "key_rows": _("move between rows, open one"),
         "key_help": _("keyboard shortcuts"),
         "chart_table": _("The chart as a table"),
+        "log_attempt": _("attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
         "log_matches": _("{count} matching lines"),
         "log_lines": _("{count} lines"),

@@ -162,10 +162,10 @@ def cell(device: Mapping[str, Any], state: State) -> Row:
         used = _share_use(device, share, state)
         parts.append(
             {
-                "x": round(x, 2),
-                "width": round(width, 2),
-                "y": round(100 - 100 * used, 1),
-                "height": round(100 * used, 1),
+                "x": formats.rounded(x, 2),
+                "width": formats.rounded(width, 2),
+                "y": formats.rounded(100 - 100 * used, 1),
+                "height": formats.rounded(100 * used, 1),
                 "project": share["project"],
                 "palette_index": state["projects"].get(share["project"], {}).get("palette_index", 0),
             }

@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.access import Actor, visible_project_ids
 from controlplane.models import NodePool, Project
 from controlplane.queries.projects import project_rows as shaped
+from dashboards.formats import rounded
 
 Row = dict[str, Any]
 ROLES = {"owner": 0, "member": 1, "viewer": 2}
@@ -64,5 +65,5 @@ def _widest(row: Row) -> float:
     return float(max(row["gpu_quota"], row["status"]["allocated_gpus"], row["status"]["fair_share_gpus"]))
 
 
-def _percent(part: float, full: float) -> float:
-    return round(100 * part / full, 2)
+def _percent(part: float, full: float) -> float | int:
+    return rounded(100 * part / full, 2)

@@ -4,6 +4,8 @@
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
 import { $, $$, h, say, setText } from "./dom.js";
+import { now } from "./format.js";
+import { feed } from "./live.js";
 
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
 const APPEND_EVERY = 1000; // milliseconds between redraws of live points
@@ -35,6 +37,7 @@ export class Chart {
     const twin = $(`[data-chart-twin="${root.id}"]`) ?? $("[data-chart-twin]", root.closest(".panel") ?? root);
     twin?.addEventListener("click", () => this.#twin(twin));
     new IntersectionObserver((entries) => this.#seen(entries.at(-1).isIntersecting), { rootMargin: "120px" }).observe(this.plot);
+    if (root.dataset.liveChart) feed().subscribe(root.dataset.liveChart, { change: (state) => this.#report(Object.values(state.job ?? {})[0]) });
     document.addEventListener("theme", () => this.figure && this.load());
   }
 
@@ -79,11 +82,20 @@ export class Chart {
       const shown = value * (trace.meta.scale ?? 1);
       trace.y.push(shown + (trace.meta.offset ?? 0)); // lines with equal values stand a little apart
       trace.customdata?.push(shown);
+      if (trace.x.length > 1) trace.mode = "lines";
+      if (shown > this.figure.layout.yaxis.range[1]) this.appended = MOST_APPENDED; // the axis is too short: ask again
     }
     this.#slide(at);
     this.appended += 1;
     this.isDirty = true;
     if (this.isVisible) this.#redraw();
+  }
+
+  // a job's own curves: progress by step, utilisation by time
+  #report(job) {
+    const { step, loss, accuracy } = job?.status.progress ?? {};
+    if (this.root.dataset.axis === "time") this.append(new Date(now()).toISOString(), { gpu_utilization: job?.status.gpu_utilization });
+    else if (step !== undefined) this.append(step, { loss, accuracy });
   }
 
   #slide(at) {

@@ -29,13 +29,22 @@ export class Feed {
 
   /** Follow a topic. `subscriber` = {state(state), change(state, frame), error(frame)}, each optional. */
   subscribe(topic, subscriber) {
-    this.topics.set(topic, { subscriber, seq: null, state: {} });
-    if (this.socket?.readyState === WebSocket.OPEN) this.#ask(topic);
-    else this.#connect();
-    return () => this.unsubscribe(topic);
+    const known = this.topics.get(topic);
+    if (known) {
+      known.subscribers.add(subscriber);
+      if (known.seq !== null) subscriber.state?.(known.state);
+    } else {
+      this.topics.set(topic, { subscribers: new Set([subscriber]), seq: null, state: {} });
+      if (this.socket?.readyState === WebSocket.OPEN) this.#ask(topic);
+      else this.#connect();
+    }
+    return () => this.#leave(topic, subscriber);
   }
 
-  unsubscribe(topic) {
+  #leave(topic, subscriber) {
+    const known = this.topics.get(topic);
+    known?.subscribers.delete(subscriber);
+    if (!known || known.subscribers.size) return;
     this.topics.delete(topic);
     this.#send({ op: "unsubscribe", topic });
   }
@@ -79,20 +88,20 @@ export class Feed {
     if (!topic) return;
     if (frame.type === "state") this.#whole(topic, frame);
     else if (frame.type === "change") this.#part(topic, frame);
-    else if (frame.type === "error") topic.subscriber.error?.(frame);
+    else if (frame.type === "error") tell(topic, "error", frame);
   }
 
   #whole(topic, frame) {
     topic.seq = frame.seq;
     topic.state = frame.state;
-    topic.subscriber.state?.(topic.state);
+    tell(topic, "state", topic.state);
   }
 
   #part(topic, frame) {
     if (topic.seq !== null && frame.seq < topic.seq) return; // an older number after a resume changes nothing
     topic.seq = frame.seq;
     merge(topic.state, frame);
-    topic.subscriber.change?.(topic.state, frame);
+    tell(topic, "change", topic.state, frame);
   }
 
   #watch() {
@@ -109,6 +118,8 @@ export class Feed {
     else this.sleeper = setTimeout(() => this.socket?.close(), HIDDEN);
   }
 }
+
+const tell = (topic, verb, ...told) => { for (const subscriber of topic.subscribers) subscriber[verb]?.(...told); };
 
 /** Apply a change frame to a state in place. */
 export function merge(state, frame) {

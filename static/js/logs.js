@@ -26,6 +26,8 @@ export class LogViewer {
     for (const select of $$("select", root)) select.addEventListener("change", () => this.open());
     addEventListener("hashchange", () => this.#target());
     setInterval(() => this.#poll(), POLL);
+    const heard = (state) => this.#attempted(Object.values(state.job ?? {})[0]?.status.attempt);
+    feed().subscribe(`job:${root.dataset.job}`, { state: heard, change: heard });
     this.open();
   }
 
@@ -44,6 +46,19 @@ export class LogViewer {
       state: (state) => this.#receive(Object.values(state.lines || {})),
       change: (_, frame) => this.#receive(Object.values(frame.upserts?.lines || {})),
     });
+  }
+
+  // a new attempt has a log of its own; who looks at the newest one moves on with it
+  #attempted(number) {
+    const latest = this.root.dataset.latestAttempt;
+    if (!number || String(number) === latest) return;
+    this.root.dataset.latestAttempt = number;
+    const select = $("[data-log-attempt]", this.root);
+    if (select) {
+      select.prepend(h("option", { value: number }, say("log_attempt", { number })));
+      if (select.value === latest) select.value = String(number);
+    }
+    if (!select || select.value === String(number)) this.open();
   }
 
   follow() {
@@ -71,7 +86,7 @@ export class LogViewer {
   // the feed brings lines at once; this asks the store when the feed is away, and for the end of the log
   async #poll() {
     if (document.hidden || this.polling || !this.lines || this.lines.complete) return;
-    if (!this.following && !this.#nearEnd()) return;
+    if (!this.following && !this.awaited && !this.#nearEnd()) return;
     this.polling = true;
     try { while (await this.lines.refresh()) this.draw(); } finally { this.polling = false; }
     this.draw();
@@ -91,10 +106,16 @@ export class LogViewer {
     const n = Number(/^#L(\d+)$/.exec(location.hash)?.[1]);
     if (!n) return;
     this.following = false;
-    this.target = n;
+    this.target = this.awaited = n;
     this.draw();
-    this.view.scrollTop = Math.max(0, (n - 6) * ROW);
-    this.draw();
+  }
+
+  // a line that the log has not reached yet is gone to when it does
+  #reach(count) {
+    if (!this.awaited || this.matches || count < this.awaited) return;
+    this.moving = true;
+    this.view.scrollTop = Math.max(0, (this.awaited - 6) * ROW);
+    this.awaited = null;
   }
 
   #nearEnd() { return this.view.scrollHeight - this.view.scrollTop - this.view.clientHeight <= NEAR_END; }
@@ -113,6 +134,7 @@ export class LogViewer {
   #draw() {
     const count = this.matches ? this.matches.length : this.lines.last;
     this.space.style.blockSize = `${count * ROW}px`;
+    this.#reach(count);
     if (this.following && !this.matches && !this.#atBottom()) {
       this.moving = true;
       this.view.scrollTop = this.view.scrollHeight;

@@ -63,6 +63,7 @@ export function morph(old, next) {
   if (old.dataset?.absolute !== undefined && old.dateTime === next.dateTime) return; // shown in the reader's zone already
   if (old.contains(document.activeElement) && old.matches("input, select, textarea")) return;
   attributes(old, next);
+  if (old.hasAttribute?.("data-keep")) return; // what is inside draws itself
   if (old.dataset?.since) { showSince(old); return; }
   const keyed = new Map([...old.children].filter((child) => child.dataset?.key).map((child) => [child.dataset.key, child]));
   let cursor = old.firstChild;

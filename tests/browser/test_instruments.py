@@ -1,6 +1,7 @@
 """Charts, the log viewer and the terminal, drawn by the browser from the running program."""
 
 import re
+import shlex
 
 import pytest
 from playwright.sync_api import Page
@@ -20,7 +21,9 @@ def lines(page: Page) -> list[str]:
 
 
 def test_log_text_stays_text(yard: Yard, open_as: Open):
-    job = yard.submit("evil", f"printf '%s\\n' {EVIL!r}; printf '\\033[31mred\\033[0m plain\\n'; sleep 300")
+    job = yard.submit(
+        "evil", f"printf '%s\\n' {shlex.quote(EVIL)}; printf '\\033[31mred\\033[0m plain\\n'; sleep 300"
+    )
     watched = open_as("vera", f"/jobs/{job}/logs")
     page = watched.page
     page.locator(".log-line .text").get_by_text("document.title").wait_for()
@@ -69,7 +72,7 @@ def test_search_and_links_to_lines(yard: Yard, open_as: Open):
 
 
 def test_the_log_file_is_never_a_page(yard: Yard, open_as: Open):
-    job = yard.submit("file", f"printf '%s\\n' {EVIL!r}")
+    job = yard.submit("file", f"printf '%s\\n' {shlex.quote(EVIL)}")
     yard.wait_for(job, "succeeded")
     page = open_as("ana", f"/jobs/{job}/logs").page
     with page.expect_download() as download:
@@ -117,6 +120,23 @@ def test_the_curves_of_a_job(yard: Yard, open_as: Open):
     page.reload()
     wait_until(lambda: page.evaluate(points) == 40, what="forty points")
     assert "40" in page.inner_text("#job-figures")
+
+
+def test_curves_grow_while_the_job_reports(yard: Yard, open_as: Open):
+    report = '{"trainyard": 1, "step": \'$i\', "total_steps": 500, "loss": \'$i\'}'
+    job = yard.submit(
+        "growing", f"i=0; while true; do i=$((i+1)); echo '{report}'; sleep 0.5; done", gpus=8, workers=3
+    )
+    page = open_as("vera", f"/jobs/{job}").page
+    assert not page.is_visible("#job-instruments")  # it waits: nothing to draw yet
+    yard.call("POST", f"/jobs/{job}/stop")
+    job = yard.submit("grown", f"i=0; while true; do i=$((i+1)); echo '{report}'; sleep 0.5; done")
+    page = open_as("vera", f"/jobs/{job}").page
+    page.wait_for_selector("#job-instruments")  # also when the page was opened before the job had started
+    last = "() => document.querySelector('[data-chart*=loss] .js-plotly-plot')?.data?.[0]?.x.at(-1) ?? 0"
+    wait_until(lambda: page.evaluate(last) > 0, 30, "a first point")
+    first = page.evaluate(last)
+    wait_until(lambda: page.evaluate(last) > first + 2, 30, "later points")
 
 
 def test_a_terminal_in_the_running_pod(yard: Yard, open_as: Open):
