@@ -1,0 +1,68 @@
+"""Requests made from the OpenAPI document, right and wrong ones: answered as it says, and never with a 5xx."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+import schemathesis
+from django.core.signals import request_finished, request_started
+from django.core.wsgi import get_wsgi_application
+from django.db import close_old_connections
+from hypothesis import HealthCheck, Phase, given, seed, settings
+
+from controlplane.access import SYSTEM
+from controlplane.actions.accounts import issue_token
+from controlplane.api.openapi import openapi_document
+from jobs.models import Job
+from tests.app.api.placing import place
+from tests.cast import Cast
+
+pytestmark = [pytest.mark.django_db, pytest.mark.slow]
+
+EXAMPLES = 6  # for each of some fifty operations
+SCHEMA = schemathesis.openapi.from_dict(openapi_document())
+OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
+CHECKS = [
+    schemathesis.checks.not_a_server_error,
+    schemathesis.checks.status_code_conformance,
+    schemathesis.checks.content_type_conformance,
+    schemathesis.checks.response_schema_conformance,
+]
+
+
+@pytest.fixture
+def application(db: None) -> Iterator[Any]:
+    """The WSGI application on the test's own connection, which the end of a request would close."""
+    signals = (request_started, request_finished)
+    for signal in signals:
+        signal.disconnect(close_old_connections)
+    yield get_wsgi_application()
+    for signal in signals:
+        signal.connect(close_old_connections)
+
+
+@pytest.mark.parametrize("operation", OPERATIONS, ids=lambda operation: operation.label)
+def test_an_operation_answers_as_the_document_says(operation: Any, application: Any, cast: Cast, job: Job):
+    place(job)
+    secret = issue_token(cast.root, "fuzz", actor=SYSTEM)[1]
+    there = {"job_id": str(job.pk), "username": "ben", "token_id": "1"}
+    there["name"] = {"clusters": "memory", "nodes": "dgx1-1"}.get(operation.path.split("/")[3], "team-a")
+
+    @seed(1)
+    @settings(
+        max_examples=EXAMPLES,
+        deadline=None,
+        database=None,
+        phases=[Phase.explicit, Phase.generate],
+        suppress_health_check=list(HealthCheck),
+    )
+    @given(case=operation.as_strategy())
+    def call(case: Any) -> None:
+        case.path_parameters = {name: there[name] for name in case.path_parameters or {}}
+        if operation.method.upper() in ("DELETE", "PATCH"):
+            case.query = {"dry_run": "true"}  # what is there stays for the next example
+        headers = {"Authorization": f"Bearer {secret}"}
+        case.call_and_validate(headers=headers, checks=CHECKS, app=application)
+
+    operation.schema.app = application
+    call()
