@@ -16,8 +16,9 @@ from controlplane.scheduling.gates import over_limit, over_quota
 from controlplane.scheduling.holds import Explainer
 from controlplane.scheduling.order import Line, Waiting
 from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.spec import Refusal, SpecCheck
-from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, find_victims, harm
+from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, harm
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 MAX_PASSES = 6

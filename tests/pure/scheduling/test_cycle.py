@@ -109,6 +109,18 @@ def test_a_stopping_jobs_gpus_still_count_for_quota_and_limit():
     assert names(decide(gone(apply(cluster, plan))).starts) == ["a2"]
 
 
+def test_a_promise_takes_nothing_of_the_limit_from_work_that_fits_now():
+    jobs = [
+        running(job("a1", "a", 2), ("n0", [0, 1])),
+        running(job("b2", "b", 1), ("n1", [0])),
+        job("a3", "a", 2, priority=60),
+        job("a4", "a", 1),
+    ]
+    plan = decide(view(nodes(2, 2), [project("a", 2, limit_milli_gpus=3000), project("b", 1)], jobs))
+    assert names(plan.preempts) == ["a1"]
+    assert names(plan.starts) == ["a4"]
+
+
 def test_full_and_at_fair_share_is_said_in_numbers():
     jobs = [
         running(job("b1", "team-b", 4), ("n0", range(4))),

@@ -13,9 +13,11 @@ from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.fit import place, request_of, total_milli_gpus
 from controlplane.scheduling.gates import over_quota
 from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.standing import Account
-from controlplane.scheduling.victims import Candidate, PreemptGate, ReclaimGate, find_victims, harm
+from controlplane.scheduling.victims import Candidate, PreemptGate, ReclaimGate, harm
 from tests.pure.scheduling.builders import (
+    apply,
     hold_of,
     interactive,
     job,
@@ -188,6 +190,14 @@ def test_a_gang_takes_from_several_nodes():
     assert names(plan.preempts) == ["b0", "b1", "b2", "b3"]
     plan = decide(view(nodes(2, 2), [project("a", 4), project("b", 0)], [*jobs, job("a9", "a", 1, pods=3)]))
     assert names(plan.preempts) == ["b1", "b2", "b3"]
+
+
+def test_a_gang_finds_its_room_on_a_wide_cluster():
+    jobs = [running(job(f"b{rank}", "b", 1), (f"n{rank // 2}", [rank % 2])) for rank in range(80)]
+    jobs += [job("a99", "a", 2, pods=20)]
+    plan = decide(view(nodes(40, 2), [project("a", 40), project("b", 0)], jobs))
+    assert len(plan.preempts) == 40
+    assert len(decide(apply(view(nodes(40, 2), [project("a", 40), project("b", 0)], jobs), plan)).starts) == 1
 
 
 def test_victims_free_processors_too():

@@ -1,0 +1,385 @@
+"""The smallest set of victims that passes a gate and makes room for a whole gang.
+
+Exact in devices when one pod is missing, on any cluster, and for gangs on up to MAX_NODES candidate nodes within
+MAX_STEPS steps. Beyond that: the best set found so far, from which no victim can be spared.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import combinations
+from math import ceil, comb
+
+from controlplane.scheduling.fit import Request, pods_that_fit
+from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
+from controlplane.scheduling.victims import Candidate, Gate, Harm, Kin, harm
+
+MAX_STEPS = 2000
+MAX_NODES = 16
+MAX_CHOICES = 500
+
+Bound = tuple[int, int, int, tuple[int, ...]]
+
+
+class _Local:
+    """One node and the candidates that stand on it. `bound`: the least harm that one more pod here can do."""
+
+    __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
+
+    def __init__(self, request: Request, node: NodeRoom, candidates: list[Candidate]) -> None:
+        self.request = request
+        self.node = node
+        self.candidates = candidates
+        self._room_for: int | None = None
+        # no node has room for a single pod, or it would not be searched for
+        self.pods_before = _pods_on(request, node) if request.pods > 1 else 0
+        self.bound = _bound(request, self, 1)
+        self.holders: list[list[Candidate]] | None = None
+        self.holds: list[int] = []
+
+    @property
+    def room_for(self) -> int:
+        """How many more pods fit here without any of the candidates."""
+        if self._room_for is None:
+            self._room_for = _pods_after(self.request, self, self.candidates) - self.pods_before
+        return self._room_for
+
+    def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
+        """Per device: who holds a part of it, and how many milli-GPUs they hold together."""
+        if self.holders is None:
+            node = self.node
+            self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
+            for candidate in self.candidates:
+                for index, milli_gpus in candidate.on_node(node.name):
+                    position = node.indexes.index(index)
+                    self.holders[position].append(candidate)
+                    self.holds[position] += milli_gpus
+        return self.holders, self.holds
+
+
+@dataclass(slots=True)
+class _Search:
+    """The best set so far, and what is left of the step budget."""
+
+    request: Request
+    gate: Gate
+    locals: Mapping[str, _Local]
+    needed: int
+    steps: int = MAX_STEPS
+    best: frozenset[Candidate] | None = None
+    best_harm: Harm | None = None
+
+    def offer(self, victims: frozenset[Candidate]) -> None:
+        """Keep the set if it is the least harm so far and may be taken."""
+        cost = harm(victims)
+        if (self.best_harm is None or cost < self.best_harm) and self.gate.accepts(victims):
+            self.best, self.best_harm = victims, cost
+
+
+def find_victims(
+    request: Request, room: Room, gate: Gate, by_node: Mapping[str, Sequence[Candidate]]
+) -> frozenset[Candidate] | None:
+    """The least harmful set whose going lets the whole gang fit into `room`; None when there is none.
+
+    `by_node`: preemptible running jobs under the name of each node that they touch.
+    """
+    choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
+    found = [_search_in(request, room, gate, by_node, pools) for pools in choices]
+    sets = [victims for victims in found if victims is not None]
+    return min(sets, key=harm, default=None)
+
+
+def _search_in(
+    request: Request,
+    room: Room,
+    gate: Gate,
+    by_node: Mapping[str, Sequence[Candidate]],
+    pools: tuple[str, ...],
+) -> frozenset[Candidate] | None:
+    missing = request.pods - pods_that_fit(replace(request, pools=pools), room, request.pods)
+    if missing <= 0:
+        return None  # nothing is missing, so nobody has to go
+    by_name: dict[str, _Local] = {}
+    verdicts: dict[Kin, bool] = {}
+    for node in room.nodes:
+        if node.is_open and (not pools or node.pool in pools):
+            candidates = _givers(by_node.get(node.name, ()), gate, verdicts)
+            if candidates and _could_host(request, node, candidates):
+                by_name[node.name] = _Local(request, node, candidates)
+    search = _Search(request, gate, by_name, missing)
+    ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
+    if missing == 1:
+        _search_one_pod(search, ordered)
+    else:
+        _search_gang(search, ordered)
+    return None if search.best is None else _spare(search, search.best)
+
+
+def _givers(here: Sequence[Candidate], gate: Gate, verdicts: dict[Kin, bool]) -> list[Candidate]:
+    """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
+    givers = []
+    for candidate in here:
+        verdict = verdicts.get(candidate.kin)
+        if verdict is None:
+            verdict = verdicts[candidate.kin] = gate.may_give(candidate)
+        if verdict:
+            givers.append(candidate)
+    return givers
+
+
+def _could_host(request: Request, node: NodeRoom, candidates: Sequence[Candidate]) -> bool:
+    """Whether enough devices could be free for one pod; a quick look that never says no wrongly."""
+    devices = request.whole_devices
+    if devices == 0:
+        return True
+    return node.whole + sum(len(item.on_node(node.name)) for item in candidates) >= devices
+
+
+def _bound(request: Request, local: _Local, more: int) -> Bound:
+    """No set on this node that makes room for so many more pods does less harm than this."""
+    name = local.node.name
+    missing = (local.pods_before + more) * request.whole_devices - local.node.whole
+    real, gains = [], []
+    for candidate in local.candidates:
+        if candidate.weight:
+            real.append(candidate)
+            gains.append(len(candidate.on_node(name)))
+        else:
+            missing -= len(candidate.on_node(name))
+    if missing <= 0 or not real:
+        return (0, 0, 0, ())
+    if missing <= max(gains):
+        return (
+            1,
+            min([item.milli_gpus for item in real]),
+            min([item.work_lost for item in real]),
+            (min([-item.job.submit_rank for item in real]),),
+        )
+    fewest = 0
+    for gain in sorted(gains, reverse=True):
+        if missing <= 0:
+            break
+        fewest, missing = fewest + 1, missing - gain
+    return (
+        fewest,
+        sum(sorted(item.milli_gpus for item in real)[:fewest]),
+        sum(sorted(item.work_lost for item in real)[:fewest]),
+        tuple(sorted(-item.job.submit_rank for item in real)[:fewest]),
+    )
+
+
+def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
+    """One more pod needs one node: look at nodes by their bound and stop when none can be better."""
+    for local in ordered:
+        if search.best_harm is not None and local.bound > search.best_harm[:4]:
+            return
+        for victims in _options(search.request, local, 1):
+            search.offer(victims)
+
+
+def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
+    """First the nodes that look cheapest, filled one after another; then, among the best, every way to do better."""
+    _offer_greedy(search, ordered)
+    nodes = _best_nodes(search, ordered)
+    devices = max(1, search.request.whole_devices)
+    others = [item for local in nodes for item in local.candidates]
+    most = max(
+        (sum(1 + len(pod.devices) // devices for pod in item.placements) for item in others), default=1
+    )
+    is_bounded = search.request.whole_devices > 0 and all(item.weight for item in others)
+    room_left = [0]
+    for local in reversed(nodes):
+        room_left.append(room_left[-1] + local.room_for)
+    _branch(search, _Branching(nodes, room_left[::-1], most if is_bounded else None), 0, frozenset())
+
+
+def _offer_greedy(search: _Search, ordered: Sequence[_Local]) -> None:
+    chosen: frozenset[Candidate] = frozenset()
+    missing = search.needed
+    for local in ordered:
+        for more in range(min(missing, local.room_for), 0, -1):
+            options = [chosen | option for option in _options(search.request, local, more)]
+            fair = [victims for victims in options if search.gate.accepts(victims)]
+            if fair:
+                chosen = min(fair, key=harm)
+                missing = search.needed - _gained(search, chosen)
+                break
+        if missing <= 0:
+            search.offer(chosen)
+            return
+
+
+def _best_nodes(search: _Search, ordered: Sequence[_Local]) -> list[_Local]:
+    """All nodes of a small cluster; of a large one those that look cheapest for one more pod, and for several."""
+    if len(ordered) <= MAX_NODES:
+        return list(ordered)
+    several = min(search.needed, max(local.room_for for local in ordered))
+    by_several = sorted(
+        (local for local in ordered if local.room_for >= several),
+        key=lambda local: (_bound(search.request, local, several), local.node.order),
+    )
+    kept = {local.node.order for local in (*ordered[: MAX_NODES // 2], *by_several[: MAX_NODES // 2])}
+    return [local for local in ordered if local.node.order in kept]
+
+
+@dataclass(frozen=True, slots=True)
+class _Branching:
+    """The nodes in question; from each on, how many more pods they could host; most pods that one victim can free."""
+
+    nodes: Sequence[_Local]
+    room_left: Sequence[int]
+    most: int | None
+
+
+def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candidate]) -> None:
+    """Branch over nodes: how many more pods each one is to host, and by which of its sets."""
+    if search.steps <= 0:
+        return
+    search.steps -= 1
+    missing = search.needed - _gained(search, chosen)
+    if missing <= 0:
+        search.offer(chosen)
+        return
+    if at == len(tree.nodes) or tree.room_left[at] < missing:
+        return
+    fewest = ceil(missing / tree.most) if tree.most else 0
+    if search.best_harm and sum(item.weight for item in chosen) + fewest > search.best_harm[0]:
+        return
+    local = tree.nodes[at]
+    for more in range(min(missing, local.room_for), 0, -1):
+        for victims in _options(search.request, local, more):
+            if search.gate.accepts(chosen | victims):
+                _branch(search, tree, at + 1, chosen | victims)
+    _branch(search, tree, at + 1, chosen)
+
+
+def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
+    """How many more pods fit once these are gone, over all nodes that they touch."""
+    touched = sorted({name for victim in victims for name in victim.nodes})
+    locals_ = [search.locals[name] for name in touched if name in search.locals]
+    return sum(
+        _pods_after(search.request, local, [item for item in local.candidates if item in victims])
+        - local.pods_before
+        for local in locals_
+    )
+
+
+def _pods_on(request: Request, node: NodeRoom) -> int:
+    """How many pods of this kind fit on the node as it is."""
+    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib)
+
+
+def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -> int:
+    """How many pods of this kind fit on the node without these jobs."""
+    node, free = local.node, local.node.free.copy()
+    milli_cpus, memory_mib = node.milli_cpus, node.memory_mib
+    for victim in victims:
+        pods = sum(placement.node == node.name for placement in victim.placements)
+        milli_cpus += pods * victim.job.milli_cpus
+        memory_mib += pods * victim.job.memory_mib
+        for index, milli_gpus in victim.on_node(node.name):
+            free[node.indexes.index(index)] += milli_gpus
+    return _capacity(request, node, free, milli_cpus, memory_mib)
+
+
+def _capacity(request: Request, node: NodeRoom, free: Sequence[int], milli_cpus: int, memory_mib: int) -> int:
+    pods = request.pods
+    if request.milli_cpus:
+        pods = min(pods, milli_cpus // request.milli_cpus)
+    if request.memory_mib:
+        pods = min(pods, memory_mib // request.memory_mib)
+    if request.is_share:
+        shares = [(room, request.share_of(size)) for room, size in zip(free, node.memory_mib_of, strict=True)]
+        pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
+    elif request.whole_devices:
+        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
+    return max(0, pods)
+
+
+def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
+    """Sets of this node's candidates that make room for so many more pods; no needed set is left out."""
+    bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
+    for base in bases:
+        complete = _with_host_room(request, local, base, local.pods_before + more)
+        if complete is not None:
+            yield complete
+
+
+def _device_options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
+    """To free a device all its holders must go: so choose devices, not jobs."""
+    missing = (local.pods_before + more) * request.whole_devices - local.node.whole
+    free = local.node.free
+    holders, holds = local.by_device()
+    devices = [
+        position
+        for position in range(len(free))
+        if free[position] < WHOLE_GPU and free[position] + holds[position] == WHOLE_GPU
+    ]
+    if missing <= 0:
+        yield frozenset()
+    elif comb(len(devices), missing) > MAX_CHOICES:
+        devices.sort(key=lambda position: harm(holders[position]))
+        yield frozenset(holder for position in devices[:missing] for holder in holders[position])
+    else:
+        for chosen in combinations(devices, missing):
+            yield frozenset(holder for position in chosen for holder in holders[position])
+
+
+def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
+    """On each device, the fewest holders whose shares are enough."""
+    for position, free in enumerate(local.node.free):
+        missing = request.share_of(local.node.memory_mib_of[position]) - free
+        if missing <= local.by_device()[1][position]:
+            yield from _holders_worth(local, position, missing)
+
+
+def _holders_worth(local: _Local, position: int, missing: int) -> Iterator[frozenset[Candidate]]:
+    holders = sorted(set(local.by_device()[0][position]), key=lambda item: harm((item,)))
+    index, name = local.node.indexes[position], local.node.name
+    worth = {
+        holder: sum(milli_gpus for held, milli_gpus in holder.on_node(name) if held == index)
+        for holder in holders
+    }
+    for count in range(len(holders) + 1):
+        if comb(len(holders), count) > MAX_CHOICES:
+            holders.sort(key=lambda item: -worth[item])
+        enough = [
+            frozenset(chosen)
+            for chosen in _bounded(combinations(holders, count))
+            if sum(worth[item] for item in chosen) >= missing
+        ]
+        if enough:
+            yield from enough
+            return
+
+
+def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candidate, ...]]:
+    for _, chosen in zip(range(MAX_CHOICES), choices, strict=False):
+        yield chosen
+
+
+def _with_host_room(
+    request: Request, local: _Local, base: frozenset[Candidate], pods: int
+) -> frozenset[Candidate] | None:
+    """The set, grown by whoever uses most of the processors and memory until `pods` pods fit."""
+    victims = base
+    rest = sorted(
+        (item for item in local.candidates if item not in base),
+        key=lambda item: (-item.job.milli_cpus, -item.job.memory_mib, harm((item,))),
+    )
+    while _pods_after(request, local, victims) < pods:
+        if not rest:
+            return None
+        victims = victims | {rest.pop(0)}
+    return victims
+
+
+def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
+    """Let every victim go free that is not needed, the most harmed first."""
+    kept = victims
+    for victim in sorted(victims, key=lambda item: harm((item,)), reverse=True):
+        without = kept - {victim}
+        if _gained(search, without) >= search.needed and search.gate.accepts(without):
+            kept = without
+    return kept
