@@ -21,6 +21,7 @@ LAYERS = {
     "controlplane.logs": "plain",
     "controlplane.progress": "plain",
     "controlplane.scheduling": "pure",
+    "controlplane.scheduling.replay": "plain",  # the command around the core: it reads the kept view
     "jobs.kinds": "pure",
     "jobs.lifecycle": "pure",
     "controlplane.live.changes": "pure",

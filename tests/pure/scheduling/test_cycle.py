@@ -116,7 +116,7 @@ def test_a_promise_takes_nothing_of_the_limit_from_work_that_fits_now():
         job("a3", "a", 2, priority=60),
         job("a4", "a", 1),
     ]
-    plan = decide(view(nodes(2, 2), [project("a", 2, limit_milli_gpus=3000), project("b", 1)], jobs))
+    plan = decide(view(nodes(2, 2), [project("a", 2, limit_milli_gpus=4000), project("b", 1)], jobs))
     assert names(plan.preempts) == ["a1"]
     assert names(plan.starts) == ["a4"]
 
