@@ -205,8 +205,7 @@ class _Cycle:
 
     def _postponed(self, job: JobView) -> Refusal:
         if self._is_backing_off(job):
-            seconds = (job.not_before or 0) - self._view.now
-            return Refusal(reasons.BACKING_OFF, {"seconds": seconds, "not_before": job.not_before})
+            return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
         return Refusal(reasons.ENGINE_UNREACHABLE, {"cluster": self._view.name})
 
     def _find(self, item: Waiting, is_soon: bool) -> tuple[PodPlacement, ...] | None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from typing import Any
 
 PROJECT_MISSING = "project_missing"
@@ -197,8 +198,10 @@ def _reserved(details: Details) -> str:
 
 
 def _backing_off(details: Details) -> str:
-    seconds = details.get("seconds", 0)
-    return f"Its last attempt failed. It is tried again in {seconds} second{'' if seconds == 1 else 's'}."
+    # the moment, not the seconds left: a reason that changed every second would be written every second
+    at = details.get("not_before")
+    when = f"at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" if at is not None else "soon"
+    return f"Its last attempt failed. It is tried again {when}."
 
 
 def _engine_unreachable(details: Details) -> str:

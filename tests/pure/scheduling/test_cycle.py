@@ -299,7 +299,9 @@ def test_what_must_happen_first(change, code):
 
 def test_an_attempt_is_tried_again_when_its_time_has_come():
     cluster = view(nodes(1), [project("a", 1)], [job("a1", "a", not_before=1030)])
-    assert reason_of(decide(cluster), "a1")[1] == "Its last attempt failed. It is tried again in 30 seconds."
+    assert (
+        reason_of(decide(cluster), "a1")[1] == "Its last attempt failed. It is tried again at 00:17:10 UTC."
+    )
     assert names(decide(replace(cluster, now=1030)).starts) == ["a1"]
 
 
