@@ -26,6 +26,7 @@ NEVER_TO_A_BROWSER = frozenset({
     b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-allow-methods",
     b"access-control-allow-headers", b"access-control-expose-headers", b"access-control-max-age",
     b"origin-agent-cluster", b"www-authenticate",
+    b"date", b"server",  # our own server writes these once
 })  # fmt: skip
 WEBSOCKET = frozenset({
     b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-protocol",

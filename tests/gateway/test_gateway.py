@@ -143,6 +143,7 @@ def test_a_member_reaches_the_port_and_the_job_sees_no_credential(yard: Yard):
     assert not {"cookie", "authorization"} & set(request["headers"])
     assert yard.ana not in body.decode()
     assert headers.get_all("Set-Cookie") is None
+    assert len(headers.get_all("Date")) == 1
     assert "sandbox allow-scripts" in headers["Content-Security-Policy"]
 
 
