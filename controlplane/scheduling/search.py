@@ -52,9 +52,10 @@ class _Local:
             self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
             for candidate in self.candidates:
                 for index, milli_gpus in candidate.on_node(node.name):
-                    position = node.indexes.index(index)
-                    self.holders[position].append(candidate)
-                    self.holds[position] += milli_gpus
+                    if index in node.indexes:  # else the device has left its node
+                        position = node.indexes.index(index)
+                        self.holders[position].append(candidate)
+                        self.holds[position] += milli_gpus
         return self.holders, self.holds
 
 
@@ -279,7 +280,8 @@ def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -
         milli_cpus += pods * victim.job.milli_cpus
         memory_mib += pods * victim.job.memory_mib
         for index, milli_gpus in victim.on_node(node.name):
-            free[node.indexes.index(index)] += milli_gpus
+            if index in node.indexes:
+                free[node.indexes.index(index)] += milli_gpus
     return _capacity(request, node, free, milli_cpus, memory_mib)
 
 

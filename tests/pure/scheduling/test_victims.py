@@ -200,6 +200,12 @@ def test_a_gang_finds_its_room_on_a_wide_cluster():
     assert len(decide(apply(view(nodes(40, 2), [project("a", 40), project("b", 0)], jobs), plan)).starts) == 1
 
 
+def test_a_victim_may_hold_a_device_that_has_left_its_node():
+    jobs = [running(job("b1", "b", 2), ("n0", [0, 7])), job("a2", "a", 1)]
+    plan = decide(view(nodes(1, 1), [project("a", 1), project("b", 0)], jobs))
+    assert names(plan.preempts) == ["b1"]
+
+
 def test_victims_free_processors_too():
     jobs = [
         running(job("b1", "b", 1, milli_cpus=4000), ("n0", [0])),
