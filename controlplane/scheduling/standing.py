@@ -29,8 +29,14 @@ class Account:
     requested: int = 0
     allocated: int = 0
     fixed: int = 0
+    promised: int = 0
     held: int = 0
     held_fixed: int = 0
+
+    @property
+    def occupied(self) -> int:
+        """What it has in hand: allocated without promises. Only this can be taken from it."""
+        return self.allocated - self.promised
 
     @property
     def entitled(self) -> int | None:
@@ -59,6 +65,7 @@ class Account:
         """One more job is promised GPUs here (or one less, when negative): it counts, and holds nothing yet."""
         for account in self.line():
             account.allocated += milli_gpus
+            account.promised += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus
 
     def add_stopping(self, milli_gpus: int, is_preemptible: bool) -> None:

@@ -144,15 +144,15 @@ class ReclaimGate:
                 total, largest = total + victim.milli_gpus, max(largest, victim.milli_gpus)
                 taken[id(account)] = (account, max(least, kept), total, largest)
         return all(
-            account.allocated - (total - largest) > kept for account, kept, total, largest in taken.values()
+            account.occupied - (total - largest) > kept for account, kept, total, largest in taken.values()
         ) and self._is_balanced(victims)
 
     def _kept(self, giver: Account) -> Iterator[tuple[Account, int]]:
         """(account, what it must hold more than), from the giver's project up to the sibling."""
         taker, sibling = self._siblings(giver)
         if sibling is not giver:
-            yield giver, giver.quota if giver.quota is not None else giver.allocated
-        entitled = sibling.entitled if sibling.entitled is not None else sibling.allocated
+            yield giver, giver.quota if giver.quota is not None else giver.occupied
+        entitled = sibling.entitled if sibling.entitled is not None else sibling.occupied
         is_in_quota = taker.quota is None or taker.allocated + self._request <= taker.quota
         if is_in_quota and sibling.quota is not None:
             entitled = min(entitled, sibling.quota)
@@ -173,7 +173,7 @@ class ReclaimGate:
             _, _, total = taken.get(id(sibling), (taker, sibling, 0))
             taken[id(sibling)] = (taker, sibling, total + victim.milli_gpus)
         for taker, sibling, total in taken.values():
-            mine, its = taker.allocated + self._request, sibling.allocated - total
+            mine, its = taker.allocated + self._request, sibling.occupied - total
             is_richer = mine * sibling.fair_share >= its * taker.fair_share
             if mine > taker.fair_share and sibling.fair_share > 0 and is_richer:
                 return False

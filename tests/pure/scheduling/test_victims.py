@@ -192,6 +192,20 @@ def test_a_gang_takes_from_several_nodes():
     assert names(plan.preempts) == ["b1", "b2", "b3"]
 
 
+def test_a_promise_does_not_carry_a_project_above_its_quota_before_it_is_kept():
+    """p holds its quota; that one of its jobs is promised more must not cost it what runs."""
+    jobs = [
+        running(job("p1", "p", 0.5, priority=10), ("n0", [0]), share=500),
+        running(job("p2", "p", 2), ("n1", [0, 1])),
+        job("p3", "p", 2, priority=60),
+        running(interactive("q4", "q", 2), ("n2", [0, 1])),
+        job("q5", "q", 2, priority=60),
+        job("q6", "q", 0.5),
+    ]
+    plan = decide(view(nodes(3, 2), [project("p", 3), project("q", 2.5)], jobs))
+    assert [(item.job, item.beneficiary) for item in plan.preempts] == [("p1", "p3")]
+
+
 def test_a_gang_finds_its_room_on_a_wide_cluster():
     jobs = [running(job(f"b{rank}", "b", 1), (f"n{rank // 2}", [rank % 2])) for rank in range(80)]
     jobs += [job("a99", "a", 2, pods=20)]
