@@ -83,11 +83,15 @@ def victims_are_preemptible_and_make_room_for_their_beneficiary(cluster, plan):
     for name in {preempt.beneficiary for preempt in plan.preempts} - {
         start.job for start in next_plan.starts
     }:
-        # only when its project went above its share meanwhile, on idle GPUs or for a job of higher priority,
-        # or when a job that is owed its quota came first
+        # only when its project went above its share meanwhile, on idle GPUs, or when the room went to a job that is
+        # owed its quota, or to one of higher priority in the same project
         wanted = jobs[name].milli_gpus * jobs[name].pods
-        is_above_share = holds[jobs[name].project] + wanted > shares[jobs[name].project]
-        assert is_above_share or any(start.reason == "started_in_quota" for start in next_plan.starts)
+        served = [*next_plan.starts, *(hold for hold in next_plan.holds if hold.is_promised)]
+        assert holds[jobs[name].project] + wanted > shares[jobs[name].project] or any(
+            one.reason == "started_in_quota"
+            or (one.project == jobs[name].project and jobs[one.job].priority > jobs[name].priority)
+            for one in served
+        )
 
 
 INVARIANTS = (
