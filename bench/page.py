@@ -44,6 +44,7 @@ def main() -> int:
             browser = playwright.chromium.launch(executable_path=path, args=BROWSER_FLAGS)
             visits = [visit(browser, running.url) for _ in range(REPEATS + 1)][1:]
             browser.close()
+            running.stop_jobs()
     report("page", rows(visits))
     return 0
 

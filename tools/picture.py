@@ -42,6 +42,7 @@ def main(minutes: float) -> int:
             submit(running, "lm-eval", 4, minutes * 60)
             time.sleep(minutes * 40)
             take(browser, running.url)
+            running.stop_jobs()
     print(TARGET.relative_to(ROOT))
     return 0
 

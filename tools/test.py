@@ -10,7 +10,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -32,20 +32,9 @@ STATIC_CHECKS = {
     "checks": ["manage.py", "check", "--fail-level", "ERROR"],
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# The quick and pure first; what needs a browser last.
-SUITES = (
-    "house",
-    "pure",
-    "scenarios",
-    "contract",
-    "app",
-    "loop",
-    "cli",
-    "live",
-    "supervisor",
-    "up",
-    "browser",
-)
+# The quick and pure first; what needs real servers or a browser last. Every other folder of tests comes between.
+FIRST = ("house", "pure", "scenarios", "contract", "app", "loop")
+LAST = ("supervisor", "up", "faults", "browser")
 # What reads and writes the database; the rest would only repeat itself there.
 POSTGRES_SUITES = ("scenarios", "app", "loop", "live")
 
@@ -58,7 +47,7 @@ def main() -> int:
         failed.append("tests on PostgreSQL")
     if failed:
         print(f"\nfailed before the main suite: {', '.join(failed)}", flush=True)
-    passed = _step("tests on SQLite", ["-m", "pytest", "-q", *_suites(SUITES)])
+    passed = _step("tests on SQLite", ["-m", "pytest", "-q", *_suites(_all_suites())])
     return 0 if passed and not failed else 1
 
 
@@ -91,7 +80,13 @@ def check_on_postgres() -> bool:
         return _step("tests on PostgreSQL", arguments, {"DATABASE_URL": url})
 
 
-def _suites(names: tuple[str, ...]) -> list[str]:
+def _all_suites() -> Sequence[str]:
+    found = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir())
+    between = [name for name in found if name not in (*FIRST, *LAST)]
+    return (*FIRST, *between, *LAST)
+
+
+def _suites(names: Sequence[str]) -> list[str]:
     return [f"tests/{name}" for name in names if any((ROOT / "tests" / name).rglob("test_*.py"))]
 
 

@@ -97,8 +97,9 @@ def is_make_waiting(parent: int) -> bool:
     except OSError:
         return False
     fields = dict(line.split(":\t", 1) for line in status.splitlines() if ":\t" in line)
-    catches = int(fields.get("SigCgt", "0"), 16)
-    return fields.get("Name") == "make" and not catches >> (signal.SIGINT - 1) & 1
+    # Caught: it runs as ever. Ignored: it was started in the background of a script and hears no Ctrl-C at all.
+    caught_or_ignored = int(fields.get("SigCgt", "0"), 16) | int(fields.get("SigIgn", "0"), 16)
+    return fields.get("Name") == "make" and not caught_or_ignored >> (signal.SIGINT - 1) & 1
 
 
 def _end(children: Sequence[Child], grace_seconds: float) -> None:

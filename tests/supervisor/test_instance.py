@@ -5,6 +5,8 @@ import signal
 import socket
 import subprocess
 import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -75,18 +77,33 @@ def test_a_redis_that_the_person_named_is_left_to_them(tmp_path: Path) -> None:
 
 
 def test_a_make_that_took_sigint_is_seen_waiting() -> None:
+    with make_waiting_for_a_sleep("exec make -s -f -") as make:
+        assert not is_make_waiting(make.pid)
+        make.send_signal(signal.SIGINT)
+        wait_until(lambda: is_make_waiting(make.pid), what="make to wait")
+
+
+def test_a_make_in_the_background_of_a_script_is_not_waiting() -> None:
+    """There SIGINT is ignored from the start; taking that for a Ctrl-C would end `make up &` at once."""
+    with make_waiting_for_a_sleep("trap '' INT; exec make -s -f -") as make:
+        assert not is_make_waiting(make.pid)
+
+
+@contextmanager
+def make_waiting_for_a_sleep(script: str) -> Iterator[subprocess.Popen[str]]:
+    """A make, started by a shell script, whose only rule sleeps."""
     with subprocess.Popen(
-        ["make", "-s", "-f", "-"], stdin=subprocess.PIPE, text=True, process_group=0
+        ["/bin/sh", "-c", script], stdin=subprocess.PIPE, text=True, process_group=0
     ) as make:
         assert make.stdin is not None
         make.stdin.write("all:\n\t@exec sleep 600\n")
         make.stdin.close()
         children = wait_until(lambda: servers.descendants(make.pid), what="make's child")
-        assert not is_make_waiting(make.pid)
-        make.send_signal(signal.SIGINT)
-        wait_until(lambda: is_make_waiting(make.pid), what="make to wait")
-        for child in children:
-            child.kill()
+        try:
+            yield make
+        finally:
+            for child in children:
+                child.kill()
 
 
 def _answers(client: redis_client.Redis) -> bool:
