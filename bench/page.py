@@ -100,7 +100,7 @@ def count_bytes(page: Page) -> list[tuple[str, float]]:
     paths: dict[str, str] = {}
     wire: list[tuple[str, float]] = []
     session.on(
-        "Network.requestWillBeSent", lambda event: paths.update({event["requestId"]: event["request"]["url"]})
+        "Network.responseReceived", lambda event: paths.update({event["requestId"]: event["response"]["url"]})
     )
     session.on(
         "Network.loadingFinished",
