@@ -1,1 +1,1 @@
-"""Data: datasets, versions, caches, volumes and snapshots. Nothing of it is built yet; a job that names one is refused."""
+"""Data: datasets, versions, caches, volumes, snapshots. None of it is built yet; a job that names one is refused."""

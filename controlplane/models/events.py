@@ -25,7 +25,9 @@ class EventManager(models.Manager["Event"]):
         """
         if not events:
             return self.last_seq()
-        with transaction.atomic(savepoint=False):  # outside of one, a reader could see the number before the row
+        with transaction.atomic(
+            savepoint=False
+        ):  # outside of one, a reader could see the number before the row
             Counter.objects.filter(name="event").update(value=F("value") + len(events))
             last = self.last_seq()
             for offset, event in enumerate(reversed(events)):
