@@ -154,6 +154,12 @@ def _error(context: RequestContext, name: str) -> str:
     return str(context["errors"].get(name, ""))
 
 
+@register.filter
+def happened(kind: str) -> str:
+    """ "job.shell_opened" -> "shell opened"."""
+    return kind.partition(".")[2].replace("_", " ")
+
+
 @register.simple_tag
 def tab_label(name: str) -> str:
     """The name of a job's tab."""
