@@ -7,11 +7,11 @@ from datetime import datetime
 from typing import Any
 
 from dashboards.charts.labels import EndLabel, annotations
-from dashboards.charts.layout import Frame, layout, nice_ceiling
+from dashboards.charts.layout import Frame, layout, nice_ceiling, sliding
 from dashboards.charts.palette import palette_for
 from dashboards.charts.series import Chart, Line, edge, thin
 
-SMALL, TALL = Frame(), Frame(height=320, left=34, right=110)
+SMALL, TALL = Frame(right=92), Frame(height=320, left=34, right=110)
 DODGE_PIXELS = 2.2  # lines with equal values stand this far apart, so that none hides another
 
 
@@ -40,8 +40,7 @@ def allocation_chart(
     units_per_pixel = top * 1.08 / frame.plot_pixels
     offsets = _offsets(held, DODGE_PIXELS * units_per_pixel)
     shape = layout(palette, frame, y_range=(-0.04 * top, top * 1.04), is_time=True)
-    shape["meta"] = {"span_seconds": live_seconds}
-    shape["xaxis"] = shape["xaxis"] | {"range": [edge(start), edge(end)]}
+    shape |= sliding(shape, start, end, live_seconds)
     labels = [
         EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0))
         for line, points in held

@@ -1,9 +1,11 @@
 """One look for every figure, light and dark: no box, faint horizontal lines, one hover line, labels at the ends."""
 
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
 from dashboards.charts.palette import Palette
+from dashboards.charts.series import edge
 
 FONT = 'Inter, system-ui, -apple-system, "Segoe UI", sans-serif'
 TOP, BOTTOM = 8, 24
@@ -89,6 +91,15 @@ def layout(
         },
         "yaxis": up,
     }
+
+
+def sliding(
+    shape: dict[str, Any], start: datetime, end: datetime, live_seconds: int | None
+) -> dict[str, Any]:
+    """The parts of a layout that fix its time range. `live_seconds`: the browser moves the end with live points and
+    keeps at most that much before it; it never goes back behind `start`."""
+    moves = {"span_seconds": live_seconds, "since": edge(start)}
+    return {"meta": moves, "xaxis": shape["xaxis"] | {"range": [edge(start), edge(end)]}}
 
 
 def nice_ceiling(value: float) -> float:

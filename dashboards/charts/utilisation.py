@@ -1,11 +1,11 @@
 """GPU and memory utilisation of the cluster over time."""
 
 from collections.abc import Sequence
-from datetime import datetime, timedelta
+from datetime import datetime
 from typing import Any
 
 from dashboards.charts.labels import EndLabel, annotations
-from dashboards.charts.layout import Frame, layout
+from dashboards.charts.layout import Frame, layout, sliding
 from dashboards.charts.palette import palette_for
 from dashboards.charts.series import Chart, Line, Point, edge, thin
 
@@ -13,17 +13,22 @@ FRAME = Frame(right=92)
 
 
 def utilisation_chart(
-    gpu: Sequence[Point], memory: Sequence[Point], *, theme: str, now: datetime, span_seconds: int
+    gpu: Sequence[Point],
+    memory: Sequence[Point],
+    *,
+    theme: str,
+    start: datetime,
+    end: datetime,
+    live_seconds: int,
 ) -> Chart:
-    """Two lines of shares (0 to 1), drawn in percent over the last `span_seconds`."""
+    """Two lines of shares (0 to 1), drawn in percent over start..end, which slides with live points."""
     palette = palette_for(theme)
     lines = (
         (Line("gpu_utilization", "GPU", tuple(gpu)), palette.accent, 1.8),
         (Line("gpu_memory_utilization", "memory", tuple(memory)), palette.third, 1.2),
     )
     shape = layout(palette, FRAME, y_range=(0, 104), is_time=True, y_step=25)
-    shape["meta"] = {"span_seconds": span_seconds}
-    shape["xaxis"] = shape["xaxis"] | {"range": [edge(now - timedelta(seconds=span_seconds)), edge(now)]}
+    shape |= sliding(shape, start, end, live_seconds)
     labels = [
         EndLabel(line.key, f"{line.name} {line.last * 100:.0f} %", line.last * 100, colour)
         for line, colour, _width in lines

@@ -1,7 +1,5 @@
 """Figures as JSON, for static/js/charts.js: `{"figure", "summary", "table"}`, in the theme that is asked for."""
 
-from datetime import timedelta
-
 import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
@@ -21,16 +19,17 @@ SHORTEST, LONGEST = 60, 400 * 86400
 def utilisation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """GPU and memory utilisation over the last `span` seconds."""
     span, now = _span(request), timezone.now()
-    start = now - timedelta(seconds=span)
+    start = series.first_seen(now, span)
     gpu, memory = series.utilisation_points(start, now)
-    return _answer(utilisation_chart(gpu, memory, theme=_theme(request), now=now, span_seconds=span))
+    chart = utilisation_chart(gpu, memory, theme=_theme(request), start=start, end=now, live_seconds=span)
+    return _answer(chart)
 
 
 @signed_in
 def allocation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Allocated GPUs by project over the last `span` seconds."""
     span, now = _span(request), timezone.now()
-    start = now - timedelta(seconds=span)
+    start = series.first_seen(now, span)
     lines = series.allocation_lines(start, now)
     return _answer(allocation_chart(lines, theme=_theme(request), start=start, end=now, live_seconds=span))
 

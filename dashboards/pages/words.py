@@ -40,6 +40,7 @@ def words() -> dict[str, str]:
         "no_busy": _("no device is busy"),
         "by_kind": _("{count} {kind}"),
         "nothing_runs": _("nothing runs"),
+        "of_yours": _("{count} in your projects"),
         "longest": _("longest {time}"),
         "nobody_waits": _("nobody waits"),
         "of_quota": _("of {gpus} quota"),

@@ -10,7 +10,7 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_ids
 from controlplane.live.reading import one_moment
-from controlplane.live.state import State, read_overview
+from controlplane.live.state import ROWS_MOST, State, read_overview
 from controlplane.models import Event
 from dashboards import formats
 from dashboards.reads.projects import bar
@@ -19,6 +19,7 @@ Row = dict[str, Any]
 BLANK = dict.fromkeys(("id", "name", "project", "user", "kind", "message"), "") | dict.fromkeys(
     ("node", "gpus", "started_at", "queued_at", "progress", "gpu_utilization")
 )  # the row that the browser fills for a job that is new
+BLANK_PROJECT = {"name": "", "palette_index": 0, "allocated_gpus": 0, "gpu_quota": 0}
 MANY_NODES, HEAT_NODES = 8, 40  # from here on cells are small; from here on they are a heat map
 
 
@@ -52,6 +53,7 @@ def overview_page(actor: Actor, now: datetime) -> Row:
         ],
         "palette": {name: row["palette_index"] for name, row in state["projects"].items()},
         "blank": BLANK,
+        "blank_project": BLANK_PROJECT,
         "density": density(len(state["nodes"])),
     }
 
@@ -117,6 +119,8 @@ def _busy(state: State) -> str:
 
 
 def _by_kind(state: State) -> str:
+    if _hides(state, "running"):
+        return _("{count} in your projects").format(count=len(state["running"]))
     kinds = Counter(row["kind"] for row in state["running"].values())
     return ", ".join(
         f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
@@ -124,8 +128,15 @@ def _by_kind(state: State) -> str:
 
 
 def _longest_wait(state: State, now: datetime) -> str:
+    if _hides(state, "queued"):
+        return _("{count} in your projects").format(count=len(state["queued"]))
     waits = [(now - moment(row["queued_at"])).total_seconds() for row in state["queued"].values()]
     return _("longest {time}").format(time=formats.duration(max(waits))) if waits else ""
+
+
+def _hides(state: State, name: str) -> bool:
+    """True when there are jobs that the actor does not see, beyond those that the state leaves out for their number."""
+    return len(state[name]) < min(int(state["totals"]["all"].get(f"jobs_{name}", 0)), ROWS_MOST)
 
 
 def moment(value: datetime | str) -> datetime:

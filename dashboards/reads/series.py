@@ -1,7 +1,7 @@
 """Numbers over time, for charts and their tables: recorded samples, and a job's curves from its own log."""
 
 from collections import defaultdict
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,14 +9,26 @@ from django.conf import settings
 from django.db.models import Count, Sum
 
 from controlplane.logs import log_path, read_page
-from controlplane.models import Device, Project
+from controlplane.models import Device, Project, Sample
 from controlplane.progress import Progress, parse_progress
 from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, GPUS_ALLOCATED
 from controlplane.telemetry.queries import series
 from dashboards.charts.series import Line, Point
 from jobs.models import Job
 
+YOUNG, LEAD = (
+    timedelta(minutes=4),
+    timedelta(minutes=1),
+)  # the least that a chart shows, and a little before it
 CURVE_PAGES, CURVE_LINES = 16, 20_000  # how much of a log is looked through for curves
+
+
+def first_seen(now: datetime, span_seconds: int) -> datetime:
+    """Where a chart of the last `span_seconds` begins: a young cluster fills its charts with what it has."""
+    first = Sample.objects.filter(step_seconds=0).order_by("at").values_list("at", flat=True).first()
+    earliest = now - timedelta(seconds=span_seconds)
+    young = min(first or now, now - YOUNG) - LEAD
+    return max(earliest, young)
 
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:

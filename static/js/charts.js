@@ -4,7 +4,7 @@
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
 import { $, $$, h, say, setText } from "./dom.js";
-import { now } from "./format.js";
+import { absolute, now, number } from "./format.js";
 import { feed } from "./live.js";
 
 const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
@@ -22,6 +22,17 @@ function plotly() {
     document.head.append(script);
   });
   return library;
+}
+
+// Plotly shows times as they are written: they are written in the reader's zone
+function local(time) {
+  const at = new Date(time);
+  return new Date(at - at.getTimezoneOffset() * 60000).toISOString().slice(0, -1);
+}
+
+function intoReadersZone({ data, layout }) {
+  for (const trace of data) trace.x = trace.x.map(local);
+  if (layout.xaxis.range) layout.xaxis.range = layout.xaxis.range.map(local);
 }
 
 const theme = () => document.documentElement.dataset.theme;
@@ -56,6 +67,8 @@ export class Chart {
     if (!response.ok || this.url !== url) return;
     const answer = await response.json();
     this.figure = answer.figure;
+    this.isTime = this.figure.layout.xaxis.type === "date";
+    if (this.isTime) intoReadersZone(this.figure);
     this.table = answer.table;
     this.appended = 0;
     const summary = $(".chart-summary", this.root);
@@ -75,10 +88,11 @@ export class Chart {
   /** Append a live point: `at` an ISO time, `values` by trace key (trace.meta.key). */
   append(at, values) {
     if (!this.figure) return;
+    const x = this.isTime ? local(at) : at;
     for (const trace of this.figure.data) {
       const value = values[trace.meta?.key];
-      if (value === undefined || value === null || at <= trace.x.at(-1)) continue;
-      trace.x.push(at);
+      if (value === undefined || value === null || x <= trace.x.at(-1)) continue;
+      trace.x.push(x);
       const shown = value * (trace.meta.scale ?? 1);
       trace.y.push(shown + (trace.meta.offset ?? 0)); // lines with equal values stand a little apart
       trace.customdata?.push(shown);
@@ -99,10 +113,10 @@ export class Chart {
   }
 
   #slide(at) {
-    const { xaxis } = this.figure.layout;
-    const span = this.figure.layout.meta?.span_seconds;
-    if (!span) return;
-    xaxis.range = [new Date(Date.parse(at) - span * 1000).toISOString(), at];
+    const { xaxis, meta } = this.figure.layout;
+    if (!meta?.span_seconds) return;
+    const begin = new Date(Math.max(Date.parse(at) - meta.span_seconds * 1000, Date.parse(meta.since)));
+    xaxis.range = [local(begin), local(at)];
     const [start] = xaxis.range;
     for (const trace of this.figure.data) {
       if (!trace.meta?.key) continue;
@@ -155,9 +169,14 @@ function spread(axis, origin, x) {
   for (const root of $$(`[data-chart][data-axis="${axis}"]`)) if (root.chart !== origin) root.chart?.mark(x);
 }
 
+const cellText = (value) => {
+  if (value === null) return "–";
+  return typeof value === "number" ? number(value) : /^\d{4}-\d\d-\d\dT/.test(value) ? absolute(value) : String(value);
+};
+
 function twinTable(table) {
   const head = h("tr", {}, ...table.columns.map((name, index) => h("th", { scope: "col", class: index ? "num" : null }, name)));
-  const rows = table.rows.map((row) => h("tr", {}, ...row.map((value, index) => h("td", { class: index ? "num" : null }, value === null ? "–" : String(value)))));
+  const rows = table.rows.map((row) => h("tr", {}, ...row.map((value, index) => h("td", { class: index ? "num" : null }, cellText(value)))));
   return h("div", { class: "chart-table", tabindex: "0", role: "region", "aria-label": say("chart_table") },
     h("table", {}, h("thead", {}, head), h("tbody", {}, ...rows)));
 }

@@ -20,7 +20,7 @@ export class Feed {
     this.timer = null;
     document.addEventListener("visibilitychange", () => this.#visibility());
     addEventListener("online", () => this.#connect());
-    addEventListener("pagehide", () => this.socket?.close());
+    addEventListener("pagehide", () => { if (this.socket?.readyState === WebSocket.OPEN) this.socket.close(); });
     setInterval(() => this.#watch(), 1000);
   }
 

@@ -8,6 +8,7 @@ import * as format from "./format.js";
 import { feed } from "./live.js";
 
 const context = { looks: block("looks"), palette: {} };
+const ROWS_MOST = 200; // what controlplane/live/state.py sends of each
 const newestFirst = (a, b) => (a.started_at === null) - (b.started_at === null) || Date.parse(b.started_at) - Date.parse(a.started_at) || (a.name < b.name ? -1 : 1);
 const inLine = (a, b) => (a.queue_position ?? Infinity) - (b.queue_position ?? Infinity) || Date.parse(a.queued_at) - Date.parse(b.queued_at);
 
@@ -66,6 +67,7 @@ function devices(state) {
     row.querySelector(".sum b").nextSibling.nodeValue = `/${node.gpus}`;
   }
   for (const gone of rows.values()) gone.remove();
+  $("#devices-empty").hidden = container.children.length > 0;
 }
 
 function aboutNode(node) {
@@ -77,18 +79,34 @@ function aboutNode(node) {
 
 function shares(state, mayGlow) {
   const container = $("#shares");
-  if (!container) return;
   const projects = Object.values(state.projects);
   const full = Math.max(1e-9, ...projects.map((project) => Math.max(project.gpu_quota, project.allocated_gpus, project.fair_share_gpus))) || 1;
   const rows = new Map($$(":scope > [data-key]", container).map((row) => [row.dataset.key, row]));
-  if (projects.some((project) => !rows.has(project.name)) || projects.length !== rows.size) { location.reload(); return; }
-  for (const project of projects) {
-    const row = rows.get(project.name);
+  let previous = null;
+  for (const project of projects.sort((a, b) => (a.name < b.name ? -1 : 1))) {
+    const row = rows.get(project.name) ?? shareRow(project);
+    const expected = previous ? previous.nextElementSibling : container.firstElementChild;
+    if (expected !== row) container.insertBefore(row, expected);
+    previous = row;
+    rows.delete(project.name);
     showBar($(".share-bar", row), project, full);
     if (setText($("b", row), format.number(project.allocated_gpus)) && mayGlow) glow($("b", row));
     setText($("[data-quota]", row), say("of_quota", { gpus: format.number(project.gpu_quota) }));
   }
+  for (const gone of rows.values()) gone.remove();
+  $("#shares-empty").hidden = projects.length > 0;
+  $("#shares-legend").hidden = projects.length === 0;
   setText($("#in-use"), say("in_use", { gpus: format.number(state.totals.all.gpus_allocated) }));
+}
+
+function shareRow(project) {
+  const row = $("#share-template").content.firstElementChild.cloneNode(true);
+  row.dataset.key = row.dataset.project = project.name;
+  row.className = `share-row p-${project.palette_index}`;
+  const link = $("a", row);
+  link.href = `/projects/${encodeURIComponent(project.name)}`;
+  link.textContent = project.name;
+  return row;
 }
 
 function sentences(state) {
@@ -112,9 +130,15 @@ function underFigures(state, totals) {
     gpus_allocated: borrowed ? say("over_quota", { gpus: format.number(borrowed) }) : say("within_quota"),
     gpus_idle_allocated: idleJobs(all, state),
     gpu_utilization: busy.length ? say("of_busy", { share: format.percent(busy.reduce((a, b) => a + b, 0) / busy.length) }) : say("no_busy"),
-    jobs_running: tally(Object.values(state.running).map((job) => job.kind)).map(([kind, count]) => `${count} ${kind}`).join(", ") || say("nothing_runs"),
-    jobs_queued: waits.length ? say("longest", { time: format.duration(Math.max(...waits)) }) : say("nobody_waits"),
+    jobs_running: hidden(state, "running") ?? (tally(Object.values(state.running).map((job) => job.kind)).map(([kind, count]) => `${count} ${kind}`).join(", ") || say("nothing_runs")),
+    jobs_queued: hidden(state, "queued") ?? (waits.length ? say("longest", { time: format.duration(Math.max(...waits)) }) : say("nobody_waits")),
   };
+}
+
+// jobs of projects that are not the reader's are counted but not listed; the state leaves some out for their number
+function hidden(state, name) {
+  const shown = Object.keys(state[name]).length;
+  return shown < Math.min(state.totals.all[`jobs_${name}`], ROWS_MOST) ? say("of_yours", { count: shown }) : null;
 }
 
 function idleJobs(all, state) {

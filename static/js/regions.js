@@ -9,6 +9,11 @@ import { feed } from "./live.js";
 
 const EVERY = 1000; // milliseconds between two fetches
 
+// a page that is on its way elsewhere must not be called back
+let isLeaving = false;
+addEventListener("beforeunload", () => { isLeaving = true; });
+addEventListener("pageshow", () => { isLeaving = false; });
+
 /** Follow the topics of all live regions of the page. */
 export function regions() {
   const byTopic = Map.groupBy($$("[data-live]"), (region) => region.dataset.live);
@@ -20,18 +25,19 @@ class Region {
     this.ids = elements.map((element) => element.id);
     this.only = elements[0].dataset.liveOnly?.split(" ");
     this.fetchedAt = 0;
-    this.hasState = false;
   }
 
-  // the page was drawn a moment ago; after a reconnect it may be behind
-  state() {
-    if (this.hasState) this.soon();
-    this.hasState = true;
-  }
+  // something may have happened between the drawing of the page and this state, or while the feed was away
+  state() { this.soon(); }
 
   change(_, frame) {
     const moved = [...Object.keys(frame.upserts || {}), ...(frame.deletes || []).map(([collection]) => collection)];
     if (!this.only || moved.some((collection) => this.only.includes(collection))) this.soon();
+  }
+
+  // what the page is about is gone: the server says so better
+  error(frame) {
+    if (frame.code === "gone") setTimeout(() => { if (!isLeaving) location.reload(); }, EVERY);
   }
 
   soon() {
@@ -41,6 +47,7 @@ class Region {
 
   async #update() {
     this.fetchedAt = Date.now();
+    if (isLeaving) return;
     try {
       const response = await fetch(location.href, { headers: { Accept: "text/html" } });
       if (response.ok) this.#swap(new DOMParser().parseFromString(await response.text(), "text/html"));

@@ -118,10 +118,9 @@ def test_the_theme_is_there_before_the_page_is_painted(open_as: Open):
     assert page.evaluate("getComputedStyle(document.body.parentElement).backgroundColor") == "rgb(15, 18, 22)"
     page.click(".avatar")
     page.click("button[data-theme-choice=system]")
-    page.emulate_media(color_scheme="dark")
-    assert page.evaluate("document.documentElement.dataset.theme") == "dark"
-    page.emulate_media(color_scheme="light")
-    assert page.evaluate("document.documentElement.dataset.theme") == "light"
+    for scheme in ("dark", "light"):
+        page.emulate_media(color_scheme=scheme)
+        page.wait_for_function("(scheme) => document.documentElement.dataset.theme === scheme", arg=scheme)
 
 
 def test_the_sign_in_page_works_without_scripts(browser, yard: Yard):

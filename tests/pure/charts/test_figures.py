@@ -26,7 +26,9 @@ def accepted(chart: Chart) -> plotly.graph_objects.Figure:
 @pytest.mark.parametrize("theme", ["light", "dark"])
 def test_utilisation_in_percent_with_both_labels(theme: str):
     gpu, memory = [(at, 0.5) for at in MINUTES], [(at, 0.25) for at in MINUTES]
-    chart = utilisation_chart([*gpu[:-1], (NOW, 0.97)], memory, theme=theme, now=NOW, span_seconds=3600)
+    chart = utilisation_chart(
+        [*gpu[:-1], (NOW, 0.97)], memory, theme=theme, start=MINUTES[0], end=NOW, live_seconds=3600
+    )
     figure = accepted(chart)
     assert figure.data[0].y[-1] == 97
     assert [label.text for label in figure.layout.annotations] == ["GPU 97 %", "memory 25 %"]
@@ -35,7 +37,7 @@ def test_utilisation_in_percent_with_both_labels(theme: str):
 
 
 def test_utilisation_without_history_says_so():
-    chart = utilisation_chart([], [], theme="light", now=NOW, span_seconds=3600)
+    chart = utilisation_chart([], [], theme="light", start=MINUTES[0], end=NOW, live_seconds=3600)
     accepted(chart)
     assert chart.summary == "No utilisation has been recorded in this range yet."
     assert chart.rows == ()
@@ -43,7 +45,9 @@ def test_utilisation_without_history_says_so():
 
 def test_a_day_of_seconds_is_thinned():
     gpu = [(NOW - timedelta(seconds=86400 - second), (second % 100) / 100) for second in range(86400)]
-    chart = utilisation_chart(gpu, gpu, theme="dark", now=NOW, span_seconds=86400)
+    chart = utilisation_chart(
+        gpu, gpu, theme="dark", start=NOW - timedelta(days=1), end=NOW, live_seconds=86400
+    )
     assert all(len(trace.x) <= 400 for trace in accepted(chart).data)
 
 
@@ -74,6 +78,14 @@ def test_live_points_find_their_line_and_their_label():
         allocation_chart([Line("a", "a", minutes((30, 4)), 0)], theme="light", start=MINUTES[0], end=NOW)
     )
     assert figure.data[0].meta["key"] == figure.layout.annotations[0].name == "project:a"
+
+
+def test_a_live_range_tells_how_it_moves():
+    moving = allocation_chart([], theme="light", start=MINUTES[0], end=NOW, live_seconds=3600)
+    assert accepted(moving).layout.meta == {"span_seconds": 3600, "since": "2026-01-01T11:00:00Z"}
+    still = allocation_chart([], theme="light", start=MINUTES[0], end=NOW)
+    assert accepted(still).layout.meta["span_seconds"] is None
+    assert still.summary == "There is no project yet."
 
 
 def test_a_range_without_changes_holds_what_was_before():
