@@ -1,5 +1,7 @@
 """Live pages: the first frame changes nothing, changes arrive, what is lost is said, and the hands keep their place."""
 
+from typing import Any
+
 import pytest
 
 from tests.browser.conftest import Open, Yard
@@ -53,13 +55,24 @@ def test_the_first_frame_changes_not_a_character(yard: Yard, open_as: Open):
         20,
         "a reason",
     )
-    plain = open_as("root", java_script_enabled=False).page.evaluate(SHOWN, list(PARTS))
+    plain = open_as("root", java_script_enabled=False)
     watched = open_as("root")
-    watched.is_live()
-    watched.page.wait_for_function("() => document.querySelector('.chart-plot.js-plotly-plot') !== null")
-    after = watched.page.evaluate(SHOWN, list(PARTS))
+
+    def seen() -> tuple[Any, Any, Any]:
+        """As the server draws it, as it is after the first frame, and as the server draws it then."""
+        plain.go("/")
+        before = plain.page.evaluate(SHOWN, list(PARTS))
+        watched.go("/")
+        watched.is_live()
+        watched.page.wait_for_function("() => document.querySelector('.chart-plot.js-plotly-plot') !== null")
+        after = watched.page.evaluate(SHOWN, list(PARTS))
+        plain.go("/")
+        return before, after, plain.page.evaluate(SHOWN, list(PARTS))
+
+    # measured values may still move while the jobs settle: only a look at a still cluster says anything
+    before, after, _again = wait_until(lambda: (look := seen())[0] == look[2] and look, 60, "a still cluster")
     for part in PARTS:
-        assert after[part] == plain[part], part
+        assert after[part] == before[part], part
 
 
 def test_a_new_job_and_its_end_come_by_themselves(yard: Yard, open_as: Open):
