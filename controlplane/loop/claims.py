@@ -12,10 +12,11 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 def claim(name: str, seconds: int) -> str | None:
     """Return a token when nobody holds the lease, else None. It ends by itself after `seconds`."""
-    Lease.objects.get_or_create(name=name, defaults={"expires_at": LONG_AGO})
     token = secrets.token_hex(16)
-    free = Lease.objects.filter(name=name, expires_at__lte=Now())
-    return token if free.update(token=token, expires_at=Now() + timedelta(seconds=seconds)) == 1 else None
+    if _take(name, token, seconds):
+        return token
+    _, is_new = Lease.objects.get_or_create(name=name, defaults={"expires_at": LONG_AGO})
+    return token if is_new and _take(name, token, seconds) else None
 
 
 def renew(name: str, token: str, seconds: int) -> bool:
@@ -24,8 +25,11 @@ def renew(name: str, token: str, seconds: int) -> bool:
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
-def release(name: str, token: str, observed_seq: int) -> None:
-    """Give a lease back and note what its work had seen. A lease that was taken meanwhile stays as it is."""
-    Lease.objects.filter(name=name, token=token).update(
-        token="", expires_at=Now(), completed_at=Now(), observed_seq=observed_seq
-    )
+def release(name: str, token: str) -> None:
+    """Give a lease back and note that its work is complete. A lease that was taken meanwhile stays as it is."""
+    Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), completed_at=Now())
+
+
+def _take(name: str, token: str, seconds: int) -> bool:
+    free = Lease.objects.filter(name=name, expires_at__lte=Now())
+    return free.update(token=token, expires_at=Now() + timedelta(seconds=seconds)) == 1

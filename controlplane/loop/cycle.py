@@ -10,10 +10,11 @@ from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import reconcile
 from controlplane.loop.record import record
-from controlplane.models import Cluster, Cycle, Event
+from controlplane.models import Cluster, Cycle
 
 LEASE = "loop"
 LEASE_SECONDS = 10
+RENEW_AFTER_SECONDS = 2.0
 NODES_EVERY_SECONDS = 5.0
 
 _nodes_synced_at: dict[int, float] = {}
@@ -26,15 +27,16 @@ def run_cycle(now: datetime) -> bool | None:
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return None
-    seq = Event.objects.last_seq()
-    has_commands = False
+    has_commands, renewed_at = False, time.monotonic()
     try:
         for cluster in attached_clusters():
             has_commands |= _run(cluster, now)
-            if not renew(LEASE, token, LEASE_SECONDS):
-                return has_commands  # we were slower than our lease; whoever took it goes on
+            if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
+                if not renew(LEASE, token, LEASE_SECONDS):
+                    break  # we were slower than our lease; whoever took it goes on
+                renewed_at = time.monotonic()
     finally:
-        release(LEASE, token, seq)
+        release(LEASE, token)
     return has_commands
 
 
@@ -49,7 +51,7 @@ def _run(cluster: Cluster, now: datetime) -> bool:
     observe_ms = (time.perf_counter() - began) * 1000
     plan, decide_ms = decide(observation.view)
     began = time.perf_counter()
-    recorded = record(cluster, plan, now)
+    recorded = record(cluster, plan, observation.shares, now)
     if recorded.has_commands:
         Cycle.objects.create(
             cluster=cluster,

@@ -23,10 +23,12 @@ from jobs.models import Allocation, Job, Pod
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one cycle saw: the view, and the number of the last event that is in it."""
+    """What one cycle saw: the view, the number of the last event that is in it, and the fair shares (milli-GPUs by
+    project) that the rows have from the cycle before."""
 
     view: ClusterView
     seq: int
+    shares: Mapping[str, int]
 
 
 def observe(cluster: Cluster, now: datetime) -> Observation:
@@ -45,7 +47,7 @@ def observe(cluster: Cluster, now: datetime) -> Observation:
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
     )
-    return Observation(view, seq)
+    return Observation(view, seq, {project.name: project.fair_share_milli for project in projects})
 
 
 class _Placements:

@@ -5,10 +5,11 @@ messages: a missed one is made good by the next.
 """
 
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
+from django.db.models import prefetch_related_objects
 from django.utils import timezone
 
 from controlplane.engines.base import STARTING as POD_STARTING
@@ -31,7 +32,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
         note_reachable(cluster, False, str(error))
         return False
     note_reachable(cluster, True, "")
-    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).select_related("job", "node"))
+    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None))
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     if changed:
         _write(changed, now)
@@ -84,7 +85,10 @@ def _compare_missing(pod: Pod, now: datetime) -> bool:
     return True
 
 
-def _write(pods: Iterable[Pod], now: datetime) -> None:
+def _write(pods: list[Pod], now: datetime) -> None:
+    prefetch_related_objects(
+        pods, "job", "node"
+    )  # only those that changed: the rest is not needed every second
     with transaction.atomic():
         released = []
         for pod in pods:

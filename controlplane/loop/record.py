@@ -1,6 +1,6 @@
 """RECORD: Plan -> rows, commands and events in one transaction, every write under a guard on what was observed."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any
@@ -11,7 +11,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
-from controlplane.scheduling.plan import Hold, Plan, Preempt, Start
+from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import PodPlacement
 from controlplane.telemetry.collect import record_allocation
@@ -37,18 +37,28 @@ class Recorded:
         return bool(self.started or self.preempted)
 
 
-def record(cluster: Cluster, plan: Plan, now: datetime) -> Recorded:
-    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why."""
+def record(cluster: Cluster, plan: Plan, known_shares: Mapping[str, int], now: datetime) -> Recorded:
+    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why.
+
+    `known_shares` are the fair shares that the rows have. A plan that changes nothing opens no transaction.
+    """
     recorded = Recorded()
-    nodes = _Nodes(cluster)
+    jobs = _jobs_of(plan)
+    held = [job for hold in plan.holds if (job := jobs.get(hold.job)) is not None and _apply_hold(job, hold)]
+    shares = [
+        share for share in plan.shares if known_shares.get(share.project) != share.fair_share_milli_gpus
+    ]
+    if not (plan.starts or plan.preempts or held or shares):
+        return recorded
     with transaction.atomic():
-        jobs = _jobs_of(plan)
         for preempt in plan.preempts:
             _record_preempt(preempt, jobs, recorded)
-        for start in plan.starts:
-            _record_start(start, jobs, nodes, now, recorded)
-        _record_holds(plan, jobs, recorded)
-        _record_shares(cluster, plan, recorded)
+        if plan.starts:
+            nodes = _Nodes(cluster)
+            for start in plan.starts:
+                _record_start(start, jobs, nodes, now, recorded)
+        _record_holds(held, recorded)
+        _record_shares(cluster, shares, recorded)
         if recorded.started:
             record_allocation(now)
         if recorded.events:
@@ -68,10 +78,11 @@ class _Nodes:
 
 
 def _jobs_of(plan: Plan) -> Mapping[str, Job]:
-    """Return the jobs that the plan starts, preempts or holds, in one query."""
+    """Return the jobs that the plan starts, preempts or holds, in one query. It is read outside the transaction:
+    every write is guarded by the state that was read."""
     wanted = [decision.job for decision in plan.decisions]
     wanted += [preempt.beneficiary for preempt in plan.preempts]
-    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project", "user")}
+    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
 
 
 def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job], recorded: Recorded) -> None:
@@ -175,26 +186,23 @@ def _order_starts(job: Job, pods: list[Pod], placements: tuple[PodPlacement, ...
     )
 
 
-def _record_holds(plan: Plan, jobs: Mapping[str, Job], recorded: Recorded) -> None:
-    """Update the reasons that changed; one event for each new reason, one for all moved positions together."""
-    changed = []
-    for hold in plan.holds:
-        job = jobs.get(hold.job)
-        if job is None or job.state != lifecycle.QUEUED or not _apply_hold(job, hold):
-            continue
-        changed.append(job)
-    if not changed:
+def _record_holds(held: list[Job], recorded: Recorded) -> None:
+    """Update the reasons that changed, with one event for all of them together."""
+    if not held:
         return
-    recorded.held = len(changed)
-    for job in changed:
+    recorded.held = len(held)
+    for job in held:
         # the guard matters more than speed: a job that was stopped meanwhile keeps its own reason
         Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED).update(
             reason=job.reason, message=job.message, details=job.details, queue_position=job.queue_position
         )
-    recorded.events.append(Event(kind="queue.changed", data={"jobs": [str(job.pk) for job in changed[:500]]}))
+    recorded.events.append(Event(kind="queue.changed", data={"jobs": [str(job.pk) for job in held[:500]]}))
 
 
 def _apply_hold(job: Job, hold: Hold) -> bool:
+    """Take a hold over into the job (not saved yet). Returns true when it tells something new."""
+    if job.state != lifecycle.QUEUED:
+        return False
     details: dict[str, Any] = {**hold.details, "is_promised": hold.is_promised}
     for kept in ("by_job", "by_name", "by_project"):
         if kept in job.details:
@@ -210,12 +218,13 @@ def _apply_hold(job: Job, hold: Hold) -> bool:
     return before != (hold.reason, message, details, hold.queue_position)
 
 
-def _record_shares(cluster: Cluster, plan: Plan, recorded: Recorded) -> None:
-    shares = {share.project: share.fair_share_milli_gpus for share in plan.shares}
-    for project_id, name, known in Project.objects.filter(cluster=cluster).values_list(
-        "pk", "name", "fair_share_milli"
-    ):
-        share = shares.get(name, known)
-        if share != known:
-            Project.objects.filter(pk=project_id).update(fair_share_milli=share)
-            recorded.events.append(Event(kind="project.share_changed", project_id=project_id, message=name))
+def _record_shares(cluster: Cluster, shares: Sequence[Share], recorded: Recorded) -> None:
+    ids = dict(Project.objects.filter(cluster=cluster).values_list("name", "pk")) if shares else {}
+    for share in shares:
+        if share.project in ids:
+            project = Project.objects.filter(pk=ids[share.project])
+            project.update(fair_share_milli=share.fair_share_milli_gpus)
+            changed = Event(
+                kind="project.share_changed", project_id=ids[share.project], message=share.project
+            )
+            recorded.events.append(changed)

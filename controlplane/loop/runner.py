@@ -106,7 +106,7 @@ class Runner:
             if self._collections % ROLLUP_EVERY == 0:
                 roll_up(timezone.now())
         finally:
-            release("collect", token, 0)
+            release("collect", token)
 
     def _watch(self) -> None:
         """Ring as soon as an engine says that a pod changed."""

@@ -1,11 +1,12 @@
 """Move jobs by how their pods stand, and end those that are over a limit. Rules are pure (jobs.kinds.settle)."""
 
 from collections import defaultdict
+from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Exists, OuterRef, Q
 
 from controlplane.access import SYSTEM
 from controlplane.models import Cluster, Command, Event
@@ -20,18 +21,31 @@ REMIND_AFTER_SECONDS = 30
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> bool:
-    """Move every active job of a cluster as far as its pods allow. Returns true when one moved."""
-    jobs = list(
-        Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES).select_related(
-            "project", "user"
-        )
-    )
-    standings = _standings(jobs)
-    moved = [_settle(job, standings[job.pk, job.attempt], now) for job in jobs]
-    limited = [_enforce_limit(job, now) for job in jobs if job.state == lifecycle.RUNNING]
+    """Move every job of a cluster as far as its pods and limits allow. Returns true when one moved."""
+    jobs = _unsettled(cluster)
+    standings = _standings(jobs) if jobs else {}
+    moved = [_settle(job, standings.get((job.pk, job.attempt), []), now) for job in jobs]
+    limited = [_enforce_limit(job, now) for job in _limited(cluster)]
     _remind(jobs, now)
     expired = _remove_expired(cluster, now)
     return any(moved) or any(limited) or expired
+
+
+def _unsettled(cluster: Cluster) -> list[Job]:
+    """Return the jobs whose pods may call for a move: on their way, or with a pod of this attempt that has ended."""
+    ended = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
+    ended = ended.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
+    active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
+    unsettled = active.filter(Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING)) | Exists(ended))
+    return list(unsettled.select_related("project", "user"))
+
+
+def _limited(cluster: Cluster) -> Iterable[Job]:
+    """Return the running jobs that have a limit of their own or of their project."""
+    own = Q(spec__max_runtime_seconds__gt=0)
+    interactive = Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
+    running = Job.objects.filter(project__cluster=cluster, state=lifecycle.RUNNING)
+    return running.filter(own | interactive).select_related("project", "user")
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
@@ -150,11 +164,11 @@ def _enforce_limit(job: Job, now: datetime) -> bool:
 
 def _remove_expired(cluster: Cluster, now: datetime) -> bool:
     """Remove finished jobs whose time to live is over."""
-    finished = Job.objects.filter(
-        Q(project__cluster=cluster, state__in=lifecycle.FINAL_STATES, expires_at__lte=now)
-    ).select_related("project")[:100]
-    with transaction.atomic():
-        events = [remove(job, SYSTEM) for job in finished]
-        if events:
-            Event.objects.append(events)
-    return bool(events)
+    expired = Job.objects.filter(
+        project__cluster=cluster, state__in=lifecycle.FINAL_STATES, expires_at__lte=now
+    )
+    finished = list(expired.select_related("project")[:100])
+    if finished:
+        with transaction.atomic():
+            Event.objects.append([remove(job, SYSTEM) for job in finished])
+    return bool(finished)

@@ -11,4 +11,3 @@ class Lease(models.Model):
     token = models.CharField(max_length=32, blank=True, default="")
     expires_at = models.DateTimeField(default=timezone.now)
     completed_at = models.DateTimeField(null=True)  # last time a holder finished its work; /readyz reads it
-    observed_seq = models.BigIntegerField(default=0)  # events up to here were seen by the last finished work
