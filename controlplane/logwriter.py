@@ -22,7 +22,10 @@ GAP, END = b"g", b"x"
 
 
 class LogWriter:
-    """Appends records to one file. Reopening a file goes on with its numbers."""
+    """Appends records to one file. Reopening a file goes on with its numbers.
+
+    A write that fails (the disk is full) raises OSError and leaves file, numbers and unfinished lines as they were.
+    """
 
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
@@ -38,8 +41,8 @@ class LogWriter:
         while len(rest) >= MAX_TEXT_BYTES:
             records.append((kind.upper(), rest[:MAX_TEXT_BYTES]))
             rest = rest[MAX_TEXT_BYTES:]
-        self._partial[kind] = rest
         self._append(records)
+        self._partial[kind] = rest
 
     def has_partial(self) -> bool:
         return any(self._partial.values())
@@ -72,10 +75,10 @@ class LogWriter:
             return
         stamp = b"%d" % (time.time_ns() // 1_000_000)
         first = self._last_number + 1
-        self._last_number += len(records)
         self._write(
             b"".join(b"%d %b %b %b\n" % (first + i, stamp, *record) for i, record in enumerate(records))
         )
+        self._last_number += len(records)
 
     def _append_unnumbered(self, kind: bytes, message: str) -> None:
         stamp = time.time_ns() // 1_000_000
@@ -83,10 +86,13 @@ class LogWriter:
 
     def _write(self, data: bytes) -> None:
         view = memoryview(data)
-        while view:
-            written = os.write(self._fd, view)
-            self.size += written
-            view = view[written:]
+        try:
+            while view:
+                view = view[os.write(self._fd, view) :]
+        except OSError:
+            os.ftruncate(self._fd, self.size)  # half a record would swallow the next one
+            raise
+        self.size += len(data)
 
     def _repair(self) -> int:
         """Close a record that a crash cut short; the number of the last record, 0 in a new file."""
@@ -95,7 +101,7 @@ class LogWriter:
             return 0
         block = os.pread(self._fd, 3 * MAX_TEXT_BYTES, max(0, size - 3 * MAX_TEXT_BYTES))
         if not block.endswith(b"\n"):
-            os.write(self._fd, b"\n")
+            self._write(b"\n")
             block += b"\n"
         last_line = block[:-1].rpartition(b"\n")[2]
         number = last_line.partition(b" ")[0]

@@ -82,7 +82,11 @@ class Child:
     def cap_log(self) -> None:
         """Keep one older file. Copy and cut, because the child appends to an open file."""
         if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
-            shutil.copyfile(self.log_path, self.log_path.with_suffix(".log.1"))
+            older = self.log_path.with_suffix(".log.1")
+            try:
+                shutil.copyfile(self.log_path, older)
+            except OSError:
+                older.unlink(missing_ok=True)  # the disk is full: room is worth more than the older lines
             os.truncate(self.log_path, 0)
 
     def last_lines(self, count: int) -> list[str]:

@@ -72,8 +72,12 @@ class LocalEngine:
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
             prepared = self._prepare(spec, node)
-            if not pod.create(prepared, self._bell):
-                release_ports(self._ports_dir, prepared.ports.values())
+            is_created = False
+            try:
+                is_created = pod.create(prepared, self._bell)
+            finally:
+                if not is_created:
+                    release_ports(self._ports_dir, prepared.ports.values())
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
             self._spawn(pod)
 
@@ -96,14 +100,13 @@ class LocalEngine:
     def forget(self, pod_name: str) -> None:
         base.check_pod_name(pod_name)
         pod = self._pod(pod_name)
-        if not pod.path.exists():
-            return
-        if not self._report(pod).is_proven_gone:
-            raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
-        prepared = pod.prepared()
-        release_ports(self._ports_dir, prepared.ports.values() if prepared else ())
+        if pod.path.exists():
+            if not self._report(pod).is_proven_gone:
+                raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
+            prepared = pod.prepared()
+            release_ports(self._ports_dir, prepared.ports.values() if prepared else ())
         self._final.pop(pod_name, None)
-        shutil.rmtree(pod.path)
+        pod.remove()
 
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
@@ -124,8 +127,7 @@ class LocalEngine:
         return LocalShell(prepared, columns, rows)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Shims write to a pipe when a pod starts or ends; one process per state directory should wait
-        here."""
+        """Shims write to a pipe when a pod starts or ends. Of several processes that wait here, one or more hear it."""
         if not self._bell.exists():
             try:
                 os.mkfifo(self._bell, 0o600)
@@ -137,6 +139,8 @@ class LocalEngine:
             if is_rung:
                 os.read(bell, 65536)
             return is_rung
+        except BlockingIOError:
+            return True  # another process waits on this bell too and read it first
         finally:
             os.close(bell)
 

@@ -10,6 +10,7 @@ import fcntl
 import json
 import os
 import secrets
+import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -76,16 +77,25 @@ class PodDir:
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
-        (fresh / SPEC).write_text(json.dumps(stored))
-        (fresh / LAUNCH).write_bytes(_launch(prepared, bell))
         try:
+            (fresh / SPEC).write_text(json.dumps(stored))
+            (fresh / LAUNCH).write_bytes(_launch(prepared, bell))
             fresh.rename(self.path)
-        except OSError:  # another start or a stop was first
-            for file in fresh.iterdir():
-                file.unlink()
-            fresh.rmdir()
-            return False
+        except OSError:
+            shutil.rmtree(fresh)
+            if self.path.exists():
+                return False  # another start or a stop was first
+            raise  # the disk is full
         return True
+
+    def remove(self) -> None:
+        """Remove the directory: at once for everybody who looks, with all that an interrupted start or removal left."""
+        hidden = self.path.with_name(f".{self.name}.removed")
+        for left in self.path.parent.glob(f".{self.name}.*"):
+            shutil.rmtree(left)
+        if self.path.exists():
+            self.path.rename(hidden)
+            shutil.rmtree(hidden)
 
     def prepared(self) -> Prepared | None:
         stored = self._read_json(SPEC)
@@ -161,10 +171,14 @@ class PodDir:
 
     def _write(self, name: str, text: str) -> None:
         fresh = self.path / f".{name}.{secrets.token_hex(4)}"
-        with open(fresh, "w") as file:
-            file.write(text)
-            file.flush()
-            os.fsync(file.fileno())
+        try:
+            with open(fresh, "w") as file:
+                file.write(text)
+                file.flush()
+                os.fsync(file.fileno())
+        except OSError:  # the disk is full
+            fresh.unlink(missing_ok=True)
+            raise
         fresh.replace(self.path / name)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import signal
 import time
@@ -20,7 +21,7 @@ def report(pod: PodDir) -> PodReport:
     ended = pod.exit_record()
     started = pod.start_record()
     if ended is None and (started is None or not started.is_shim_alive()):
-        ended = _settle(pod, started)
+        ended = _settle_if_there_is_room(pod, started)
     prepared = pod.prepared()
     if ended is not None:
         return _final(pod, prepared, started, ended)
@@ -48,6 +49,16 @@ def kill_stuck(pod: PodDir) -> None:
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
         os.close(pidfd)
+
+
+def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
+    """As `_settle`; while the disk is full the pod's end stays open, and the other pods are still seen."""
+    try:
+        return _settle(pod, started)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            raise
+        return None
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:

@@ -25,6 +25,10 @@ from controlplane.engines.local import processes
 from controlplane.engines.local.output import Output
 from controlplane.logwriter import STDERR, STDOUT
 
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
@@ -32,6 +36,7 @@ DRAIN_SECONDS = 5.0
 TICK_SECONDS = 1.0
 GROUP_TICK_SECONDS = 0.02
 KILL_PAUSE_SECONDS = 0.005
+NO_ROOM = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LOCK_TRIES, LOCK_PAUSE_SECONDS = 40, 0.05
 EXIT_LOCKED = 3
 NOT_FOUND, NOT_EXECUTABLE = 127, 126
@@ -268,13 +273,14 @@ class Shim:
         return ("out_of_memory" if is_oom else "killed"), 128 - code, -code, 0
 
     def _finish(self, reason: str, exit_code: int | None, signal_number: int = 0, number: int = 0) -> None:
-        self._output.end(f"{reason} {exit_code}", self._cut)
+        finished_ms = _now_ms()
+        _once_there_is_room(lambda: self._output.end(f"{reason} {exit_code}", self._cut))
         code = "null" if exit_code is None else str(exit_code)
-        _write_record(
-            f"{self._dir}/exit",
+        record = (
             f'{{"reason":"{reason}","exit_code":{code},"signal":{signal_number},"errno":{number},'
-            f'"finished_ms":{_now_ms()}}}',
+            f'"finished_ms":{finished_ms}}}'
         )
+        _once_there_is_room(lambda: _write_record(f"{self._dir}/exit", record))
         self._ring()
 
     def _ring(self) -> None:
@@ -347,10 +353,24 @@ def _open_fifo(path: str) -> int:
 def _write_record(path: str, text: str) -> None:
     """All of it or nothing, also after a crash of the machine."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-    os.write(fd, text.encode())
-    os.fsync(fd)
-    os.close(fd)
+    try:
+        if os.write(fd, text.encode()) < len(text):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        os.fsync(fd)
+    finally:
+        os.close(fd)
     os.rename(f"{path}.new", path)
+
+
+def _once_there_is_room(write: Callable[[], None]) -> None:
+    """Write the pod's end, waiting while the disk is full: until it is on record the pod counts as running."""
+    while True:
+        try:
+            return write()
+        except OSError as error:
+            if error.errno not in NO_ROOM:
+                raise
+        time.sleep(TICK_SECONDS)
 
 
 def _signal_group(group: int, signal_number: int) -> bool:
