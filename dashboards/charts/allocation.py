@@ -12,6 +12,7 @@ from dashboards.charts.palette import palette_for
 from dashboards.charts.series import Chart, Line, edge, thin
 
 SMALL, TALL = Frame(right=92), Frame(height=320, left=34, right=110)
+LABELS_MOST = 12  # more would not be read; the others are told by hovering and in the table
 DODGE_PIXELS = 2.2  # lines with equal values stand this far apart, so that none hides another
 
 
@@ -43,7 +44,7 @@ def allocation_chart(
     shape |= sliding(shape, start, end, live_seconds)
     labels = [
         EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0))
-        for line, points in held
+        for line, points in sorted(held, key=lambda item: -item[1][-1][1])[:LABELS_MOST]
     ]
     shape["annotations"] = annotations(labels, -0.04 * top, top * 1.04, frame.plot_pixels)
     data = [

@@ -17,26 +17,31 @@ class EndLabel:
     colour: str
 
 
-def spread(values: Sequence[float], units_per_pixel: float, gap_pixels: float = GAP_PIXELS) -> list[float]:
-    """How many pixels each label moves (negative is down) so that no two are closer than the gap.
+def spread(values: Sequence[float], low: float, high: float, plot_pixels: float) -> list[float]:
+    """How many pixels each label moves (negative is down) so that none overlap and none leave the plot.
 
-    Labels go from the highest value down; equal values keep their order.
+    Labels go from the highest value down, equal values in their order; those that would fall out at the bottom push
+    the others up. More labels than fit share the height evenly.
     """
-    shifts = [0.0] * len(values)
-    ceiling = float("inf")
-    for index in sorted(range(len(values)), key=lambda index: (-values[index], index)):
-        place = min(values[index], ceiling)
-        shifts[index] = (place - values[index]) / units_per_pixel
-        ceiling = place - gap_pixels * units_per_pixel
-    return shifts
+    units_per_pixel = (high - low) / plot_pixels
+    gap = min(GAP_PIXELS, plot_pixels / max(len(values) - 1, 1)) * units_per_pixel
+    downwards = sorted(range(len(values)), key=lambda index: (-values[index], index))
+    places, ceiling = list(values), high
+    for index in downwards:
+        places[index] = min(places[index], ceiling)
+        ceiling = places[index] - gap
+    floor = low
+    for index in reversed(downwards):
+        places[index] = max(places[index], floor)
+        floor = places[index] + gap
+    return [(place - value) / units_per_pixel for place, value in zip(places, values, strict=True)]
 
 
 def annotations(
     labels: Sequence[EndLabel], low: float, high: float, plot_pixels: float
 ) -> list[dict[str, Any]]:
     """Plotly annotations right of the plot, beside each line's last value."""
-    units_per_pixel = (high - low) / plot_pixels
-    shifts = spread([label.value for label in labels], units_per_pixel)
+    shifts = spread([label.value for label in labels], low, high, plot_pixels)
     return [
         {
             "name": label.key,

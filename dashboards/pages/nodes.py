@@ -11,16 +11,18 @@ from controlplane.models import Node
 from controlplane.queries.nodes import node_detail, node_rows
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads.frame import clusters
-from dashboards.reads.overview import cell, density, overview_state
+from dashboards.reads.overview import cell, overview_state
+from dashboards.reads.paging import by_name
 
 
 @signed_in
 def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Nodes with their devices, by cluster and name."""
-    nodes = Node.objects.select_related("cluster", "pool").order_by("cluster__name", "name")
+    """Nodes with their devices, by name."""
+    nodes = Node.objects.select_related("cluster", "pool")
     asked = request.GET.get("cluster", "")
     if asked:
         nodes = nodes.filter(cluster__name=asked)
+    pages = by_name(nodes, "name", request.GET.dict())
     state, _seq = overview_state(actor)
     rows = [
         row
@@ -29,9 +31,9 @@ def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
                 cell(device, state) for device in state["nodes"].get(row["name"], {}).get("devices", [])
             ]
         }
-        for row in node_rows(list(nodes))
+        for row in node_rows(pages.items)
     ]
-    context = {"nodes": rows, "clusters": clusters(), "asked": asked, "density": density(len(rows))}
+    context = {"nodes": rows, "clusters": clusters(), "asked": asked, "pages": pages}
     return show(request, actor, "dashboards/nodes.html", context)
 
 

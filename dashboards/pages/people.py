@@ -35,7 +35,8 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         errors = _create(request, actor)
         if not errors:
             return redirect("users")
-    context = {"users": reads.user_rows(), "errors": errors, "raw": request.POST.dict() if errors else {}}
+    rows, pages = reads.user_page(request.GET.dict())
+    context = {"users": rows, "pages": pages, "errors": errors, "raw": request.POST.dict() if errors else {}}
     return show(request, actor, "dashboards/users.html", context, status=400 if errors else 200)
 
 

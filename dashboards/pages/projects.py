@@ -104,7 +104,8 @@ class ProjectForm(forms.Form):
 @signed_in
 def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """All projects: quota, allocation, fair share."""
-    return show(request, actor, "dashboards/projects.html", {"projects": reads.project_rows(actor)})
+    rows, pages = reads.project_page(actor, request.GET.dict())
+    return show(request, actor, "dashboards/projects.html", {"projects": rows, "pages": pages})
 
 
 @signed_in

@@ -1,35 +1,37 @@
 """Users, memberships, tokens."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
 from controlplane.access import Actor, visible_jobs, visible_projects
 from controlplane.models import Membership, Token, User
+from dashboards.reads.paging import NamePage, by_name
 from dashboards.reads.projects import palette
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 from jobs.queries import job_rows
 
-__all__ = ["jobs_of", "memberships", "palette", "token_rows", "user_rows", "visible_user"]
+__all__ = ["jobs_of", "memberships", "palette", "token_rows", "user_page", "visible_user"]
 Row = dict[str, Any]
 LATEST = 20
 
 
-def user_rows() -> list[Row]:
-    """Every user with counts of projects and unfinished jobs."""
-    users = User.objects.order_by("username").annotate(project_count=Count("memberships", distinct=True))
-    unfinished = (
-        Job.objects.exclude(state__in=FINAL_STATES)
-        .values_list("user_id")
-        .annotate(count=Count("pk"))
-        .order_by()
+def user_page(asked: Mapping[str, str]) -> tuple[list[Row], NamePage[User]]:
+    """A page of users by name, with counts of projects and unfinished jobs."""
+    page = by_name(User.objects.all(), "username", asked)
+    ids = [user.pk for user in page.items]
+    projects = dict(
+        Membership.objects.filter(user__in=ids).values_list("user_id").annotate(count=Count("pk")).order_by()
     )
-    counts = dict(unfinished)
-    rows = users.values(
-        "id", "username", "email", "is_admin", "is_active", "created_at", "last_login", "project_count"
-    )
-    return [{**row, "job_count": counts.get(row["id"], 0)} for row in rows]
+    unfinished = Job.objects.filter(user__in=ids).exclude(state__in=FINAL_STATES).values_list("user_id")
+    jobs = dict(unfinished.annotate(count=Count("pk")).order_by())
+    rows = [
+        {"user": user, "project_count": projects.get(user.pk, 0), "job_count": jobs.get(user.pk, 0)}
+        for user in page.items
+    ]
+    return rows, page
 
 
 def visible_user(actor: Actor, username: str) -> User | None:

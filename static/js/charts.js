@@ -195,11 +195,18 @@ export function labelEnds(figure, height) {
     if (trace.meta.label) label.text = trace.meta.label.replace("{value}", String(Math.round(label.y)));
   }
   const perPixel = (high - low) / pixels;
-  let ceiling = Infinity;
-  for (const label of labels.toSorted((a, b) => b.y - a.y)) {
-    const place = Math.min(label.y, ceiling);
-    label.yshift = (place - label.y) / perPixel;
-    ceiling = place - LABEL_GAP * perPixel;
+  const gap = Math.min(LABEL_GAP, pixels / Math.max(labels.length - 1, 1)) * perPixel;
+  const downwards = labels.toSorted((a, b) => b.y - a.y);
+  let ceiling = high, floor = low;
+  for (const label of downwards) {
+    label.place = Math.min(label.y, ceiling);
+    ceiling = label.place - gap;
+  }
+  for (const label of downwards.reverse()) {
+    label.place = Math.max(label.place, floor);
+    floor = label.place + gap;
+    label.yshift = (label.place - label.y) / perPixel;
+    delete label.place;
   }
 }
 

@@ -5,9 +5,10 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from controlplane.models import Cluster, Membership, Project, User
+from controlplane.models import Cluster, Membership, Node, Project, User
 from dashboards.pages.fields import parse_duration, write_duration
-from tests.builders import make_job
+from dashboards.reads.paging import by_name
+from tests.builders import make_job, make_project
 from tests.cast import Cast
 
 Visit = Callable[[User | None], Client]
@@ -163,3 +164,39 @@ def test_durations(text: str, seconds: int):
 def test_what_is_no_duration(text: str):
     with pytest.raises(ValueError, match=text):
         parse_duration(text)
+
+
+def test_lists_by_name_are_paged_there_and_back(cast: Cast):
+    for number in range(5):
+        make_project(f"p{number}")
+    rows = Project.objects.filter(name__startswith="p")
+    first = by_name(rows, "name", {}, limit=2)
+    second = by_name(rows, "name", {"before": first.older or ""}, limit=2)
+    third = by_name(rows, "name", {"before": second.older or ""}, limit=2)
+    assert [[item.name for item in page.items] for page in (first, second, third)] == [
+        ["p0", "p1"],
+        ["p2", "p3"],
+        ["p4"],
+    ]
+    assert (first.newer, third.older) == (None, None)
+    back = by_name(rows, "name", {"after": third.newer or ""}, limit=2)
+    assert [item.name for item in back.items] == ["p2", "p3"]
+    start = by_name(rows, "name", {"after": back.newer or ""}, limit=2)
+    assert ([item.name for item in start.items], start.newer) == (["p0", "p1"], None)
+
+
+def test_long_lists_show_a_page(cast: Cast, visit: Visit):
+    Project.objects.bulk_create(
+        Project(name=f"x{number:03d}", cluster=cast.project.cluster) for number in range(120)
+    )
+    Node.objects.bulk_create(
+        Node(name=f"x{number:03d}", cluster=cast.project.cluster) for number in range(120)
+    )
+    User.objects.bulk_create(User(username=f"x{number:03d}") for number in range(120))
+    client = visit(cast.root)
+    for path, names in (("/projects", "projects"), ("/nodes", "nodes"), ("/users", "users")):
+        answer = client.get(path)
+        assert len(answer.context[names]) == 100, path
+        following = client.get(f"{path}?before={answer.context['pages'].older}")
+        assert 20 <= len(following.context[names]) < 100, path
+        assert 'rel="prev"' in following.content.decode(), path

@@ -30,18 +30,21 @@ def test_thinning_keeps_ends_extremes_and_order(values: list[float]):
     assert max(value for _x, value in kept) == max(values)
 
 
-@given(st.lists(st.floats(0, 100), min_size=1, max_size=12), st.floats(0.01, 10))
-def test_labels_never_overlap_and_keep_the_order_of_their_values(values: list[float], units_per_pixel: float):
-    shifts = spread(values, units_per_pixel)
-    places = [value / units_per_pixel + shift for value, shift in zip(values, shifts, strict=True)]
+@given(st.lists(st.floats(0, 100), min_size=1, max_size=40), st.floats(50, 400))
+def test_labels_never_overlap_nor_leave_the_plot(values: list[float], plot_pixels: float):
+    shifts = spread(values, 0, 100, plot_pixels)
+    places = [value * plot_pixels / 100 + shift for value, shift in zip(values, shifts, strict=True)]
     ordered = sorted(places, reverse=True)
-    assert all(high - low >= GAP_PIXELS * 0.999 for high, low in itertools.pairwise(ordered))
+    gap = min(GAP_PIXELS, plot_pixels / max(len(values) - 1, 1))
+    assert all(high - low >= gap * 0.999 for high, low in itertools.pairwise(ordered))
+    assert ordered[-1] >= -0.001
+    assert ordered[0] <= plot_pixels + 0.001
     highest_first = sorted(range(len(values)), key=lambda index: (-values[index], index))
     assert [places[index] for index in highest_first] == ordered
 
 
 def test_labels_far_apart_stay_where_they_are():
-    assert spread([10.0, 50.0], units_per_pixel=1.0) == [0.0, 0.0]
+    assert spread([10.0, 50.0], 0, 100, 100) == [0.0, 0.0]
 
 
 def test_times_leave_as_utc_and_numbers_as_numbers():
