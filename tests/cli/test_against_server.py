@@ -136,7 +136,10 @@ def test_a_waiting_job_is_explained(yard):
 
 
 def test_refusals_leave_nothing_behind(yard):
-    before = yard("list", "jobs", "-o", "jsonpath={.results[*].id}").stdout
+    def ids() -> set[str]:
+        return set(yard("list", "jobs", "-o", "jsonpath={.results[*].id}").stdout.split())
+
+    before = ids()
     for argv in (
         ["-g", "0.3333333"],
         ["-g", "-1"],
@@ -149,7 +152,7 @@ def test_refusals_leave_nothing_behind(yard):
     assert yard("submit", "Not_A_Label", "-i", "python").returncode == 2
     assert yard("submit", "x", "-p", "nowhere", "-i", "python").returncode == 3
     assert yard("submit", "x", "-i", "python", "--dry-run").returncode == 0
-    assert yard("list", "jobs", "-o", "jsonpath={.results[*].id}").stdout == before
+    assert ids() <= before  # jobs that earlier tests deleted may go meanwhile; none may come
 
 
 def test_one_key_makes_one_job(yard):
