@@ -58,7 +58,7 @@ def bar(quota: float, status: Row, full: float) -> dict[str, Any]:
         "quota": _percent(quota, full),
         "borrowed": _percent(max(0, held - quota), full),
         "fair": _percent(fair, full),
-        "fair_differs": fair != quota,
+        "fair_differs": fair not in (0, quota),
     }
 
 

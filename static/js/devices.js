@@ -74,6 +74,6 @@ export function showBar(drawing, project, full) {
   setAttribute(part("borrowed"), "width", percent(Math.max(0, held - project.gpu_quota)));
   setAttribute(part("quota"), "x", percent(project.gpu_quota));
   setAttribute(part("fair"), "x", percent(project.fair_share_gpus));
-  setAttribute(part("fair"), "visibility", project.fair_share_gpus === project.gpu_quota ? "hidden" : null);
+  setAttribute(part("fair"), "visibility", [0, project.gpu_quota].includes(project.fair_share_gpus) ? "hidden" : null);
   setAttribute(drawing, "aria-label", format.number(held));
 }
