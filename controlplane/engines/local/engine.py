@@ -55,6 +55,7 @@ class LocalEngine:
         self._state_dir = state_dir.absolute()
         self._pods_dir = self._state_dir / "pods"
         self._ports_dir = self._state_dir / "ports"
+        self._ended_dir = self._state_dir / "ended"
         self._pods_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._bell = self._pods_dir / ".bell"
         self._log_most_bytes = int(settings.get("log_most_bytes", LOG_MOST_BYTES))
@@ -71,13 +72,12 @@ class LocalEngine:
         pod = self._pod(spec.name)
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
-            prepared = self._prepare(spec, node)
-            is_created = False
-            try:
-                is_created = pod.create(prepared, self._bell)
-            finally:
-                if not is_created:
-                    release_ports(self._ports_dir, prepared.ports.values())
+            self._create(pod, self._prepare(spec, node))
+        if self._mark_of_end(
+            pod
+        ).exists():  # looked for last: it is there before a forgotten pod's directory goes
+            self._remove(pod)
+            return
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
             self._spawn(pod)
 
@@ -103,15 +103,16 @@ class LocalEngine:
         if pod.path.exists():
             if not self._report(pod).is_proven_gone:
                 raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
-            prepared = pod.prepared()
-            release_ports(self._ports_dir, prepared.ports.values() if prepared else ())
-        self._final.pop(pod_name, None)
-        pod.remove()
+            mark = self._mark_of_end(pod)
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch()
+        self._remove(pod)
 
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
-        if (self._state_dir / "work" / job_id).exists():
-            shutil.rmtree(self._state_dir / "work" / job_id)
+        for kept in (self._state_dir / "work" / job_id, self._ended_dir / job_id):
+            if kept.exists():
+                shutil.rmtree(kept)
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         return read_page(self._prepared(pod_name).spec.log_path, offset, limit)
@@ -146,6 +147,24 @@ class LocalEngine:
 
     def _pod(self, name: str) -> PodDir:
         return PodDir(self._pods_dir / name)
+
+    def _mark_of_end(self, pod: PodDir) -> Path:
+        """Says that a pod was forgotten: a caller who slept since it looked must not start it a second time."""
+        return self._ended_dir / pod.name.rsplit("-", 2)[0] / pod.name
+
+    def _create(self, pod: PodDir, prepared: Prepared) -> None:
+        is_created = False
+        try:
+            is_created = pod.create(prepared, self._bell)
+        finally:
+            if not is_created:
+                release_ports(self._ports_dir, prepared.ports.values())
+
+    def _remove(self, pod: PodDir) -> None:
+        prepared = pod.prepared()
+        release_ports(self._ports_dir, prepared.ports.values() if prepared else ())
+        self._final.pop(pod.name, None)
+        pod.remove()
 
     def _all(self) -> Iterator[PodDir]:
         with os.scandir(self._pods_dir) as entries:
