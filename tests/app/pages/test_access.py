@@ -154,7 +154,9 @@ def test_a_stranger_is_told_no_names_of_jobs(yard: Yard, visit: Visit):
 def test_forms_need_their_csrf_token(yard: Yard):
     client = Client(enforce_csrf_checks=True)
     client.force_login(yard.cast.ana)
-    assert client.post(f"/jobs/{yard.running.pk}/do/stop").status_code == 403
+    answer = client.post(f"/jobs/{yard.running.pk}/do/stop")
+    assert answer.status_code == 403
+    assert "reload the page and send it again" in answer.content.decode()
     yard.running.refresh_from_db()
     assert yard.running.state == "running"
 
