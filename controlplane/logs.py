@@ -8,7 +8,7 @@ library only.
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import BinaryIO
@@ -17,7 +17,11 @@ from controlplane.logwriter import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 SCAN_BYTES = 8 * 1024 * 1024  # how much one call reads at most, so that a search in a huge log comes back
+LATEST_MS = 253_402_300_799_000  # the year 9999, where datetime ends
 _TAIL_BLOCK_BYTES = 64 * 1024
+# of a record; one with more was not written by us: a pod can reach its own log file
+_NUMBER_DIGITS, _TIME_DIGITS = 15, 20
+_DAMAGED = "a damaged record"
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,10 +66,11 @@ class _Collector:
 
     def add(self, record: bytes, search: str | None, next_offset: int) -> None:
         fields = record.split(b" ", 3)
-        if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
-            self.gaps.append(LogGap(self.lines[-1].n if self.lines else 0, 0, "a damaged record"))
+        numbers = _numbers(fields)
+        if numbers is None:
+            self._add_damage()
             return
-        n, time_ms, kind = int(fields[0]), int(fields[1]), fields[2]
+        (n, time_ms), kind = numbers, fields[2]
         text = fields[3].decode("utf-8", "replace")
         stream = STREAMS.get(kind.lower())
         if stream is not None:
@@ -75,6 +80,12 @@ class _Collector:
             self.gaps.append(LogGap(n, time_ms, text))
         elif kind == END:
             self.is_ended = True
+
+    def _add_damage(self) -> None:
+        """One gap, however many damaged records follow one another."""
+        gap = LogGap(self.lines[-1].n if self.lines else 0, 0, _DAMAGED)
+        if not self.gaps or self.gaps[-1] != gap:
+            self.gaps.append(gap)
 
 
 def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
@@ -101,7 +112,7 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
         for record in _whole_records(file):
             position += len(record)
             collector.add(record[:-1], search, position)
-            if len(collector.lines) >= limit or position >= stop_at:
+            if len(collector.lines) + len(collector.gaps) >= limit or position >= stop_at:
                 break
     return _page(collector, position, size)
 
@@ -121,6 +132,15 @@ def tail(path: str | Path, n: int) -> LogPage:
             collector.add(record[:-1], None, position)
     del collector.lines[: max(0, len(collector.lines) - n)]
     return _page(collector, position, size)
+
+
+def _numbers(fields: Sequence[bytes]) -> tuple[int, int] | None:
+    """The number and the time of a record, which are what readers count on; None when it is damaged."""
+    if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
+        return None
+    if len(fields[0]) > _NUMBER_DIGITS or len(fields[1]) > _TIME_DIGITS:
+        return None
+    return int(fields[0]), min(int(fields[1]), LATEST_MS)
 
 
 def _page(collector: _Collector, position: int, size: int) -> LogPage:

@@ -105,4 +105,4 @@ class LogWriter:
             block += b"\n"
         last_line = block[:-1].rpartition(b"\n")[2]
         number = last_line.partition(b" ")[0]
-        return int(number) if number.isdigit() else 0
+        return int(number) if number.isdigit() and len(number) <= 15 else 0  # more is none of ours

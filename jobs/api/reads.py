@@ -20,8 +20,6 @@ from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.queries import explanation, metrics, pod_columns, shape_pods
 
-LATEST_MS = 253_402_300_799_000  # the year 9999, where datetime ends
-
 PODS = Listing(
     POD,
     {"rank": ("attempt__number", "rank")},
@@ -119,7 +117,7 @@ def shape_log(page: LogPage) -> dict[str, Any]:
 
 
 def _time(time_ms: int) -> datetime:
-    return datetime.fromtimestamp(min(time_ms, LATEST_MS) / 1000, UTC)  # a damaged record may hold anything
+    return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 
 def _check_pod(job: Job, attempt: int, rank: int, *, is_asked: bool) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from datetime import UTC, datetime
 from pathlib import Path
 
 import pytest
@@ -165,6 +166,38 @@ def test_a_damaged_record_is_a_gap(path: Path):
     write(path, b"a\n", ended=False)
     with open(path, "ab") as file:
         file.write(b"\0\0\0\0\n")
+    write(path, b"b\n")
+    page = read_page(path)
+    assert texts(page) == ["a", "b"]
+    assert [gap.after_n for gap in page.gaps] == [1]
+
+
+@pytest.mark.parametrize("digits", [16, 21, 5000])
+def test_a_number_that_no_writer_gives_is_a_damaged_record(path: Path, digits: int):
+    write(path, b"a\n", ended=False)
+    with open(path, "ab") as file:
+        file.write(b"9" * digits + b" 1700000000000 O forged\n")
+    write(path, b"b\n")
+    for page in (read_page(path), tail(path, 10)):
+        assert texts(page)[0] == "a"
+        assert "forged" not in texts(page)
+        assert [gap.message for gap in page.gaps] == ["a damaged record"]
+    assert read_page(path).lines[-1].text == "b"  # the writer goes on after it too
+
+
+def test_a_time_beyond_the_last_one_is_held_to_it_and_an_endless_one_is_damage(path: Path):
+    path.parent.mkdir()
+    path.write_bytes(b"1 99999999999999999999 O hi\n2 " + b"9" * 5000 + b" O endless\n3 7 o fine\n")
+    page = read_page(path)
+    assert [(line.text, line.time_ms) for line in page.lines] == [("hi", logs.LATEST_MS), ("fine", 7)]
+    assert datetime.fromtimestamp(logs.LATEST_MS / 1000, UTC).year == 9999
+    assert len(page.gaps) == 1
+
+
+def test_much_damage_in_a_row_is_one_gap(path: Path):
+    write(path, b"a\n", ended=False)
+    with open(path, "ab") as file:
+        file.write(b"\n" * 10_000)
     write(path, b"b\n")
     page = read_page(path)
     assert texts(page) == ["a", "b"]
