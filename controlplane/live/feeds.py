@@ -1,10 +1,12 @@
 """The reading half of the hub, on its own thread: which topics an event touches, and what they look like then."""
 
+import logging
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import TypeAlias
 
+from django.db import DatabaseError
 from django.utils import timezone
 
 from controlplane.live import state as states
@@ -21,6 +23,8 @@ from controlplane.models import Event, Project
 from controlplane.telemetry.metrics import SAMPLED
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
+
+logger = logging.getLogger(__name__)
 
 EVENTS_MOST = 1000  # read at once; after more than that everything counts as touched
 PRIVATE_KINDS = ("token.", "user.")  # events that no topic shows
@@ -42,6 +46,7 @@ class Feed:
     tail: LogTail | None = None
     listeners: dict[Listener, None] = field(default_factory=dict)
     empty_since: float | None = None
+    is_unreadable: bool = False
     _fresh: Frame | None = None
 
     @property
@@ -176,14 +181,16 @@ class Reader:
             return topics.FORBIDDEN
         if feed is None:
             feed = self._open(topic, project_id, group, seq)
+            if feed is None:
+                return topics.UNREADABLE
             known[feed.key] = feed
         return feed
 
-    def _open(self, topic: Topic, project_id: int | None, group: frozenset[int] | None, seq: int) -> Feed:
+    def _open(
+        self, topic: Topic, project_id: int | None, group: frozenset[int] | None, seq: int
+    ) -> Feed | None:
         if topic.kind == topics.LOGS:
-            tail = LogTail(topic.subject, topic.rank)
-            tail.open()
-            return Feed(topic, project_id, group, tail.state(), tail.seq, Window({tail.seq: None}), tail)
+            return _open_log(topic, project_id)
         state = self._read(topic, project_id, group, seq) or {}
         return Feed(topic, project_id, group, state, seq, Window({seq: None}))
 
@@ -216,14 +223,42 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
     return is_all or any(is_touched(feed, event) for event in events)
 
 
+def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
+    """A feed of a log; None when it cannot be read. What is wrong with one log must not keep others waiting."""
+    tail = LogTail(topic.subject, topic.rank)
+    try:
+        tail.open()
+        return Feed(topic, project_id, None, tail.state(), tail.seq, Window({tail.seq: None}), tail)
+    except DatabaseError:
+        raise
+    except Exception:
+        logger.exception("%s cannot be read", topic.name)
+        return None
+
+
 def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool = False) -> list[Update]:
     moved = {str(event.job_id) for event in events if event.job_id is not None}
     found = [
-        _log_update(feed, feed.tail, is_all or feed.topic.subject in moved)
+        _guarded_update(feed, feed.tail, is_all or feed.topic.subject in moved)
         for feed in feeds
         if feed.tail is not None
     ]
     return [update for update in found if update is not None]
+
+
+def _guarded_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
+    """What is wrong with one log stops no other; it is told once, and tried again at every look."""
+    try:
+        update = _log_update(feed, tail, has_moved)
+    except DatabaseError:
+        raise
+    except Exception:
+        if not feed.is_unreadable:
+            logger.exception("%s cannot be read", feed.topic.name)
+        feed.is_unreadable = True
+        return None
+    feed.is_unreadable = False
+    return update
 
 
 def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:

@@ -9,7 +9,7 @@ LONGEST_NAME = 200
 _PROJECT = re.compile(r"project:(?P<name>[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?)")
 _JOB = re.compile(r"job:(?P<job>[0-9a-fA-F-]{32,36})(?P<logs>:logs:(?P<rank>\d{1,5}))?")
 
-FORBIDDEN, UNKNOWN, GONE = "forbidden", "unknown_topic", "gone"
+FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "unreadable"
 
 
 @dataclass(frozen=True, slots=True)

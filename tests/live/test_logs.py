@@ -7,7 +7,8 @@ from django.conf import settings
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, projects
-from controlplane.logs import log_path
+from controlplane.live import logtail
+from controlplane.logs import log_path, read_page
 from controlplane.logwriter import STDERR, STDOUT, LogWriter
 from controlplane.models import Event
 from jobs.models import Job
@@ -200,3 +201,59 @@ def test_a_log_storm_is_shown_from_its_end_with_a_hole(live, people, job):
     assert len(client.states[topic]["lines"]) < 5_000
     assert max(len(json.dumps(frame)) for frame in client.frames) < 400_000
     log.close()
+
+
+@pytest.mark.parametrize("forged", [b"2 99999999999999999999 O hi\n", b"9" * 5000 + b" 1 O hi\n"])
+def test_a_forged_record_freezes_nobody(live, people, job, forged: bytes):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    with open(log_path(settings.LOG_DIR, str(job.pk), 1, 0), "ab") as file:
+        file.write(forged)
+    log.feed(STDOUT, b"two\n")
+    log.close()
+    client = live.connect(secret)
+    live.follow(client, f"job:{job.pk}:logs:0")
+    live.follow(client, "overview")
+    assert "two" in [line["text"] for line in client.states[f"job:{job.pk}:logs:0"]["lines"].values()]
+
+
+def test_a_log_that_cannot_be_read_leaves_the_others_alone(live, people, job, caplog, monkeypatch):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    for rank in (0, 1):
+        log = writer(job, rank=rank)
+        log.feed(STDOUT, b"one\n")
+        log.close()
+    client = live.connect(secret)
+    good, bad = f"job:{job.pk}:logs:0", f"job:{job.pk}:logs:1"
+    live.follow(client, bad)
+    live.follow(client, good)
+    is_broken = True
+
+    def read(path, *arguments):
+        if is_broken and path.name == "1-1.log":
+            raise ValueError("broken on purpose")
+        return read_page(path, *arguments)
+
+    monkeypatch.setattr(logtail, "read_page", read)
+    for rank in (1, 0):
+        log = writer(job, rank=rank)
+        log.feed(STDOUT, b"two\n")
+        log.close()
+    wait_until(lambda: "2" in client.states[good]["lines"], what="the good log's line")
+    assert "2" not in client.states[bad]["lines"]
+    wait_until(lambda: f"{bad} cannot be read" in caplog.text, what="a word in our log")
+    is_broken = False
+    wait_until(lambda: "2" in client.states[bad]["lines"], what="the line after the mending")
+    assert caplog.text.count("cannot be read") == 1  # not at every look
+
+
+def test_who_asks_for_a_log_that_cannot_be_read_is_told_and_nobody_else_waits(live, people, job, caplog):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    log_path(settings.LOG_DIR, str(job.pk), 1, 0).mkdir(parents=True)  # a directory in its place
+    client = live.connect(secret)
+    live.subscribe(client, f"job:{job.pk}:logs:0")
+    live.follow(client, "overview")
+    errors = [frame for frame in client.frames if frame["type"] == "error"]
+    assert [error["code"] for error in errors] == ["unreadable"]
+    assert "cannot be read" in caplog.text
