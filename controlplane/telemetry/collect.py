@@ -1,5 +1,6 @@
 """Every second: what running jobs say about themselves and what their devices do, into rows, samples and one event."""
 
+import logging
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -24,6 +25,8 @@ from jobs.models import Job, Pod
 
 __all__ = ["collect", "record_allocation"]
 
+logger = logging.getLogger(__name__)
+
 LATE_SECONDS = 15  # a job's last lines are read even when its pod is gone already
 BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
@@ -37,6 +40,7 @@ class _Memory:
 
     bucket: Bucket = field(default_factory=Bucket)
     seq: int | None = None
+    unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
 
 
 @dataclass(slots=True)
@@ -54,11 +58,11 @@ class _Changes:
         if not (self.pods or self.jobs or self.devices):
             return
         with transaction.atomic():
-            for pod_id, values in self.pods.items():
+            for pod_id, values in sorted(self.pods.items()):  # by key, as every writer of several rows does
                 Pod.objects.filter(pk=pod_id).update(**values)
-            for job_id, values in self.jobs.items():
+            for job_id, values in sorted(self.jobs.items()):
                 Job.objects.filter(pk=job_id).update(**values)
-            for device_id, values in self.devices.items():
+            for device_id, values in sorted(self.devices.items()):
                 Device.objects.filter(pk=device_id).update(**values)
             if self.is_visible or self.seen_jobs:
                 names = sorted(str(job_id) for job_id in self.seen_jobs)
@@ -82,7 +86,8 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     usages = {usage.pod_name: usage for report in reports for usage in report.pods}
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
-    _take_pods(changes, pods, usages, now)
+    memory.unreadable &= {pod.name for pod in pods}
+    _take_pods(changes, pods, usages, memory.unreadable, now)
     _take_devices(changes, cluster, reports, now)
     _forget_waiting(changes, cluster)
     changes.write(now)
@@ -92,12 +97,16 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
 
 
 def _take_pods(
-    changes: _Changes, pods: Sequence[PodRow], usages: Mapping[str, PodUsage], now: datetime
+    changes: _Changes,
+    pods: Sequence[PodRow],
+    usages: Mapping[str, PodUsage],
+    unreadable: set[str],
+    now: datetime,
 ) -> None:
     said: dict[UUID, Progress] = {}
     working: set[UUID] = set()
     for pod in pods:
-        progress = _read_log(changes, pod)
+        progress = _try_log(changes, pod, unreadable)
         usage = usages.get(pod.name)
         if progress is not None:
             said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
@@ -106,6 +115,19 @@ def _take_pods(
         if pod.is_live:
             _take_usage(changes, pod, usage)
     _take_jobs(changes, pods, said, working, now)
+
+
+def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
+    """What is wrong with one pod's log stops no other pod; it is told once, and tried again every second."""
+    try:
+        progress = _read_log(changes, pod)
+    except Exception:
+        if pod.name not in unreadable:
+            logger.exception("the log of pod %s cannot be read", pod.name)
+        unreadable.add(pod.name)
+        return None
+    unreadable.discard(pod.name)
+    return progress
 
 
 def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:

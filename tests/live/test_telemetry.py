@@ -4,12 +4,14 @@ import json
 from datetime import UTC, datetime, timedelta
 
 import pytest
+from django.conf import settings
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.access import SYSTEM
+from controlplane.logs import log_path
 from controlplane.models import Cluster, Device, Event, Sample
 from controlplane.telemetry import collect as collecting
 from controlplane.telemetry import rollup
@@ -71,6 +73,25 @@ def test_progress_lines_become_the_jobs_progress(plant, job):
     assert job.active_at == plant.clock()
     event = Event.objects.get(kind=SAMPLED)
     assert event.data == {"jobs": [str(job.pk)]}
+    say(plant, job, epoch=2)
+    look(plant)
+    job.refresh_from_db()
+    assert job.progress == {"epoch": 2}
+
+
+def test_a_log_that_cannot_be_read_stops_no_other_job(plant, job, caplog):
+    other = make_job(job.project, "other")
+    plant.settle()
+    path = log_path(settings.LOG_DIR, str(job.pk), 1, 0)
+    path.unlink(missing_ok=True)
+    path.mkdir(parents=True)  # a directory in its place
+    say(plant, other, epoch=1)
+    look(plant)
+    look(plant)
+    other.refresh_from_db()
+    assert other.progress == {"epoch": 1}
+    assert caplog.text.count("cannot be read") == 1  # not every second
+    path.rmdir()
     say(plant, job, epoch=2)
     look(plant)
     job.refresh_from_db()
