@@ -66,12 +66,12 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
 
 
 def suspend_job(job: Job, *, actor: Actor) -> Job:
-    """Give the job's GPUs back and hold it until it is resumed. Raises Conflict for a final job."""
-    _refuse_final(job, "suspended")
+    """Give the job's GPUs back and hold it until it is resumed. Raises Conflict for a job that has ended or will."""
     message = f"Suspended by {actor.name}; resume it to queue it again."
-    return begin_stop(
-        job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor
-    )
+    begin_stop(job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor)
+    if lifecycle.SUSPENDED not in (job.state, job.next_state):
+        raise Conflict("job_finished", f"The job is {job.state} and cannot be suspended.")
+    return job
 
 
 def resume_job(job: Job, *, actor: Actor) -> Job:
@@ -86,13 +86,17 @@ def resume_job(job: Job, *, actor: Actor) -> Job:
 
 def delete_job(job: Job, *, actor: Actor) -> None:
     """Remove a job and its history; one that still runs is stopped first and removed once its pods are gone."""
+    message = f"Deleted by {actor.name}."
     with transaction.atomic():
+        write_audit(actor, "job.delete", "job", str(job.pk), before={"state": job.state})
+        event = None
         if not job.is_final:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
-            stop_job(job, actor=actor)
-            return
-        write_audit(actor, "job.delete", "job", str(job.pk))
-        Event.objects.append([remove(job, actor)])
+            aim = {"next_state": lifecycle.STOPPED, "reason": "stopped_by_user", "message": message}
+            event = send_towards(job, **aim, details={}, actor=actor)
+        if job.is_final:  # it was, or it held no pods, or it has ended by itself meanwhile
+            event = remove(job, actor)
+        Event.objects.append([event] if event else [])
         wake()
 
 
@@ -100,6 +104,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
     """Change priority or labels (checked values)."""
     before = {name: getattr(job, name) for name in changes}
     with transaction.atomic():
+        job.refresh_from_db(fields=["spec"])  # somebody else may have edited another field meanwhile
         for name, value in changes.items():
             setattr(job, name, value)
         job.spec = {**job.spec, **changes}
@@ -131,9 +136,6 @@ def begin_stop(
             job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor
         )
         if event is None:
-            return job
-        if job.is_deleted and job.is_final:
-            delete_job(job, actor=actor)
             return job
         write_audit(actor, event.kind, "job", str(job.pk), after={"state": job.state})
         Event.objects.append([event])
@@ -214,11 +216,6 @@ def _check_room_in_queue(project: Project, spec: dict[str, Any]) -> None:
         raise Conflict(
             "name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name."
         )
-
-
-def _refuse_final(job: Job, verb: str) -> None:
-    if job.is_final:
-        raise Conflict("job_finished", f"The job is {job.state} and cannot be {verb}.")
 
 
 def _happened(kind: str, job: Job, actor: Actor, *, audit: bool = True) -> None:

@@ -16,8 +16,8 @@ class Limit:
     seconds: int
 
 
-def limit_reached(job: Job, now: datetime) -> Limit | None:
-    """Return the first limit that a running job is over, or None."""
+def limit_reached(job: Job, now: datetime, *, is_watched: bool) -> Limit | None:
+    """Return the first limit that a running job is over, or None. Idleness counts only while jobs are watched."""
     if job.started_at is None:
         return None
     ran = (now - job.started_at).total_seconds()
@@ -33,7 +33,7 @@ def limit_reached(job: Job, now: datetime) -> Limit | None:
         )
     idle = (now - max(job.active_at or job.started_at, job.started_at)).total_seconds()
     most = job.project.interactive_idle_seconds
-    if most and idle >= most:
+    if most and is_watched and idle >= most:
         return Limit(
             "interactive_idle", f"It used no GPU for {most} s, the limit of {job.project.name}.", most
         )

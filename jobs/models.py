@@ -25,9 +25,7 @@ class Job(models.Model):
     milli_gpus = models.PositiveIntegerField(default=0)  # per pod
     gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
     pods_wanted = models.PositiveIntegerField(default=1)
-    submit_rank = models.BigIntegerField(
-        db_index=True
-    )  # number of the first submission's event; survives preemption
+    submit_rank = models.BigIntegerField(db_index=True)  # order of first submission; survives preemption
     created_at = models.DateTimeField(default=timezone.now)
 
     state = models.CharField(max_length=10, default="queued")

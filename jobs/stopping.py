@@ -34,13 +34,16 @@ def send_towards(
     ):
         order_stops(job)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
-    if lifecycle.is_final(next_state) and _retarget(job, next_state, fields):
+    if _retarget(job, next_state, fields):
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     return None
 
 
 def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
-    """Move a job under a guard on its state, and reload it. False when it was in none of `sources`."""
+    """Move a job under a guard on its state, and reload it. False when it was in none of `sources`.
+    Raises IllegalMove for a move that the table does not have."""
+    for source in sources:
+        lifecycle.check_move(source, target)
     moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
     job.refresh_from_db()
     return moved == 1
@@ -92,9 +95,12 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
 
 
 def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
-    aiming_elsewhere = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING)
-    changed = aiming_elsewhere.exclude(next_state__in=lifecycle.FINAL_STATES).update(
-        next_state=next_state, **fields
-    )
+    """Change the aim of a stopping job, towards a more lasting one only: queue, then suspension, then an end."""
+    if lifecycle.is_final(next_state):
+        weaker: tuple[str, ...] = (lifecycle.QUEUED, lifecycle.SUSPENDED)
+    else:
+        weaker = (lifecycle.QUEUED,) if next_state == lifecycle.SUSPENDED else ()
+    aiming_elsewhere = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING, next_state__in=weaker)
+    changed = aiming_elsewhere.update(next_state=next_state, **fields)
     job.refresh_from_db()
     return changed == 1

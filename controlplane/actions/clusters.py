@@ -10,7 +10,7 @@ from controlplane.access import Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Event
+from controlplane.models import Cluster, Event, Node
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
@@ -63,6 +63,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
         if cluster.projects.exists():
             raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now())
+        Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
         Event.objects.append([Event(kind="cluster.detached", actor=actor.name, message=cluster.name)])
         wake()

@@ -7,9 +7,9 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Event, Node, NodePool
-from jobs.actions import begin_stop
 from jobs.lifecycle import QUEUED
 from jobs.models import Job
+from jobs.stopping import send_towards
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
@@ -36,20 +36,13 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
     they end, since interactive work is never taken away."""
     require_admin(actor)
     with transaction.atomic():
-        cordon_node(node, actor=actor)
+        # rows first and events last: their counter must not be held while waiting for a job's row
         moving = [job for job in jobs_on(node) if job.is_preemptible]
-        for job in moving:
-            begin_stop(
-                job,
-                next_state=QUEUED,
-                reason="node_drained",
-                message=f"{node.name} is being drained.",
-                actor=actor,
-            )
+        events = [_send_back(job, node, actor) for job in moving]
+        events.append(_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
-        Event.objects.append(
-            [Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name)]
-        )
+        events.append(Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name))
+        Event.objects.append([event for event in events if event is not None])
         wake()
     return moving
 
@@ -83,12 +76,33 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
     return node
 
 
+def _send_back(job: Job, node: Node, actor: Actor) -> Event | None:
+    message = f"{node.name} is being drained."
+    return send_towards(
+        job,
+        next_state=QUEUED,
+        reason="node_drained",
+        message=message,
+        details={"node": node.name},
+        actor=actor,
+    )
+
+
 def _set_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Node:
     require_admin(actor)
     with transaction.atomic():
-        if Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned) == 1:
-            write_audit(actor, kind, "node", node.name, after={"is_cordoned": is_cordoned})
-            Event.objects.append([Event(kind=kind, node_id=node.pk, actor=actor.name, message=node.name)])
+        event = _cordon(node, is_cordoned, kind, actor)
+        if event is not None:
+            Event.objects.append([event])
             wake()
-    node.is_cordoned = is_cordoned
     return node
+
+
+def _cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
+    """Write the mark and its audit; None when the node has it already."""
+    changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
+    node.is_cordoned = is_cordoned
+    if changed != 1:
+        return None
+    write_audit(actor, kind, "node", node.name, after={"is_cordoned": is_cordoned})
+    return Event(kind=kind, node_id=node.pk, actor=actor.name, message=node.name)

@@ -7,6 +7,8 @@ from django.db.models.functions import Now
 
 from controlplane.models import Lease
 
+COLLECT_LEASE = "collect"
+WATCH_GAP_SECONDS = 5.0  # without a look at the jobs for so long, nobody can say that they were idle
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
@@ -25,9 +27,15 @@ def renew(name: str, token: str, seconds: int) -> bool:
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
-def release(name: str, token: str) -> None:
-    """Give a lease back and note that its work is complete. A lease that was taken meanwhile stays as it is."""
-    Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), completed_at=Now())
+def release(name: str, token: str, *, is_complete: bool) -> None:
+    """Give a lease back, and note when its work was completed. A lease that was taken meanwhile stays as it is."""
+    completed = {"completed_at": Now()} if is_complete else {}
+    Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
+
+
+def is_fresh(name: str, seconds: float) -> bool:
+    """True when the lease's work was completed within the last `seconds`."""
+    return Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds)).exists()
 
 
 def _take(name: str, token: str, seconds: int) -> bool:

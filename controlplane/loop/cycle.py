@@ -1,5 +1,6 @@
 """One pass of the loop, its steps in the order of the design: reconcile, observe, decide, record."""
 
+import logging
 import time
 from datetime import datetime
 
@@ -11,6 +12,8 @@ from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import reconcile
 from controlplane.loop.record import record
 from controlplane.models import Cluster, Cycle
+
+logger = logging.getLogger(__name__)
 
 LEASE = "loop"
 LEASE_SECONDS = 10
@@ -27,17 +30,29 @@ def run_cycle(now: datetime) -> bool | None:
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return None
-    has_commands, renewed_at = False, time.monotonic()
+    has_commands, is_complete, renewed_at = False, False, time.monotonic()
     try:
+        outcomes = []
         for cluster in attached_clusters():
-            has_commands |= _run(cluster, now)
+            outcomes.append(_run_guarded(cluster, now))
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
                 if not renew(LEASE, token, LEASE_SECONDS):
                     break  # we were slower than our lease; whoever took it goes on
                 renewed_at = time.monotonic()
+        has_commands = any(outcomes)
+        is_complete = None not in outcomes
     finally:
-        release(LEASE, token)
+        release(LEASE, token, is_complete=is_complete)
     return has_commands
+
+
+def _run_guarded(cluster: Cluster, now: datetime) -> bool | None:
+    """Run one cluster; None when that failed. One cluster's trouble must not stop the others, and /readyz tells."""
+    try:
+        return _run(cluster, now)
+    except Exception:
+        logger.exception("the cycle of cluster %s failed; the next one tries again", cluster.name)
+        return None
 
 
 def _run(cluster: Cluster, now: datetime) -> bool:

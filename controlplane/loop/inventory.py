@@ -1,18 +1,21 @@
 """Keep node and device rows equal to what the engine reports. A node that vanished is not ready, never deleted."""
 
-from collections.abc import Iterable
+import logging
+from collections.abc import Iterable, Sequence
 from datetime import datetime
 
 from django.db import transaction
 
-from controlplane.engines.base import Engine, EngineUnreachable, NodeReport
+from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.models import Cluster, Device, Event, Node, NodePool
+
+logger = logging.getLogger(__name__)
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     """Take the engine's nodes over. Returns true when something changed; an unreachable engine changes nothing."""
     try:
-        reports = engine.nodes()
+        reports = _without_names_of_others(cluster, engine.nodes())
     except EngineUnreachable:
         return False
     known = {node.name: node for node in Node.objects.filter(cluster=cluster)}
@@ -24,6 +27,17 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
         if events:
             Event.objects.append(events)
     return bool(events)
+
+
+def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
+    """Leave out nodes whose name another cluster has: /nodes/NAME must mean one node, and the rest must go on."""
+    names = [report.name for report in reports]
+    taken = set(Node.objects.exclude(cluster=cluster).filter(name__in=names).values_list("name", flat=True))
+    if taken:
+        logger.warning(
+            "cluster %s: other clusters have nodes named %s", cluster.name, ", ".join(sorted(taken))
+        )
+    return [report for report in reports if report.name not in taken]
 
 
 def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: datetime) -> list[Event]:
@@ -39,7 +53,7 @@ def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: dat
             is_ready=report.is_ready,
             seen_at=now,
         )
-        _add_devices(node, report)
+        _take_devices(node, report)
         return [Event(kind="node.registered", node_id=node.pk, message=node.name)]
     fresh = {
         "milli_cpus": report.milli_cpus,
@@ -47,23 +61,37 @@ def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: dat
         "labels": dict(report.labels),
         "is_ready": report.is_ready,
     }
-    has_new_devices = _add_devices(node, report)
-    if not has_new_devices and all(getattr(node, name) == value for name, value in fresh.items()):
+    has_other_devices = _take_devices(node, report)
+    if not has_other_devices and all(getattr(node, name) == value for name, value in fresh.items()):
         return []
     Node.objects.filter(pk=node.pk).update(**fresh, seen_at=now)
     return [Event(kind="node.changed", node_id=node.pk, message=report.message or node.name)]
 
 
-def _add_devices(node: Node, report: NodeReport) -> bool:
-    known = set(node.devices.values_list("index", flat=True))
-    fresh = [device for device in report.devices if device.index not in known]
-    Device.objects.bulk_create(
-        Device(
-            node=node, index=device.index, uuid=device.uuid, model=device.model, memory_mib=device.memory_mib
-        )
-        for device in fresh
+def _take_devices(node: Node, report: NodeReport) -> bool:
+    """Add new devices, take over what changed of the known ones, and mark those that are gone. True when any did."""
+    known = {device.index: device for device in Device.every.filter(node=node)}
+    reported = {device.index: device for device in report.devices}
+    fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
+    Device.every.bulk_create(fresh)
+    changed = [device for index, device in known.items() if _update(device, reported.get(index))]
+    Device.every.bulk_update(changed, ["uuid", "model", "memory_mib", "is_present"])
+    return bool(fresh or changed)
+
+
+def _new_device(node: Node, report: DeviceReport) -> Device:
+    return Device(
+        node=node, index=report.index, uuid=report.uuid, model=report.model, memory_mib=report.memory_mib
     )
-    return bool(fresh)
+
+
+def _update(device: Device, report: DeviceReport | None) -> bool:
+    """Take a report over into a row (not saved yet). True when something changed."""
+    before = (device.uuid, device.model, device.memory_mib, device.is_present)
+    device.is_present = report is not None
+    if report is not None:
+        device.uuid, device.model, device.memory_mib = report.uuid, report.model, report.memory_mib
+    return before != (device.uuid, device.model, device.memory_mib, device.is_present)
 
 
 def _vanished(known: Iterable[Node], reported: set[str]) -> list[Event]:

@@ -32,10 +32,11 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
         note_reachable(cluster, False, str(error))
         return False
     note_reachable(cluster, True, "")
-    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None))
+    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
+    states = {pod.pk: pod.state for pod in pods}
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     if changed:
-        _write(changed, now)
+        _write(changed, states, now)
     _clear_away(cluster, reports, {pod.name for pod in pods})
     return settle_jobs(cluster, now) or bool(changed)
 
@@ -56,9 +57,12 @@ def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
     """Take a report over into the row (not saved yet). Returns true when something changed."""
     if report is None:
         return _compare_missing(pod, now)
+    if pod.state == "failed" and not report.is_proven_gone:
+        return False  # its start was given up, or it failed with processes left: it stays failed until it is gone
     before = (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
-    pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
-    pod.exit_code = report.exit_code
+    if pod.state != "failed":
+        pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
+        pod.exit_code = report.exit_code
     pod.started_at, pod.finished_at = (
         report.started_at or pod.started_at,
         report.finished_at or pod.finished_at,
@@ -85,23 +89,23 @@ def _compare_missing(pod: Pod, now: datetime) -> bool:
     return True
 
 
-def _write(pods: list[Pod], now: datetime) -> None:
-    prefetch_related_objects(
-        pods, "job", "node"
-    )  # only those that changed: the rest is not needed every second
+def _write(pods: list[Pod], states: Mapping[int, str], now: datetime) -> None:
+    """Write compared pods, each under a guard on what was read: a process that was paused meanwhile changes nothing."""
+    prefetch_related_objects(pods, "job", "node")
     with transaction.atomic():
-        released = []
-        for pod in pods:
-            pod.save(
-                update_fields=[
-                    "state", "reason", "message", "exit_code", "started_at", "finished_at", "ports", "released_at",
-                ]
-            )  # fmt: skip
-            if pod.released_at is not None:
-                released.append(pod)
+        written = [pod for pod in pods if _save(pod, states[pod.pk])]
+        released = [pod for pod in written if pod.released_at is not None]
         if released:
             _release(released, now)
-        Event.objects.append([_pod_event(pod) for pod in pods])
+        Event.objects.append([_pod_event(pod) for pod in written])
+
+
+def _save(pod: Pod, state: str) -> bool:
+    unchanged = Pod.objects.filter(pk=pod.pk, state=state, released_at=None)
+    columns = (
+        "state", "reason", "message", "exit_code", "started_at", "finished_at", "ports", "released_at",
+    )  # fmt: skip
+    return unchanged.update(**{name: getattr(pod, name) for name in columns}) == 1
 
 
 def _release(pods: list[Pod], now: datetime) -> None:

@@ -14,11 +14,10 @@ from django.utils import timezone
 
 from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.attached import attached_clusters, engine_for
-from controlplane.loop.claims import claim, release
+from controlplane.loop.collecting import collect_once
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import execute_due
 from controlplane.loop.wake import listen, stop_listening
-from controlplane.telemetry.collect import collect
 from controlplane.telemetry.rollup import roll_up
 
 logger = logging.getLogger(__name__)
@@ -96,17 +95,10 @@ class Runner:
             self._cycle_bell.set()  # a pod was started or stopped: take its report over at once
 
     def _collect(self) -> None:
-        token = claim("collect", 10)
-        if token is None:
-            return
-        try:
-            for cluster in attached_clusters():
-                collect(engine_for(cluster), cluster, timezone.now())
+        if collect_once(timezone.now()):
             self._collections += 1
             if self._collections % ROLLUP_EVERY == 0:
                 roll_up(timezone.now())
-        finally:
-            release("collect", token)
 
     def _watch(self) -> None:
         """Ring as soon as an engine says that a pod changed."""

@@ -9,6 +9,7 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane.access import SYSTEM
+from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.models import Cluster, Command, Event
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -25,10 +26,10 @@ def settle_jobs(cluster: Cluster, now: datetime) -> bool:
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
     moved = [_settle(job, standings.get((job.pk, job.attempt), []), now) for job in jobs]
-    limited = [_enforce_limit(job, now) for job in _limited(cluster)]
+    limited = _enforce_limits(cluster, now)
     _remind(jobs, now)
     expired = _remove_expired(cluster, now)
-    return any(moved) or any(limited) or expired
+    return any(moved) or limited or expired
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
@@ -144,8 +145,16 @@ def _remind(jobs: list[Job], now: datetime) -> None:
             order_stops(job, grace_seconds=0)
 
 
-def _enforce_limit(job: Job, now: datetime) -> bool:
-    limit = limit_reached(job, now)
+def _enforce_limits(cluster: Cluster, now: datetime) -> bool:
+    jobs = list(_limited(cluster))
+    # idleness counts only while somebody watches: after an outage the collector first looks again
+    is_watched = bool(jobs) and is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS)
+    ended = [_enforce_limit(job, now, is_watched=is_watched) for job in jobs]
+    return any(ended)
+
+
+def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> bool:
+    limit = limit_reached(job, now, is_watched=is_watched)
     if limit is None:
         return False
     with transaction.atomic():
@@ -163,10 +172,9 @@ def _enforce_limit(job: Job, now: datetime) -> bool:
 
 
 def _remove_expired(cluster: Cluster, now: datetime) -> bool:
-    """Remove finished jobs whose time to live is over."""
-    expired = Job.objects.filter(
-        project__cluster=cluster, state__in=lifecycle.FINAL_STATES, expires_at__lte=now
-    )
+    """Remove finished jobs whose time to live is over, and deleted ones that ended by themselves."""
+    over = Q(expires_at__lte=now) | Q(is_deleted=True)
+    expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
     finished = list(expired.select_related("project")[:100])
     if finished:
         with transaction.atomic():

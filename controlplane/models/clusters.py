@@ -7,7 +7,7 @@ from django.utils import timezone
 class Cluster(models.Model):
     """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it."""
 
-    name = models.CharField(max_length=50, unique=True)
+    name = models.CharField(max_length=50)
     engine = models.CharField(max_length=16)
     scheduler = models.CharField(max_length=16, default="planner")
     settings = models.JSONField(default=dict)
@@ -18,6 +18,10 @@ class Cluster(models.Model):
 
     class Meta:
         constraints = [
+            # the name of a detached cluster is free again
+            models.UniqueConstraint(
+                fields=["name"], condition=models.Q(detached_at=None), name="cluster_name_attached"
+            ),
             models.CheckConstraint(
                 condition=models.Q(engine__in=["local", "kubernetes", "memory"]), name="cluster_engine_known"
             ),
@@ -57,6 +61,13 @@ class Node(models.Model):
         return self.name
 
 
+class PresentDevices(models.Manager["Device"]):
+    """The devices that the engine reports now."""
+
+    def get_queryset(self) -> models.QuerySet["Device"]:
+        return super().get_queryset().filter(is_present=True)
+
+
 class Device(models.Model):
     """One GPU. `allocated_milli` is kept by database triggers on Allocation; its check refuses a double booking."""
 
@@ -69,6 +80,12 @@ class Device(models.Model):
     utilization = models.FloatField(null=True)  # 0..1, last measured
     memory_used_mib = models.PositiveIntegerField(null=True)
     busy_at = models.DateTimeField(null=True)  # last time utilisation was above zero
+    is_present = models.BooleanField(
+        default=True
+    )  # false once the engine no longer has it; history keeps the row
+
+    objects = PresentDevices()
+    every = models.Manager["Device"]()
 
     class Meta:
         constraints = [

@@ -1,12 +1,24 @@
 """A job from submission to its end, through the rows, the scheduler and the memory engine."""
 
+import json
+from dataclasses import replace
+from datetime import timedelta
+
+import pytest
+
 from controlplane.access import Actor
+from controlplane.actions.nodes import drain_node
+from controlplane.actions.outcomes import Conflict
+from controlplane.engines.memory import MemoryEngine
+from controlplane.loop.attached import give_engine
+from controlplane.loop.collecting import collect_once
 from controlplane.loop.execute import MOST_TRIES
-from controlplane.models import Command, Event
-from controlplane.telemetry.collect import collect
+from controlplane.loop.inventory import sync_nodes
+from controlplane.loop.reconcile import _write
+from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
-from tests.builders import make_job, make_project, make_user
+from tests.builders import make_cluster, make_job, make_project, make_user
 
 
 def actor() -> Actor:
@@ -223,19 +235,135 @@ def test_a_second_cycle_on_an_unchanged_cluster_changes_nothing(plant):
     assert list(plant.states().values()).count("running") == 16
 
 
-def test_the_idle_limit_counts_from_the_last_use(plant):
-    project = make_project(interactive_idle_seconds=20)
-    notebook = make_job(project, "notebook", kind="interactive")
+def notebook_with_idle_limit(plant, seconds=20):
+    project = make_project(interactive_idle_seconds=seconds)
+    job = make_job(project, "notebook", kind="interactive")
     plant.settle()
-    pod = Pod.objects.get().name
+    return job, Pod.objects.get().name
+
+
+def test_the_idle_limit_counts_from_the_last_use(plant):
+    notebook, pod = notebook_with_idle_limit(plant)
     plant.engine.set_usage(pod, 0.5, 1000)
     for _ in range(3):
         plant.in_seconds(10)
-        collect(plant.engine, plant.cluster, plant.clock())
+        collect_once(plant.clock())
     notebook.refresh_from_db()
     assert notebook.state == "running"
     plant.engine.set_usage(pod, 0.0, 1000)
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect_once(plant.clock())
     plant.in_seconds(25)
     notebook.refresh_from_db()
     assert (notebook.state, notebook.reason) == ("timed_out", "interactive_idle")
+
+
+def test_nobody_is_called_idle_for_an_outage_of_ours(plant):
+    notebook, _ = notebook_with_idle_limit(plant)
+    collect_once(plant.clock())
+    plant.clock.advance(600)  # the control plane is away
+    Lease.objects.filter(name="collect").update(completed_at=plant.cluster.created_at - timedelta(hours=1))
+    plant.settle()  # the loop is back before the collector has looked
+    notebook.refresh_from_db()
+    assert notebook.state == "running"
+    collect_once(plant.clock())
+    plant.in_seconds(15)
+    notebook.refresh_from_db()
+    assert notebook.state == "running"
+    plant.in_seconds(10)
+    notebook.refresh_from_db()
+    assert notebook.state == "timed_out"
+
+
+def test_a_given_up_start_that_the_engine_still_shows_as_starting_ends(plant, monkeypatch):
+    job = make_job(make_project())
+    plant.tick()
+    pod = Pod.objects.get()
+    Pod.objects.filter(pk=pod.pk).update(
+        state="failed", reason="engine_error", message="The engine failed 5 times."
+    )
+    report = replace(next(iter(plant.engine.pods())), state="starting")
+    monkeypatch.setattr(plant.engine, "pods", lambda: (report,))
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.next_state) == ("stopping", "failed")
+    monkeypatch.undo()
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("failed", "engine_error")
+    assert plant.allocated() == {}
+
+
+def test_a_paused_process_cannot_unrelease_a_pod(plant):
+    job = make_job(make_project(), command=["sleep", "1"])
+    plant.settle()
+    stale = Pod.objects.get()
+    seen = next(iter(plant.engine.pods()))
+    plant.tick(seconds=2)
+    job.refresh_from_db()
+    assert job.state == "succeeded"
+    stale.ports = {"1": ["x", 1]}
+    _write([stale], {stale.pk: "running"}, plant.clock())  # what a process writes that was stopped in between
+    assert seen.state == "running"
+    pod = Pod.objects.get()
+    assert (pod.state, pod.ports) == ("succeeded", {})
+    assert pod.released_at is not None
+
+
+def test_one_clusters_trouble_neither_stops_others_nor_passes_for_ready(plant, monkeypatch):
+    broken = make_cluster("broken", nodes=0)
+    engine = MemoryEngine({"nodes": {}})
+    give_engine(broken, engine)
+    monkeypatch.setattr(engine, "pods", lambda: json.loads(""))
+    job = make_job(make_project())
+    Lease.objects.update(completed_at=None)
+    plant.settle()
+    job.refresh_from_db()
+    give_engine(broken, None)
+    assert job.state == "running"
+    assert Lease.objects.get(name="loop").completed_at is None
+
+
+def test_a_job_that_ends_while_it_is_deleted_is_removed(plant):
+    job = make_job(make_project(), command=["sleep", "1"])
+    plant.settle()
+    stale = Job.objects.get(pk=job.pk)
+    plant.tick(seconds=2)
+    delete_job(stale, actor=actor())  # the caller still sees it running
+    assert not Job.objects.filter(pk=job.pk).exists()
+
+
+def test_suspending_a_job_on_its_way_to_the_queue_holds(plant):
+    plant.engine.faults.stop_delay_seconds = 3
+    job = make_job(make_project())
+    plant.settle()
+    drain_node(Node.objects.get(name="dgx1-1"), actor=Actor(user=make_user("root", is_admin=True)))
+    drain_node(Node.objects.get(name="dgx1-2"), actor=Actor(user=make_user("root", is_admin=True)))
+    job.refresh_from_db()
+    assert (job.state, job.next_state, job.reason) == ("stopping", "queued", "node_drained")
+    suspend_job(job, actor=actor())
+    plant.in_seconds(5)
+    job.refresh_from_db()
+    assert job.state == "suspended"
+    stop_job(job, actor=actor())
+    with pytest.raises(Conflict):
+        suspend_job(job, actor=actor())
+
+
+def test_devices_follow_the_engine(plant):
+    plant.tick()
+    smaller = {"nodes": {"dgx1-1": {"devices": 2, "memory_mib": 16384, "pool": "default"}}}
+    sync_nodes(plant.cluster, MemoryEngine(smaller), plant.clock())
+    assert list(Device.objects.values_list("node__name", "index", "memory_mib")) == [
+        *[("dgx1-1", index, 16384) for index in range(2)],
+        *[("dgx1-2", index, 32768) for index in range(8)],
+    ]
+    assert not Node.objects.get(name="dgx1-2").is_ready
+    sync_nodes(plant.cluster, plant.engine, plant.clock())
+    assert Device.objects.count() == 16
+
+
+def test_a_node_name_of_another_cluster_is_left_out(plant):
+    other = Cluster.objects.create(name="other", engine="memory", settings={})
+    nodes = {name: {"devices": 1, "memory_mib": 1000, "pool": "default"} for name in ("dgx1-1", "own")}
+    sync_nodes(other, MemoryEngine({"nodes": nodes}), plant.clock())
+    assert list(Node.objects.filter(cluster=other).values_list("name", flat=True)) == ["own"]
