@@ -81,15 +81,17 @@ def remove(job: Job, actor: Actor) -> Event:
 
 
 def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
-    """Return an event about a job as it is now; the caller appends it."""
-    verb = kind.partition(".")[2].replace("_", " ").capitalize()
+    """Return an event about a job as it is now; the caller appends it. One that is no change of state, such as an
+    opened shell, says who did it and not why the job is where it is."""
+    verb = kind.partition(".")[2]
+    is_move = verb == job.state
     return Event(
         kind=kind,
         job_id=job.pk,
         project_id=job.project_id,
         actor=actor.name,
-        reason=job.reason,
-        message=job.message or f"{verb} by {actor.name}.",
+        reason=job.reason if is_move else "",
+        message=(is_move and job.message) or f"{verb.replace('_', ' ').capitalize()} by {actor.name}.",
         data={"state": job.state, "name": job.name, **(data or {})},
     )
 

@@ -30,6 +30,10 @@ class Board:
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
         self.total_milli_gpus = _total_milli_gpus(view, active)
+        every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
+        self.withheld_milli_gpus = (
+            every_device - self.total_milli_gpus
+        )  # free, but on nodes that take no work
         self._stopping = {job.id: job for job in active if job.is_stopping}
         self._by_node: dict[str, list[Candidate]] = {}
         self._kins: dict[Kin, dict[str, Candidate]] = {}
@@ -73,7 +77,8 @@ class Board:
         job, account = item.job, item.account
         self.ledger.start(job, placements)
         account.add(_milli_gpus(placements), job.is_preemptible)
-        is_in_quota = account.quota is None or account.allocated <= account.quota
+        # what cannot be taken back is always inside the quota: it is the others that borrow
+        is_in_quota = not job.is_preemptible or account.quota is None or account.allocated <= account.quota
         code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
         details = {
             "project": account.name,

@@ -64,6 +64,7 @@ class Explainer:
             "quota_milli_gpus": account.quota,
             "limit_milli_gpus": account.limit,
             "total_milli_gpus": self._board.total_milli_gpus,
+            "withheld_milli_gpus": self._board.withheld_milli_gpus,
         }
 
     def _reason(self, item: Waiting) -> tuple[str, dict[str, Any]]:

@@ -186,9 +186,11 @@ def _cluster_full(details: Details) -> str:
 
 def _room_left(details: Details) -> str:
     free, total = int(details.get("free_milli_gpus", 0)), int(details.get("total_milli_gpus", 0))
+    withheld = int(details.get("withheld_milli_gpus", 0))
+    aside = f" ({gpus(withheld)} more on cordoned or unready nodes)" if withheld > 0 else ""
     if not free:
-        return f"All {count_gpus(total)} are in use"
-    return f"Only {gpus(free)} of {count_gpus(total)} {'is' if free == 1000 else 'are'} free"
+        return f"All {count_gpus(total)} are in use{aside}"
+    return f"Only {gpus(free)} of {count_gpus(total)} {'is' if free == 1000 else 'are'} free{aside}"
 
 
 def _reserved(details: Details) -> str:

@@ -29,6 +29,7 @@ def main() -> int:
         return 1
     _migrate()
     _register_clusters()
+    _warn_without_nodes()
     _register_bootstrap_token()
     _gather_static_files()
     print(json.dumps({"setup_path": _setup_path()}))
@@ -63,6 +64,16 @@ def _register_clusters() -> None:
     for declared in parse_clusters(settings.CLUSTERS):
         cluster = register_cluster(declared.name, declared.engine, dict(declared.settings), actor=SYSTEM)
         sync_nodes(cluster, engine_for(cluster), timezone.now())
+
+
+def _warn_without_nodes() -> None:
+    """Say so when jobs would wait for ever, such as `local:nvml` on a machine without GPUs."""
+    from django.conf import settings
+
+    from controlplane.models import Node
+
+    if not Node.objects.exists():
+        print(f"No node was found (TRAINYARD_CLUSTERS={settings.CLUSTERS}): jobs will wait.", file=sys.stderr)
 
 
 def _register_bootstrap_token() -> None:

@@ -4,7 +4,7 @@ import pytest
 
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Event
-from jobs.actions import clone_body, delete_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.actions import clone_body, delete_job, record_shell, resume_job, stop_job, submit_job, suspend_job
 from jobs.models import Job
 from tests.builders import make_job
 
@@ -99,3 +99,11 @@ def test_a_clone_asks_for_the_same(cast):
     job = make_job(cast.project, user=cast.ana, gpus=0.5, env={"A": "1"})
     twin = submit_job(cast.project, clone_body(job, "twin"), actor=cast.actor("ben"))
     assert twin.spec == job.spec | {"name": "twin"}
+
+
+def test_events_say_who_opened_a_shell_and_not_why_the_job_runs(cast):
+    job = make_job(cast.project, user=cast.ana)
+    record_shell(job, 0, actor=cast.actor("ben"))
+    event = Event.objects.order_by("-seq").first()
+    assert (event.kind, event.actor, event.reason) == ("job.shell_opened", "ben", "")
+    assert event.message == "Shell opened by ben."

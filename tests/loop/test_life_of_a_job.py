@@ -367,3 +367,23 @@ def test_a_node_name_of_another_cluster_is_left_out(plant):
     nodes = {name: {"devices": 1, "memory_mib": 1000, "pool": "default"} for name in ("dgx1-1", "own")}
     sync_nodes(other, MemoryEngine({"nodes": nodes}), plant.clock())
     assert list(Node.objects.filter(cluster=other).values_list("name", flat=True)) == ["own"]
+
+
+def test_a_drained_node_is_named_among_the_reasons(plant):
+    root = Actor(user=make_user("root", is_admin=True))
+    drain_node(Node.objects.get(name="dgx1-1"), actor=root)
+    project = make_project(quota=0)
+    for number in range(9):
+        make_job(project, f"job-{number}")
+    plant.settle()
+    (waiting,) = Job.objects.filter(state="queued")
+    assert "8 more on cordoned or unready nodes" in waiting.message
+
+
+def test_what_is_never_preempted_is_never_said_to_be_borrowed(plant):
+    project = make_project(quota=1)
+    make_job(project, "train", gpus=1)
+    plant.settle()
+    make_job(project, "notebook", kind="interactive", gpus=1)
+    plant.settle()
+    assert Job.objects.get(name="notebook").reason == "started_in_quota"
