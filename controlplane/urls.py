@@ -10,6 +10,7 @@ urlpatterns = [
     path("api/v1/", include("controlplane.api.urls")),
     path("", include("dashboards.urls")),
 ]
+handler400 = "dashboards.pages.errors.bad_request"
 handler403 = "dashboards.pages.errors.forbidden"
 handler404 = "dashboards.pages.errors.not_found"
 handler500 = "dashboards.pages.errors.server_error"

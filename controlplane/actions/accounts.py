@@ -19,6 +19,7 @@ TOKEN_PREFIX = "yard_"
 TOKEN_DAYS = 90
 BOOTSTRAP = "bootstrap"  # the admin of TRAINYARD_BOOTSTRAP_TOKEN; no person, so it does not count as one
 TOKEN_MOST_DAYS = 365
+NAME_MOST, EMAIL_MOST = 150, 254
 
 
 def digest_of(secret: str) -> str:
@@ -33,6 +34,7 @@ def create_user(
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
+    _check_lengths(username, email)
     user = User(username=username, email=email, is_admin=is_admin)
     if password is not None:
         _check_password(password, user)
@@ -150,6 +152,14 @@ def use_setup_link(secret: str, username: str, password: str) -> User:
                 "This set-up link was used already or is not the newest; start again for another.",
             )
         return create_user(username, password, actor=SYSTEM, is_admin=True)
+
+
+def _check_lengths(username: str, email: str) -> None:
+    """PostgreSQL refuses what is longer than its column."""
+    if len(username) > NAME_MOST:
+        raise invalid("/username", "too_long", f"At most {NAME_MOST} characters.")
+    if len(email) > EMAIL_MOST:
+        raise invalid("/email", "too_long", f"At most {EMAIL_MOST} characters.")
 
 
 def _check_password(password: str, user: User) -> None:

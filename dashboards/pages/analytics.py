@@ -17,6 +17,7 @@ from dashboards.pages.frame import show, signed_in
 from dashboards.reads import series
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}
+YEARS = range(1970, 9999)  # sums with times outside of them may leave the calendar
 
 
 @dataclass(frozen=True, slots=True)
@@ -86,8 +87,9 @@ def _chosen(request: HttpRequest) -> Range:
 def _time(text: str) -> datetime | None:
     try:
         parsed = parse_datetime(text)
-    except ValueError:
+        if parsed is None:
+            return None
+        at = parsed.astimezone(UTC) if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    except (ValueError, OverflowError):
         return None
-    if parsed is None:
-        return None
-    return parsed if parsed.tzinfo else parsed.replace(tzinfo=UTC)
+    return at if at.year in YEARS else None

@@ -7,6 +7,12 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 
+def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
+    """400: an address or a form that no page of ours makes."""
+    text = str(exception or "") or _("The address or the form is not one of ours.")
+    return _answer(request, 400, "bad_request", _("Not understood"), text)
+
+
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """404: no such thing, or not for you; which of the two is not told."""
     text = _(

@@ -125,16 +125,22 @@ def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
 
 
 def _issue(request: HttpRequest, actor: Actor) -> str:
-    days = request.POST.get("days", "")
     assert actor.user is not None
     _token, secret = issue_token(
         actor.user,
         request.POST.get("name", "").strip()[:100] or _("unnamed"),
         actor=actor,
-        days=int(days) if days.isdecimal() else TOKEN_DAYS,
+        days=_days(request.POST.get("days", "").strip()),
         is_read_only=bool(request.POST.get("is_read_only")),
     )
     return secret
+
+
+def _days(text: str) -> int:
+    """What the field says; 0, which is refused, for what is no number of days."""
+    if not text:
+        return TOKEN_DAYS
+    return int(text) if text.isdecimal() and len(text) < 10 else 0
 
 
 def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResponseBase:

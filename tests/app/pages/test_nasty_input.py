@@ -1,0 +1,142 @@
+"""Every page at every address, with values that no database and no calendar takes: refused, never a fault of ours."""
+
+from collections.abc import Callable, Iterator
+
+import pytest
+from django.test import Client
+from django.urls import URLPattern
+from django.utils.regex_helper import normalize
+
+from controlplane.actions.accounts import issue_token
+from controlplane.models import User
+from dashboards.urls import urlpatterns
+from tests.app.pages.conftest import Yard
+from tests.cast import PASSWORD
+
+Visit = Callable[[User | None], Client]
+
+# percent-encoded
+NASTY = {
+    "nul": "a%00b",
+    "beyond every integer": "9" * 60,
+    "beyond int()": "9" * 5000,
+    "half a surrogate pair": "%ED%A0%80",
+    "before the first day": "0001-01-01T00%3A00%2B14%3A00",
+    "after the last day": "9999-12-31T23%3A59-14%3A00",
+    "long": "%C3%A9" * 400,
+}
+ASKED = (
+    "q", "state", "project", "kind", "user", "before", "after", "from", "to", "range", "span", "attempt", "rank",
+    "cluster", "clone", "next",
+)  # fmt: skip
+HIDING = ("to", "after", "clone")  # with these, other fields are not looked at
+SENT = (
+    "username", "password", "again", "email", "is_admin", "is_read_only", "name", "days", "user", "role", "project",
+    "next", "kind", "image", "command", "working_dir", "node_pool", "gpus", "cpus", "gpu_memory_mib", "memory_mib",
+    "workers", "priority", "retries", "max_runtime_seconds", "expected_runtime_seconds",
+    "ttl_seconds_after_finished", "env", "labels", "ports", "cluster", "gpu_quota_milli",
+    "over_quota_weight_milli", "gpu_limit_milli", "train_pools",
+)  # fmt: skip
+FORM = "application/x-www-form-urlencoded"
+
+
+@pytest.fixture
+def places(yard: Yard) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
+    """Every address of the pages as a template, its parameters, and values for them that exist."""
+    token, _secret = issue_token(yard.cast.root, "t", actor=yard.cast.actor("root"))
+    found = []
+    for pattern in urlpatterns:
+        assert isinstance(pattern, URLPattern)
+        for template, parameters in normalize(pattern.pattern.regex.pattern):
+            names = {"nodes": "dgx1-1", "charts": "loss"}
+            real = {
+                "name": names.get(template.partition("/")[0], "team-a"),
+                "job_id": str(yard.running.pk),
+                "username": "ana",
+                "token_id": str(token.pk),
+                "tab": "logs",
+                "verb": "resume" if template.startswith("jobs") else "unlock",
+                "secret": "guess",
+            }
+            found.append((template, tuple(parameters), real))
+    assert len(found) > 30
+    return found
+
+
+def visits(
+    template: str, parameters: tuple[str, ...], real: dict[str, str], nasty: str
+) -> Iterator[tuple[str, str]]:
+    """(path with query, body; "" for a GET): the nasty value in one place at a time, then in every field."""
+    place = "/" + template % real
+    for name in parameters:
+        yield "/" + template % (real | {name: nasty}), ""
+    yield place + "?" + "&".join(f"{name}={nasty}" for name in ASKED), ""
+    yield place + "?" + "&".join(f"{name}={nasty}" for name in ASKED if name not in HIDING), ""
+    yield place, "&".join(f"{name}={nasty}" for name in SENT)
+
+
+@pytest.mark.parametrize("nasty", NASTY.values(), ids=NASTY)
+def test_no_page_breaks(yard: Yard, visit: Visit, places, nasty: str):
+    client = visit(yard.cast.root)
+    client.raise_request_exception = False
+    broken = []
+    for place in places:
+        for path, body in visits(*place, nasty):
+            if path == "/logout":
+                continue
+            answer = client.post(path, body, FORM) if body else client.get(path)
+            if answer.status_code >= 500:
+                broken.append(("POST" if body else "GET", path[:60]))
+    assert broken == []
+    assert client.get("/jobs").status_code == 200  # still signed in: the walk was one through the pages
+
+
+@pytest.mark.parametrize(
+    ("path", "body"),
+    [
+        ("/jobs?q=a%00", ""),
+        ("/projects/%00", ""),
+        ("/tokens", "name=a%00&days=7"),
+        ("/login", "username=%00&password=x"),
+        ("/jobs?%00=1", ""),
+    ],
+)
+def test_nul_is_refused_with_a_page_that_says_so(yard: Yard, visit: Visit, path: str, body: str):
+    client = visit(yard.cast.root)
+    answer = client.post(path, body, FORM) if body else client.get(path)
+    assert answer.status_code == 400
+    assert "NUL" in answer.content.decode()
+
+
+def test_nul_in_a_cookie_is_refused_everywhere(yard: Yard):
+    for path in ("/jobs", "/api/v1/whoami"):
+        client = Client(headers={"cookie": 'sessionid="aaaaaaaaaa\\000"'})
+        answer = client.get(path)
+        assert answer.status_code == 400
+        assert ("problem+json" in answer["Content-Type"]) == path.startswith("/api/")
+
+
+def test_new_users_have_names_and_addresses_that_fit(yard: Yard, visit: Visit):
+    client = visit(yard.cast.root)
+    long_name = client.post("/users", {"username": "n" * 151, "password": PASSWORD})
+    assert (long_name.status_code, set(long_name.context["errors"])) == (400, {"username"})
+    long_address = client.post(
+        "/users", {"username": "nina", "password": PASSWORD, "email": "n" * 243 + "@example.org"}
+    )
+    assert (long_address.status_code, set(long_address.context["errors"])) == (400, {"email"})
+    fits = {"username": "n" * 150, "password": PASSWORD, "email": "n" * 242 + "@example.org"}
+    assert client.post("/users", fits).status_code == 302
+    assert User.objects.get(username="n" * 150).email == fits["email"]
+
+
+@pytest.mark.parametrize("days", ["9" * 5000, "0", "a week"])
+def test_days_of_a_token_that_make_no_sense_are_refused(yard: Yard, visit: Visit, days: str):
+    answer = visit(yard.cast.root).post("/tokens", {"name": "x", "days": days})
+    assert (answer.status_code, set(answer.context["errors"])) == (400, {"days"})
+
+
+@pytest.mark.parametrize("start", ["0001-01-01T00:00+14:00", "9999-12-31T23:59-14:00", "1815-12-10T00:00"])
+def test_a_range_that_no_history_reaches_is_refused(yard: Yard, visit: Visit, start: str):
+    answer = visit(yard.cast.root).get("/analytics", {"from": start})
+    assert answer.status_code == 400
+    assert "2026-01-31T08:00" in answer.content.decode()
