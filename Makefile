@@ -25,7 +25,8 @@ lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-bench: install ## measure what is claimed, and print the table
+bench: ## measure what is claimed, and print the table
+	@$(PYTHON) -IS tools/install.py --dev
 	@$(PY) -m bench
 
 demo: install ## four projects, their quotas, users and running jobs to look at (while `make up` runs)
@@ -36,6 +37,7 @@ reference: ## write the pages of docs/reference that come from the code
 	@$(PY) manage.py openapi
 
 picture: ## take the README's picture of the overview from a running demo
+	@$(PYTHON) -IS tools/install.py --dev
 	@$(PY) tools/picture.py
 
 lock: ## resolve requirements*.in again, with hashes (needs uv)

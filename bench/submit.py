@@ -120,7 +120,7 @@ def ray_server(directory: Path) -> Iterator[tuple[Submit | None, str]]:
     server = subprocess.Popen([ray, "start", "--block", *options], env=environment, stdout=log, stderr=log)
     try:
         address = f"http://127.0.0.1:{port}/api/jobs/"
-        wait_until(lambda: is_served(address), timeout=90, what="Ray's jobs API")
+        wait_until(lambda: takes_jobs(address), timeout=120, what="Ray's jobs API")
         yield lambda name, command: post(address, {"submission_id": name, "entrypoint": command}), ""
     finally:
         server.terminate()
@@ -147,10 +147,10 @@ def install_ray() -> tuple[str | None, str]:
     return str(program), ""
 
 
-def is_served(address: str) -> bool:
+def takes_jobs(address: str) -> bool:
+    """True when a first job was accepted: the API answers 500 for a while after its port opens."""
     try:
-        with urllib.request.urlopen(address, timeout=5) as answer:
-            return bool(answer.status == 200)
+        return bool(post(address, {"entrypoint": "true"}))
     except OSError:
         return False
 
