@@ -20,7 +20,8 @@ LOOK_BACK_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress line. `gpu_utilization`: 0 to 1 of the share that the job holds."""
+    """One progress line. `gpu_utilization`: 0 to 1 of the share that the job holds; `checkpoint_at`: Unix seconds of
+    the last checkpoint, from which the scheduler knows what a preemption would cost."""
 
     time_ms: int
     epoch: int | None = None
@@ -33,13 +34,24 @@ class Progress:
     seconds_per_step: float | None = None
     gpu_utilization: float | None = None
     gpu_memory_mib: int | None = None
+    checkpoint_at: int | None = None
 
     def as_json(self) -> dict[str, int | float]:
         """What the API shows: the fields that were given, without time and gauges."""
         return {name: value for name in _SHOWN if (value := getattr(self, name)) is not None}
 
 
-_SHOWN = ("epoch", "epochs", "step", "total_steps", "eta_seconds", "loss", "accuracy", "seconds_per_step")
+_SHOWN = (
+    "epoch",
+    "epochs",
+    "step",
+    "total_steps",
+    "eta_seconds",
+    "loss",
+    "accuracy",
+    "seconds_per_step",
+    "checkpoint_at",
+)
 
 
 def latest_progress(log_path: str | Path) -> Progress | None:
@@ -75,6 +87,7 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
         seconds_per_step=_number(fields, "seconds_per_step", 0),
         gpu_utilization=_number(fields, "gpu_utilization", 0, 1),
         gpu_memory_mib=_count(fields, "gpu_memory_mib"),
+        checkpoint_at=_count(fields, "checkpoint_at"),
     )
 
 

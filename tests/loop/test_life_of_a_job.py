@@ -387,3 +387,22 @@ def test_what_is_never_preempted_is_never_said_to_be_borrowed(plant):
     make_job(project, "notebook", kind="interactive", gpus=1)
     plant.settle()
     assert Job.objects.get(name="notebook").reason == "started_in_quota"
+
+
+def test_who_saved_a_checkpoint_last_has_least_to_lose(plant):
+    borrower = make_project("borrower", quota=0)
+    early, late = make_job(borrower, "early", gpus=8), make_job(borrower, "late", gpus=8)
+    plant.settle()
+    saved = int(plant.clock().timestamp()) + 3000
+    plant.engine.print_line(
+        Pod.objects.get(job=early).name, json.dumps({"trainyard": 1, "checkpoint_at": saved})
+    )
+    plant.clock.advance(3600)
+    collect_once(plant.clock())
+    early.refresh_from_db()
+    assert early.progress == {"checkpoint_at": saved}
+    make_job(make_project("owner", quota=8), "mine", gpus=8)
+    plant.settle()
+    late.refresh_from_db()
+    early.refresh_from_db()
+    assert (early.state, late.state) == ("queued", "running")  # newest first would have taken the other

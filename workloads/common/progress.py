@@ -47,10 +47,11 @@ def report(
     seconds_per_step: float,
     gpu_utilization: float | None = None,
     gpu_memory_mib: int | None = None,
+    checkpoint_at: int | None = None,
     **metrics: float,
 ) -> None:
     """Print one progress line. `step` counts from 1 over all epochs; `metrics` are such as loss and
-    accuracy."""
+    accuracy; `checkpoint_at` is when the last checkpoint was saved, in Unix seconds."""
     fields = {
         "trainyard": 1,
         "epoch": epoch,
@@ -62,6 +63,7 @@ def report(
         "seconds_per_step": round(seconds_per_step, 6),
         "gpu_utilization": gpu_utilization,
         "gpu_memory_mib": gpu_memory_mib,
+        "checkpoint_at": checkpoint_at,
     }
     line = json.dumps({name: value for name, value in fields.items() if value is not None})
     sys.stdout.write(line + "\n")
