@@ -46,12 +46,17 @@ def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], lis
 
 
 def allocation_lines(start: datetime, end: datetime) -> list[Line]:
-    """Allocated GPUs of every project: what held at the start, and every change since."""
+    """Allocated GPUs of every project: what held at the start, and every change since. A deleted project keeps its
+    history, so that the sum over all of them stays what was used."""
     held = {found.subject: found.points for found in series(GPUS_ALLOCATED, "project", None, start, end)}
     projects = Project.objects.order_by("palette_index", "name").values_list("name", "palette_index")
+    shown = [(name, name, index) for name, index in projects]
+    names = {name for name, _label, _index in shown}
+    gone = sorted(name for name in held if name not in names and any(point.mean for point in held[name]))
+    shown += [(name, f"{name} (deleted)", len(shown) + order) for order, name in enumerate(gone)]
     return [
-        Line(name, name, tuple((point.at, point.mean) for point in held.get(name, ())), index)
-        for name, index in projects
+        Line(name, label, tuple((point.at, point.mean) for point in held.get(name, ())), index)
+        for name, label, index in shown
     ]
 
 

@@ -36,6 +36,14 @@ def test_usage_by_project(history: Cast, visit: Visit):
     assert (used["team-b"].gpu_hours, used["team-b"].peak) == (20, 2)
 
 
+def test_a_deleted_project_keeps_its_history(history: Cast, visit: Visit):
+    before = visit(history.root).get(f"/analytics?{DAY}").context["total_hours"]
+    history.other.delete()
+    answer = visit(history.root).get(f"/analytics?{DAY}")
+    assert answer.context["total_hours"] == before
+    assert "team-b (deleted)" in {line.name for line, _use in answer.context["used"]}
+
+
 def test_a_part_of_a_span_counts_as_a_part(history: Cast, visit: Visit):
     answer = visit(history.ana).get("/analytics?from=2026-01-01T13:00&to=2026-01-01T14:00")
     assert {line.name: use.gpu_hours for line, use in answer.context["used"]} == {"team-a": 4, "team-b": 0}
