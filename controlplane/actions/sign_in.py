@@ -1,9 +1,11 @@
-"""From a secret to who it belongs to."""
+"""From a secret, or a name and a password, to who it belongs to."""
 
 import hmac
+import logging
 from datetime import datetime, timedelta
 
 from django.conf import settings
+from django.contrib.auth import authenticate
 from django.contrib.auth.hashers import make_password
 from django.db import transaction
 from django.db.models import Q
@@ -12,9 +14,43 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.actions.accounts import BOOTSTRAP, digest_of, token_owner
 from controlplane.models import Token, User
+from controlplane.throttle import Throttle, TooManyAttempts
+
+logger = logging.getLogger(__name__)
+
+ATTEMPTS_PER_MINUTE = 5  # of one name from one address
+_attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
+_attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
 
 _BOOTSTRAP_DAYS = 3650  # the setting itself ends it; registered anew at every start
 _USED_GRAIN = timedelta(minutes=5)  # how exact last_used_at is; keeps reads from becoming writes
+
+
+def check_password(username: str, password: str, address: str) -> User | None:
+    """Return whose name and password these are, None when they are wrong or the account is locked.
+
+    Wrong ones count against the name and the address, whichever door they came through. Raises TooManyAttempts.
+    """
+    key = (username.casefold(), address)
+    try:
+        _attempts_by_address.attempt(address)
+        _attempts.attempt(key)
+    except TooManyAttempts:
+        logger.warning("a sign-in as %s from %s was refused: too many attempts", _known(username), address)
+        raise
+    user = authenticate(username=username, password=password)
+    if not isinstance(user, User):
+        logger.warning("a sign-in as %s from %s was refused", _known(username), address)
+        return None
+    _attempts.forgive(key)
+    _attempts_by_address.take_back(address)
+    return user
+
+
+def forget_attempts() -> None:
+    """Let everybody try again, as a restart does."""
+    _attempts.clear()
+    _attempts_by_address.clear()
 
 
 def actor_of_secret(secret: str, now: datetime, *, address: str = "", request_id: str = "") -> Actor | None:
@@ -56,6 +92,11 @@ def register_bootstrap_token() -> None:
             "revoked_at": None,
         }
         Token.objects.update_or_create(digest=digest, defaults=values)
+
+
+def _known(username: str) -> str:
+    """A name for the log. What is no name of ours stays out of it: people type passwords into that field."""
+    return repr(username) if User.objects.filter(username=username).exists() else "somebody unknown"
 
 
 def _is_bootstrap(secret: str) -> bool:

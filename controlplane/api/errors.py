@@ -12,6 +12,7 @@ from rest_framework import exceptions as rest
 from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.api.problems import Problem, problem_response
+from controlplane.throttle import TooManyAttempts
 from jobs.lifecycle import IllegalMove
 
 logger = logging.getLogger(__name__)
@@ -78,6 +79,10 @@ def _conflict(error: IntegrityError) -> Problem:
     )
 
 
+def _too_many(error: TooManyAttempts) -> Problem:
+    return Problem(429, "too_many_requests", str(error), headers={"Retry-After": str(error.wait_seconds)})
+
+
 def _always(status: int, code: str, detail: str) -> Callable[[Any], Problem]:
     return lambda _error: Problem(status, code, detail)
 
@@ -87,6 +92,7 @@ _TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callab
     (Forbidden, lambda error: Problem(403, "forbidden", str(error))),
     (Conflict, lambda error: Problem(409, error.code, error.detail)),
     (Invalid, _invalid),
+    (TooManyAttempts, _too_many),
     (IllegalMove, lambda error: Problem(409, "illegal_move", str(error))),
     ((rest.NotAuthenticated, rest.AuthenticationFailed), _unauthenticated),
     (rest.PermissionDenied, lambda error: Problem(403, "forbidden", str(error.detail))),

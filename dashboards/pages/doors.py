@@ -1,10 +1,6 @@
 """The way in and out: sign-in, the one-time set-up of the first admin, sign-out."""
 
-import hashlib
-import time
-
-from django.contrib.auth import authenticate, login, logout
-from django.core.cache import cache
+from django.contrib.auth import login, logout
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
@@ -14,8 +10,8 @@ from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.actions.accounts import is_setup_link_open, use_setup_link
 from controlplane.actions.outcomes import Conflict, Invalid
-
-TRIES, TRIES_SECONDS = 10, 300  # wrong passwords for one name from one address, and how long they count
+from controlplane.actions.sign_in import check_password
+from controlplane.throttle import TooManyAttempts
 
 
 @never_cache
@@ -64,23 +60,18 @@ def sign_out(request: HttpRequest) -> HttpResponse:
 
 def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
     username = request.POST.get("username", "")
-    key = _tries_key(request, username)
     context = {"next": target, "username": username}
-    if cache.get(key, 0) >= TRIES:
-        error = _("Too many wrong passwords; wait five minutes.")
+    try:
+        user = check_password(
+            username, request.POST.get("password", ""), request.META.get("REMOTE_ADDR") or ""
+        )
+    except TooManyAttempts as refusal:
+        error = _("Too many attempts; try again in %(seconds)s s.") % {"seconds": refusal.wait_seconds}
         refused = render(request, "dashboards/login.html", context | {"error": error}, status=429)
-        refused["Retry-After"] = str(TRIES_SECONDS)
+        refused["Retry-After"] = str(refusal.wait_seconds)
         return refused
-    user = authenticate(request, username=username, password=request.POST.get("password", ""))
     if user is None:
-        cache.add(key, 0, TRIES_SECONDS)
-        cache.incr(key)
         error = _("This name and password do not belong together.")
         return render(request, "dashboards/login.html", context | {"error": error}, status=400)
     login(request, user)
     return HttpResponseRedirect(target)
-
-
-def _tries_key(request: HttpRequest, username: str) -> str:
-    subject = f"{request.META.get('REMOTE_ADDR')} {username.casefold()} {int(time.time() // TRIES_SECONDS)}"
-    return "sign-in:" + hashlib.sha256(subject.encode()).hexdigest()

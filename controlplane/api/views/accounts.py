@@ -1,9 +1,7 @@
 """Who am I, signing in, tokens and users."""
 
-import logging
 from typing import Any
 
-from django.contrib.auth import authenticate
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -17,6 +15,7 @@ from controlplane.actions.accounts import (
     revoke_token,
     set_password,
 )
+from controlplane.actions.sign_in import check_password
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
@@ -24,16 +23,10 @@ from controlplane.api.paging import Filter, Listing, fields_parameter, paged, tr
 from controlplane.api.problems import Problem
 from controlplane.api.query import whole_id
 from controlplane.api.schemas import BOOLEAN, STRING, TOKEN, USER, nullable, ref
-from controlplane.api.throttle import Throttle
 from controlplane.models import Membership, Token, User
 from jobs.kinds import checks
 
-logger = logging.getLogger(__name__)
-
-ATTEMPTS_PER_MINUTE = 5
 LOGIN_TOKEN_DAYS = 30
-logins = Throttle(ATTEMPTS_PER_MINUTE, 60)
-logins_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
 
 _name = BodyField(checks.text(100), {**STRING, "maxLength": 100}, is_required=True)
 _username = BodyField(checks.text(150), {**STRING, "maxLength": 150}, is_required=True)
@@ -80,15 +73,10 @@ class Login(ApiView):
         "Exchange a name and password for a token", answer=ref("Token"), body=LOGIN, is_remembered=False
     )
     def post(self, call: Call) -> Answer:
-        username, address = call.body["username"], call.actor.address
-        logins_by_address.attempt(address)
-        logins.attempt((username.casefold(), address))
-        user = authenticate(username=username, password=call.body["password"])
-        if not isinstance(user, User):
-            # not the name: people type passwords into that field
-            logger.warning("a sign-in from %s was refused", address)
+        address = call.actor.address
+        user = check_password(call.body["username"], call.body["password"], address)
+        if user is None:
             raise Problem(401, "wrong_credentials", "The name or the password is wrong.")
-        logins.forgive((username.casefold(), address))
         actor = Actor(user=user, address=address, request_id=call.actor.request_id)
         token, secret = issue_token(user, "login", actor=actor, days=LOGIN_TOKEN_DAYS)
         return Answer(_token(token) | {"token": secret})

@@ -4,7 +4,6 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.api.views import accounts
 from jobs.models import Job
 from tests.app.api.client import Api
 from tests.builders import make_job
@@ -21,9 +20,3 @@ def api(cast: Cast) -> Callable[[str], Api]:
 def job(cast: Cast) -> Job:
     """A queued job of ben's in team-a."""
     return make_job(cast.project, "hyper1", cast.ben)
-
-
-@pytest.fixture(autouse=True)
-def _no_earlier_logins() -> None:
-    accounts.logins.clear()
-    accounts.logins_by_address.clear()

@@ -7,9 +7,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.actions.sign_in import register_bootstrap_token
-from controlplane.api.problems import Problem
-from controlplane.api.throttle import Throttle
 from controlplane.models import Token, User
+from controlplane.throttle import Throttle, TooManyAttempts
 from tests.app.api.client import Api
 from tests.cast import PASSWORD, Cast
 
@@ -65,14 +64,19 @@ def test_a_throttle_forgets_as_time_passes_and_keeps_little():
     throttle.attempt("a")
     now[0] = 30
     throttle.attempt("a")
-    with pytest.raises(Problem) as refused:
+    with pytest.raises(TooManyAttempts) as refused:
         throttle.attempt("a")
-    assert refused.value.headers["Retry-After"] == "30"
+    assert refused.value.wait_seconds == 30
     now[0] = 60
     throttle.attempt("a")
     throttle.forgive("a")
     throttle.attempt("a")
     throttle.attempt("a")
+    throttle.take_back("a")
+    throttle.take_back("nobody")
+    throttle.attempt("a")
+    with pytest.raises(TooManyAttempts):
+        throttle.attempt("a")
 
 
 @pytest.mark.parametrize("header", ["Bearer wrong", "Bearer ", "Basic eDp5", "wrong", "Bearer " + "x" * 500])

@@ -5,9 +5,15 @@ import time
 from collections import OrderedDict, deque
 from collections.abc import Callable, Hashable
 
-from controlplane.api.problems import Problem
-
 MOST_KEYS = 10_000
+
+
+class TooManyAttempts(Exception):
+    """One attempt too many; the next one may be made in `wait_seconds`."""
+
+    def __init__(self, wait_seconds: int) -> None:
+        super().__init__(f"Too many attempts; try again in {wait_seconds} s.")
+        self.wait_seconds = wait_seconds
 
 
 class Throttle:
@@ -19,7 +25,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:
-        """Count an attempt. Raises Problem (429) with Retry-After when it is one too many."""
+        """Count an attempt. Raises TooManyAttempts when it is one too many."""
         now = self._clock()
         with self._lock:
             made = self._attempts.setdefault(key, deque())
@@ -31,11 +37,17 @@ class Throttle:
                 self._forget_oldest()
                 return
             wait = max(1, round(made[0] + self._seconds - now))
-        detail = f"Too many attempts; try again in {wait} s."
-        raise Problem(429, "too_many_requests", detail, headers={"Retry-After": str(wait)})
+        raise TooManyAttempts(wait)
+
+    def take_back(self, key: Hashable) -> None:
+        """Forget the latest attempt of a key: it was right, so it is none to be counted."""
+        with self._lock:
+            made = self._attempts.get(key)
+            if made:
+                made.pop()
 
     def forgive(self, key: Hashable) -> None:
-        """Forget the attempts of a key, after one that was right."""
+        """Forget all attempts of a key, after one that was right."""
         with self._lock:
             self._attempts.pop(key, None)
 
