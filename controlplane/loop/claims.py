@@ -1,10 +1,10 @@
 """The one lock idiom: claim by conditional UPDATE with a token and an expiry from the database's clock."""
 
-import secrets
 from datetime import UTC, datetime, timedelta
 
 from django.db.models.functions import Now
 
+from controlplane.loop.holders import new_token
 from controlplane.models import Lease
 
 COLLECT_LEASE = "collect"
@@ -14,7 +14,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 def claim(name: str, seconds: int) -> str | None:
     """Return a token when nobody holds the lease, else None. It ends by itself after `seconds`."""
-    token = secrets.token_hex(16)
+    token = new_token()
     if _take(name, token, seconds):
         return token
     _, is_new = Lease.objects.get_or_create(name=name, defaults={"expires_at": LONG_AGO})

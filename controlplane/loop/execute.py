@@ -1,7 +1,6 @@
 """EXECUTE: claim commands and call the engine, outside any transaction. Each may be repeated after a crash."""
 
 import logging
-import secrets
 import shutil
 from datetime import timedelta
 
@@ -13,6 +12,7 @@ from django.utils import timezone
 
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
 from controlplane.loop.attached import engine_for
+from controlplane.loop.holders import new_token
 from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Cluster, Command
 from jobs.models import Pod
@@ -45,7 +45,7 @@ def _due(limit: int) -> list[Command]:
 
 
 def _claim(command: Command) -> str | None:
-    token = secrets.token_hex(16)
+    token = new_token()
     claimable = Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
     claimed = Command.objects.filter(claimable, pk=command.pk).update(
         state=Command.CLAIMED,

@@ -17,6 +17,7 @@ from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.collecting import collect_once
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import execute_due
+from controlplane.loop.holders import free_what_the_dead_hold
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.telemetry.rollup import roll_up
 
@@ -37,6 +38,7 @@ class Runner:
         self._execute_bell = threading.Event()
         self._threads: list[threading.Thread] = []
         self._collections = 0
+        self._is_successor = False  # of whoever ran before us and was killed
 
     def start(self) -> None:
         """Start the threads and listen for wake-ups in this process."""
@@ -82,6 +84,10 @@ class Runner:
         connections.close_all()
 
     def _cycle(self) -> None:
+        if not self._is_successor:
+            if free_what_the_dead_hold():
+                self._execute_bell.set()
+            self._is_successor = True
         has_commands = run_cycle(timezone.now())
         if has_commands is None:
             # another process is at it and may have looked before our ring: look again soon

@@ -3,9 +3,11 @@
 import logging
 import random
 import signal
+import sqlite3
 import threading
 import time
 from collections.abc import Callable
+from contextlib import closing
 from pathlib import Path
 
 import psutil
@@ -17,6 +19,7 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (0.6, 1.6)
 FREEZE_SECONDS = 2.0
+WINDOW_SECONDS = 1.0
 
 
 class Nemesis:
@@ -31,6 +34,7 @@ class Nemesis:
             *(lambda name=name: self.kill(name) for name in ("web", "worker", "worker", "beat", "redis")),
             self.flush,
             self.freeze,
+            self.kill_amid_a_command,
         ]
 
     def run(self) -> None:
@@ -56,6 +60,16 @@ class Nemesis:
         except psutil.NoSuchProcess:
             return f"{name} had just gone"
         return f"kill -9 {name}"
+
+    def kill_amid_a_command(self) -> str:
+        """SIGKILL the worker between its claim of a command and the record of its effect."""
+        rows = sqlite3.connect(f"file:{self.running.state_dir}/db.sqlite3?mode=ro", uri=True)
+        with closing(rows):
+            deadline = time.monotonic() + WINDOW_SECONDS
+            while time.monotonic() < deadline:
+                if rows.execute("SELECT 1 FROM controlplane_command WHERE state = 'claimed'").fetchone():
+                    return f"{self.kill('worker')} amid a command"
+        return "no command to kill the worker in"
 
     def flush(self) -> str:
         """Empty Redis."""

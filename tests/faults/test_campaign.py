@@ -21,7 +21,7 @@ from tests.waiting import wait_until
 logger = logging.getLogger(__name__)
 
 JOBS_OF_EACH = int(os.environ.get("TRAINYARD_CAMPAIGN_JOBS", "40"))
-FAULTS_AT_LEAST = 8
+FAULTS_AT_LEAST = 9
 FAST_SECONDS = 2.0
 
 

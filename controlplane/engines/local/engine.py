@@ -191,7 +191,8 @@ class LocalEngine:
 
     def _running_specs(self) -> Iterator[PodSpec]:
         for pod in self._all():
-            if self._report(pod).state == base.RUNNING:
+            report = self._report_unless_forgotten(pod)
+            if report is not None and report.state == base.RUNNING:
                 prepared = pod.prepared()
                 if prepared is not None:
                     yield prepared.spec
