@@ -60,7 +60,7 @@ def test_pages_are_keyset_pages_there_and_back(yard: Yard):
 
 
 def test_a_broken_cursor_is_the_first_page(yard: Yard, visit: Visit):
-    assert names(visit(yard.cast.ana), "?before=abc&after=%00") == ["queued", "running", "finished"]
+    assert names(visit(yard.cast.ana), "?before=abc&after=-1") == ["queued", "running", "finished"]
 
 
 def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
