@@ -18,8 +18,9 @@ HEADLINES = (
     "`make install`, warm",
     "`make up` again",
     "idle control plane",
+    "submit answered to process running, p50",
     "submit asked to process",
-    "1,000 sockets",
+    "push to 1,000 clients",
 )
 BETWEEN = re.compile(r"(<!-- table: (\w+) -->\n).*?(<!-- end -->)", re.DOTALL)
 
