@@ -60,7 +60,7 @@ def _check_exposure() -> Iterator[CheckMessage]:
         )
         hint = (
             "Put a TLS proxy before it and say so with TRAINYARD_PUBLIC_URL=https://..., "
-            "or set TRAINYARD_ALLOW_REMOTE=yes if the network is trusted."
+            "or set TRAINYARD_ALLOW_REMOTE=yes and name the hosts in TRAINYARD_ALLOWED_HOSTS if the network is trusted."
         )
         yield Error(message, hint=hint, id="trainyard.E003")
 

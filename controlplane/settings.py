@@ -3,6 +3,7 @@
 import os
 import secrets
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from controlplane import environment as env
 
@@ -42,6 +43,7 @@ ALLOWED_HOSTS = [
     "[::1]",
     "testserver",
     HOST,
+    urlsplit(PUBLIC_URL).hostname or HOST,
     *env.items(os.environ, "TRAINYARD_ALLOWED_HOSTS"),
 ]
 CSRF_TRUSTED_ORIGINS = [PUBLIC_URL]
