@@ -12,7 +12,7 @@ from tests.house.sources import ROOT, python_files
 from tools import reference
 
 LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
-MAKE_COMMAND = re.compile(r"`make ([a-z-]+)|^\s*make ([a-z-]+)", re.MULTILINE)
+MAKE_COMMAND = re.compile(r"`make ([a-z][a-z-]*)|^\s*make ([a-z][a-z-]*)", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:TRAINYARD_[A-Z_]+|DATABASE_URL)\b")
 # variables that pods see or that one process of ours hands to another; docs/reference has them in their places
 NOT_SETTINGS = ("engines", "cli", "supervisor", "gateway")
