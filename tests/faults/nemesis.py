@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 
 PAUSE_SECONDS = (0.6, 1.6)
 FREEZE_SECONDS = 2.0
-WINDOW_SECONDS = 1.0
+WINDOW_SECONDS = 2.0
+CLAIMED = "SELECT id FROM controlplane_command WHERE state = 'claimed'"
 
 
 class Nemesis:
@@ -50,9 +51,9 @@ class Nemesis:
     def stop(self) -> None:
         self._is_stopping.set()
 
-    def kill(self, name: str) -> str:
+    def kill(self, name: str, process: psutil.Process | None = None) -> str:
         """SIGKILL, if it lives at the moment."""
-        process = self.running.children().get(name)
+        process = process or self.running.children().get(name)
         if process is None:
             return f"{name} is not up yet"
         try:
@@ -63,13 +64,19 @@ class Nemesis:
 
     def kill_amid_a_command(self) -> str:
         """SIGKILL the worker between its claim of a command and the record of its effect."""
+        worker = self.running.children().get("worker")
+        if worker is None:
+            return "worker is not up yet"
         rows = sqlite3.connect(f"file:{self.running.state_dir}/db.sqlite3?mode=ro", uri=True)
         with closing(rows):
             deadline = time.monotonic() + WINDOW_SECONDS
             while time.monotonic() < deadline:
-                if rows.execute("SELECT 1 FROM controlplane_command WHERE state = 'claimed'").fetchone():
-                    return f"{self.kill('worker')} amid a command"
-        return "no command to kill the worker in"
+                if rows.execute(CLAIMED).fetchone():
+                    self.kill("worker", worker)
+                    worker.wait(5)
+                    left = len(rows.execute(CLAIMED).fetchall())
+                    return f"kill -9 worker, which held {left} commands"
+        return "the worker had no command to be killed in"
 
     def flush(self) -> str:
         """Empty Redis."""
@@ -84,10 +91,11 @@ class Nemesis:
         return "FLUSHALL"
 
     def freeze(self) -> str:
-        """SIGSTOP Redis for a while, and submit meanwhile."""
+        """SIGSTOP Redis for a while, and at least until a POST that is sent meanwhile has its answer."""
         process = self.running.children().get("redis")
         if process is None:
             return "redis is not up yet"
+        self.running.call("GET", "/healthz")  # a web server that has just been killed comes back first
         process.send_signal(signal.SIGSTOP)
         try:
             thawing = time.monotonic() + FREEZE_SECONDS

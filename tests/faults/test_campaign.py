@@ -22,7 +22,7 @@ logger = logging.getLogger(__name__)
 
 JOBS_OF_EACH = int(os.environ.get("TRAINYARD_CAMPAIGN_JOBS", "40"))
 FAULTS_AT_LEAST = 9
-FAST_SECONDS = 2.0
+FAST_SECONDS = 5.0  # on a busy machine; who waits for a frozen Redis waits for twice as long and longer
 
 
 def run_campaign(users: list[User], nemesis: Nemesis) -> None:
