@@ -66,12 +66,11 @@ def _run(cluster: Cluster, now: datetime) -> bool:
     observe_ms = (time.perf_counter() - began) * 1000
     plan, decide_ms = decide(observation.view)
     began = time.perf_counter()
-    recorded = record(cluster, plan, observation.shares, now)
+    recorded = record(cluster, plan, observation, now)
     if recorded.has_commands:
         Cycle.objects.create(
             cluster=cluster,
             at=now,
-            observed_seq=observation.seq,
             started=recorded.started,
             preempted=recorded.preempted,
             held=recorded.held,

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
 
-from controlplane.models import Cluster, Device, Event, Node, Project
+from controlplane.models import Cluster, Device, Node, Project
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
@@ -22,20 +22,30 @@ from jobs.models import Allocation, Job, Pod
 
 
 @dataclass(frozen=True, slots=True)
+class Told:
+    """What a queued job's row tells its user: why it waits, and where it stands in the queue."""
+
+    reason: str
+    message: str
+    details: Mapping[str, Any]
+    queue_position: int | None
+
+
+@dataclass(frozen=True, slots=True)
 class Observation:
-    """What one cycle saw: the view, the number of the last event that is in it, and the fair shares (milli-GPUs by
-    project) that the rows have from the cycle before."""
+    """What one cycle saw: the view, and what the rows have from the cycle before: fair shares (milli-GPUs by
+    project) and what queued jobs were told, so that only what is new is written."""
 
     view: ClusterView
-    seq: int
     shares: Mapping[str, int]
+    told: Mapping[str, Told]
 
 
 def observe(cluster: Cluster, now: datetime) -> Observation:
     """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards."""
-    seq = Event.objects.last_seq()
     holders = _Placements(cluster)
-    jobs = tuple(_job_view(row, holders) for row in _unfinished(cluster))
+    rows = list(_unfinished(cluster))
+    jobs = tuple(_job_view(row, holders) for row in rows)
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     view = ClusterView(
@@ -47,7 +57,12 @@ def observe(cluster: Cluster, now: datetime) -> Observation:
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
     )
-    return Observation(view, seq, {project.name: project.fair_share_milli for project in projects})
+    told = {
+        str(row["pk"]): Told(row["reason"], row["message"], row["details"], row["queue_position"])
+        for row in rows
+        if row["state"] == lifecycle.QUEUED
+    }
+    return Observation(view, {project.name: project.fair_share_milli for project in projects}, told)
 
 
 class _Placements:
@@ -98,6 +113,9 @@ def _unfinished(cluster: Cluster) -> Iterable[Mapping[str, Any]]:
             "details",
             "started_at",
             "progress",
+            "reason",
+            "message",
+            "queue_position",
         )
     )
 

@@ -3,12 +3,12 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any
 
 from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
+from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
@@ -37,19 +37,18 @@ class Recorded:
         return bool(self.started or self.preempted)
 
 
-def record(cluster: Cluster, plan: Plan, known_shares: Mapping[str, int], now: datetime) -> Recorded:
-    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why.
-
-    `known_shares` are the fair shares that the rows have. A plan that changes nothing opens no transaction.
+def record(cluster: Cluster, plan: Plan, seen: Observation, now: datetime) -> Recorded:
+    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why. A plan that
+    changes nothing of what was seen opens no transaction.
     """
     recorded = Recorded()
-    jobs = _jobs_of(plan)
-    held = [job for hold in plan.holds if (job := jobs.get(hold.job)) is not None and _apply_hold(job, hold)]
-    shares = [
-        share for share in plan.shares if known_shares.get(share.project) != share.fair_share_milli_gpus
-    ]
-    if not (plan.starts or plan.preempts or held or shares):
+    told = {
+        hold.job: what for hold in plan.holds if (what := _news(hold, seen.told.get(hold.job))) is not None
+    }
+    shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
+    if not (plan.starts or plan.preempts or told or shares):
         return recorded
+    jobs = _jobs_of(plan)
     with transaction.atomic():
         for preempt in plan.preempts:
             _record_preempt(preempt, jobs, recorded)
@@ -57,7 +56,7 @@ def record(cluster: Cluster, plan: Plan, known_shares: Mapping[str, int], now: d
             nodes = _Nodes(cluster)
             for start in plan.starts:
                 _record_start(start, jobs, nodes, now, recorded)
-        _record_holds(held, recorded)
+        _record_holds(told, recorded)
         _record_shares(cluster, shares, recorded)
         if recorded.started:
             record_allocation(now)
@@ -78,10 +77,12 @@ class _Nodes:
 
 
 def _jobs_of(plan: Plan) -> Mapping[str, Job]:
-    """Return the jobs that the plan starts, preempts or holds, in one query. It is read outside the transaction:
+    """Return the jobs that the plan starts, preempts or serves, in one query. It is read outside the transaction:
     every write is guarded by the state that was read."""
-    wanted = [decision.job for decision in plan.decisions]
-    wanted += [preempt.beneficiary for preempt in plan.preempts]
+    wanted = {start.job for start in plan.starts} | {preempt.job for preempt in plan.preempts}
+    wanted |= {preempt.beneficiary for preempt in plan.preempts}
+    if not wanted:
+        return {}
     return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
 
 
@@ -186,36 +187,27 @@ def _order_starts(job: Job, pods: list[Pod], placements: tuple[PodPlacement, ...
     )
 
 
-def _record_holds(held: list[Job], recorded: Recorded) -> None:
-    """Update the reasons that changed, with one event for all of them together."""
-    if not held:
+def _record_holds(told: Mapping[str, Told], recorded: Recorded) -> None:
+    """Tell queued jobs what is new, with one event for all of them together."""
+    if not told:
         return
-    recorded.held = len(held)
-    for job in held:
+    recorded.held = len(told)
+    for job_id, what in told.items():
         # the guard matters more than speed: a job that was stopped meanwhile keeps its own reason
-        Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED).update(
-            reason=job.reason, message=job.message, details=job.details, queue_position=job.queue_position
+        Job.objects.filter(pk=job_id, state=lifecycle.QUEUED).update(
+            reason=what.reason, message=what.message, details=what.details, queue_position=what.queue_position
         )
-    recorded.events.append(Event(kind="queue.changed", data={"jobs": [str(job.pk) for job in held[:500]]}))
+    recorded.events.append(Event(kind="queue.changed", data={"jobs": list(told)[:500]}))
 
 
-def _apply_hold(job: Job, hold: Hold) -> bool:
-    """Take a hold over into the job (not saved yet). Returns true when it tells something new."""
-    if job.state != lifecycle.QUEUED:
-        return False
-    details: dict[str, Any] = {**hold.details, "is_promised": hold.is_promised}
-    for kept in ("by_job", "by_name", "by_project"):
-        if kept in job.details:
-            details.setdefault(kept, job.details[kept])
+def _news(hold: Hold, known: Told | None) -> Told | None:
+    """Return what a hold tells, or None when the row tells it already. Who took the GPUs is kept until the start."""
+    before = known.details if known is not None else {}
+    kept = {name: before[name] for name in ("by_job", "by_name", "by_project") if name in before}
+    details = {**kept, **hold.details, "is_promised": hold.is_promised}
     message = describe(hold.reason, details)[:LONGEST_MESSAGE]
-    before = (job.reason, job.message, job.details, job.queue_position)
-    job.reason, job.message, job.details, job.queue_position = (
-        hold.reason,
-        message,
-        details,
-        hold.queue_position,
-    )
-    return before != (hold.reason, message, details, hold.queue_position)
+    told = Told(hold.reason, message, details, hold.queue_position)
+    return None if told == known else told
 
 
 def _record_shares(cluster: Cluster, shares: Sequence[Share], recorded: Recorded) -> None:

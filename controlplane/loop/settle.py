@@ -1,7 +1,6 @@
 """Move jobs by how their pods stand, and end those that are over a limit. Rules are pure (jobs.kinds.settle)."""
 
 from collections import defaultdict
-from collections.abc import Iterable
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -26,27 +25,24 @@ def settle_jobs(cluster: Cluster, now: datetime) -> bool:
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
     moved = [_settle(job, standings.get((job.pk, job.attempt), []), now) for job in jobs]
-    limited = _enforce_limits(cluster, now)
+    limited = _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
     _remind(jobs, now)
     expired = _remove_expired(cluster, now)
     return any(moved) or limited or expired
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
-    """Return the jobs whose pods may call for a move: on their way, or with a pod of this attempt that has ended."""
+    """Return the jobs that may have to move: on their way, with a pod of this attempt that has ended, or running
+    under a limit of their own or of their project."""
     ended = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
     ended = ended.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
+    own_limit = Q(spec__max_runtime_seconds__gt=0)
+    limits = (
+        Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0) | own_limit
+    )
+    on_their_way = Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING))
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
-    unsettled = active.filter(Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING)) | Exists(ended))
-    return list(unsettled.select_related("project", "user"))
-
-
-def _limited(cluster: Cluster) -> Iterable[Job]:
-    """Return the running jobs that have a limit of their own or of their project."""
-    own = Q(spec__max_runtime_seconds__gt=0)
-    interactive = Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    running = Job.objects.filter(project__cluster=cluster, state=lifecycle.RUNNING)
-    return running.filter(own | interactive).select_related("project", "user")
+    return list(active.filter(on_their_way | Exists(ended) | limits).select_related("project", "user"))
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
@@ -145,8 +141,7 @@ def _remind(jobs: list[Job], now: datetime) -> None:
             order_stops(job, grace_seconds=0)
 
 
-def _enforce_limits(cluster: Cluster, now: datetime) -> bool:
-    jobs = list(_limited(cluster))
+def _enforce_limits(jobs: list[Job], now: datetime) -> bool:
     # idleness counts only while somebody watches: after an outage the collector first looks again
     is_watched = bool(jobs) and is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS)
     ended = [_enforce_limit(job, now, is_watched=is_watched) for job in jobs]

@@ -9,7 +9,6 @@ class Cycle(models.Model):
 
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cycles")
     at = models.DateTimeField(default=timezone.now, db_index=True)
-    observed_seq = models.BigIntegerField()
     started = models.PositiveIntegerField(default=0)
     preempted = models.PositiveIntegerField(default=0)
     held = models.PositiveIntegerField(default=0)
