@@ -160,6 +160,7 @@ def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
         is_preemptible=spec["preemptible"],
         milli_gpus=spec["gpus"],
         gpu_memory_mib=spec["gpu_memory_mib"],
+        max_runtime_seconds=spec["max_runtime_seconds"],
         pods_wanted=len(KINDS[spec["kind"]].pods(spec)),
         submit_rank=rank,
     )

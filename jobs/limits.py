@@ -21,7 +21,7 @@ def limit_reached(job: Job, now: datetime, *, is_watched: bool) -> Limit | None:
     if job.started_at is None:
         return None
     ran = (now - job.started_at).total_seconds()
-    most = job.spec["max_runtime_seconds"]
+    most = job.max_runtime_seconds
     if most and ran >= most:
         return Limit("max_runtime", f"It ran for its limit of {most} s.", most)
     if not KINDS[job.kind].has_interactive_limits:

@@ -24,6 +24,7 @@ class Job(models.Model):
     is_preemptible = models.BooleanField(default=True)
     milli_gpus = models.PositiveIntegerField(default=0)  # per pod
     gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
+    max_runtime_seconds = models.PositiveIntegerField(null=True)
     pods_wanted = models.PositiveIntegerField(default=1)
     submit_rank = models.BigIntegerField(db_index=True)  # order of first submission; survives preemption
     created_at = models.DateTimeField(default=timezone.now)
