@@ -6,6 +6,7 @@ A failure shows the seed and the faults; TRAINYARD_CAMPAIGN_SEED repeats them, T
 import logging
 import os
 import random
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -39,12 +40,19 @@ def run_campaign(users: list[User], nemesis: Nemesis) -> None:
         evil.result()
 
 
+@pytest.fixture
+def records(tmp_path: Path) -> Iterator[Path]:
+    """Where payloads leave their records; nothing of them lives on after the test."""
+    directory = tmp_path / "records"
+    directory.mkdir()
+    yield directory
+    verdict.sweep(directory)
+
+
 @pytest.mark.slow
-def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path) -> None:
+def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, records: Path) -> None:
     seed = int(os.environ.get("TRAINYARD_CAMPAIGN_SEED", random.randrange(10**6)))
     logger.warning("TRAINYARD_CAMPAIGN_SEED=%d", seed)
-    records = tmp_path / "records"
-    records.mkdir()
     with control_plane(tmp_path / "state") as running:
         users = [
             make_user(running, name, random.Random(f"{seed}-{name}"), str(records)) for name in ("ana", "ben")

@@ -112,14 +112,23 @@ def faults_of_keys(user: User) -> Iterator[str]:
             yield f"key {job.key} gave {job.id} first and {answer['id']} now"
 
 
-def processes_left(records: Path) -> list[str]:
+def processes_left(records: Path) -> list[psutil.Process]:
     """Processes of payloads and their shims that are still there."""
     left = []
     for process in psutil.process_iter():
         try:
             of_a_payload = process.environ().get("RECORDS") == str(records)
             if of_a_payload or str(records.parent / "state" / "pods") in " ".join(process.cmdline()):
-                left.append(f"{process.pid} {' '.join(process.cmdline())[:80]}")
+                left.append(process)
         except (psutil.NoSuchProcess, psutil.AccessDenied):
             continue
     return left
+
+
+def sweep(records: Path) -> None:
+    """End what a campaign that failed has left: pods outlive their control plane."""
+    for process in processes_left(records):
+        try:
+            process.kill()
+        except psutil.NoSuchProcess:
+            continue
