@@ -36,10 +36,8 @@ def _unsettled(cluster: Cluster) -> list[Job]:
     under a limit of their own or of their project."""
     ended = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
     ended = ended.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
-    own_limit = Q(spec__max_runtime_seconds__gt=0)
-    limits = (
-        Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0) | own_limit
-    )
+    limits = Q(max_runtime_seconds__gt=0)
+    limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
     on_their_way = Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING))
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     return list(active.filter(on_their_way | Exists(ended) | limits).select_related("project", "user"))
