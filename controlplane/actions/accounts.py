@@ -4,6 +4,7 @@ import hashlib
 import secrets
 from datetime import datetime, timedelta
 
+from django.conf import settings
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
@@ -105,10 +106,16 @@ def issue_token(
 
 
 def revoke_token(token: Token, *, actor: Actor) -> None:
-    """End a token at once; live connections that used it are closed by the hub when it reads the event."""
+    """End a token at once; live connections that used it are closed by the hub when it reads the event. Raises
+    Conflict for the bootstrap token, which its setting would bring back."""
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
         raise Forbidden("Only an admin may revoke somebody else's token.")
+    if settings.BOOTSTRAP_TOKEN and token.digest == digest_of(settings.BOOTSTRAP_TOKEN):
+        raise Conflict(
+            "bootstrap_token",
+            "It is set by TRAINYARD_BOOTSTRAP_TOKEN; take it out of the environment and restart.",
+        )
     with transaction.atomic():
         Token.objects.filter(pk=token.pk, revoked_at=None).update(revoked_at=timezone.now())
         write_audit(actor, "token.revoke", "user", token.user.username, before={"token": token.prefix})

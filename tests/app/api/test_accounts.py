@@ -185,6 +185,20 @@ def test_the_bootstrap_token_is_an_admin_while_it_is_set(settings, cast: Cast):
     assert bearer("").get("whoami").status == 401
 
 
+def test_the_bootstrap_token_is_ended_by_its_setting_alone(settings, api: AsPerson, cast: Cast):
+    settings.BOOTSTRAP_TOKEN = SECRET
+    register_bootstrap_token()
+    token = Token.objects.get(name="bootstrap")
+    for caller in (bearer(SECRET), api("root")):
+        refused = caller.delete(f"tokens/{token.pk}")
+        assert (refused.status, refused.code) == (409, "bootstrap_token")
+        assert "TRAINYARD_BOOTSTRAP_TOKEN" in refused.body["detail"]
+    token.refresh_from_db()
+    assert token.revoked_at is None
+    settings.BOOTSTRAP_TOKEN = ""
+    assert api("root").delete(f"tokens/{token.pk}").status == 204
+
+
 def test_the_bootstrap_token_works_before_anything_registered_it(settings, db: None):
     settings.BOOTSTRAP_TOKEN = SECRET
     assert not User.objects.exists()
