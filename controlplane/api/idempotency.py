@@ -20,6 +20,7 @@ from controlplane.models import RememberedRequest, User
 
 KEPT = timedelta(hours=24)
 REPLAYED = "Idempotency-Replayed"
+_KEPT_HEADERS = ("ETag", "Location")
 _NOT_KEPT = frozenset({429, 500, 503})
 
 
@@ -75,16 +76,19 @@ def _repeat(user: User, key: str, digest: str) -> HttpResponse:
         )
     if kept.body_digest != digest:
         raise Problem(422, "idempotency_key_reused", "This key was used for another request; make a new key.")
-    body = _unsealed(bytes(kept.body))
+    headers, _, body = _unsealed(bytes(kept.body)).partition(b"\n")
     response = HttpResponse(
         body, status=kept.status, content_type=JSON if kept.status < 400 else PROBLEM_JSON
     )
+    for name, value in orjson.loads(headers).items():
+        response.headers[name] = value
     response.headers[REPLAYED] = "true"
     return response
 
 
 def _keep(kept: RememberedRequest, response: HttpResponse) -> None:
-    kept.status, kept.body = response.status_code, _sealed(response.content)
+    headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
+    kept.status, kept.body = response.status_code, _sealed(orjson.dumps(headers) + b"\n" + response.content)
     kept.save(update_fields=["status", "body"])
 
 

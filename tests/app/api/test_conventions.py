@@ -225,9 +225,21 @@ def test_a_key_gives_the_first_answer_again(api: AsPerson, cast: Cast):
     assert (first.status, again.status) == (201, 201)
     assert again.body == first.body
     assert again.headers["Idempotency-Replayed"] == "true"
+    assert again.headers["Content-Type"] == first.headers["Content-Type"]
     assert Job.objects.count() == 1
     spaced = b'{ "command": ["sleep", "1"], "gpus":1, "kind":"train",\n "name":"hyper2"}'
     assert ben.post("projects/team-a/jobs", spaced, idempotency_key="k1").body == first.body
+
+
+def test_a_repeated_change_tells_the_first_answers_etag(api: AsPerson, job: Job):
+    ben = api("ben")
+    first = ben.patch(f"jobs/{job.pk}", {"priority": 60}, idempotency_key="k1")
+    again = ben.patch(f"jobs/{job.pk}", {"priority": 60}, idempotency_key="k1")
+    assert again.headers["Idempotency-Replayed"] == "true"
+    assert first.headers["ETag"].startswith('"')
+    assert again.headers.get("ETag") == first.headers["ETag"]
+    assert again.body == first.body
+    assert ben.patch(f"jobs/{job.pk}", {"priority": 61}, if_match=again.headers["ETag"]).status == 200
 
 
 def test_a_key_with_another_body_route_or_person(api: AsPerson, cast: Cast):
