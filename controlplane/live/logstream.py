@@ -22,7 +22,7 @@ from controlplane.live.client import Refused, sign_in
 from controlplane.live.hub import hub
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.logtail import gap_record, line_record
-from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, until_left
+from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, refuse_unknown, until_left
 from controlplane.live.wire import Receive, Scope, Send, header, problem, query
 from controlplane.logs import LogLine, LogPage, log_path, read_page, tail
 from jobs.lifecycle import is_final
@@ -93,9 +93,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 def read_wanted(scope: Scope) -> Wanted:
     """Return what the address asks for. Raises Refused (400) for a field that is unknown or not a number."""
     fields = query(scope)
-    unknown = sorted(set(fields) - FIELDS)
-    if unknown:
-        raise Refused(400, "unknown_field", f"There is no query field {unknown[0]!r}.")
+    refuse_unknown(fields, FIELDS)
     match = _PATH.fullmatch(scope["path"])
     attempt, offset = _number(fields, "attempt"), _number(fields, "offset")
     resumed = _RESUME.fullmatch(header(scope, b"last-event-id") or "")

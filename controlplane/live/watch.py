@@ -6,6 +6,7 @@ Last-Event-ID goes on exactly where it was.
 """
 
 import asyncio
+from collections.abc import Iterable, Set
 
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.frames import Frame
@@ -15,6 +16,8 @@ from controlplane.live.listener import Listener
 from controlplane.live.topics import UNKNOWN, parse_topic
 from controlplane.live.wire import Message, Receive, Scope, Send, header, problem, query
 
+FIELDS = frozenset({"topics", "since"})
+MOST_DIGITS = 18  # of an event number
 HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -29,6 +32,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
         identity = await sign_in(scope)
+        refuse_unknown(query(scope), FIELDS)
         topics = _topics(query(scope).get("topics", ""))
         since = _since(header(scope, b"last-event-id") or query(scope).get("since", ""), len(topics))
     except Refused as refused:
@@ -107,6 +111,19 @@ def chunk(text: str) -> Message:
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
+def refuse_unknown(fields: Iterable[str], known: Set[str]) -> None:
+    """Refuse a query field that nobody reads, as REST does: it is a slip of the pen. Raises Refused (400)."""
+    unknown = sorted(set(fields) - known)
+    if unknown:
+        listed = ", ".join(sorted(known))
+        detail = f"There is no query field {unknown[0][:40]!r} here; the known ones are: {listed}."
+        raise Refused(400, "unknown_query_field", detail)
+
+
+def _is_number(text: str) -> bool:
+    return text.isascii() and text.isdigit() and len(text) <= MOST_DIGITS
+
+
 def _topics(text: str) -> list[str]:
     names = list(dict.fromkeys(part.strip() for part in text.split(",") if part.strip()))
     if not names:
@@ -124,10 +141,7 @@ def _since(text: str, count: int) -> list[int | None]:
     if not text:
         return [None] * count
     parts = text.split(",")
-    if any(part and not (part.isascii() and part.isdigit()) for part in parts) or len(parts) not in (
-        1,
-        count,
-    ):
+    if not all(map(_is_number, filter(None, parts))) or len(parts) not in (1, count):
         raise Refused(400, "bad_since", "since is an event number, or one for each topic.")
     numbers = [int(part) if part else None for part in parts]
     return numbers * count if len(numbers) == 1 else numbers

@@ -175,6 +175,13 @@ def test_watch_streams_the_same_frames_and_resumes(server, people):
         ("/api/v1/watch", 400, "topics_required"),
         ("/api/v1/watch?topics=weather", 400, "unknown_topic"),
         ("/api/v1/watch?topics=queue&since=x", 400, "bad_since"),
+        ("/api/v1/watch?topics=queue&since=" + "9" * 5000, 400, "bad_since"),
+        ("/api/v1/watch?topics=queue&topic=overview", 400, "unknown_query_field"),
+        (
+            "/api/v1/jobs/00000000-0000-4000-8000-000000000000/logs?follow=true&x=1",
+            400,
+            "unknown_query_field",
+        ),
         ("/api/v1/jobs/nonsense/logs?follow=true", 404, "not_found"),
         ("/api/v1/jobs/00000000-0000-4000-8000-000000000000/logs?follow=1", 404, "not_found"),
     ],
@@ -206,3 +213,10 @@ def test_requests_are_served_one_at_a_time_and_all_of_them(server: Server):
     for thread in threads:
         thread.join(10)
     assert answers == [200] * 20
+
+
+def test_nul_in_a_session_cookie_is_nobody(server, people):
+    response = server.request(
+        "GET", "/api/v1/watch?topics=queue", headers={"Cookie": 'sessionid="aaaaaaaaaa\\000"'}
+    )
+    assert response.status == 401
