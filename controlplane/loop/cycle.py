@@ -11,6 +11,7 @@ from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import reconcile
 from controlplane.loop.record import record
+from controlplane.loop.settle import remove_expired
 from controlplane.models import Cluster, Cycle
 
 logger = logging.getLogger(__name__)
@@ -18,9 +19,9 @@ logger = logging.getLogger(__name__)
 LEASE = "loop"
 LEASE_SECONDS = 10
 RENEW_AFTER_SECONDS = 2.0
-NODES_EVERY_SECONDS = 5.0
+HOUSEKEEPING_SECONDS = 5.0  # between looks at what changes seldom: nodes, and finished jobs to remove
 
-_nodes_synced_at: dict[int, float] = {}
+_housekept_at: dict[int, datetime] = {}
 
 
 def run_cycle(now: datetime) -> bool | None:
@@ -57,9 +58,9 @@ def _run_guarded(cluster: Cluster, now: datetime) -> bool | None:
 
 def _run(cluster: Cluster, now: datetime) -> bool:
     engine = engine_for(cluster)
-    if time.monotonic() - _nodes_synced_at.get(cluster.pk, -NODES_EVERY_SECONDS) >= NODES_EVERY_SECONDS:
+    if _is_due(cluster, now):
         sync_nodes(cluster, engine, now)
-        _nodes_synced_at[cluster.pk] = time.monotonic()
+        remove_expired(cluster, now)
     reconcile(cluster, engine, now)
     began = time.perf_counter()
     observation = observe(cluster, now)
@@ -79,3 +80,11 @@ def _run(cluster: Cluster, now: datetime) -> bool:
             record_ms=(time.perf_counter() - began) * 1000,
         )
     return recorded.has_commands
+
+
+def _is_due(cluster: Cluster, now: datetime) -> bool:
+    last = _housekept_at.get(cluster.pk)
+    if last is not None and 0 <= (now - last).total_seconds() < HOUSEKEEPING_SECONDS:
+        return False
+    _housekept_at[cluster.pk] = now
+    return True

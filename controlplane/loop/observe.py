@@ -18,7 +18,7 @@ from controlplane.scheduling.view import (
     placements_from_lists,
 )
 from jobs import lifecycle
-from jobs.models import Allocation, Job, Pod
+from jobs.models import Job, Pod
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,19 +66,21 @@ def observe(cluster: Cluster, now: datetime) -> Observation:
 
 
 class _Placements:
-    """Who holds what: unreleased pods with their devices, read in two queries."""
+    """Who holds what: unreleased pods with their devices, read in one query."""
 
     def __init__(self, cluster: Cluster) -> None:
-        shares: dict[int, list[tuple[int, int]]] = defaultdict(list)
-        allocations = Allocation.objects.filter(released_at=None, device__node__cluster=cluster)
-        for pod_id, index, milli in allocations.order_by("device__index").values_list(
-            "pod_id", "device__index", "milli_gpus"
-        ):
-            shares[pod_id].append((index, milli))
+        where: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
+        pods = Pod.objects.filter(released_at=None, node__cluster=cluster)
+        pods = pods.order_by("job_id", "rank", "allocations__device__index")
+        # a pod's allocations are released with it, so those of an unreleased pod are held
+        columns = ("job_id", "rank", "node__name", "allocations__device__index", "allocations__milli_gpus")
+        for job_id, rank, node, index, milli in pods.values_list(*columns):
+            shares = where.setdefault((str(job_id), rank, node), [])
+            if index is not None:
+                shares.append((index, milli))
         self.by_job: dict[str, list[PodPlacement]] = defaultdict(list)
-        pods = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("job_id", "rank")
-        for pod_id, job_id, rank, node in pods.values_list("pk", "job_id", "rank", "node__name"):
-            self.by_job[str(job_id)].append(PodPlacement(rank, node, tuple(shares[pod_id])))
+        for (job, rank, node), shares in where.items():
+            self.by_job[job].append(PodPlacement(rank, node, tuple(shares)))
 
     def left_over(self, active: set[str]) -> Mapping[tuple[str, int], int]:
         """Return milli-GPUs by (node, device) that pods of jobs outside `active` still hold."""

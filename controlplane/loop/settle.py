@@ -27,8 +27,18 @@ def settle_jobs(cluster: Cluster, now: datetime) -> bool:
     moved = [_settle(job, standings.get((job.pk, job.attempt), []), now) for job in jobs]
     limited = _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
     _remind(jobs, now)
-    expired = _remove_expired(cluster, now)
-    return any(moved) or limited or expired
+    return any(moved) or limited
+
+
+def remove_expired(cluster: Cluster, now: datetime) -> bool:
+    """Remove finished jobs whose time to live is over, and deleted ones that ended by themselves."""
+    over = Q(expires_at__lte=now) | Q(is_deleted=True)
+    expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
+    finished = list(expired.select_related("project")[:100])
+    if finished:
+        with transaction.atomic():
+            Event.objects.append([remove(job, SYSTEM) for job in finished])
+    return bool(finished)
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
@@ -162,14 +172,3 @@ def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> bool:
         if event is not None:
             Event.objects.append([event])
     return event is not None
-
-
-def _remove_expired(cluster: Cluster, now: datetime) -> bool:
-    """Remove finished jobs whose time to live is over, and deleted ones that ended by themselves."""
-    over = Q(expires_at__lte=now) | Q(is_deleted=True)
-    expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
-    finished = list(expired.select_related("project")[:100])
-    if finished:
-        with transaction.atomic():
-            Event.objects.append([remove(job, SYSTEM) for job in finished])
-    return bool(finished)
