@@ -12,6 +12,7 @@ from dashboards.charts.palette import palette_for
 from dashboards.charts.series import Chart, Line, edge, thin
 
 SMALL, TALL = Frame(right=92), Frame(height=320, left=34, right=110)
+SAYS = "GPUs at the end of the range: {each}."  # the browser fills it again as live points come
 LABELS_MOST = 12  # more would not be read; the others are told by hovering and in the table
 DODGE_PIXELS = 2.2  # lines with equal values stand this far apart, so that none hides another
 
@@ -42,6 +43,7 @@ def allocation_chart(
     offsets = _offsets(held, DODGE_PIXELS * units_per_pixel)
     shape = layout(palette, frame, y_range=(-0.04 * top, top * 1.04), is_time=True)
     shape |= sliding(shape, start, end, live_seconds)
+    shape["meta"] |= {"says": SAYS, "usage": True}
     labels = [
         EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0))
         for line, points in sorted(held, key=lambda item: -item[1][-1][1])[:LABELS_MOST]
@@ -113,4 +115,4 @@ def _summary(held: Sequence[tuple[Line, Sequence[tuple[datetime, float]]]]) -> s
     if not held:
         return "There is no project yet."
     now = ", ".join(f"{line.name} {points[-1][1]:g}" for line, points in held)
-    return f"GPUs at the end of the range: {now}."
+    return SAYS.format(each=now)

@@ -45,8 +45,9 @@ def curve_chart(curve: Curve, points: Sequence[Point], *, theme: str) -> Chart:
         is_time=curve.is_time,
         y_step=50 if curve.ceiling == 100 else None,
     )
-    shape["meta"] = {"span_seconds": None}
     unit = f" {curve.unit}" if curve.unit else ""
+    says = f"{curve.name} is {{last}}{unit}; lowest {{low}}{unit}, highest {{high}}{unit}."
+    shape["meta"] = {"span_seconds": None, "says": says}
     shown = thin(scaled)
     trace: dict[str, Any] = {
         "type": "scatter",
@@ -60,14 +61,15 @@ def curve_chart(curve: Curve, points: Sequence[Point], *, theme: str) -> Chart:
     }
     rows = tuple((edge(x), float(f"{value:.5g}")) for x, value in reversed(thin(scaled, 60)))
     columns = ("Time" if curve.is_time else "Step", f"{curve.name}{unit}")
-    return Chart({"data": [trace], "layout": shape}, _summary(curve, scaled, unit), columns, rows)
+    return Chart({"data": [trace], "layout": shape}, _summary(curve, scaled, says), columns, rows)
 
 
-def _summary(curve: Curve, scaled: Sequence[Point], unit: str) -> str:
+def _summary(curve: Curve, scaled: Sequence[Point], says: str) -> str:
     if not scaled:
         return f"{curve.name}: nothing has been recorded yet."
     values = [value for _x, value in scaled]
-    return f"{curve.name} is {values[-1]:.4g}{unit}; lowest {min(values):.4g}{unit}, highest {max(values):.4g}{unit}."
+    told = {"last": values[-1], "low": min(values), "high": max(values)}
+    return says.format(**{name: f"{value:.4g}" for name, value in told.items()})
 
 
 def _colour(palette: Palette, name: str) -> str:

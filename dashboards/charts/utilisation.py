@@ -10,6 +10,8 @@ from dashboards.charts.palette import palette_for
 from dashboards.charts.series import Chart, Line, Point, edge, thin
 
 FRAME = Frame(right=92)
+SAYS = "GPU utilisation is {last} now, {mean} on average."  # the browser fills it again as live points come
+SAYS_BOTH = "GPU utilisation is {last} now, {mean} on average; memory is {second}."
 
 
 def utilisation_chart(
@@ -29,6 +31,8 @@ def utilisation_chart(
     )
     shape = layout(palette, FRAME, y_range=(0, 104), is_time=True, y_step=25)
     shape |= sliding(shape, start, end, live_seconds)
+    says = SAYS_BOTH if memory else SAYS
+    shape["meta"] |= {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
     labels = [
         EndLabel(line.key, f"{line.name} {line.last * 100:.0f} %", line.last * 100, colour)
         for line, colour, _width in lines
@@ -38,7 +42,7 @@ def utilisation_chart(
     data = [_trace(line, colour, width) for line, colour, width in lines]
     return Chart(
         {"data": data, "layout": shape},
-        _summary(gpu, memory),
+        _summary(gpu, memory, says),
         ("Time", "GPU %", "Memory %"),
         _rows(gpu, memory),
     )
@@ -58,12 +62,15 @@ def _trace(line: Line, colour: str, width: float) -> dict[str, Any]:
     }
 
 
-def _summary(gpu: Sequence[Point], memory: Sequence[Point]) -> str:
+def _summary(gpu: Sequence[Point], memory: Sequence[Point], says: str) -> str:
     if not gpu:
         return "No utilisation has been recorded in this range yet."
-    mean = sum(value for _x, value in gpu) / len(gpu)
-    text = f"GPU utilisation is {gpu[-1][1]:.0%} now, {mean:.0%} on average"
-    return f"{text}; memory is {memory[-1][1]:.0%}." if memory else f"{text}."
+    told = {"last": gpu[-1][1], "mean": _mean(gpu), "second": memory[-1][1] if memory else 0.0}
+    return says.format(**{name: f"{value:.0%}" for name, value in told.items()})
+
+
+def _mean(points: Sequence[Point]) -> float:
+    return sum(value for _x, value in points) / len(points) if points else 0.0
 
 
 def _rows(gpu: Sequence[Point], memory: Sequence[Point]) -> tuple[tuple[object, ...], ...]:

@@ -3,6 +3,7 @@
 //
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
+import { learn, summaryOf, usageRows, withPoint } from "./chart-words.js";
 import { $, $$, h, say, setText } from "./dom.js";
 import { absolute, now, number } from "./format.js";
 import { feed } from "./live.js";
@@ -71,9 +72,7 @@ export class Chart {
     if (this.isTime) intoReadersZone(this.figure);
     this.table = answer.table;
     this.appended = 0;
-    const summary = $(".chart-summary", this.root);
-    if (summary) setText(summary, answer.summary);
-    this.plot.setAttribute("aria-label", answer.summary);
+    this.#say(answer.summary);
     await this.#react(Plotly);
     this.#hover();
   }
@@ -89,6 +88,7 @@ export class Chart {
   append(at, values) {
     if (!this.figure) return;
     const x = this.isTime ? local(at) : at;
+    let isNew = false;
     for (const trace of this.figure.data) {
       const value = values[trace.meta?.key];
       if (value === undefined || value === null || x <= trace.x.at(-1)) continue;
@@ -97,9 +97,12 @@ export class Chart {
       trace.y.push(shown + (trace.meta.offset ?? 0)); // lines with equal values stand a little apart
       trace.customdata?.push(shown);
       if (trace.x.length > 1) trace.mode = "lines";
+      if (trace === this.figure.data[0]) learn(this.figure.layout.meta, shown);
+      isNew = true;
       if (shown > this.figure.layout.yaxis.range[1]) this.appended = MOST_APPENDED; // the axis is too short: ask again
     }
     this.#slide(at);
+    if (isNew && !this.figure.layout.meta.usage) withPoint(this.table, at, this.figure);
     this.appended += 1;
     this.isDirty = true;
     if (this.isVisible) this.#redraw();
@@ -132,8 +135,21 @@ export class Chart {
       this.isDirty = false;
       if (this.appended > MOST_APPENDED) { await this.load(); return; }
       labelEnds(this.figure, this.plot.clientHeight);
+      if (this.figure.layout.meta.usage) this.table.rows = usageRows(this.figure);
+      this.#say(summaryOf(this.figure));
       await this.#react(await plotly());
     }, APPEND_EVERY);
+  }
+
+  // the sentence and the table say what is drawn; an open table keeps its place
+  #say(summary) {
+    if (summary !== null) {
+      const shown = $(".chart-summary", this.root);
+      if (shown) setText(shown, summary);
+      this.plot.setAttribute("aria-label", summary);
+    }
+    const open = $(".chart-table", this.root);
+    if (open) $("tbody", open).replaceWith($("tbody", twinTable(this.table)));
   }
 
   #twin(button) {

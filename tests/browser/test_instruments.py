@@ -98,6 +98,10 @@ def test_charts_are_drawn_late_in_place_and_have_a_table(yard: Yard, open_as: Op
     yard.submit("more", gpus=1)
     wait_until(lambda: page.evaluate(last) == 3, what="the live point")
     assert page.evaluate("window.drawing.isConnected")
+    summary = page.locator("#allocation-chart .chart-summary")
+    wait_until(lambda: "team-a 3" in summary.inner_text(), what="the sentence that follows")
+    peak = table.locator("tr", has_text="team-a").locator("td").nth(3)
+    wait_until(lambda: peak.inner_text() == "3", what="the table that follows")
     page.click("[data-chart-span=overview] button[data-span='86400']")
     span = "() => document.querySelector('#utilisation-chart .js-plotly-plot').layout.meta.span_seconds"
     wait_until(lambda: page.evaluate(span) == 86400, what="the longer range")
@@ -137,6 +141,14 @@ def test_curves_grow_while_the_job_reports(yard: Yard, open_as: Open):
     wait_until(lambda: page.evaluate(last) > 0, 30, "a first point")
     first = page.evaluate(last)
     wait_until(lambda: page.evaluate(last) > first + 2, 30, "later points")
+    figure = page.locator("[data-chart*=loss]")
+    said = figure.locator(".chart-summary").inner_text
+    wait_until(lambda: page.evaluate(last) > 0 and f"Loss is {page.evaluate(last)};" in said(), 10, "its words")
+    assert "lowest 1, highest " in said()
+    page.locator(".panel", has=figure).locator("[data-chart-twin]").click()
+    newest = figure.locator(".chart-table tbody tr td").first
+    shown = int(newest.inner_text())
+    wait_until(lambda: int(newest.inner_text()) > shown, 10, "a row that comes by itself")
 
 
 def test_a_terminal_in_the_running_pod(yard: Yard, open_as: Open):
