@@ -156,9 +156,19 @@ BELL_LOGGERS = ("celery.beat", "celery.worker.strategy", "celery.app.trace")
 LOGGING = {
     "version": 1,
     "disable_existing_loggers": False,
-    "formatters": {"line": {"format": "{asctime} {levelname} {name} {message}", "style": "{"}},
+    "formatters": {
+        "line": {
+            "()": "controlplane.log_lines.TicketlessFormatter",
+            "format": "{asctime} {levelname} {name} {message}",
+            "style": "{",
+        }
+    },
+    "filters": {"probes": {"()": "controlplane.log_lines.ProbeFilter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
-    # three lines for every ring of the bell would drown the rest
-    "loggers": {name: {"level": "WARNING" if LOG_LEVEL == "INFO" else LOG_LEVEL} for name in BELL_LOGGERS},
+    "loggers": {
+        "django.request": {"filters": ["probes"]},
+        # three lines for every ring of the bell would drown the rest
+        **{name: {"level": "WARNING" if LOG_LEVEL == "INFO" else LOG_LEVEL} for name in BELL_LOGGERS},
+    },
 }
