@@ -68,7 +68,8 @@ def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
     """
     with pod.locked() as is_alone:
         if not is_alone:
-            return None
+            # another reader looks as well; if the shim ended in good order since our look, its record is there now
+            return pod.exit_record()
         ended = pod.exit_record()  # the shim may have ended in good order in the meantime
         started = started or pod.start_record()
         if ended is not None:

@@ -1,0 +1,35 @@
+"""Two readers of one pod in the moment of its end: both tell the truth."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines import base
+from controlplane.engines.local import reports
+from controlplane.engines.local.records import PodDir
+from tests.contract.harness import EngineCase, make_case
+from tests.waiting import wait_until
+
+
+@pytest.fixture
+def case(tmp_path: Path) -> Iterator[EngineCase]:
+    case = make_case("local", tmp_path)
+    yield case
+    case.close()
+
+
+def test_a_pod_that_ends_between_two_looks_is_not_called_lost(
+    case: EngineCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spec = case.start("true")
+    pod = PodDir(tmp_path / "pods" / spec.name)
+    started = pod.start_record()
+    assert started is not None
+    wait_until(lambda: not started.is_shim_alive(), what="the shim's end")
+    looks = iter([None])  # the first look came before the exit record
+    read = PodDir.exit_record
+    monkeypatch.setattr(PodDir, "exit_record", lambda self: next(looks, read(self)))
+    with PodDir(pod.path).locked() as is_alone:  # and another reader holds the lock for its own look
+        assert is_alone
+        assert reports.report(pod).state == base.SUCCEEDED
