@@ -1,8 +1,15 @@
 """Fixtures that every suite shares. tests/settings.py gives the run its state directory."""
 
 import pytest
+from hypothesis import HealthCheck, settings
 
 from tests.cast import Cast, make_cast
+
+# A loaded machine must not fail a property: no deadline, and no verdict on how fast examples are made.
+settings.register_profile(
+    "house", deadline=None, derandomize=True, suppress_health_check=[HealthCheck.too_slow]
+)
+settings.load_profile("house")
 
 
 @pytest.fixture
