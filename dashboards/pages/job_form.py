@@ -2,6 +2,7 @@
 
 import shlex
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
@@ -18,12 +19,22 @@ from dashboards.pages.frame import show, signed_in
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
 from jobs.kinds.registry import KINDS
+from jobs.kinds.spec import SpecInvalid, parse_spec
 
 WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "priority", "retries")
 DECIMAL = ("gpus", "cpus")
 SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after_finished")
 TEXT = ("name", "kind", "image", "working_dir", "node_pool")
 PAIRS = ("env", "labels")
+MORE = (
+    "ports",
+    "priority",
+    "preemptible",
+    *SECONDS,
+    "retries",
+    "labels",
+    "large_shm",
+)  # behind "Ports, limits, …"
 DEFAULTS = {
     "kind": "train",
     "gpus": "1",
@@ -46,6 +57,14 @@ class Unreadable(ValueError):
 
 def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
     """Return the submission of a filled form; empty fields are left out. Raises Unreadable."""
+    body, errors = read_body(raw)
+    if errors:
+        raise Unreadable(errors)
+    return body
+
+
+def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
+    """Return what can be read of a filled form, and what to do about the fields that cannot."""
     filled = {name: text.strip() for name, text in raw.items() if text.strip()}
     body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
@@ -57,11 +76,9 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
             body[name] = readers[name](filled[name])
         except ValueError:
             errors[name] = _help(name)
-    if errors:
-        raise Unreadable(errors)
     if filled.get("preemptible") in ("yes", "no"):
         body["preemptible"] = filled["preemptible"] == "yes"
-    return body | ({"large_shm": True} if filled.get("large_shm") else {})
+    return body | ({"large_shm": True} if filled.get("large_shm") else {}), errors
 
 
 def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
@@ -85,11 +102,13 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """The form, empty or filled from another job (`?clone=<id>`), and the submission itself."""
     if request.method == "POST":
         return _submit(request, actor)
-    raw = DEFAULTS | {"project": request.GET.get("project", "")}
+    raw = DEFAULTS | {
+        "project": request.GET.get("project") or next(iter(reads.projects_to_submit_to(actor)), "")
+    }
     if request.GET.get("clone"):
         job = job_for(actor, request.GET["clone"])
         raw = to_fields(clone_body(job, f"{job.name}-2"[-63:])) | {"project": job.project.name}
-    return _form(request, actor, raw, {})
+    return _form(request, actor, raw, _check(actor, raw), is_refused=False)
 
 
 @require_POST
@@ -97,57 +116,88 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """What a submission would be: the command line, refusals by field, and what to expect. Writes nothing."""
     raw = request.POST.dict()
-    errors, body, hint = _checked(actor, raw)
+    checked = _check(actor, raw)
     return JsonResponse(
-        {"command": yard_submit(raw.get("project", ""), body), "errors": errors, "hint": hint}
+        {"command": checked.command(raw), "errors": checked.errors, "hint": checked.hint(raw)}
     )
+
+
+@dataclass(frozen=True, slots=True)
+class Checked:
+    """A filled form as far as it can be read, everything that is wrong with it, and what to expect of it."""
+
+    body: dict[str, Any]
+    errors: Errors
+    expectation: str = ""
+
+    def command(self, raw: Mapping[str, str]) -> str:
+        """The same from a shell, with what is filled in."""
+        return yard_submit(raw.get("project", ""), self.body)
+
+    def hint(self, raw: Mapping[str, str]) -> str:
+        """What to expect, or what is in the way of knowing it."""
+        others = [detail for field, detail in self.errors.items() if field != "name"]
+        if others:
+            return others[0]
+        if self.errors and not raw.get("name", "").strip():
+            return _("Fill in a name to see what the cluster would do with it.")
+        return self.errors.get("name", self.expectation)
 
 
 def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     raw = request.POST.dict()
-    try:
-        project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
-        job = submit_job(project, to_body(raw), actor=actor)
-    except (Unreadable, Invalid, Conflict, NotVisible, Forbidden) as refusal:
-        return _form(request, actor, raw, _by_field(refusal), status=400)
-    return redirect("job", job.pk)
+    checked = _check(actor, raw)
+    if not checked.errors:
+        try:
+            project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
+            return redirect("job", submit_job(project, checked.body, actor=actor).pk)
+        except (Invalid, Conflict, NotVisible, Forbidden) as refusal:
+            checked = Checked(checked.body, _by_field(refusal))
+    return _form(request, actor, raw, checked, is_refused=True)
 
 
-def _checked(actor: Actor, raw: Mapping[str, str]) -> tuple[Errors, dict[str, Any], str]:
-    body: dict[str, Any] = {}
+def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
+    """Look at everything at once: what cannot be read, what the spec refuses, and whether the project is open to it."""
+    body, errors = read_body(raw)
     try:
-        body = to_body(raw)
         project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
+    except (NotVisible, Forbidden) as refusal:
+        return Checked(body, _spec_errors(body) | _by_field(refusal) | errors)
+    try:
         spec = check_submission(project, body)
-    except (Unreadable, Invalid, Conflict, NotVisible, Forbidden) as refusal:
-        return _by_field(refusal), body, ""
-    return {}, body, reads.expectation(project, spec)
+    except (Invalid, Conflict) as refusal:
+        return Checked(body, _by_field(refusal) | errors)
+    return Checked(body, errors, "" if errors else reads.expectation(project, spec))
+
+
+def _spec_errors(body: Mapping[str, Any]) -> Errors:
+    try:
+        parse_spec(body)
+    except SpecInvalid as refusal:
+        return _by_field(Invalid(*refusal.errors))
+    return {}
 
 
 def _form(
-    request: HttpRequest, actor: Actor, raw: Mapping[str, str], errors: Errors, status: int = 200
+    request: HttpRequest, actor: Actor, raw: Mapping[str, str], checked: Checked, *, is_refused: bool
 ) -> HttpResponseBase:
-    preview: tuple[Errors, dict[str, Any], str] = _checked(actor, raw) if not errors else ({}, {}, "")
-    try:
-        command = yard_submit(raw.get("project", ""), to_body(raw))
-    except Unreadable:
-        command = ""
+    """The form; refusals are shown at their fields once it was sent, not while it is still empty."""
+    more = {name for name in MORE if raw.get(name, "").strip()}
     context = {
         "raw": raw,
-        "errors": errors,
-        "command": command,
-        "hint": preview[2],
+        "errors": checked.errors if is_refused else {},
+        "more_open": bool(more | (checked.errors.keys() & set(MORE))),
+        "command": checked.command(raw),
+        "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
         "kinds": KINDS.values(),
         "images": reads.known_images(),
         "pools": reads.pool_names(),
     }
-    return show(request, actor, "dashboards/job_form.html", context, status=status)
+    return show(request, actor, "dashboards/job_form.html", context, status=400 if is_refused else 200)
 
 
 def _by_field(refusal: Exception) -> Errors:
-    if isinstance(refusal, Unreadable):
-        return refusal.errors
     if isinstance(refusal, Invalid):
         errors: Errors = {}
         for error in refusal.errors:

@@ -20,12 +20,12 @@ async function preview() {
   if (!response.ok || mine !== latest) return;
   const { command, errors, hint } = await response.json();
   setText($("#job-command"), command);
-  const refused = Object.keys(errors);
-  setText($("#job-hint"), refused.length ? errors[refused[0]] : hint);
+  setText($("#job-hint"), hint);
   for (const node of $$("[data-error]", form)) show(node, touched.has(node.dataset.error) ? errors[node.dataset.error] : "");
 }
 
 function show(node, text) {
+  if (text && node.hidden) node.closest("details")?.setAttribute("open", "");
   setText(node, text ?? "");
   node.hidden = !text;
   const field = form.elements[node.dataset.error];

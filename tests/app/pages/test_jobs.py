@@ -14,6 +14,7 @@ from controlplane.logs import log_path
 from controlplane.models import User
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
 from dashboards.reads.jobs import page
+from dashboards.reads.submit import known_images
 from jobs.kinds.spec import parse_spec, to_edge
 from jobs.models import Job
 from tests.app.pages.conftest import Yard
@@ -137,6 +138,42 @@ def test_refusals_stand_at_their_fields(yard: Yard, visit: Visit, changes: dict[
     if field != "project":
         preview = visit(yard.cast.ana).post("/new/job/preview.json", FORM | changes).json()
         assert field in preview["errors"]
+
+
+def test_everything_that_is_wrong_is_said_at_once(yard: Yard, visit: Visit):
+    wrong = FORM | {"name": "", "gpus": "-1", "ports": "http", "priority": "1001", "project": "nowhere"}
+    answer = visit(yard.cast.ana).post("/new/job", wrong)
+    assert {"name", "gpus", "ports", "priority", "project"} <= answer.context["errors"].keys()
+    page = answer.content.decode()
+    assert '<details class="more" open>' in page
+    assert answer.context["command"].startswith("yard submit NAME -p nowhere -i quickstart")
+    preview = visit(yard.cast.ana).post("/new/job/preview.json", wrong).json()
+    assert preview["hint"] in preview["errors"].values()
+
+
+def test_an_empty_form_is_no_refusal(yard: Yard, visit: Visit):
+    answer = visit(yard.cast.ana).get("/new/job")
+    page = answer.content.decode()
+    assert answer.context["errors"] == {}
+    assert "Fill in a name" in answer.context["hint"]
+    assert '<details class="more">' in page
+    assert "-p team-a" in answer.context["command"]
+
+
+def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard: Yard, settings, tmp_path):
+    settings.STATE_DIR = tmp_path
+    (tmp_path / "images.toml").write_text('[images.ours]\ncommand = ["true"]\n')
+    Job.objects.filter(pk=yard.finished.pk).update(
+        state="succeeded", spec=yard.finished.spec | {"image": "worked"}
+    )
+    Job.objects.filter(pk=yard.running.pk).update(
+        state="failed", spec=yard.running.spec | {"image": "quikstart"}
+    )
+    known = known_images()
+    assert known[:7] == ["quickstart", "python", "ubuntu", "notebook", "replay", "ours", "worked"]
+    assert "quikstart" not in known
+    (tmp_path / "images.toml").write_text("[images")
+    assert "ours" not in known_images()
 
 
 def test_a_viewer_may_not_submit(yard: Yard, visit: Visit):
