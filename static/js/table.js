@@ -1,9 +1,19 @@
-// Tables by keyboard: arrows move between rows, Enter opens the row's link, Home and End jump. One row is in the
+// Tables by keyboard: arrows (or j and k) move between rows, Enter opens the row's link, Home and End jump. One row is in the
 // tab order at a time. Works on rows that live updates add later, because it listens on the table.
 
 import { $$ } from "./dom.js";
 
 const ROWS = "tbody > tr[data-key]";
+const STEPS = { ArrowDown: 1, j: 1, ArrowUp: -1, k: -1 };
+
+/** Take up the rows of a page that has one table of them: at the row that was focused last, else the first. */
+export function enterRows(key) {
+  const shown = $$("table[data-rows]").filter((table) => table.checkVisibility() && $$(ROWS, table).length);
+  if (!(key in STEPS) || shown.length !== 1) return false;
+  const rows = $$(ROWS, shown[0]);
+  (rows.find((row) => row.tabIndex === 0) ?? rows[0]).focus();
+  return true;
+}
 
 export function tables() {
   for (const table of $$("table[data-rows]")) {
@@ -35,7 +45,8 @@ function onKey(event) {
   if (!row || event.target.matches("input, select, textarea, button, summary")) return;
   const rows = $$(ROWS, row.closest("table"));
   const at = rows.indexOf(row);
-  const to = { ArrowDown: at + 1, ArrowUp: at - 1, Home: 0, End: rows.length - 1 }[event.key];
+  if (event.ctrlKey || event.metaKey || event.altKey) return;
+  const to = { Home: 0, End: rows.length - 1 }[event.key] ?? (event.key in STEPS ? at + STEPS[event.key] : undefined);
   if (to !== undefined && rows[to]) { rows[to].focus(); event.preventDefault(); }
   if (event.key === "Enter" && event.target === row) open(row);
 }
