@@ -5,6 +5,7 @@ from django.urls import path, re_path
 from dashboards.pages import (
     analytics,
     charts,
+    counts,
     doors,
     job_form,
     jobs,
@@ -48,6 +49,7 @@ urlpatterns = [
     path("charts/utilisation.json", charts.utilisation, name="chart-utilisation"),
     path("charts/allocation.json", charts.allocation, name="chart-allocation"),
     path("charts/jobs/<str:job_id>/<str:name>.json", charts.job_curve, name="chart-job"),
+    path("counts.json", counts.counts, name="counts"),
     path("search.json", search.search, name="search"),
     path("login", doors.sign_in, name="login"),
     path("logout", doors.sign_out, name="logout"),

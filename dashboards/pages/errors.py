@@ -1,10 +1,14 @@
-"""The pages for what went wrong. They touch no database, so that they work when it does not."""
+"""The pages for what went wrong. That of our own fault touches no database, so that it works when that does not; who
+is signed in and asked for what is not there, or not theirs, keeps the navigation."""
 
 import json
 
 from django.http import HttpRequest, HttpResponse
 from django.shortcuts import render
 from django.utils.translation import gettext as _
+
+from controlplane.models import User
+from dashboards.pages.frame import actor_of, show
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
@@ -48,4 +52,7 @@ def _answer(request: HttpRequest, status: int, code: str, title: str, text: str)
         problem = {"type": "about:blank", "title": title, "status": status, "code": code, "detail": text}
         return HttpResponse(json.dumps(problem), status=status, content_type="application/problem+json")
     context = {"status": status, "title": title, "text": text}
+    user = getattr(request, "user", None) if status in (403, 404) else None
+    if isinstance(user, User):
+        return show(request, actor_of(request), "dashboards/error_inside.html", context, status=status)
     return render(request, "dashboards/error.html", context, status=status)

@@ -93,24 +93,26 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 
 def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
     counts = nav_counts(actor)
-    items: list[tuple[str, str, int | None, str]] = [
-        ("overview", _("Overview"), None, ""),
-        ("jobs", _("Jobs"), counts["jobs"], ""),
-        ("projects", _("Projects"), counts["projects"], ""),
-        ("nodes", _("Nodes"), counts["nodes"], ""),
-        ("analytics", _("Analytics"), None, ""),
+    items: list[tuple[str, str, str]] = [
+        ("overview", _("Overview"), ""),
+        ("jobs", _("Jobs"), _("unfinished jobs that you may see")),
+        ("projects", _("Projects"), _("projects")),
+        ("nodes", _("Nodes"), _("nodes")),
+        ("analytics", _("Analytics"), ""),
     ]
     if actor.is_admin:
-        items.append(("users", _("Users"), None, _("Admin")))
+        items.append(("users", _("Users"), ""))
     return [
         {
             "url": reverse(name),
             "label": label,
-            "count": count,
-            "heading": heading,
+            "count": counts.get(name),
+            "count_name": name,
+            "count_means": means,
+            "heading": _("Admin") if name == "users" else "",
             "is_current": _is_at(request, name),
         }
-        for name, label, count, heading in items
+        for name, label, means in items
     ]
 
 

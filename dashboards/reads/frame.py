@@ -4,17 +4,23 @@ from typing import Any
 
 from django.db.models import Count
 
-from controlplane.access import Actor, visible_jobs, visible_project_ids
+from controlplane.access import Actor, visible_jobs
 from controlplane.models import Cluster, Node, Project
 from jobs.lifecycle import FINAL_STATES
 
 
 def nav_counts(actor: Actor) -> dict[str, int]:
-    """How many unfinished jobs, projects and nodes the actor sees."""
-    jobs = visible_jobs(actor).exclude(state__in=FINAL_STATES).count()
-    visible = visible_project_ids(actor)
-    projects = Project.objects.count() if visible is None else len(visible)
-    return {"jobs": jobs, "projects": projects, "nodes": Node.objects.count()}
+    """What the pages list: unfinished jobs that the actor sees, all projects, all nodes."""
+    return {
+        "jobs": unfinished_jobs(actor),
+        "projects": Project.objects.count(),
+        "nodes": Node.objects.count(),
+    }
+
+
+def unfinished_jobs(actor: Actor) -> int:
+    """How many unfinished jobs the actor sees."""
+    return visible_jobs(actor).exclude(state__in=FINAL_STATES).count()
 
 
 def clusters() -> list[dict[str, Any]]:

@@ -4,6 +4,7 @@ import { $, $$, say, toast } from "./dom.js";
 import { absolute, learnClock, localise, tick } from "./format.js";
 import { feed } from "./live.js";
 import { keys } from "./keys.js";
+import { navCounts } from "./nav.js";
 import { openPalette } from "./palette.js";
 import "./regions.js";
 import { tables } from "./table.js";
@@ -13,6 +14,7 @@ for (const node of $$("[data-since]")) node.title = absolute(node.dataset.since)
 localise();
 setInterval(tick, 1000);
 feed().open();
+navCounts();
 tables();
 keys(openPalette);
 

@@ -69,6 +69,28 @@ def test_rows_by_arrows_and_enter(yard: Yard, open_as: Open):
     page.wait_for_url(f"**/jobs/{first}")
 
 
+def test_rows_are_entered_with_nothing_in_hand(yard: Yard, open_as: Open):
+    first, second = yard.submit("first"), yard.submit("second")
+    page = open_as("ana", "/jobs").page
+    focused = "document.activeElement.dataset.key"
+    for key, row in (("ArrowDown", second), ("j", first), ("k", second)):
+        page.keyboard.press(key)
+        assert page.evaluate(focused) == row
+    page.keyboard.press("/")
+    page.keyboard.press("Escape")
+    page.keyboard.press("ArrowDown")
+    assert page.evaluate(focused) == second
+
+
+def test_the_number_of_jobs_beside_the_navigation_is_live(yard: Yard, open_as: Open):
+    page = open_as("ana", "/tokens")
+    page.is_live()
+    shown = page.page.locator("[data-nav-count=jobs]")
+    before = int(shown.inner_text())
+    yard.submit("counted")
+    wait_until(lambda: int(shown.inner_text()) == before + 1, what="the number that follows")
+
+
 def test_the_first_tab_stop_skips_to_the_page(open_as: Open):
     page = open_as("ana").page
     page.keyboard.press("Tab")

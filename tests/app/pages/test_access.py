@@ -55,6 +55,7 @@ PAGES = {
     "/charts/allocation.json?span=86400&theme=dark": (200, 200, 200, 200, 200),
     "/charts/jobs/{running}/loss.json": (200, 200, 200, 200, 404),
     "/charts/jobs/{running}/nonsense.json": (404, 404, 404, 404, 404),
+    "/counts.json": (200, 200, 200, 200, 200),
     "/search.json?q=run": (200, 200, 200, 200, 200),
 }
 # verb -> status of its POST
@@ -105,6 +106,18 @@ def test_verbs(yard: Yard, visit: Visit, person: str):
             found[verb] = client.post(filled(verb, yard)).status_code
             transaction.set_rollback(True)
     assert found == {verb: statuses[PEOPLE.index(person)] for verb, statuses in VERBS.items()}
+
+
+def test_what_is_not_there_keeps_the_navigation_for_who_is_signed_in(yard: Yard, visit: Visit):
+    page = visit(yard.cast.chi).get(f"/jobs/{yard.running.pk}").content.decode()
+    assert 'id="nav"' in page
+    assert "Not found" in page
+    assert 'id="nav"' not in visit(None).get("/no/such/page").content.decode()
+
+
+def test_the_numbers_beside_the_navigation_are_what_the_pages_list(yard: Yard, visit: Visit):
+    assert visit(yard.cast.chi).get("/counts.json").json() == {"jobs": 0, "projects": 2, "nodes": 2}
+    assert visit(yard.cast.root).get("/counts.json").json()["jobs"] == 2
 
 
 def test_nobody_gets_in_without_signing_in(yard: Yard, visit: Visit):
