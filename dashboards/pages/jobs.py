@@ -36,7 +36,7 @@ def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         "is_filtered": any(name in asked for name in FILTERS),
         "choices": reads.choices(actor),
         "palette": palette(),
-        "may_submit": bool(projects_to_submit_to(actor)),
+        "usable": next(iter(projects_to_submit_to(actor)), None),
     }
     return show(request, actor, "dashboards/jobs.html", context)
 

@@ -8,18 +8,19 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_project_ids
+from controlplane.access import Actor, visible_project_ids, visible_projects
 from controlplane.live.reading import one_moment
 from controlplane.live.state import ROWS_MOST, State, read_overview
 from controlplane.models import Event
 from dashboards import formats
 from dashboards.reads.projects import bar
+from dashboards.reads.submit import projects_to_submit_to
 
 Row = dict[str, Any]
 BLANK = dict.fromkeys(("id", "name", "project", "user", "kind", "message"), "") | dict.fromkeys(
     ("node", "gpus", "started_at", "queued_at", "progress", "gpu_utilization")
 )  # the row that the browser fills for a job that is new
-BLANK_PROJECT = {"name": "", "palette_index": 0, "allocated_gpus": 0, "gpu_quota": 0}
+BLANK_PROJECT = {"name": "", "palette_index": 0, "allocated_gpus": 0, "gpu_quota": 0, "is_visible": True}
 MANY_NODES, HEAT_NODES = 8, 40  # from here on cells are small; from here on they are a heat map
 
 
@@ -34,7 +35,11 @@ def overview_state(actor: Actor) -> tuple[State, int]:
 def overview_page(actor: Actor, now: datetime) -> Row:
     """Everything that the template shows, in its order."""
     state, _seq = overview_state(actor)
-    projects = list(state["projects"].values())
+    mine = None if actor.is_admin else set(visible_projects(actor).values_list("name", flat=True))
+    projects = [
+        row | {"is_visible": mine is None or row["name"] in mine} for row in state["projects"].values()
+    ]
+    usable = projects_to_submit_to(actor)
     full = (
         max(
             (max(row["gpu_quota"], row["allocated_gpus"], row["fair_share_gpus"]) for row in projects),
@@ -52,6 +57,9 @@ def overview_page(actor: Actor, now: datetime) -> Row:
             _node(node, state) for node in sorted(state["nodes"].values(), key=lambda node: str(node["name"]))
         ],
         "palette": {name: row["palette_index"] for name, row in state["projects"].items()},
+        "mine": None if mine is None else sorted(mine),
+        "usable": usable[0] if usable else None,
+        "empty": empty_words(state),
         "blank": BLANK,
         "blank_project": BLANK_PROJECT,
         "density": density(len(state["nodes"])),
@@ -61,6 +69,14 @@ def overview_page(actor: Actor, now: datetime) -> Row:
 def density(nodes: int) -> str:
     """How large device cells are: a class of components.css."""
     return "nodes-heat" if nodes > HEAT_NODES else "nodes-many" if nodes > MANY_NODES else ""
+
+
+def empty_words(state: State) -> dict[str, str]:
+    """What stands where no job is listed; static/js/overview.js says the same."""
+    return {
+        "running": _("No job of your projects runs.") if _hides(state, "running") else _("Nothing runs."),
+        "queued": _("No job of your projects waits.") if _hides(state, "queued") else _("Nobody waits."),
+    }
 
 
 def sentences(state: State, now: datetime) -> dict[str, str]:
@@ -101,7 +117,9 @@ def _idle_jobs(state: State) -> str:
             if share["job"] in state["running"]
         }
     )
-    return ", ".join(idle[:2]) + ("…" if len(idle) > 2 else "") if idle else _("none")
+    if idle:
+        return ", ".join(idle[:2]) + ("…" if len(idle) > 2 else "")
+    return _yours(0) if state["totals"]["all"].get("gpus_idle_allocated") else _("none")
 
 
 def _busy(state: State) -> str:
@@ -120,7 +138,7 @@ def _busy(state: State) -> str:
 
 def _by_kind(state: State) -> str:
     if _hides(state, "running"):
-        return _("{count} in your projects").format(count=len(state["running"]))
+        return _yours(len(state["running"]))
     kinds = Counter(row["kind"] for row in state["running"].values())
     return ", ".join(
         f"{count} {kind}" for kind, count in sorted(kinds.items(), key=lambda item: (-item[1], item[0]))
@@ -129,9 +147,13 @@ def _by_kind(state: State) -> str:
 
 def _longest_wait(state: State, now: datetime) -> str:
     if _hides(state, "queued"):
-        return _("{count} in your projects").format(count=len(state["queued"]))
+        return _yours(len(state["queued"]))
     waits = [(now - moment(row["queued_at"])).total_seconds() for row in state["queued"].values()]
     return _("longest {time}").format(time=formats.duration(max(waits))) if waits else ""
+
+
+def _yours(count: int) -> str:
+    return _("{count} in your projects").format(count=count) if count else _("none in your projects")
 
 
 def _hides(state: State, name: str) -> bool:

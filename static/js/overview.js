@@ -8,6 +8,7 @@ import * as format from "./format.js";
 import { feed } from "./live.js";
 
 const context = { looks: block("looks"), palette: {} };
+const mine = block("mine"); // the projects whose pages the reader may open; null: all
 const ROWS_MOST = 200; // what controlplane/live/state.py sends of each
 const newestFirst = (a, b) => (a.started_at === null) - (b.started_at === null) || Date.parse(b.started_at) - Date.parse(a.started_at) || (a.name < b.name ? -1 : 1);
 const inLine = (a, b) => (a.queue_position ?? Infinity) - (b.queue_position ?? Infinity) || Date.parse(a.queued_at) - Date.parse(b.queued_at);
@@ -104,7 +105,8 @@ function shareRow(project) {
   row.dataset.key = row.dataset.project = project.name;
   row.className = `share-row p-${project.palette_index}`;
   const link = $("a", row);
-  link.href = `/projects/${encodeURIComponent(project.name)}`;
+  if (!mine || mine.includes(project.name)) link.href = `/projects/${encodeURIComponent(project.name)}`;
+  else link.removeAttribute("href");
   link.textContent = project.name;
   return row;
 }
@@ -114,6 +116,7 @@ function sentences(state) {
   const share = $("[data-allocated-share]");
   setText(share, totals.gpus ? format.percent(totals.gpus_allocated / totals.gpus) : "");
   $("#idle-figure").classList.toggle("is-warning", totals.gpus_idle_allocated > 0);
+  for (const name of ["running", "queued"]) setText($(`[data-empty=${name}]`), say(hidden(state, name) ? `empty_${name}_yours` : `empty_${name}`));
   for (const [name, text] of Object.entries(underFigures(state, totals))) setText($(`[data-under=${name}]`), text);
 }
 
@@ -138,14 +141,17 @@ function underFigures(state, totals) {
 // jobs of projects that are not the reader's are counted but not listed; the state leaves some out for their number
 function hidden(state, name) {
   const shown = Object.keys(state[name]).length;
-  return shown < Math.min(state.totals.all[`jobs_${name}`], ROWS_MOST) ? say("of_yours", { count: shown }) : null;
+  return shown < Math.min(state.totals.all[`jobs_${name}`], ROWS_MOST) ? yours(shown) : null;
 }
+
+const yours = (count) => (count ? say("of_yours", { count }) : say("none_of_yours"));
 
 function idleJobs(all, state) {
   const names = new Set(all.filter((device) => !device.utilization).flatMap((device) => device.shares)
     .map((share) => state.running[share.job]?.name).filter(Boolean));
   const sorted = [...names].sort();
-  return sorted.length ? sorted.slice(0, 2).join(", ") + (sorted.length > 2 ? "…" : "") : say("all_busy");
+  if (sorted.length) return sorted.slice(0, 2).join(", ") + (sorted.length > 2 ? "…" : "");
+  return state.totals.all.gpus_idle_allocated ? yours(0) : say("all_busy");
 }
 
 // [what, how often], the most frequent first

@@ -58,6 +58,20 @@ def test_an_empty_yard_says_how_to_fill_it(cast: Any, visit: Visit):
     assert "Nobody waits." in page
 
 
+def test_a_stranger_reads_nothing_that_the_figures_contradict(yard: Yard, visit: Visit):
+    page = visit(yard.cast.chi).get("/").content.decode()
+    assert "No job of your projects runs." in page
+    assert "Nothing runs." not in page.split('id="words"')[0]
+    assert 'href="/projects/team-a"' not in page
+
+
+def test_hints_name_a_project_that_the_reader_may_use(yard: Yard, visit: Visit):
+    assert "yard submit hyper1 -p team-a" in visit(yard.cast.ben).get("/").content.decode()
+    assert "yard submit hyper1 -p team-b" in visit(yard.cast.chi).get("/").content.decode()
+    assert "yard submit hyper1 -p team-b" in visit(yard.cast.chi).get("/jobs").content.decode()
+    assert "yard submit" not in visit(yard.cast.vera).get("/").content.decode()  # a viewer submits nowhere
+
+
 def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
     client = visit(yard.cast.ana)
 
@@ -83,6 +97,9 @@ BUSY = {"n": {"devices": [device(0, 0.9), device(1, 0.7), device(2, 0.0)]}}
 KINDS = {
     str(number): {"name": "x", "kind": kind} for number, kind in enumerate(("train", "interactive", "train"))
 }
+OTHERS = {
+    "all": {"nodes": 1, "nodes_ready": 1, "jobs_running": 14, "jobs_queued": 2, "gpus_idle_allocated": 2}
+}  # jobs that the reader does not see
 WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
 
 
@@ -102,6 +119,10 @@ WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
         ({}, "jobs_running", "nothing runs"),
         ({"queued": WAITING}, "jobs_queued", "longest 4\u00a0m 5\u00a0s"),
         ({}, "jobs_queued", "nobody waits"),
+        ({"totals": OTHERS}, "jobs_running", "none in your projects"),
+        ({"totals": OTHERS}, "jobs_queued", "none in your projects"),
+        ({"totals": OTHERS}, "gpus_idle_allocated", "none in your projects"),
+        ({"totals": OTHERS, "queued": WAITING}, "jobs_queued", "1 in your projects"),
     ],
 )
 def test_sentences(parts: dict[str, Any], name: str, expected: str):
