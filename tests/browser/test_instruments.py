@@ -143,7 +143,9 @@ def test_curves_grow_while_the_job_reports(yard: Yard, open_as: Open):
     wait_until(lambda: page.evaluate(last) > first + 2, 30, "later points")
     figure = page.locator("[data-chart*=loss]")
     said = figure.locator(".chart-summary").inner_text
-    wait_until(lambda: page.evaluate(last) > 0 and f"Loss is {page.evaluate(last)};" in said(), 10, "its words")
+    wait_until(
+        lambda: page.evaluate(last) > 0 and f"Loss is {page.evaluate(last)};" in said(), 10, "its words"
+    )
     assert "lowest 1, highest " in said()
     page.locator(".panel", has=figure).locator("[data-chart-twin]").click()
     newest = figure.locator(".chart-table tbody tr td").first
