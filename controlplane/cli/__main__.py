@@ -9,7 +9,7 @@ from types import ModuleType
 from typing import TYPE_CHECKING
 
 from controlplane.cli import registry
-from controlplane.cli.errors import DONE, INTERRUPTED, USAGE, CliError
+from controlplane.cli.errors import DONE, INTERRUPTED, USAGE, CliError, error_lines
 
 if TYPE_CHECKING:
     from controlplane.cli.parsing import Parser
@@ -148,9 +148,8 @@ def _unknown(words: list[str]) -> CliError:
 def _report(error: CliError) -> None:
     from controlplane.cli.terminal import visible
 
-    for line in [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]:
-        prefix = "" if line.startswith("  ") else "yard: "
-        print(prefix + visible(line), file=sys.stderr)
+    for line in error_lines(error):
+        print(visible(line), file=sys.stderr)
 
 
 if __name__ == "__main__":

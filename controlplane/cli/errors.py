@@ -27,6 +27,8 @@ MEANINGS = {
     INTERRUPTED: "interrupted with Ctrl-C; what runs on the server keeps running",
 }
 
+LOG_IN = "log in with: yard login URL"
+
 # Statuses that are not here mean FAILED.
 _CODES_BY_STATUS = {
     400: USAGE,
@@ -55,11 +57,17 @@ class CliError(Exception):
         self.hint = hint
 
 
+def error_lines(error: CliError) -> list[str]:
+    """What a person reads on standard error."""
+    lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
+    return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
+
+
 class ApiError(CliError):
     """The server's refusal: an HTTP status with its problem+json document (or an empty one)."""
 
     def __init__(self, status: int, problem: dict[str, object]) -> None:
-        super().__init__(_message(status, problem), exit_code_of(status), _hint(status))
+        super().__init__(_message(status, problem), exit_code_of(status), _hint(status, problem))
         self.status = status
         self.problem = problem
         self.code = str(problem.get("code") or "")
@@ -79,9 +87,16 @@ def _message(status: int, problem: dict[str, object]) -> str:
     if not pointed:
         return f"{said}{code}"
     is_repeated = said == "; ".join(str(error.get("detail")) for error in pointed)
-    lines = (f"  {error.get('pointer')}: {error.get('detail')}" for error in pointed)
+    lines = (f"  {_field(error.get('pointer'))}: {error.get('detail')}" for error in pointed)
     return "\n".join(["refused" + code if is_repeated else f"{said}{code}", *lines])
 
 
-def _hint(status: int) -> str:
-    return "log in with: yard login URL" if status == 401 else ""
+def _field(pointer: object) -> str:
+    """A JSON pointer as people name a field: `/ports/0/port` as `ports.0.port`."""
+    names = str(pointer or "").removeprefix("/").split("/")
+    return ".".join(name.replace("~1", "/").replace("~0", "~") for name in names) or "request"
+
+
+def _hint(status: int, problem: dict[str, object]) -> str:
+    """Who has just tried to log in need not be told to."""
+    return LOG_IN if status == 401 and problem.get("code") != "wrong_credentials" else ""

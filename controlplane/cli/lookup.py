@@ -3,10 +3,20 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from typing import Any
 
 from controlplane.cli.client import segment
-from controlplane.cli.errors import NOT_FOUND, CliError
+from controlplane.cli.errors import (
+    DONE,
+    LOG_IN,
+    NOT_FOUND,
+    TIMED_OUT,
+    UNREACHABLE,
+    USAGE,
+    CliError,
+    error_lines,
+)
 from controlplane.cli.session import Session
 
 _ID = re.compile(r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}\Z")
@@ -15,13 +25,36 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 def job_id(session: Session, name: str) -> str:
     """The id of the project's newest job of that name; an id is taken as it is."""
-    if _ID.match(name):
-        return name
-    page = session.get(f"{session.project_path}/jobs", name=name, limit=1)
+    return name if is_id(name) else jobs_named(session, name, limit=1)[0]
+
+
+def is_id(name: str) -> bool:
+    """Whether this is a job's id rather than its name."""
+    return _ID.match(name) is not None
+
+
+def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
+    """The ids of the project's jobs of that name, newest first; none is an error."""
+    page = session.get(f"{session.project_path}/jobs", name=name, limit=limit)
     if not page["results"]:
         hint = f"see: yard list jobs -p {session.project}"
         raise CliError(f"project {session.project} has no job {name!r}", NOT_FOUND, hint)
-    return str(page["results"][0]["id"])
+    return [str(row["id"]) for row in page["results"]]
+
+
+def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
+    """Act on each name, whatever happens to the one before; the worst exit code. A server that is away ends it."""
+    worst = DONE
+    for name in names:
+        try:
+            act(name)
+        except CliError as error:
+            is_for_all = error.exit_code in (UNREACHABLE, TIMED_OUT, USAGE) or error.hint == LOG_IN
+            if len(names) == 1 or is_for_all:
+                raise
+            session.output.say("\n".join(error_lines(error)))
+            worst = max(worst, error.exit_code)
+    return worst
 
 
 def find_job(session: Session, name: str) -> dict[str, Any]:

@@ -8,7 +8,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from controlplane.cli.config import Config
-from controlplane.cli.errors import USAGE, CliError
+from controlplane.cli.errors import FORBIDDEN, LOG_IN, USAGE, CliError
 from controlplane.cli.output import Output, checked_format, standard_output
 
 if TYPE_CHECKING:
@@ -42,6 +42,8 @@ class Session:
     def project(self) -> str:
         """The project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
         name = self._project or self.config.project
+        if not name and not self.config.token:
+            raise CliError("not logged in", FORBIDDEN, LOG_IN)
         if not name:
             raise CliError(
                 "which project?", USAGE, "name it with -p NAME, or once with: yard config project NAME"

@@ -23,19 +23,19 @@ def test_each_refusal_has_its_exit_code_and_shows_the_servers_words(server, yard
 def test_every_refused_field_is_named(server, yard):
     errors = [
         {"pointer": "/gpus", "code": "too_large", "detail": "At most 8 fit on a node."},
-        {"pointer": "/name", "code": "not_a_label", "detail": "Use a DNS label."},
+        {"pointer": "/ports/3/port", "code": "out_of_range", "detail": "Use 1 to 65535."},
     ]
     server.on("POST", "projects/team-a/jobs", problem(400, "invalid", "The job is refused.", errors=errors))
     ran = yard("submit", "x", "-g", "9")
     assert ran.code == 2
-    assert "  /gpus: At most 8 fit on a node." in ran.err
-    assert "  /name: Use a DNS label." in ran.err
+    assert "  gpus: At most 8 fit on a node." in ran.err
+    assert "  ports.3.port: Use 1 to 65535." in ran.err
 
 
 def test_a_field_is_not_said_twice(server, yard):
     errors = [{"pointer": "/gpus", "code": "too_large", "detail": "At most 8."}]
     server.on("POST", "projects/team-a/jobs", problem(400, "too_large", "At most 8.", errors=errors))
-    assert yard("submit", "x", "-g", "9").err == "yard: refused (too_large)\n  /gpus: At most 8.\n"
+    assert yard("submit", "x", "-g", "9").err == "yard: refused (too_large)\n  gpus: At most 8.\n"
 
 
 def test_not_logged_in_says_how_to_log_in(server, yard):
@@ -94,6 +94,41 @@ def test_no_project_is_2_and_says_how_to_choose_one(yard, monkeypatch):
     assert "yard config project NAME" in ran.err
 
 
+def test_without_a_login_the_project_is_not_what_is_missing(server, yard, monkeypatch):
+    for name in ("TRAINYARD_PROJECT", "TRAINYARD_TOKEN"):
+        monkeypatch.delenv(name)
+    ran = yard("list", "jobs")
+    assert ran.code == 4
+    assert ran.err == "yard: not logged in\n  log in with: yard login URL\n"
+    assert server.asked == []
+
+
+def test_one_unknown_name_does_not_keep_the_others(server, yard):
+    server.on("GET", "projects/team-a/jobs", page(), page({"id": JOB_ID}), page({"id": JOB_ID}))
+    stopped = job(state="stopping")
+    server.on("POST", f"jobs/{JOB_ID}/stop", stopped, problem(403, "forbidden", "Not yours."), stopped)
+    ran = yard("stop", "nope", "nb", "bjob", JOB_ID)
+    assert ran.code == 4
+    assert ran.out == f"job nb is stopping\njob {JOB_ID} is stopping\n"
+    assert "yard: project team-a has no job 'nope'" in ran.err
+    assert "yard: Not yours. (forbidden)" in ran.err
+
+
+def test_a_server_that_is_away_ends_a_list_of_names(server, yard):
+    server.on("POST", f"jobs/{JOB_ID}/stop", Reply(is_cut=True))
+    assert yard("stop", JOB_ID, JOB_ID).code == 6
+    assert len(server.asked) == 2  # one exchange and its repetition; nothing for the second name
+
+
+def test_deleting_the_newest_says_that_others_of_its_name_remain(server, yard):
+    server.on("GET", "projects/team-a/jobs", page({"id": JOB_ID}, {"id": "1"}), page({"id": JOB_ID}))
+    server.on("DELETE", f"jobs/{JOB_ID}", Reply(204))
+    first, second = yard("delete", "hyper1"), yard("delete", "hyper1")
+    assert first.out == second.out == "job hyper1 is deleted\n"
+    assert first.err == "1 earlier hyper1 remains; ids: yard list jobs -p team-a -o wide\n"
+    assert second.err == ""
+
+
 def test_a_name_that_no_job_has_is_3(server, yard):
     server.on("GET", "projects/team-a/jobs", page())
     ran = yard("stop", "ghost")
@@ -126,6 +161,8 @@ def test_submit_and_wait_exits_as_the_job_does(server, yard, state, exit_code, c
         ("running", "running", 0),
         ("running", "succeeded", 0),
         ("running", "failed", 1),
+        ("starting", "running", 0),
+        ("queued", "succeeded", 1),
         ("finished", "failed", 0),
         ("succeeded", "failed", 1),
         ("stopped,failed", "failed", 0),
@@ -134,6 +171,17 @@ def test_submit_and_wait_exits_as_the_job_does(server, yard, state, exit_code, c
 def test_wait_for_a_state(server, yard, wanted, state, code):
     server.on("GET", f"jobs/{JOB_ID}", job(state=state))
     assert yard("wait", JOB_ID, "--for", wanted).code == code
+
+
+@pytest.mark.parametrize(
+    ("state", "code"), [("succeeded", 0), ("failed", 1), ("stopped", 1), ("timed_out", 1)]
+)
+def test_wait_without_a_state_is_for_success(server, yard, state, code):
+    server.on("GET", f"jobs/{JOB_ID}", job(state=state, reason={"code": "x", "message": "So it went."}))
+    ran = yard("wait", JOB_ID)
+    assert ran.code == code
+    assert f"is {state}" in ran.out
+    assert ("So it went." in ran.out) == (code == 1)
 
 
 def test_wait_times_out_with_7(server, yard):

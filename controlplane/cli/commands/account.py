@@ -104,7 +104,10 @@ def _asked(prompt: str) -> str:
     if not sys.stdin.isatty():
         raise CliError("nobody to ask", USAGE, "give --username with --password-stdin, or --token-stdin")
     print(prompt, end="", file=sys.stderr, flush=True)
-    return sys.stdin.readline().strip()
+    answer = sys.stdin.readline().strip()
+    if not answer:
+        raise _no_answer("user name")
+    return answer
 
 
 def _asked_secretly(prompt: str) -> str:
@@ -112,7 +115,16 @@ def _asked_secretly(prompt: str) -> str:
         raise CliError("nobody to ask", USAGE, "give --password-stdin or --token-stdin")
     import getpass
 
-    return getpass.getpass(prompt, stream=sys.stderr)
+    try:
+        return getpass.getpass(prompt, stream=sys.stderr)
+    except EOFError:
+        raise _no_answer("password") from None
+
+
+def _no_answer(what: str) -> CliError:
+    """Enter or Ctrl-D at a prompt; the cursor stands behind the question still."""
+    print(file=sys.stderr)
+    return CliError(f"no {what} given, nothing was stored", USAGE)
 
 
 def _warn_when_readable(url: str, session: Session) -> None:

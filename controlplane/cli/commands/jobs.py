@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.errors import DONE
-from controlplane.cli.lookup import find_job, job_id
+from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -47,6 +47,12 @@ def devices_text(pod: Row) -> str:
     )
 
 
+def progress_text(row: Row) -> str:
+    """How far the job is; no time left once it has ended."""
+    status = _status(row)
+    return formats.progress(status.get("progress"), is_over=status.get("state") in FINAL_STATES)
+
+
 NAME = Column("NAME", lambda row: row["name"])
 PROJECT = Column("PROJECT", lambda row: row.get("project"))
 STATE = Column("STATE", lambda row: _status(row).get("state"))
@@ -58,7 +64,7 @@ JOB_COLUMNS = (
     Column("NODE", nodes_text),
     Column("RUNTIME", lambda row: formats.duration(_status(row).get("runtime_seconds")), is_number=True),
     Column("AGE", lambda row: formats.age(row.get("created_at")), is_number=True),
-    Column("PROGRESS", lambda row: formats.progress(_status(row).get("progress"))),
+    Column("PROGRESS", progress_text),
     Column("USER", lambda row: row.get("user"), is_wide=True),
     Column("IMAGE", lambda row: row.get("image"), is_wide=True),
     Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
@@ -199,12 +205,16 @@ def delete_arguments(parser: Parser) -> None:
 
 def delete(args: Namespace, session: Session) -> int:
     """Delete each job: it is stopped first, then its record goes."""
-    for name in args.names:
-        answer = session.client.delete(f"jobs/{job_id(session, name)}")
-        session.output.object(
-            answer, f"job {name} is {'stopped first, then deleted' if answer else 'deleted'}"
-        )
-    return DONE
+    return each_name(args.names, session, lambda name: _delete(session, name))
+
+
+def _delete(session: Session, name: str) -> None:
+    newest, *earlier = [name] if is_id(name) else jobs_named(session, name)
+    answer = session.client.delete(f"jobs/{newest}")
+    session.output.object(answer, f"job {name} is {'stopped first, then deleted' if answer else 'deleted'}")
+    if earlier:
+        remain = f"{len(earlier)} earlier {name} {'remains' if len(earlier) == 1 else 'remain'}"
+        session.output.say(f"{remain}; ids: yard list jobs -p {session.project} -o wide")
 
 
 def clone_arguments(parser: Parser) -> None:
@@ -230,10 +240,11 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str) -> int:
-    for name in args.names:
+    def act(name: str) -> None:
         answer = session.client.post(f"jobs/{job_id(session, name)}/{verb}")
         session.output.object(answer, f"job {name} is {answer['status']['state']}")
-    return DONE
+
+    return each_name(args.names, session, act)
 
 
 def _job_fields(job: Row) -> list[tuple[str, object]]:
@@ -249,7 +260,7 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("Queue position", status.get("queue_position")),
         ("Attempt", status.get("attempt")),
         ("Exit code", status.get("exit_code")),
-        ("Progress", _progress_text(status.get("progress"))),
+        ("Progress", _progress_and_measures(job)),
         ("Service", ", ".join(map(_service_text, status.get("service_urls") or []))),
         ("GPUs", requested_gpus(job)),
         ("GPU utilisation", formats.percent(status.get("gpu_utilization"))),
@@ -275,11 +286,10 @@ def _command_text(job: Row) -> str:
     return shlex.join([*(job.get("command") or []), *(job.get("args") or [])])
 
 
-def _progress_text(report: dict[str, Any] | None) -> str:
-    if not report:
-        return ""
+def _progress_and_measures(job: Row) -> str:
+    report = _status(job).get("progress") or {}
     measures = {key: report[key] for key in ("loss", "accuracy") if report.get(key) is not None}
-    return ", ".join(part for part in (formats.progress(report), formats.pairs(measures)) if part)
+    return ", ".join(part for part in (progress_text(job), formats.pairs(measures)) if part)
 
 
 def _service_text(service: Any) -> str:

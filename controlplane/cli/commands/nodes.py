@@ -7,7 +7,7 @@ from argparse import Namespace
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import devices_text
 from controlplane.cli.errors import DONE
-from controlplane.cli.lookup import node_path
+from controlplane.cli.lookup import each_name, node_path
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
@@ -119,11 +119,13 @@ def node_drain_arguments(parser: Parser) -> None:
 
 def node_drain(args: Namespace, session: Session) -> int:
     """Cordon and move jobs away; the answer lists them."""
-    for name in args.names:
-        query = {"dry_run": True} if args.dry_run else None
+    query = {"dry_run": True} if args.dry_run else None
+
+    def drain(name: str) -> None:
         answer = session.client.post(f"{node_path(name)}/drain", query=query)
         session.output.object(answer, drain_text(name, answer, args.dry_run))
-    return DONE
+
+    return each_name(args.names, session, drain)
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
@@ -140,7 +142,8 @@ def _names(parser: Parser, examples: list[str]) -> None:
 
 
 def _each(args: Namespace, session: Session, verb: str, outcome: str) -> int:
-    for name in args.names:
+    def act(name: str) -> None:
         answer = session.client.post(f"{node_path(name)}/{verb}")
         session.output.object(answer, f"node {name} {outcome}")
-    return DONE
+
+    return each_name(args.names, session, act)
