@@ -1,7 +1,8 @@
 """Where the server is, who we are and which project is meant.
 
 Environment first (TRAINYARD_URL, TRAINYARD_TOKEN, TRAINYARD_PROJECT), then the config file: JSON with named contexts,
-readable by its owner alone because it holds tokens. TRAINYARD_CONFIG moves the file.
+readable by its owner alone because it holds tokens. TRAINYARD_CONFIG moves the file. A context is about one server:
+with TRAINYARD_URL, the context that was stored for that address is the one in use, and no other's token or project is.
 """
 
 from __future__ import annotations
@@ -60,8 +61,15 @@ class Config:
 
     @property
     def context_name(self) -> str:
-        """The context in use."""
-        return self._wanted_context or self.file["current"]
+        """The context in use: the one asked for, else the current one, unless TRAINYARD_URL means another server."""
+        if self._wanted_context:
+            return self._wanted_context
+        current, url = self.file["current"], self._environ.get("TRAINYARD_URL", "").rstrip("/")
+        contexts = self.file["contexts"]
+        if not url or _is_for(contexts.get(current, {}), url):
+            return current
+        names = (name for name, context in contexts.items() if _is_for(context, url))
+        return next(names, url)
 
     @property
     def context(self) -> Context:
@@ -82,11 +90,7 @@ class Config:
     @property
     def token(self) -> str:
         """The API token, or empty. A stored token goes only to the server that it was stored for."""
-        from_environment = self._environ.get("TRAINYARD_TOKEN")
-        if from_environment:
-            return from_environment
-        stored_for = (self.context.get("url") or DEFAULT_URL).rstrip("/")
-        return self.context.get("token", "") if stored_for == self.url else ""
+        return self._environ.get("TRAINYARD_TOKEN") or self.context.get("token", "")
 
     @property
     def project(self) -> str:
@@ -95,15 +99,23 @@ class Config:
 
     def update_context(self, name: str, changes: Context) -> None:
         """Merge `changes` into context `name`, make it the current one and write the file."""
-        stored: Context = {**self.file["contexts"].get(name, {}), **changes}
-        self.file["contexts"][name] = stored
+        self._merge(name, changes)
         self.file["current"] = name
+        self.save()
+
+    def choose_project(self, name: str) -> None:
+        """Remember the project for the server in use, and leave the current context the current one."""
+        self._merge(self.context_name, {"url": self.url, "project": name})
         self.save()
 
     def forget_token(self) -> None:
         """Drop the stored token of the context in use."""
         self.file["contexts"].get(self.context_name, {}).pop("token", None)
         self.save()
+
+    def _merge(self, name: str, changes: Context) -> None:
+        stored: Context = {**self.file["contexts"].get(name, {}), **changes}
+        self.file["contexts"][name] = stored
 
     def save(self) -> None:
         """Write the file atomically with mode 0600, its folder with 0700."""
@@ -116,6 +128,10 @@ class Config:
             json.dump(self.file, stream, indent=2)
             stream.write("\n")
         os.replace(temporary, self.path)
+
+
+def _is_for(context: Context, url: str) -> bool:
+    return (context.get("url") or DEFAULT_URL).rstrip("/") == url
 
 
 def _read(path: str) -> ConfigFile:

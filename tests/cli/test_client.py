@@ -1,5 +1,6 @@
 """Retries that cannot do a thing twice, and a token that goes to its own server alone."""
 
+import json
 import os
 from datetime import UTC, datetime, timedelta
 from email.utils import format_datetime
@@ -149,6 +150,40 @@ def test_a_stored_token_is_not_sent_to_another_server(server, yard, settings, mo
     assert "Authorization" not in server.asked[0].headers
 
 
+def stored(settings, **contexts: dict[str, str]) -> None:
+    settings.parent.mkdir()
+    settings.write_text(json.dumps({"current": "other", "contexts": contexts}))
+
+
+def test_a_stored_project_is_not_used_on_another_server(server, yard, settings, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_PROJECT")
+    stored(settings, other={"url": "https://other.example", "token": "secret", "project": "theirs"})
+    ran = yard("list", "jobs")
+    assert ran.code == 2
+    assert "which project?" in ran.err
+    assert server.asked == []
+
+
+def test_the_context_of_the_environments_server_is_the_one_in_use(server, yard, settings, monkeypatch):
+    for name in ("TRAINYARD_PROJECT", "TRAINYARD_TOKEN"):
+        monkeypatch.delenv(name)
+    other = {"url": "https://other.example", "token": "secret", "project": "theirs"}
+    stored(settings, other=other, here={"url": f"{server.url}/", "token": "ours", "project": "mine"})
+    server.on("GET", "projects/mine/jobs", page())
+    assert yard("list", "jobs").code == 0
+    assert server.asked[0].headers["Authorization"] == "Bearer ours"
+
+
+def test_a_project_chosen_for_the_environments_server_changes_no_other(server, yard, settings, monkeypatch):
+    monkeypatch.delenv("TRAINYARD_PROJECT")
+    other = {"url": "https://other.example", "token": "secret", "project": "theirs"}
+    stored(settings, other=other)
+    assert yard("config", "project", "mine").code == 0
+    assert yard("config", "project").out == "mine\n"
+    kept = json.loads(settings.read_text())
+    assert (kept["current"], kept["contexts"]["other"]) == ("other", other)
+
+
 def test_login_asks_for_a_token_keeps_it_for_the_owner_alone_and_uses_it(
     server, yard_process, settings, monkeypatch
 ):
@@ -173,9 +208,10 @@ def test_login_asks_for_a_token_keeps_it_for_the_owner_alone_and_uses_it(
 
 
 def test_a_wrong_password_is_4_and_nothing_is_stored(server, yard_process, settings):
-    server.on("POST", "login", problem(401, "wrong_credentials", "Wrong user name or password."))
+    server.on("POST", "login", problem(401, "wrong_credentials", "The name or the password is wrong."))
     ran = yard_process("login", server.url, "--username", "ana", "--password-stdin", input="no\n")
     assert ran.returncode == 4
+    assert ran.stderr == "yard: The name or the password is wrong. (wrong_credentials)\n"
     assert not settings.exists()
 
 

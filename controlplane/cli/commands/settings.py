@@ -27,11 +27,11 @@ def config_project_arguments(parser: Parser) -> None:
 
 
 def config_project(args: Namespace, session: Session) -> int:
-    """Remember the project in the current context. That it exists is the server's to say, when it is used."""
+    """Remember the project in the context in use. That it exists is the server's to say, when it is used."""
     if not args.name:
         session.output.object({"project": session.project}, session.project)
         return DONE
-    session.config.update_context(session.config.context_name, {"project": args.name})
+    session.config.choose_project(args.name)
     session.output.object({"project": args.name}, f"project {args.name} is now meant when -p names none")
     return DONE
 
