@@ -54,8 +54,8 @@ def mebibytes(mib: float | None) -> str:
     return f"{mib:g}Mi" if mib < 1024 else f"{round(mib / 1024, 1):g}Gi"
 
 
-def progress(report: dict[str, Any] | None) -> str:
-    """A job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever of them it reports."""
+def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
+    """A job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever it reports; no eta once it is over."""
     if not report:
         return ""
     parts = []
@@ -65,9 +65,41 @@ def progress(report: dict[str, Any] | None) -> str:
     if report.get("step") is not None:
         total = report.get("total_steps")
         parts.append(f"{report['step']}/{total}" if total else f"step {report['step']}")
-    if report.get("eta_seconds") is not None:
+    if report.get("eta_seconds") is not None and not is_over:
         parts.append(f"eta {duration(report['eta_seconds'])}")
     return ", ".join(parts)
+
+
+def progress_line(report: dict[str, Any]) -> str:
+    """A progress line of a log for a person: `epoch 7/80  step 165/1920  loss 0.4022`; empty when nothing is known."""
+    return "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
+
+
+def _counts(report: dict[str, Any]) -> list[str]:
+    counts = (
+        ("epoch", _number(report.get("epoch")), _number(report.get("epochs"))),
+        ("step", _number(report.get("step")), _number(report.get("total_steps"))),
+    )
+    return [
+        f"{name} {done:.12g}" + (f"/{total:.12g}" if total else "")
+        for name, done, total in counts
+        if done is not None
+    ]
+
+
+def _measures(report: dict[str, Any]) -> list[str]:
+    loss, accuracy = _number(report.get("loss")), _number(report.get("accuracy"))
+    seconds = _number(report.get("seconds_per_step"))
+    return [
+        "" if loss is None else f"loss {loss:.4g}",
+        "" if accuracy is None else f"accuracy {accuracy:.3g}",
+        "" if seconds is None else f"{seconds:.2g} s/step",
+    ]
+
+
+def _number(value: object) -> float | None:
+    """A number of a job's report, None for everything else that a job may have written there."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def pairs(mapping: dict[str, Any] | None) -> str:

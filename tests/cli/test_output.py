@@ -47,6 +47,22 @@ def test_list_jobs_as_a_table(server, yard):
     assert lines[2].index("preempted") == lines[0].index("REASON")
 
 
+def test_a_finished_job_has_no_time_left(server, yard):
+    server.on("GET", "projects/team-a/jobs", page(job(state="succeeded")))
+    shown = yard("list", "jobs").out
+    assert "epoch 1/5, 40/100" in shown
+    assert "eta" not in shown
+    server.on("GET", f"jobs/{job()['id']}", job(state="stopped"))
+    server.on("GET", f"jobs/{job()['id']}/events", page())
+    assert "epoch 1/5, 40/100, loss=0.3" in yard("describe", job()["id"]).out
+
+
+def test_top_jobs_of_all_projects(server, yard):
+    server.on("GET", "jobs", page(job()))
+    assert yard("top", "jobs", "-A").out == yard("top", "jobs").out
+    assert yard("top", "jobs", "-A", "-p", "team-a").code == 0
+
+
 def test_wide_shows_more_and_all_projects_names_them(server, yard):
     server.on("GET", "jobs", page(job()))
     ran = yard("list", "jobs", "-A", "-o", "wide")

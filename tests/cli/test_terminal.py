@@ -106,6 +106,33 @@ def test_a_log_keeps_colour_and_loses_the_rest(server, terminal):
     assert shown.shown == b"\x1b[31mred\x1b[0m ^[]0;pwned^G^[[2J\x1b[0m\r\n"
 
 
+PROGRESS = (
+    '{"trainyard": 1, "epoch": 7, "epochs": 80, "step": 165, "total_steps": 1920, "loss": 0.40219, '
+    '"accuracy": 0.97306, "seconds_per_step": 0.012838, "gpu_utilization": 0.6}'
+)
+
+
+def test_progress_is_spelt_out_on_a_terminal_alone(server, terminal, yard_process):
+    lines = [{"n": 1, "time": "t", "stream": "stdout", "text": PROGRESS}]
+    server.on("GET", f"jobs/{JOB_ID}/logs", {"lines": lines, "next_offset": 0, "gaps": []})
+    spelt, raw = terminal("logs", JOB_ID), terminal("logs", JOB_ID, "--raw", columns=400)
+    assert spelt.end() == raw.end() == 0
+    assert spelt.shown == b"epoch 7/80  step 165/1920  loss 0.4022  accuracy 0.973  0.013 s/step\r\n"
+    assert raw.shown.decode() == f"{PROGRESS}\r\n"
+    assert yard_process("logs", JOB_ID).stdout == f"{PROGRESS}\n"
+
+
+def test_ctrl_d_at_a_prompt_of_login_is_no_traceback(server, terminal):
+    for prompt, words in ((b"Username:", ()), (b"Password:", ("--username", "ana"))):
+        asked = terminal("login", server.url, *words)
+        asked.wait_for(prompt)
+        asked.type(b"\x04")
+        assert asked.end() == 2
+        assert b"given, nothing was stored" in asked.shown
+        assert b"Traceback" not in asked.shown
+    assert server.asked == []
+
+
 def test_watch_redraws_on_a_change_and_ends_with_ctrl_c(server, terminal):
     server.on("GET", "projects/team-a/jobs", page(job(state="queued")), page(job(state="succeeded")))
     server.on("GET", "watch", events(("change", {})))

@@ -7,7 +7,7 @@ from argparse import Namespace
 from collections.abc import Iterable
 from typing import Any, NamedTuple
 
-from controlplane.cli import terminal
+from controlplane.cli import formats, terminal
 from controlplane.cli.client import Query
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, job_id
@@ -29,6 +29,7 @@ class Selection(NamedTuple):
     tail: int | None = None
     search: str | None = None
     is_timed: bool = False
+    is_raw: bool = False
 
 
 def logs_arguments(parser: Parser) -> None:
@@ -47,11 +48,12 @@ def logs_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--search", metavar="TEXT", help="only lines that contain this text")
     parser.add_argument("--timestamps", action="store_true", help="put the time before each line")
+    _add_raw(parser)
 
 
 def logs(args: Namespace, session: Session) -> int:
     """Print and end, or follow until the job ends."""
-    selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps)
+    selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
     identifier = job_id(session, args.name)
     if args.follow:
         follow(session, identifier, selection)
@@ -60,7 +62,7 @@ def logs(args: Namespace, session: Session) -> int:
     else:
         for page in _pages(session, identifier, selection):
             _print_gaps(session.output, page.get("gaps") or [])
-            _print(session.output, page["lines"], selection.is_timed)
+            _print(session.output, page["lines"], selection)
     return DONE
 
 
@@ -69,12 +71,19 @@ def attach_arguments(parser: Parser) -> None:
     parser.examples = ["yard attach hyper1"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
+    _add_raw(parser)
 
 
 def attach(args: Namespace, session: Session) -> int:
     """The last lines and then every new one; Ctrl-C detaches and the job goes on."""
-    follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES))
+    follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
+
+
+def _add_raw(parser: Parser) -> None:
+    parser.add_argument(
+        "--raw", action="store_true", help="progress lines as the job wrote them, as into a pipe"
+    )
 
 
 def follow(session: Session, identifier: str, selection: Selection) -> None:
@@ -92,13 +101,13 @@ def _follow_log(session: Session, path: str, query: Query, selection: Selection)
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
             return selection.attempt is None and data.get("state") not in (None, *FINAL_STATES)
-        _show(session.output, event.name, data, selection.is_timed)
+        _show(session.output, event.name, data, selection)
     return False
 
 
-def _show(output: Output, name: str, data: dict[str, Any], is_timed: bool) -> None:
+def _show(output: Output, name: str, data: dict[str, Any], selection: Selection) -> None:
     if name == "line":
-        _print(output, [data], is_timed)
+        _print(output, [data], selection)
         output.flush()
     elif name == "gap":
         _print_gaps(output, [data])
@@ -133,8 +142,9 @@ def _whole(session: Session, identifier: str, selection: Selection) -> dict[str,
     return {**pages[-1], **joined}
 
 
-def _print(output: Output, lines: Iterable[dict[str, Any]], is_timed: bool) -> None:
-    """Raw into a pipe; on a terminal with everything but colour made harmless. With -o json a line is an object.
+def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection) -> None:
+    """Raw into a pipe; on a terminal everything but colour is made harmless and progress lines are spelt out. With
+    -o json a line is an object.
 
     A `partial` record is a piece of a very long line: the next record of its stream goes on behind it.
     """
@@ -144,9 +154,21 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], is_timed: bool) -> N
             continue
         text = str(line["text"])
         if output.is_terminal:
-            text = terminal.log_line(text, colour=output.is_coloured)
+            spelt = "" if selection.is_raw or line.get("partial") else spelt_progress(text)
+            text = spelt or terminal.log_line(text, colour=output.is_coloured)
         end = "" if line.get("partial") else "\n"
-        output.stream.write(f"{line['time']} {text}{end}" if is_timed else f"{text}{end}")
+        output.stream.write(f"{line['time']} {text}{end}" if selection.is_timed else f"{text}{end}")
+
+
+def spelt_progress(text: str) -> str:
+    """A progress line's numbers for a person; empty for every other line, and for numbers beyond all measure."""
+    if not (text.startswith("{") and '"trainyard"' in text):
+        return ""
+    try:
+        report = json.loads(text)
+        return formats.progress_line(report) if report.get("trainyard") == 1 else ""
+    except (ValueError, OverflowError, RecursionError):
+        return ""
 
 
 def _print_gaps(output: Output, gaps: Iterable[dict[str, Any]]) -> None:
