@@ -28,6 +28,7 @@ _COMMANDS = {
     ("top", "node"): ("top", "nodes"),
     ("top", "job"): ("top", "jobs"),
     ("get",): ("describe", "job"),
+    ("describe",): ("describe", "job"),
     ("submit", "etjob"): ("submit-elastic",),
     ("submit", "et"): ("submit-elastic",),
     ("submit", "mpijob"): ("submit-mpi",),
@@ -47,6 +48,7 @@ ALIASES = (
     Alias("project list", "list projects"),
     Alias("list", "list jobs"),
     Alias("get NAME", "describe job NAME"),
+    Alias("describe NAME", "describe job NAME"),
     Alias("submit --name NAME ...", "submit NAME ..."),
     Alias("submit ... --gpu 1", "submit ... --gpus 1"),
     Alias("submit ... --local-image", "submit ..."),
@@ -94,10 +96,17 @@ def _is_command_already(words: list[str], length: int) -> bool:
     """Whether a one-word alias such as `list` is in truth the first word of `list jobs`."""
     from controlplane.cli.registry import COMMANDS
 
+    if words[0] == "describe" and not _is_lone_name(words[1:]):
+        return True
     if length > 1 or len(words) < 2 or words[1].startswith("-"):
         return False
     is_noun_missing = words[0] == "list"  # `list TYPO` is not `list jobs TYPO`
     return is_noun_missing or " ".join(words[:2]) in COMMANDS
+
+
+def _is_lone_name(words: list[str]) -> bool:
+    """Whether these are a name and perhaps options: `describe jbo hyper1` is a slip of the pen, no job."""
+    return bool(words) and not words[0].startswith("-") and (len(words) == 1 or words[1].startswith("-"))
 
 
 def _name_first(arguments: list[str]) -> list[str]:

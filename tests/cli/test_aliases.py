@@ -19,6 +19,8 @@ LINES = [
     ("list jobs", "list jobs"),
     ("get hyper1", "describe job hyper1"),
     ("describe job hyper1", "describe job hyper1"),
+    ("describe hyper1 -o yaml", "describe job hyper1 -o yaml"),
+    ("describe node dgx1-1", "describe node dgx1-1"),
     ("submit --name hyper1 --image quickstart --gpu 1", "submit hyper1 --image quickstart --gpus 1"),
     ("submit hyper1 -i quickstart -g 1", "submit hyper1 -i quickstart -g 1"),
     ("submit -i quickstart -g 1 --name=hyper1", "submit hyper1 -i quickstart -g 1"),
@@ -46,6 +48,7 @@ LINES = [
     ("whoami", "whoami"),
     ("submit j -- train --name x --gpu 2 --local-image", "submit j -- train --name x --gpu 2 --local-image"),
     ("list jbos", "list jbos"),
+    ("describe jbo hyper1", "describe jbo hyper1"),
     ("nonsense --gpu 1", "nonsense --gpu 1"),
 ]
 
@@ -55,7 +58,7 @@ def test_rewritten(line, meaning):
     assert rewrite(shlex.split(line)) == shlex.split(meaning)
 
 
-@pytest.mark.parametrize(("line", "meaning"), LINES[:-2])
+@pytest.mark.parametrize(("line", "meaning"), LINES[:-3])
 def test_what_comes_out_parses(line, meaning):
     found = registry.resolve(rewrite(shlex.split(line)))
     assert found is not None

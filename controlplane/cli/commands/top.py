@@ -31,13 +31,20 @@ TOP_JOB_COLUMNS = (
 
 
 def top_jobs_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
+    """All projects, said aloud."""
     parser.examples = ["yard top jobs", "yard top jobs -p team-a --watch"]
+    parser.add_argument(
+        "-A",
+        "--all-projects",
+        "--all-namespaces",
+        action="store_true",
+        help="jobs of every project that you may see (the default without -p)",
+    )
 
 
 def top_jobs(args: Namespace, session: Session) -> int:
     """Running jobs with the most GPUs first; of one project with -p, else of all that the caller may see."""
-    path = f"{session.project_path}/jobs" if args.project else "jobs"
+    path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
     page = session.client.pages(path, {"state": "running"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
     session.output.objects(page, TOP_JOB_COLUMNS)

@@ -14,18 +14,25 @@ from controlplane.cli.streams import SILENCE_SECONDS, Bell, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
+# What a job in this state has been through for certain.
+_PASSED = {"running": ("starting",), "succeeded": ("starting", "running")}
 
 
 def wait_arguments(parser: Parser) -> None:
     """A name, a state, a limit."""
-    parser.examples = ["yard wait hyper1 --for running", "yard wait hyper1 --for finished --timeout 2h"]
+    parser.examples = [
+        "yard wait hyper1 --timeout 2h",
+        "yard wait hyper1 --for running",
+        "yard wait hyper1 --for finished",
+    ]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument(
         "--for",
         dest="wanted",
         metavar="STATE[,STATE]",
-        default="finished",
-        help="a job state, several, or `finished` for any final one (the default)",
+        default="succeeded",
+        help="a job state, several, or `finished` for any final one (default: succeeded); a job that came past"
+        " starting or running counts as having reached it; exit code 1 when the job ended otherwise",
     )
     parser.add_argument(
         "--timeout", type=duration_seconds, metavar="TIME", help="give up after this long (exit code 7)"
@@ -33,11 +40,12 @@ def wait_arguments(parser: Parser) -> None:
 
 
 def wait(args: Namespace, session: Session) -> int:
-    """0 when the job reached the state, 1 when it ended in another, 7 when time ran out."""
+    """0 when the job reached the state, 1 when it ended without, 7 when time ran out."""
     wanted = wanted_states(args.wanted)
     job = wait_for(session, job_id(session, args.name), wanted, args.timeout)
     state = job["status"]["state"]
-    session.output.object(job, f"job {args.name} is {state}")
+    reason = "" if state == "succeeded" else (job["status"].get("reason") or {}).get("message")
+    session.output.object(job, f"job {args.name} is {state}" + (f": {reason}" if reason else ""))
     return DONE if is_reached(job, wanted) else FAILED
 
 
@@ -55,9 +63,9 @@ def wanted_states(text: str) -> frozenset[str]:
 
 
 def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Whether the job is in a wanted state. A job that succeeded has been `running`, however short it was."""
+    """Whether the job is in a wanted state or came past it: one that succeeded has been `running`, however briefly."""
     state = job["status"]["state"]
-    return state in wanted or (state == "succeeded" and "running" in wanted)
+    return not wanted.isdisjoint({state, *_PASSED.get(state, ())})
 
 
 def wait_for(
