@@ -8,6 +8,7 @@ library only.
 from __future__ import annotations
 
 import os
+import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -21,6 +22,7 @@ LATEST_MS = 253_402_300_799_000  # the year 9999, where datetime ends
 _TAIL_BLOCK_BYTES = 64 * 1024
 # of a record; one with more was not written by us: a pod can reach its own log file
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
+_RECORD_BYTES = MAX_TEXT_BYTES + 64
 _DAMAGED = "a damaged record"
 
 
@@ -65,8 +67,8 @@ class _Collector:
     is_ended: bool = False
 
     def add(self, record: bytes, search: str | None, next_offset: int) -> None:
-        fields = record.split(b" ", 3)
-        numbers = _numbers(fields)
+        fields = record.removesuffix(b"\n").split(b" ", 3)
+        numbers = _numbers(fields) if record.endswith(b"\n") else None
         if numbers is None:
             self._add_damage()
             return
@@ -104,14 +106,14 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
         raise ValueError("offset must be 0 or more, and limit 1 or more")
     if not os.path.exists(path):
         return LogPage(next_offset=offset)
-    with open(path, "rb") as file:
+    with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         position = _seek_record(file, min(offset, size))
         collector = _Collector()
         stop_at = position + SCAN_BYTES
         for record in _whole_records(file):
             position += len(record)
-            collector.add(record[:-1], search, position)
+            collector.add(record, search, position)
             if len(collector.lines) + len(collector.gaps) >= limit or position >= stop_at:
                 break
     return _page(collector, position, size)
@@ -122,16 +124,25 @@ def tail(path: str | Path, n: int) -> LogPage:
     more."""
     if not os.path.exists(path):
         return LogPage()
-    with open(path, "rb") as file:
+    with _open(path) as file:
         size = os.fstat(file.fileno()).st_size
         start = _tail_start(file, size, n)
         file.seek(start)
         collector, position = _Collector(), start
         for record in _whole_records(file):
             position += len(record)
-            collector.add(record[:-1], None, position)
+            collector.add(record, None, position)
     del collector.lines[: max(0, len(collector.lines) - n)]
     return _page(collector, position, size)
+
+
+def _open(path: str | Path) -> BinaryIO:
+    """Open a log for reading. Raises OSError at once for what is no file: opening a pipe would wait for its writer."""
+    handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(handle).st_mode):
+        os.close(handle)
+        raise OSError(f"{path} is not a regular file")
+    return os.fdopen(handle, "rb")
 
 
 def _numbers(fields: Sequence[bytes]) -> tuple[int, int] | None:
@@ -149,9 +160,10 @@ def _page(collector: _Collector, position: int, size: int) -> LogPage:
 
 
 def _whole_records(file: BinaryIO) -> Iterator[bytes]:
-    """Records that end in a newline; one that is being written is left for the next call."""
-    for record in file:
-        if record.endswith(b"\n"):
+    """Records that end in a newline; one that is being written is left for the next call. One that is longer than any
+    of ours comes in pieces, so that no file fills the memory."""
+    while record := file.readline(_RECORD_BYTES):
+        if record.endswith(b"\n") or len(record) == _RECORD_BYTES:
             yield record
 
 
@@ -160,8 +172,9 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
     if offset == 0:
         return 0
     file.seek(offset - 1)
-    skipped = file.readline()
-    return offset - 1 + len(skipped) if skipped.endswith(b"\n") else offset
+    skipped = file.readline(SCAN_BYTES)
+    is_skipped = skipped.endswith(b"\n") or len(skipped) == SCAN_BYTES
+    return offset - 1 + len(skipped) if is_skipped else offset
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import tracemalloc
 from datetime import UTC, datetime
 from pathlib import Path
 
@@ -192,6 +194,37 @@ def test_a_time_beyond_the_last_one_is_held_to_it_and_an_endless_one_is_damage(p
     assert [(line.text, line.time_ms) for line in page.lines] == [("hi", logs.LATEST_MS), ("fine", 7)]
     assert datetime.fromtimestamp(logs.LATEST_MS / 1000, UTC).year == 9999
     assert len(page.gaps) == 1
+
+
+def test_a_record_without_end_is_damage_and_not_read_into_memory(path: Path):
+    write(path, b"a\n", ended=False)
+    with open(path, "ab") as file:
+        file.write(b"2 1700000000000 o ")
+        file.truncate(path.stat().st_size + 40_000_000)  # a hole: costs nothing on the disk
+        file.seek(0, 2)
+        file.write(b"\n")
+    write(path, b"b\n")
+    tracemalloc.start()
+    page, pages = read_page(path), 1
+    found, gaps = texts(page), len(page.gaps)
+    while not page.complete:
+        page, pages = read_page(path, page.next_offset), pages + 1
+        found, gaps = found + texts(page), gaps + len(page.gaps)
+    inside = read_page(path, 1000)
+    most = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert found == ["a", "b"]
+    assert 1 <= gaps <= pages
+    assert inside.next_offset > 1000
+    assert most < 20_000_000
+
+
+def test_what_is_no_file_is_refused_at_once(path: Path):
+    path.parent.mkdir()
+    os.mkfifo(path)
+    for read in (read_page, lambda place: tail(place, 5)):
+        with pytest.raises(OSError, match="not a regular file"):
+            read(path)
 
 
 def test_much_damage_in_a_row_is_one_gap(path: Path):
