@@ -1,7 +1,8 @@
 """Play a recorded training run again, slowly: `python -m workloads.replay.play` for demos on a small machine.
 
 `digits.jsonl` is what the quickstart printed on one CPU. Its lines are printed again over DURATION_SECONDS (default
-600): real numbers of a real run, at no cost. The first line of the log says that it is a replay.
+600): real numbers of a real run, at no cost. The first line of the log says that it is a replay. Which line comes next
+is kept in the working directory, which a job keeps over all of its attempts, so a preempted replay goes on.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import threading
 from pathlib import Path
 
 RECORDING = Path(__file__).with_name("digits.jsonl")
+POSITION = Path("replay-position")
 LINE_EVERY_SECONDS = 2.0
 
 
@@ -24,12 +26,32 @@ def main() -> int:
     signal.signal(signal.SIGTERM, lambda *_: stopped.set())
     recorded = [json.loads(line) for line in RECORDING.read_text().splitlines()]
     lines = max(len(recorded), round(duration / LINE_EVERY_SECONDS))
+    start = kept_position(lines)
     say(f"replay of a recorded run of the quickstart, over {duration:g} s")
-    for number in range(lines):
+    if start:
+        say(f"resumed at line {start + 1} of {lines}")
+    for number in range(start, lines):
         say(json.dumps(line_at(recorded, number, lines, duration)))
+        keep_position(number + 1)
         if stopped.wait(duration / lines):
             return 143
     return 0
+
+
+def kept_position(lines: int) -> int:
+    """How many of the `lines` an earlier attempt printed; 0 when none did, or all, or nobody can tell."""
+    try:
+        position = int(POSITION.read_text())
+    except (OSError, ValueError):
+        return 0
+    return position if 0 < position < lines else 0
+
+
+def keep_position(printed: int) -> None:
+    """Remember it so that whoever reads sees the old number or the new one, also after a kill in the middle."""
+    beside = POSITION.with_suffix(".new")
+    beside.write_text(str(printed))
+    beside.replace(POSITION)
 
 
 def line_at(recorded: list[dict[str, float]], number: int, lines: int, duration: float) -> dict[str, float]:
