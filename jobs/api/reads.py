@@ -1,6 +1,8 @@
 """What one job shows of itself: pods, events, logs, numbers, explanation and spec."""
 
+import logging
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -10,7 +12,7 @@ from controlplane.access import NotVisible, job_for, visible_project_ids
 from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
-from controlplane.api.problems import bad_request
+from controlplane.api.problems import Problem, bad_request
 from controlplane.api.query import BIGGEST
 from controlplane.api.schemas import POD, ref
 from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
@@ -19,6 +21,8 @@ from controlplane.models import Event
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.queries import explanation, metrics, pod_columns, shape_pods
+
+logger = logging.getLogger(__name__)
 
 PODS = Listing(
     POD,
@@ -69,9 +73,13 @@ class JobLogs(ApiView):
         attempt = wanted["attempt"] or max(job.attempt, 1)
         _check_pod(job, attempt, wanted["rank"], is_asked=wanted["attempt"] is not None or wanted["rank"] > 0)
         path = log_path(settings.LOG_DIR, str(job.pk), attempt, wanted["rank"])
-        if wanted["tail"] is not None:
-            return Answer(shape_log(tail(path, wanted["tail"])))
-        return Answer(shape_log(read_page(path, wanted["offset"], wanted["limit"], wanted["search"] or None)))
+        try:
+            return Answer(shape_log(_read(path, wanted)))
+        except OSError as error:
+            logger.warning("a log cannot be read", exc_info=error)
+            raise Problem(
+                409, "log_unreadable", "This log cannot be read; the server's own log says why."
+            ) from error
 
 
 class JobMetrics(ApiView):
@@ -98,6 +106,12 @@ class JobSpec(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         shown = to_edge(job_for(call.actor, job_id).spec)
         return Answer(shown, revision=shown)
+
+
+def _read(path: Path, wanted: dict[str, Any]) -> LogPage:
+    if wanted["tail"] is not None:
+        return tail(path, wanted["tail"])
+    return read_page(path, wanted["offset"], wanted["limit"], wanted["search"] or None)
 
 
 def shape_log(page: LogPage) -> dict[str, Any]:

@@ -282,6 +282,15 @@ def test_a_damaged_log_is_still_an_answer(api: AsPerson, job: Job, log: Path):
     assert reply.body["gaps"]
 
 
+def test_what_stands_in_a_logs_place_is_refused_and_noted(api: AsPerson, job: Job, log: Path, caplog):
+    log.unlink(missing_ok=True)
+    log.mkdir()
+    for query in ("", "?tail=5"):
+        reply = api("ben").get(f"jobs/{job.pk}/logs{query}")
+        assert (reply.status, reply.code) == (409, "log_unreadable")
+    assert "not a regular file" in caplog.text
+
+
 def test_metrics_are_those_of_the_pods_that_run(api: AsPerson, job: Job):
     place(job)
     assert api("ben").get(f"jobs/{job.pk}/metrics").body == {
