@@ -8,13 +8,12 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_project_ids, visible_projects
+from controlplane.access import Actor, visible_project_ids
 from controlplane.live.reading import one_moment
 from controlplane.live.state import ROWS_MOST, State, read_overview
-from controlplane.models import Event
+from controlplane.models import Event, Role
 from dashboards import formats
-from dashboards.reads.projects import bar
-from dashboards.reads.submit import projects_to_submit_to
+from dashboards.reads.projects import bar, roles_of
 
 Row = dict[str, Any]
 BLANK = dict.fromkeys(("id", "name", "project", "user", "kind", "message"), "") | dict.fromkeys(
@@ -35,11 +34,13 @@ def overview_state(actor: Actor) -> tuple[State, int]:
 def overview_page(actor: Actor, now: datetime) -> Row:
     """Everything that the template shows, in its order."""
     state, _seq = overview_state(actor)
-    mine = None if actor.is_admin else set(visible_projects(actor).values_list("name", flat=True))
+    mine = None if actor.is_admin else roles_of(actor)
     projects = [
         row | {"is_visible": mine is None or row["name"] in mine} for row in state["projects"].values()
     ]
-    usable = projects_to_submit_to(actor)
+    usable = sorted(
+        state["projects"] if mine is None else [name for name in mine if mine[name] != Role.VIEWER]
+    )
     full = (
         max(
             (max(row["gpu_quota"], row["allocated_gpus"], row["fair_share_gpus"]) for row in projects),

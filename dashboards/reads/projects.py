@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from controlplane.access import Actor, visible_project_ids
-from controlplane.models import NodePool, Project
+from controlplane.models import Membership, NodePool, Project
 from controlplane.queries.projects import project_rows as shaped
 from dashboards.formats import rounded
 from dashboards.reads.paging import NamePage, by_name
@@ -32,6 +32,11 @@ def project_row(project: Project) -> Row:
     row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
     row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
     return with_bars([row])[0]
+
+
+def roles_of(actor: Actor) -> dict[str, str]:
+    """The actor's role in every project of theirs, by its name."""
+    return dict(Membership.objects.filter(user=actor.user).values_list("project__name", "role"))
 
 
 def palette() -> dict[str, int]:
