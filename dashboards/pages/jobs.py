@@ -19,6 +19,7 @@ from dashboards.reads.projects import palette
 from dashboards.reads.submit import projects_to_submit_to
 from jobs import actions
 from jobs.kinds.spec import to_edge
+from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job
 from jobs.queries import job_detail
 
@@ -114,7 +115,9 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {
         "explain": job_reads.explain(actor, job),
         "attempts": job_reads.timeline(job),
-        "events": job_reads.events(job, 4),
+        "events": job_reads.latest_events(job, 4),
+        "curves": job_reads.curves(detail),
+        "went_wrong": job.state in (FAILED, TIMED_OUT),
         "log_ranks": job_reads.log_ranks(job),
     }
 
@@ -128,14 +131,10 @@ def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {"spec": spec, "command": yard_submit(job.project.name, spec)}
 
 
-def _nothing(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
-    return {}
-
-
 _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = {
     "overview": _overview,
     "logs": _logs,
-    "metrics": _nothing,
+    "metrics": lambda actor, job, detail: {"curves": job_reads.curves(detail)},
     "events": lambda actor, job, detail: {"events": job_reads.events(job, 500)},
     "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
     "spec": _spec,

@@ -11,6 +11,7 @@ from django.utils.translation import gettext as _
 from controlplane.access import Actor, visible_project_ids
 from controlplane.logs import log_path, read_page
 from controlplane.models import Event
+from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
@@ -58,6 +59,25 @@ def explain(actor: Actor, job: Job) -> Row | None:
     return told | {"numbers": numbers, "fixes": [fix["message"] for fix in told["would_start_if"]]}
 
 
+def curves(detail: Row) -> list[Row]:
+    """What can be drawn of a job: {"name", "title", "is_there"}. Nothing is drawn of what it has not reported."""
+    progress = detail["status"]["progress"] or {}
+    reports_steps = progress.get("step") is not None
+    return [
+        {
+            "name": "loss",
+            "title": _("Loss"),
+            "is_there": reports_steps and progress.get("loss") is not None,
+        },
+        {
+            "name": "accuracy",
+            "title": _("Accuracy, %"),
+            "is_there": reports_steps and progress.get("accuracy") is not None,
+        },
+        {"name": "gpu_utilization", "title": _("GPU use, %"), "is_there": bool(progress)},
+    ]
+
+
 def timeline(job: Job) -> list[Row]:
     """Attempts as spans in percent of the time since the job was submitted: "x" and "width", the wait before it."""
     first, last = job.created_at, job.finished_at or timezone.now()
@@ -72,6 +92,7 @@ def timeline(job: Job) -> list[Row]:
     return [
         {
             **row,
+            "is_borrowed": row["ended_at"] is None and job.reason == STARTED_OVER_QUOTA,
             "wait_x": percent(row["created_at"]),
             "wait": round(percent(row["started_at"] or row["ended_at"]) - percent(row["created_at"]), 2),
             "x": percent(row["started_at"]),
@@ -87,6 +108,18 @@ def events(job: Job, most: int) -> list[Row]:
     """The job's events, newest first."""
     rows = Event.objects.filter(job_id=job.pk).exclude(kind="job.progressed").order_by("-seq")
     return [{**row} for row in rows.values("seq", "at", "kind", "actor", "reason", "message")[:most]]
+
+
+def latest_events(job: Job, most: int) -> list[Row]:
+    """The newest events for a short list: of neighbours that say the same only the newest, and of a job with one pod
+    nothing about the pod, which says the same as the job."""
+    told: list[Row] = []
+    for event in events(job, 5 * most):
+        if event["kind"].startswith("pod.") and job.pods_wanted == 1:
+            continue
+        if not told or event["message"] != told[-1]["message"]:
+            told.append(event)
+    return told[:most]
 
 
 def pods(job: Job) -> list[Row]:
