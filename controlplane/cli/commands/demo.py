@@ -1,7 +1,8 @@
 """`yard demo four-teams`: four teams share sixteen GPUs, slowly enough to watch on the dashboard.
 
 It plays through the public API alone, like any user: creates four projects with their quotas, submits and deletes the
-twenty events, and after each says where the cluster stands and whether that is where the published run stood.
+twenty events, and after each says where the cluster stands and whether that is where the published run stood. The four
+projects carry its mark in their description; it changes and deletes no project without it.
 """
 
 from __future__ import annotations
@@ -18,9 +19,10 @@ from controlplane.cli.parsing import Parser
 from controlplane.cli.scenario import QUOTAS, Expected, Step, expectations, steps
 from controlplane.cli.session import Session
 
-IMAGE = "ubuntu"
-# What the demo's programs report as their utilisation; simulated GPUs show what jobs report.
-UTILIZATION = {"train": 0.92, "interactive": 0.35}
+MARK = "Made by `yard demo four-teams`, which deletes it again"
+# Training goes on where it was preempted. People at work are a shell that reports how little they use a GPU.
+TRAINING = {"image": "replay", "env": {"DURATION_SECONDS": "3600"}}
+INTERACTIVE_UTILIZATION = 0.35
 UNFINISHED = "queued,starting,running,scaling,suspended,stopping"
 _POLL_SECONDS = 0.2
 _CLEAR_SECONDS = 60.0
@@ -52,6 +54,7 @@ def demo_four_teams_arguments(parser: Parser) -> None:
         "yard demo four-teams --reset",
         "yard demo four-teams --clear",
     ]
+    parser.epilog = f"Its projects are {', '.join(QUOTAS)}; it changes and deletes none that it did not make."
     parser.add_argument(
         "--pause", type=float, default=3.0, metavar="SECONDS", help="between two steps (default 3)"
     )
@@ -60,15 +63,22 @@ def demo_four_teams_arguments(parser: Parser) -> None:
     )
     parser.add_argument("--reset", action="store_true", help="first delete what an earlier run left")
     parser.add_argument("--clear", action="store_true", help="delete what an earlier run left, and end")
+    parser.add_argument(
+        "--anyway",
+        action="store_true",
+        help="play among other people's jobs, and end otherwise than published",
+    )
 
 
 def demo_four_teams(args: Namespace, session: Session) -> int:
     """Play all steps; 1 when one of them did not end where the published run did."""
+    made = _made_before(session)
     if args.reset or args.clear:
-        _clear(session)
+        _clear(session, made)
+        made = []
     if args.clear:
         return DONE
-    _prepare(session)
+    _prepare(session, made, is_among_others=args.anyway)
     expected = expectations()
     before, results = _standing(session), []
     for step in steps():
@@ -85,20 +95,38 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
     return _conclude(session, results)
 
 
-def _prepare(session: Session) -> None:
-    """The four projects with their quotas, and no jobs in them."""
-    _check_cluster(session)
-    for name, quota in QUOTAS.items():
+def _made_before(session: Session) -> list[str]:
+    """The demo's projects that an earlier run left; a project of that name that is somebody's own is a Conflict."""
+    made = []
+    for name in QUOTAS:
         try:
-            session.client.post("projects", {"name": name, "gpu_quota": quota})
+            project = session.get(project_path(name))
         except ApiError as error:
-            if error.exit_code != CONFLICT:
+            if error.status != 404:
                 raise
-            session.client.patch(project_path(name), {"gpu_quota": quota})
+            continue
+        if project.get("description") != MARK:
+            raise CliError(f"project {name} was not made by this demo, which leaves it alone", CONFLICT)
+        made.append(name)
+    return made
+
+
+def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
+    """The four projects with their quotas, and no jobs in them; nor elsewhere, or nothing would go as published."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"
-        raise CliError(f"the four projects still have jobs: {', '.join(left[:5])}", CONFLICT, hint)
+        raise CliError(f"the demo's projects still have jobs: {', '.join(left[:5])}", CONFLICT, hint)
+    _check_cluster(session)
+    busy = _devices_in_use(session)
+    if busy and not is_among_others:
+        hint = "wait until they have ended, stop them, or play among them: yard demo four-teams --anyway"
+        raise CliError(f"other jobs hold {busy} of the GPUs that the demo plays with", CONFLICT, hint)
+    for name, quota in QUOTAS.items():
+        if name in made:
+            session.client.patch(project_path(name), {"gpu_quota": quota})
+        else:
+            session.client.post("projects", {"name": name, "gpu_quota": quota, "description": MARK})
     quotas = ", ".join(f"{name} {quota}" for name, quota in QUOTAS.items())
     session.output.line(f"Quotas: {quotas}. Watch it at {session.config.url}/")
 
@@ -120,15 +148,14 @@ def _act(session: Session, step: Step) -> None:
 
 def _spec(step: Step, name: str) -> dict[str, Any]:
     gpus = int(step.gpus) if step.gpus.is_integer() else step.gpus
-    command = ["sh", "-c", _program(UTILIZATION[step.kind])]
-    return {"name": name, "kind": step.kind, "image": IMAGE, "command": command, "gpus": gpus}
+    work = TRAINING if step.kind == "train" else {"image": "ubuntu", "command": ["sh", "-c", _shell_line()]}
+    return {"name": name, "kind": step.kind, "gpus": gpus, **work}
 
 
-def _program(utilization: float) -> str:
-    """A shell line that reports progress every two seconds, for an hour."""
-    report = json.dumps({"trainyard": 1, "step": "STEP", "total_steps": 1800, "gpu_utilization": utilization})
-    echoed = report.replace('"STEP"', "'$i'")
-    return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{echoed}'; sleep 2; done"
+def _shell_line() -> str:
+    """Reports a person's use of the GPU every two seconds, for an hour; simulated GPUs show what jobs report."""
+    report = json.dumps({"trainyard": 1, "gpu_utilization": INTERACTIVE_UTILIZATION})
+    return f"i=0; while [ $i -lt 1800 ]; do i=$((i+1)); echo '{report}'; sleep 2; done"
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> Standing:
@@ -171,7 +198,8 @@ def _announcement(step: Step) -> str:
     names = ", ".join(step.jobs)
     if step.action == "delete":
         return f"{step.number:>2}/20  {step.project} deletes {names}"
-    return f"{step.number:>2}/20  {step.project} submits {names}: {step.kind}, {formats.gpus(step.gpus)} GPU"
+    gpus = f"{formats.gpus(step.gpus)} {'GPU' if step.gpus <= 1 else 'GPUs'}"
+    return f"{step.number:>2}/20  {step.project} submits {names}: {step.kind}, {gpus}"
 
 
 def _outcome(before: Standing, after: Standing, expected: Expected) -> str:
@@ -207,20 +235,17 @@ def _conclude(session: Session, results: list[bool]) -> int:
     return DONE if all(results) else FAILED
 
 
-def _clear(session: Session) -> None:
-    """Delete the four projects with their jobs, and wait until they are gone."""
+def _clear(session: Session, made: list[str]) -> None:
+    """Delete the projects that the demo made with their jobs, and wait until they are gone."""
     deadline = time.monotonic() + _CLEAR_SECONDS
-    while rows := _jobs(session):
+    while rows := [row for row in _jobs(session) if row["project"] in made]:
         for row in rows:
             if row["status"]["state"] != "stopping":
                 session.client.delete(f"jobs/{row['id']}")
         if time.monotonic() >= deadline:
             raise CliError("some jobs are still stopping; try again in a moment", TIMED_OUT)
         session.pause(_POLL_SECONDS)
-    for name in QUOTAS:
-        try:
-            session.client.delete(project_path(name))
-        except ApiError as error:
-            if error.status != 404:
-                raise
-    session.output.line("the four projects and their jobs are deleted")
+    for name in made:
+        session.client.delete(project_path(name))
+    gone = f"deleted with their jobs: {', '.join(made)}" if made else "there was nothing to delete"
+    session.output.line(gone)
