@@ -5,6 +5,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
+from django.conf import settings
 from django.core.management.base import BaseCommand, CommandError
 from django.db import DatabaseError
 
@@ -12,9 +13,11 @@ from controlplane.access import SYSTEM, Actor
 from controlplane.actions.accounts import create_user
 from controlplane.actions.outcomes import Conflict
 from controlplane.actions.projects import create_project, set_member
+from controlplane.loop.claims import is_fresh
 from controlplane.models import Cluster, Project, Role, User
 from jobs.actions import submit_job
 
+LOOP_SECONDS = 10  # the loop completes a cycle every second; one that has not for so long is not running
 QUOTAS = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
 OWNERS = {"team-a": "ana", "team-b": "ben", "team-c": "chi", "team-d": "dora"}
 ABOUT = {
@@ -64,7 +67,7 @@ JOBS = (
 
 
 class Command(BaseCommand):
-    """Seed the demo; what is there already is left alone."""
+    """Seed the demo; what is there already is left alone, and it says where to look and as whom."""
 
     help = "Create four teams with quotas, people and running jobs."
 
@@ -74,14 +77,22 @@ class Command(BaseCommand):
             raise CommandError(
                 "There is no cluster yet: start `make up`, then run `make demo` while it runs."
             )
-        for name, password in self._people():
-            self.stdout.write(f"  {name:<6} {password}")
+        self._tell_people(dict(self._people()))
         for name, quota in QUOTAS.items():
             self._project(cluster, name, quota)
         submitted = sum(self._submit(job) for job in JOBS)
-        self.stdout.write(
-            f"Four teams are there; {submitted} jobs were submitted. Open the overview to watch them."
-        )
+        self.stdout.write(f"Four teams are there; {submitted} jobs were submitted. {_where_to_look()}")
+
+    def _tell_people(self, new: dict[str, str]) -> None:
+        """Who can sign in: the new ones with their passwords, and how to give the others one."""
+        if new:
+            self.stdout.write("Sign in as one of these; the passwords are shown this once:")
+        for name, password in new.items():
+            self.stdout.write(f"  {name:<6} {password}")
+        known = [name for name in OWNERS.values() if name not in new]
+        if known:
+            self.stdout.write(f"Users from before keep their passwords: {', '.join(known)}.")
+            self.stdout.write(f"  a new one: .venv/bin/python manage.py changepassword {known[0]}")
 
     def _people(self) -> Iterator[tuple[str, str]]:
         """Create the owners; return each new one with a password that is shown once."""
@@ -111,6 +122,12 @@ class Command(BaseCommand):
         except Conflict:
             return 0  # it is there from an earlier run
         return 1
+
+
+def _where_to_look() -> str:
+    if is_fresh("loop", LOOP_SECONDS):
+        return f"Watch them at {settings.PUBLIC_URL}/"
+    return f"They wait: `make up` is not running. Start it, then watch them at {settings.PUBLIC_URL}/"
 
 
 def _first_cluster() -> Cluster | None:
