@@ -31,11 +31,16 @@ GROUPS = (
         "Start work",
         (
             Command("submit", "submit:submit", "Submit a training or an interactive job", takes_command=True),
-            Command("submit-mpi", "submit:submit_mpi", "Submit a launcher with ranks", takes_command=True),
+            Command(
+                "submit-mpi",
+                "submit:submit_mpi",
+                "Submit a launcher with ranks (not in this version)",
+                takes_command=True,
+            ),
             Command(
                 "submit-elastic",
                 "submit:submit_elastic",
-                "Submit a job that can grow and shrink",
+                "Submit a job that can grow and shrink (not in this version)",
                 takes_command=True,
             ),
             Command("clone", "jobs:clone", "Submit a copy of a job"),
@@ -75,9 +80,11 @@ GROUPS = (
             Command("suspend", "jobs:suspend", "Stop jobs for now and give their GPUs back"),
             Command("resume", "jobs:resume", "Queue suspended jobs again"),
             Command("delete", "jobs:delete", "Stop jobs and delete their records and logs"),
-            Command("scale", "scale:scale", "Set the number of workers of an elastic job"),
-            Command("scaleout", "scale:scaleout", "Add workers to an elastic job"),
-            Command("scalein", "scale:scalein", "Take workers from an elastic job"),
+            Command(
+                "scale", "scale:scale", "Set the number of workers of an elastic job (not in this version)"
+            ),
+            Command("scaleout", "scale:scaleout", "Add workers to an elastic job (not in this version)"),
+            Command("scalein", "scale:scalein", "Take workers from an elastic job (not in this version)"),
         ),
     ),
     Group(

@@ -16,6 +16,7 @@ from tests.cli.conftest import CHECKOUT
 
 REFERENCE = CHECKOUT / "docs" / "reference" / "cli.md"
 PAGES = sorted((CHECKOUT / "docs" / "howto").glob("*.md"))
+FOR_USERS = ("first-job.md", "moving-from-runai-and-arena.md")
 YARD_LINE = re.compile(r"^(?:\$ )?(yard .*?)(?:\s+#.*)?$", re.MULTILINE)
 
 
@@ -39,7 +40,7 @@ def command_lines(text: str) -> list[str]:
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_every_command_line_of_a_howto_parses(page: Path):
     lines = command_lines(page.read_text())
-    assert lines, "a how-to shows command lines"
+    assert lines or page.name not in FOR_USERS, "a how-to for users shows command lines"
     for line in lines:
         words = shlex.split(line.split(" < ")[0].split(" | ")[0])[1:]
         check(line, words)

@@ -105,9 +105,7 @@ def list_jobs_arguments(parser: Parser) -> None:
         help="jobs of every project that you may see",
     )
     parser.add_argument("--state", metavar="STATE[,STATE]", help="only jobs in these states")
-    parser.add_argument(
-        "--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive, mpi, elastic"
-    )
+    parser.add_argument("--kind", metavar="KIND[,KIND]", help="only these kinds: train, interactive")
     parser.add_argument("--user", metavar="NAME[,NAME]", help="only jobs of these users")
     parser.add_argument(
         "--limit",

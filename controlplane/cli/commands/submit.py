@@ -240,21 +240,40 @@ def _add_resources(parser: Parser) -> None:
     group.add_argument("--cpus", "--cpu", type=decimal_number, metavar="CPUS", help="CPU cores")
     group.add_argument("--memory", type=memory_mib, metavar="SIZE", help="main memory, e.g. 16Gi")
     group.add_argument("--large-shm", action="store_true", help="a large /dev/shm")
-    group.add_argument("--template", metavar="T", help="a compute template that says all of this")
+    group.add_argument(
+        "--template", metavar="T", help="a compute template that says all of this (not in this version)"
+    )
 
 
 def _add_mounts_and_ports(parser: Parser) -> None:
     group = parser.add_argument_group("data and ports")
     group.add_argument(
-        "--pvc", action="append", metavar="VOLUME:PATH|CLASS:SIZE:PATH", help="mount a volume, or a new one"
+        "--pvc",
+        action="append",
+        metavar="VOLUME:PATH|CLASS:SIZE:PATH",
+        help="mount a volume, or a new one (not in this version)",
     )
     group.add_argument(
-        "-v", "--volume", action="append", metavar="HOST:PATH", help="mount a path of the node (if allowed)"
+        "-v",
+        "--volume",
+        action="append",
+        metavar="HOST:PATH",
+        help="mount a path of the node (not in this version)",
     )
-    group.add_argument("--dataset", action="append", metavar="NAME[@VERSION]:PATH", help="mount a dataset")
-    group.add_argument("--cached", action="store_true", help="cache the datasets near the job first")
     group.add_argument(
-        "--snapshot-on", action="append", metavar="EVENT", help="snapshot volumes on: success, preempt"
+        "--dataset",
+        action="append",
+        metavar="NAME[@VERSION]:PATH",
+        help="mount a dataset (not in this version)",
+    )
+    group.add_argument(
+        "--cached", action="store_true", help="cache the datasets near the job first (not in this version)"
+    )
+    group.add_argument(
+        "--snapshot-on",
+        action="append",
+        metavar="EVENT",
+        help="snapshot volumes on: success, preempt (not in this version)",
     )
     group.add_argument(
         "--port", action="append", type=int, metavar="P", help="a port to reach through the control plane"
