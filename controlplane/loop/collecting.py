@@ -1,12 +1,16 @@
 """One look at what jobs say and devices do, by one process at a time."""
 
+import logging
 from datetime import datetime
 
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is_fresh, release
+from controlplane.models import Cluster
 from controlplane.telemetry.collect import collect
 from jobs.lifecycle import RUNNING
 from jobs.models import Job
+
+logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
 
@@ -20,9 +24,18 @@ def collect_once(now: datetime) -> bool:
     try:
         if not is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS):
             Job.objects.filter(state=RUNNING).update(active_at=now)
-        for cluster in attached_clusters():
-            collect(engine_for(cluster), cluster, now)
-        is_complete = True
+        outcomes = [_collect_from(cluster, now) for cluster in attached_clusters()]
+        is_complete = all(outcomes)
     finally:
         release(COLLECT_LEASE, token, is_complete=is_complete)
+    return True
+
+
+def _collect_from(cluster: Cluster, now: datetime) -> bool:
+    """Collect from one cluster; False when that failed, which must not stop the others."""
+    try:
+        collect(engine_for(cluster), cluster, now)
+    except Exception:
+        logger.exception("collecting from cluster %s failed; the next second tries again", cluster.name)
+        return False
     return True
