@@ -211,7 +211,14 @@ def test_the_rest_answers(yard, argv):
 def test_the_four_team_demo_ends_as_published(yard, tmp_path_factory):
     with servers.control_plane(tmp_path_factory.mktemp("demo")) as own:
         settings = {**os.environ, "TRAINYARD_URL": own.url, "TRAINYARD_TOKEN": own.token}
+        assert yard("project", "create", "team-a", "--gpu-quota", "4", env=settings).returncode == 0
         ran = yard("demo", "four-teams", "--pause", "0", env=settings)
         assert ran.returncode == 0, ran.stdout
         assert "20 of 20 steps ended as published" in ran.stdout
+        preempted = ("logs", "b-4-gg", "-p", "demo-team-b", "--attempt", "2")
+        wait_until(
+            lambda: "\nresumed at line " in yard(*preempted, env=settings).stdout, what="the work kept"
+        )
         assert yard("demo", "four-teams", "--clear", env=settings).returncode == 0
+        assert yard("demo", "four-teams", "--clear", env=settings).stdout == "there was nothing to delete\n"
+        assert yard("describe", "project", "team-a", env=settings).returncode == 0
