@@ -33,7 +33,8 @@ project, or by its id.
 | `TRAINYARD_CONFIG` | where the config file is (default `~/.config/trainyard/config.json`, mode 0600) |
 | `NO_COLOR` | no colour |
 
-A token in the config file is sent to the server that it was stored for and to no other.
+A token and a project in the config file belong to the server that they were stored for and are used with no other:
+with `TRAINYARD_URL` set, the context of that address is the one in use, if there is one.
 
 ## Output
 
@@ -48,7 +49,7 @@ def pages() -> Iterator[str]:
     """The document in pieces."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
-    yield "\n`submit --wait` and `submit --logs` exit with the job's own exit code.\n"
+    yield "\n`submit --wait` and `submit --logs` exit with the job's own exit code; of several names the worst counts.\n"
     yield from ("\n## Other spellings\n\n", _ALIASES_INTRODUCTION, *_aliases())
     yield f"\n## Options of every command\n\n```text\n{_common_options()}```\n"
     for group in registry.GROUPS:
