@@ -49,7 +49,7 @@ def pages() -> Iterator[str]:
     """The document in pieces."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
-    yield "\n`submit --wait` and `submit --logs` exit with the job's own exit code; of several names the worst counts.\n"
+    yield "\n`submit --wait` and `submit --logs` exit with the job's own; of several names the worst code counts.\n"
     yield from ("\n## Other spellings\n\n", _ALIASES_INTRODUCTION, *_aliases())
     yield f"\n## Options of every command\n\n```text\n{_common_options()}```\n"
     for group in registry.GROUPS:
