@@ -73,7 +73,9 @@ def expectation(project: Project, spec: Mapping[str, Any]) -> str:
     }
     is_in_quota = held + asked <= project.gpu_quota_milli
     if is_in_quota and asked <= free:
-        return _("It should start at once: the project would hold %(after)s of its %(quota)s GPUs.") % after
+        return (
+            _("It should start at once: the project would hold %(after)s of its quota of %(quota)s.") % after
+        )
     if is_in_quota:
         return (
             _("It is inside the quota of %(quota)s: GPUs that others borrowed are taken back for it.") % after
@@ -87,7 +89,7 @@ def expectation(project: Project, spec: Mapping[str, Any]) -> str:
             )
             % after
         )
-    return _("It would wait: %(free)s GPUs are free and the quota of %(quota)s is used.") % {
+    return _("It would wait: free GPUs: %(free)s; the quota of %(quota)s is used.") % {
         **after,
         "free": formats.number(free / 1000),
     }

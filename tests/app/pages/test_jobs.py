@@ -11,8 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.logs import log_path
-from controlplane.models import User
+from controlplane.models import Event, User
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
+from dashboards.reads.job import latest_events
 from dashboards.reads.jobs import page
 from dashboards.reads.submit import known_images
 from jobs.kinds.spec import parse_spec, to_edge
@@ -186,9 +187,9 @@ def test_a_viewer_may_not_submit(yard: Yard, visit: Visit):
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({}, "start at once: the project would hold 3 of its 4"),
+        ({}, "start at once: the project would hold 3 of its quota of 4"),
         ({"gpus": "3"}, "idle GPUs above the quota of 4"),
-        ({"gpus": "8", "workers": "2"}, "would wait: 14 GPUs are free"),
+        ({"gpus": "8", "workers": "2"}, "would wait: free GPUs: 14"),
         ({"gpus": "8", "kind": "interactive"}, "stays inside the quota of 4"),
         ({"gpus": "0"}, "asks for no GPU"),
     ],
@@ -263,6 +264,38 @@ def test_a_queued_job_explains_itself(yard: Yard, visit: Visit):
     assert "GPUs compared" in page
     assert answer.context["job"]["status"]["reason"]["message"] in page
     assert dict(answer.context["explain"]["numbers"])["asked for"] == "16"
+
+
+def test_a_job_without_progress_has_a_line_instead_of_curves(yard: Yard, visit: Visit):
+    for tab in ("", "/metrics"):
+        page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}{tab}").content.decode()
+        assert page.count("data-keep hidden") == 3
+        assert "It has printed no progress yet" in page
+    progress = {"step": 1, "total_steps": 2, "loss": 0.5}
+    Job.objects.filter(pk=yard.running.pk).update(progress=progress)
+    page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}/metrics").content.decode()
+    assert page.count("data-keep hidden") == 1  # it reports no accuracy
+    assert f'id="no-curves" data-live="job:{yard.running.pk}" hidden>' in page
+
+
+def test_why_a_job_failed_is_said_once(yard: Yard, visit: Visit):
+    why = "Its image is not there."
+    Job.objects.filter(pk=yard.running.pk).update(state="failed", reason="image_missing", message=why)
+    page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}").content.decode()
+    assert page.count(why) == 1
+
+
+def test_events_that_say_the_same_are_one(yard: Yard):
+    for kind, message in (
+        ("job.starting", "Started."),
+        ("pod.running", "Rank 0 runs."),
+        ("job.running", "Started."),
+    ):
+        Event.objects.append([Event(kind=kind, job_id=yard.running.pk, message=message)])
+    told = [(event["kind"], event["message"]) for event in latest_events(yard.running, 2)]
+    assert told[0] == ("job.running", "Started.")
+    assert told[1][1] != "Started."
+    assert not any(kind.startswith("pod.") for kind, _message in told)
 
 
 def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings: Any, tmp_path: Path):
