@@ -13,6 +13,7 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
 from dashboards.charts.allocation import allocation_chart, carried, usage
+from dashboards.formats import NBSP
 from dashboards.pages.frame import show, signed_in
 from dashboards.reads import series
 
@@ -42,7 +43,7 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
     context = {
         "chosen": chosen,
-        "presets": PRESETS,
+        "presets": [(name, f"{name[:-1]}{NBSP}{name[-1]}") for name in PRESETS],
         "used": used,
         "total_hours": sum(use.gpu_hours for _line, use in used),
         "query": request.GET.urlencode(),

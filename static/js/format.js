@@ -4,7 +4,7 @@
 const language = document.documentElement.lang || "en";
 const NBSP = "\u00a0";
 const plain = new Intl.NumberFormat(language, { maximumFractionDigits: 3 });
-const absoluteFormat = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium" });
+const absoluteFormat = new Intl.DateTimeFormat(language, { dateStyle: "medium", timeStyle: "medium", hourCycle: "h23" });
 const clockFormat = new Intl.DateTimeFormat(language, { hour: "2-digit", minute: "2-digit", second: "2-digit", hourCycle: "h23" });
 
 export const NOTHING = "–";
