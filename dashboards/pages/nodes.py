@@ -11,7 +11,7 @@ from controlplane.models import Node
 from controlplane.queries.nodes import node_detail, node_rows
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads.frame import clusters
-from dashboards.reads.overview import cell, overview_state
+from dashboards.reads.overview import cell, holders, overview_state
 from dashboards.reads.paging import by_name
 
 
@@ -47,6 +47,7 @@ def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
     context = {
         "node": node_detail(node, visible_project_ids(actor)),
         "cells": cells,
+        "holders": holders(state, name),
         "projects": state["projects"],
         "moving": [job for job in moving if job.is_preemptible],
         "staying": [job for job in moving if not job.is_preemptible],

@@ -213,6 +213,24 @@ def cell(device: Mapping[str, Any], state: State) -> Row:
     }
 
 
+def holders(state: State, node: str) -> dict[int, list[Row]]:
+    """Who holds each device of a node, by its index: {"job", "name", "project", "share"}; job and name are None for
+    jobs that the reader does not see."""
+    devices = state["nodes"].get(node, {}).get("devices", [])
+    return {
+        device["index"]: [
+            {
+                "job": share["job"] if share["job"] in state["running"] else None,
+                "name": state["running"].get(share["job"], {}).get("name"),
+                "project": share["project"],
+                "share": share["milli_gpus"] / 1000,
+            }
+            for share in device["shares"]
+        ]
+        for device in devices
+    }
+
+
 def _share_use(device: Mapping[str, Any], share: Mapping[str, Any], state: State) -> float:
     """A whole device shows its own utilisation; a fraction its job's, as far as it is known."""
     if share["milli_gpus"] < 1000 and share["job"] in state["running"]:
