@@ -1,7 +1,7 @@
 """The way in and out: sign-in, the one-time set-up of the first admin, sign-out."""
 
 from django.contrib.auth import login, logout
-from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect, render
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
@@ -12,6 +12,7 @@ from controlplane.actions.accounts import is_setup_link_open, use_setup_link
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.actions.sign_in import check_password
 from controlplane.throttle import TooManyAttempts
+from dashboards.pages.errors import used_link
 
 
 @never_cache
@@ -33,7 +34,7 @@ def sign_in(request: HttpRequest) -> HttpResponseBase:
 def set_up(request: HttpRequest, secret: str) -> HttpResponseBase:
     """The first admin chooses a name and a password; the link works once."""
     if not is_setup_link_open(secret):
-        raise Http404
+        return used_link(request)
     if request.method != "POST":
         return render(request, "dashboards/setup.html", {"username": "admin"})
     username, password = request.POST.get("username", "").strip(), request.POST.get("password", "")

@@ -25,6 +25,14 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
     return _answer(request, 404, "not_found", _("Not found"), text)
 
 
+def used_link(request: HttpRequest) -> HttpResponse:
+    """404: the link with which the first admin is made has done its work, or never was."""
+    text = _(
+        "This link is not valid: it works once, for the first admin. Sign in, or ask an admin for an account."
+    )
+    return _answer(request, 404, "not_found", _("Not found"), text)
+
+
 def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
     """403: visible, but not allowed."""
     text = str(exception or "") or _("Your role does not allow this.")

@@ -56,6 +56,9 @@ class GpuField(forms.DecimalField):
     """Milli-GPUs inside, GPUs with up to three decimals in the form."""
 
     def __init__(self, **kwargs: Any) -> None:
+        number = _("Write a number of GPUs from 0 to 1,000,000, with at most three decimals.")
+        codes = ("invalid", "min_value", "max_value", "max_decimal_places")
+        kwargs["error_messages"] = dict.fromkeys(codes, number)
         super().__init__(min_value=0, max_value=1_000_000, decimal_places=3, **kwargs)
         self.widget.attrs["step"] = "any"
 

@@ -29,6 +29,7 @@ def words() -> dict[str, str]:
         "log_attempt": _("attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
         "log_matches": _("{count} matching lines"),
+        "log_line": _("{count} line"),
         "log_lines": _("{count} lines"),
         "until_stopped": _("until stopped"),
         "all_ready": _("all ready"),

@@ -175,7 +175,7 @@ export class LogViewer {
 
   #foot(count) {
     const foot = $(".log-foot span", this.root);
-    if (foot) setText(foot, this.matches ? say("log_matches", { count: number(count) }) : say("log_lines", { count: number(count) }));
+    if (foot) setText(foot, this.matches ? say("log_matches", { count: number(count) }) : say(count === 1 ? "log_line" : "log_lines", { count: number(count) }));
     const button = $("[data-log-follow]", this.root);
     button?.setAttribute("aria-pressed", this.following);
     const empty = $("[data-log-empty]", this.root);

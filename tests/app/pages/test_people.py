@@ -108,7 +108,10 @@ def test_the_first_admin(db: None, visit: Visit):
     assert client.post(f"/setup/{secret}", form)["Location"] == "/"
     assert User.objects.get().is_admin
     assert client.get("/users").status_code == 200  # signed in at once
-    assert visit(None).get(f"/setup/{secret}").status_code == 404  # it works once
+    used = visit(None).get(f"/setup/{secret}")
+    assert used.status_code == 404
+    assert "it works once" in used.content.decode()
+    assert "owner of the project" not in used.content.decode()
 
 
 def test_users(cast: Cast, visit: Visit):

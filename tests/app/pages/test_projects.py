@@ -71,6 +71,13 @@ def test_refusals_stand_at_their_fields(cast: Cast, visit: Visit, changes: dict[
     assert not Project.objects.filter(name="fine").exists()
 
 
+@pytest.mark.parametrize("quota", ["-1", "0.00001", "9999999", "many"])
+def test_a_wrong_quota_is_told_in_our_words(cast: Cast, visit: Visit, quota: str):
+    form = {"name": "fine", "cluster": Cluster.objects.get().pk, "gpu_quota_milli": quota, "priority": "0"}
+    page = visit(cast.root).post("/new/project", form).content.decode()
+    assert page.count("Write a number of GPUs from 0 to 1,000,000, with at most three decimals.") == 1
+
+
 def test_a_quota_above_the_cluster_is_allowed_with_a_warning(cast: Cast, visit: Visit):
     form = {"name": "vast", "cluster": Cluster.objects.get().pk, "gpu_quota_milli": "17", "priority": "0"}
     answer = visit(cast.root).post("/new/project", form, follow=True)
