@@ -353,7 +353,8 @@ def test_devices_follow_the_engine(plant):
     plant.tick()
     smaller = {"nodes": {"dgx1-1": {"devices": 2, "memory_mib": 16384, "pool": "default"}}}
     sync_nodes(plant.cluster, MemoryEngine(smaller), plant.clock())
-    assert list(Device.objects.values_list("node__name", "index", "memory_mib")) == [
+    rows = Device.objects.order_by("node__name", "index")
+    assert list(rows.values_list("node__name", "index", "memory_mib")) == [
         *[("dgx1-1", index, 16384) for index in range(2)],
         *[("dgx1-2", index, 32768) for index in range(8)],
     ]
