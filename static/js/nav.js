@@ -25,6 +25,8 @@ async function ask(state) {
     if (!response.ok || !response.headers.get("Content-Type")?.startsWith("application/json")) return;
     const counts = await response.json();
     for (const node of $$("[data-nav-count]")) setText(node, number(counts[node.dataset.navCount]));
+  } catch {
+    seen = null; // out of touch, which the live dot says: the next frame asks again
   } finally {
     timer = null;
   }
