@@ -106,7 +106,7 @@ def oversold_warning(project: Project) -> str | None:
     if project.gpu_quota_milli <= gpus * 1000:
         return None
     quota = project.gpu_quota_milli / 1000
-    return f"The quota of {quota:g} GPUs is above the cluster's {gpus}; it cannot be met in full."
+    return f"The quota of {quota:g} is above the cluster's GPUs ({gpus}); it cannot be met in full."
 
 
 def _keep_an_owner(project: Project, user: User, role: str | None) -> None:
