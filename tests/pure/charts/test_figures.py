@@ -82,7 +82,9 @@ def test_live_points_find_their_line_and_their_label():
 
 def test_a_live_range_tells_how_it_moves():
     moving = allocation_chart([], theme="light", start=MINUTES[0], end=NOW, live_seconds=3600)
-    assert {"span_seconds": 3600, "since": "2026-01-01T11:00:00Z"}.items() <= accepted(moving).layout.meta.items()
+    assert {"span_seconds": 3600, "since": "2026-01-01T11:00:00Z"}.items() <= accepted(
+        moving
+    ).layout.meta.items()
     still = allocation_chart([], theme="light", start=MINUTES[0], end=NOW)
     assert accepted(still).layout.meta["span_seconds"] is None
     assert still.summary == "There is no project yet."
