@@ -144,7 +144,9 @@ function hidden(state, name) {
   return shown < Math.min(state.totals.all[`jobs_${name}`], ROWS_MOST) ? yours(shown) : null;
 }
 
-const yours = (count) => (count ? say("of_yours", { count }) : say("none_of_yours"));
+function yours(count) {
+  return count ? say("of_yours", { count }) : say("none_of_yours");
+}
 
 function idleJobs(all, state) {
   const names = new Set(all.filter((device) => !device.utilization).flatMap((device) => device.shares)
