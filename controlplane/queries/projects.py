@@ -24,11 +24,6 @@ def project_detail(project: Project) -> dict[str, Any]:
     return project_rows([project])[0]
 
 
-def member_rows(project: Project) -> list[dict[str, Any]]:
-    """Return the members as [{"user", "role"}], by name."""
-    return _members([project.pk])[project.pk]
-
-
 def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, Any]) -> dict[str, Any]:
     allocated, quota = standing.get("allocated", 0), project.gpu_quota_milli
     return {
