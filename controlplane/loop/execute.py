@@ -36,9 +36,8 @@ def execute_due(limit: int = 20) -> int:
 
 
 def _due(limit: int) -> list[Command]:
-    claimable = Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
     return list(
-        Command.objects.filter(claimable, not_before__lte=Now())
+        Command.objects.filter(_claimable(), not_before__lte=Now())
         .select_related("cluster")
         .order_by("pk")[:limit]
     )
@@ -46,14 +45,17 @@ def _due(limit: int) -> list[Command]:
 
 def _claim(command: Command) -> str | None:
     token = new_token()
-    claimable = Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
-    claimed = Command.objects.filter(claimable, pk=command.pk).update(
+    claimed = Command.objects.filter(_claimable(), pk=command.pk).update(
         state=Command.CLAIMED,
         claim_token=token,
         claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),
         tries=command.tries + 1,
     )
     return token if claimed == 1 else None
+
+
+def _claimable() -> Q:
+    return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
 def _carry_out(command: Command, token: str) -> None:

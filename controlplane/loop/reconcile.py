@@ -24,13 +24,13 @@ logger = logging.getLogger(__name__)
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
 
-def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Bring rows in line with the engine. Returns true when a row changed. An unreachable engine changes nothing."""
+def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> None:
+    """Bring rows in line with the engine. One that does not answer changes nothing but its mark."""
     try:
         reports = {report.name: report for report in engine.pods()}
     except EngineUnreachable as error:
         note_reachable(cluster, False, str(error))
-        return False
+        return
     note_reachable(cluster, True, "")
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
     states = {pod.pk: pod.state for pod in pods}
@@ -38,7 +38,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     if changed:
         _write(changed, states, now)
     _clear_away(cluster, reports, {pod.name for pod in pods})
-    return settle_jobs(cluster, now) or bool(changed)
+    settle_jobs(cluster, now)
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:

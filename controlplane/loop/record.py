@@ -25,7 +25,7 @@ LONGEST_MESSAGE = 500
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written; `commands` is true when there is something to execute."""
+    """What was written. `has_commands`: there is something to execute."""
 
     started: int = 0
     preempted: int = 0

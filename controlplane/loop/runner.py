@@ -60,8 +60,9 @@ class Runner:
             thread.join(timeout_seconds)
 
     def ring(self) -> None:
-        """Have a cycle run at once."""
+        """Have a cycle run and commands be carried out at once: a verb may have written some, such as a stop."""
         self._cycle_bell.set()
+        self._execute_bell.set()
 
     def _spawn(self, name: str, work: Callable[[], None], bell: threading.Event | None) -> None:
         thread = threading.Thread(target=self._repeat, args=(work, bell), name=f"loop-{name}", daemon=True)
@@ -117,10 +118,9 @@ class Runner:
             if any(pool.map(self._wait_for, (engine_for(cluster) for cluster in clusters))):
                 self._cycle_bell.set()
 
-    @staticmethod
-    def _wait_for(engine: Engine) -> bool:
+    def _wait_for(self, engine: Engine) -> bool:
         try:
             return engine.wait_for_change(PERIOD_SECONDS)
         except EngineUnreachable:
-            threading.Event().wait(PERIOD_SECONDS)
+            self._is_stopping.wait(PERIOD_SECONDS)
             return False

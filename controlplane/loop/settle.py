@@ -20,17 +20,17 @@ from jobs.stopping import ending, job_event, move, order_stops, remove, send_tow
 REMIND_AFTER_SECONDS = 30
 
 
-def settle_jobs(cluster: Cluster, now: datetime) -> bool:
-    """Move every job of a cluster as far as its pods and limits allow. Returns true when one moved."""
+def settle_jobs(cluster: Cluster, now: datetime) -> None:
+    """Move every job of a cluster as far as its pods and limits allow."""
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
-    moved = [_settle(job, standings.get((job.pk, job.attempt), []), now) for job in jobs]
-    limited = _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
+    for job in jobs:
+        _settle(job, standings.get((job.pk, job.attempt), []), now)
+    _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
     _remind(jobs, now)
-    return any(moved) or limited
 
 
-def remove_expired(cluster: Cluster, now: datetime) -> bool:
+def remove_expired(cluster: Cluster, now: datetime) -> None:
     """Remove finished jobs whose time to live is over, and deleted ones that ended by themselves."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
@@ -38,7 +38,6 @@ def remove_expired(cluster: Cluster, now: datetime) -> bool:
     if finished:
         with transaction.atomic():
             Event.objects.append([remove(job, SYSTEM) for job in finished])
-    return bool(finished)
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
@@ -68,17 +67,16 @@ def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
     return found
 
 
-def _settle(job: Job, pods: list[PodStanding], now: datetime) -> bool:
+def _settle(job: Job, pods: list[PodStanding], now: datetime) -> None:
     step = next_step(KINDS[job.kind], job.state, job.next_state, job.failures, job.spec["retries"], pods)
     if step is None:
-        return False
+        return
     with transaction.atomic():
         moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
         if moved and job.is_deleted and job.is_final:
             Event.objects.append([remove(job, SYSTEM)])
         elif moved:
             Event.objects.append([job_event(f"job.{job.state}", job, SYSTEM, {"exit_code": job.exit_code})])
-    return moved
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
@@ -149,17 +147,17 @@ def _remind(jobs: list[Job], now: datetime) -> None:
             order_stops(job, grace_seconds=0)
 
 
-def _enforce_limits(jobs: list[Job], now: datetime) -> bool:
+def _enforce_limits(jobs: list[Job], now: datetime) -> None:
     # idleness counts only while somebody watches: after an outage the collector first looks again
     is_watched = bool(jobs) and is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS)
-    ended = [_enforce_limit(job, now, is_watched=is_watched) for job in jobs]
-    return any(ended)
+    for job in jobs:
+        _enforce_limit(job, now, is_watched=is_watched)
 
 
-def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> bool:
+def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> None:
     limit = limit_reached(job, now, is_watched=is_watched)
     if limit is None:
-        return False
+        return
     with transaction.atomic():
         event = send_towards(
             job,
@@ -171,4 +169,3 @@ def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> bool:
         )
         if event is not None:
             Event.objects.append([event])
-    return event is not None
