@@ -8,7 +8,8 @@ engine's only copy of a fact in memory: another process that opens the same engi
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+import socket
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Protocol, TypeAlias
@@ -33,6 +34,16 @@ COMMAND_NOT_EXECUTABLE = "command_not_executable"
 WORKING_DIR_MISSING = "working_dir_missing"
 SHIM_LOST = "shim_lost"  # the supervisor of the pod was killed; its exit code is not known
 NODE_LOST = "node_lost"  # also a restart of the machine
+UNSCHEDULABLE = "unschedulable"  # the cluster cannot place it where it was sent
+EVICTED = "evicted"  # by the cluster: disk or memory pressure, a node drain, a taint
+POD_DELETED = "pod_deleted"  # by somebody else, behind our back
+IMAGE_PULL_FAILED = "image_pull_failed"
+CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
+PULLING_IMAGE = "pulling_image"  # while starting
+WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
+
+# Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up.
+DISRUPTIONS = frozenset({NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED})
 
 # Codes of EngineRefused.
 IMAGE_UNKNOWN = "image_unknown"
@@ -43,13 +54,20 @@ POD_NOT_RUNNING = "pod_not_running"
 POD_NOT_GONE = "pod_not_gone"
 INVALID_POD = "invalid_pod"
 NOT_SUPPORTED = "not_supported"
+QUOTA_REFUSED = "quota_refused"  # by the cluster's own quota object
+ADMISSION_REFUSED = "admission_refused"  # by a webhook, a policy or the API's validation
+NAMESPACE_NOT_OURS = "namespace_not_ours"
+NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
+NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
+CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 
 # Capabilities.
 SHELL = "shell"
 USAGE = "usage"
 FRACTIONS = "fractions"
 WRITES_LOG_STORE = "writes_log_store"  # pods' output is in PodSpec.log_path without a collector
-REACHES_PORTS = "reaches_ports"  # PodReport.ports can be connected to from the control plane
+REACHES_PORTS = "reaches_ports"  # open_port works
+HAS_CATALOGUE = "has_catalogue"  # images are names of the image catalogue; elsewhere a registry has them
 
 Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
@@ -60,22 +78,28 @@ class EngineUnreachable(Exception):
 
 
 class EngineRefused(Exception):
-    """The engine will not do this, now or later. `code` is a constant, `message` says what to do."""
+    """The engine will not do this. `code` is a constant, `message` says what to do.
 
-    def __init__(self, code: str, message: str) -> None:
+    `is_passing`: the refusal may be over soon, such as one of a quota that is being put right; worth a few more
+    tries. Any other is for good.
+    """
+
+    def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
         super().__init__(message)
         self.code = code
         self.message = message
+        self.is_passing = is_passing
 
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One GPU of a node."""
+    """One GPU of a node. `is_foreign`: a pod that is not ours holds it."""
 
     index: int
     uuid: str
     model: str
     memory_mib: int
+    is_foreign: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,6 +123,41 @@ class DeviceShare:
     index: int
     milli_gpus: int
     memory_mib: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectReport:
+    """A project as the engine's cluster is to know it. Quantities in milli-GPUs; `limit_milli_gpus` None: none.
+
+    `members` are (user name, role) pairs. `department` is its parent's name, "" without one.
+    """
+
+    name: str
+    quota_milli_gpus: int
+    limit_milli_gpus: int | None
+    weight_milli: int
+    priority: int = 0
+    department: str = ""
+    members: tuple[tuple[str, str], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DepartmentReport:
+    """A parent of projects as the engine's cluster is to know it. Quota None: no bound of its own."""
+
+    name: str
+    quota_milli_gpus: int | None
+    limit_milli_gpus: int | None
+    weight_milli: int
+    priority: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SecretValue:
+    """Where a variable's value comes from: a key of a secret in the project's namespace."""
+
+    secret: str
+    key: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -132,6 +191,14 @@ class PodSpec:
     memory_mib: int = 1024
     grace_seconds: int = 30
     log_path: str = ""
+    kind: str = "train"
+    is_preemptible: bool = True
+    priority: int = 50
+    min_pods: int = 1  # of the attempt's gang that must start together
+    labels: Mapping[str, str] = field(default_factory=dict)
+    secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
+    image_pull_secrets: tuple[str, ...] = ()
+    extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
 
 
 @dataclass(frozen=True, slots=True)
@@ -140,7 +207,7 @@ class PodReport:
 
     `exit_code` is the command's own, 128 + n after signal n, None where it is not known. `is_proven_gone` is
     True only when no process of the pod is left: the one condition under which its devices may be given out
-    again. `ports` maps a declared port to the address at which the control plane reaches it.
+    again. `ports` maps a declared port to the address at which the control plane reaches it, where there is one.
     """
 
     name: str
@@ -203,10 +270,10 @@ class Engine(Protocol):
     def start(self, spec: PodSpec) -> None:
         """Start the pod, once: a repeat, also from another process, starts nothing. Raises EngineRefused."""
 
-    def stop(self, pod_name: str, grace_seconds: int) -> None:
+    def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         """Ask the pod to end and kill it after the grace; does not wait. A repeat may only shorten the grace.
 
-        Stopping a pod that was never started makes sure that it never will be.
+        Stopping a pod that was never started makes sure that it never will be; `project` says where it would.
         """
 
     def pods(self) -> tuple[PodReport, ...]:
@@ -227,6 +294,29 @@ class Engine(Protocol):
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         """A shell in a running pod. Raises EngineRefused."""
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        """A connected stream to what listens on a running pod's port. Raises EngineRefused, OSError."""
+
+    def copy_logs(self, paths: Mapping[str, str]) -> None:
+        """Keep the logs of these pods (name -> file of the log store) up to date from now on, and no others.
+
+        Called again and again by the one process that may write them; returns at once. An engine that
+        WRITES_LOG_STORE has nothing to do.
+        """
+
+    def sync_projects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
+    ) -> None:
+        """Make what the cluster keeps per project equal to this. Called every few seconds with all of them; what
+        is as it should be costs no call. Raises EngineRefused for the first that could not be, after the rest.
+        """
+
+    def forget_project(self, project: str) -> None:
+        """Remove all that the cluster keeps of a deleted project. Never touches what is not ours."""
+
+    def close(self) -> None:
+        """End the threads and connections of this object; pods go on. It is not used again."""
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Block until a pod may have changed state; False after the timeout. Missing a change is allowed."""

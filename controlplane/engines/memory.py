@@ -9,6 +9,7 @@ engine.
 from __future__ import annotations
 
 import json
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -30,6 +31,7 @@ from controlplane.engines.base import (
     UsageReport,
 )
 from controlplane.engines.catalogue import BUILT_IN, Catalogue, load_catalogue
+from controlplane.engines.plain import PlainEngine
 from controlplane.engines.simulated import check_spec, simulated_nodes
 from controlplane.logs import LogPage, read_page
 from controlplane.logwriter import STDOUT, LogWriter
@@ -83,10 +85,12 @@ class _Pod:
     memory_used_mib: int = 0
 
 
-class MemoryEngine:
+class MemoryEngine(PlainEngine):
     """See the module's docstring. Thread-safe."""
 
-    capabilities: Capabilities = frozenset({base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE})
+    capabilities: Capabilities = frozenset(
+        {base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.HAS_CATALOGUE}
+    )
 
     def __init__(
         self,
@@ -122,7 +126,7 @@ class MemoryEngine:
                 self._changed.notify_all()
         self._lose_answer()
 
-    def stop(self, pod_name: str, grace_seconds: int) -> None:
+    def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         self._check_reachable()
         base.check_pod_name(pod_name)
         with self._changed:
@@ -168,6 +172,9 @@ class MemoryEngine:
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no shell.")
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no ports.")
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         with self._changed:

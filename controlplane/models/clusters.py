@@ -5,12 +5,24 @@ from django.utils import timezone
 
 
 class Cluster(models.Model):
-    """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it."""
+    """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it.
+
+    `credentials` is encrypted (controlplane.credentials) and never shown. A cluster whose engine needs a look first
+    is `checking` until that was made, then `attached` or `refused`; `checks` is what was found: [{"name", "outcome":
+    "ok" | "warning" | "failed", "message", "without_it"}]. The loop works for attached clusters only.
+    """
+
+    CHECKING, ATTACHED, REFUSED = "checking", "attached", "refused"
+    STATES = (CHECKING, ATTACHED, REFUSED)
 
     name = models.CharField(max_length=50)
     engine = models.CharField(max_length=16)
     scheduler = models.CharField(max_length=16, default="planner")
     settings = models.JSONField(default=dict)
+    credentials = models.TextField(blank=True, default="")
+    state = models.CharField(max_length=8, default=ATTACHED)
+    checks = models.JSONField(default=list)
+    checked_at = models.DateTimeField(null=True)
     is_reachable = models.BooleanField(default=True)
     unreachable_message = models.CharField(max_length=500, blank=True, default="")
     created_at = models.DateTimeField(default=timezone.now)
@@ -27,6 +39,9 @@ class Cluster(models.Model):
             ),
             models.CheckConstraint(
                 condition=models.Q(scheduler__in=["planner", "kai"]), name="cluster_scheduler_known"
+            ),
+            models.CheckConstraint(
+                condition=models.Q(state__in=["checking", "attached", "refused"]), name="cluster_state_known"
             ),
         ]
 
@@ -55,6 +70,7 @@ class Node(models.Model):
     labels = models.JSONField(default=dict)
     is_ready = models.BooleanField(default=True)
     is_cordoned = models.BooleanField(default=False)
+    message = models.CharField(max_length=500, blank=True, default="")  # why the engine calls it not ready
     seen_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:
@@ -83,6 +99,9 @@ class Device(models.Model):
     is_present = models.BooleanField(
         default=True
     )  # false once the engine no longer has it; history keeps the row
+
+    # held by a pod of somebody else in the engine's cluster
+    is_foreign = models.BooleanField(default=False)
 
     objects = PresentDevices()
     every = models.Manager["Device"]()

@@ -8,13 +8,15 @@ class Command(models.Model):
     """One effect outside the database. Names are derived from (job, attempt, rank), so a repeat is harmless."""
 
     START_POD, STOP_POD, FORGET_POD, FORGET_JOB = "start_pod", "stop_pod", "forget_pod", "forget_job"
-    KINDS = (START_POD, STOP_POD, FORGET_POD, FORGET_JOB)
+    CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"
+    KINDS = (START_POD, STOP_POD, FORGET_POD, FORGET_JOB, CHECK_CLUSTER, FORGET_PROJECT)
     PENDING, CLAIMED, DONE, FAILED = "pending", "claimed", "done", "failed"
     STATES = (PENDING, CLAIMED, DONE, FAILED)
 
     kind = models.CharField(max_length=16)
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="commands")
-    pod_name = models.CharField(max_length=128)  # forget_job: the job's id
+    # whom it is about: forget_job the job's id, forget_project the project's name, check_cluster the cluster's
+    pod_name = models.CharField(max_length=128)
     payload = models.JSONField(default=dict)
     state = models.CharField(max_length=8, default=PENDING)
     not_before = models.DateTimeField(default=timezone.now)
@@ -37,7 +39,16 @@ class Command(models.Model):
         ]
         constraints = [
             models.CheckConstraint(
-                condition=models.Q(kind__in=["start_pod", "stop_pod", "forget_pod", "forget_job"]),
+                condition=models.Q(
+                    kind__in=[
+                        "start_pod",
+                        "stop_pod",
+                        "forget_pod",
+                        "forget_job",
+                        "check_cluster",
+                        "forget_project",
+                    ]
+                ),
                 name="command_kind_known",
             ),
             models.CheckConstraint(

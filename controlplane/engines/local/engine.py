@@ -10,6 +10,7 @@ import os
 import secrets
 import select
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -34,20 +35,29 @@ from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, o
 from controlplane.engines.local.ports import lease_ports, release_ports
 from controlplane.engines.local.records import PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
+from controlplane.engines.plain import PlainEngine
 from controlplane.engines.simulated import check_spec
 from controlplane.logs import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
 LOG_MOST_BYTES = 1 << 30  # of one pod's log, unless the cluster's settings say otherwise
 SPAWN_TIMEOUT_SECONDS = 30.0
+CONNECT_SECONDS = 5.0
 OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
 
 
-class LocalEngine:
+class LocalEngine(PlainEngine):
     """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
 
     capabilities: Capabilities = frozenset(
-        {base.SHELL, base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.REACHES_PORTS}
+        {
+            base.SHELL,
+            base.USAGE,
+            base.FRACTIONS,
+            base.WRITES_LOG_STORE,
+            base.REACHES_PORTS,
+            base.HAS_CATALOGUE,
+        }
     )
 
     def __init__(self, settings: Mapping[str, Any], state_dir: Path) -> None:
@@ -81,7 +91,7 @@ class LocalEngine:
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
             self._spawn(pod)
 
-    def stop(self, pod_name: str, grace_seconds: int) -> None:
+    def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         base.check_pod_name(pod_name)
         pod = self._pod(pod_name)
         if pod.exit_record() is not None:
@@ -126,6 +136,13 @@ class LocalEngine:
         if self._report(self._pod(pod_name)).state != base.RUNNING:
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
         return LocalShell(prepared, columns, rows)
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        self._prepared(pod_name)  # refuses a pod that there is not
+        address = self._report(self._pod(pod_name)).ports.get(port)
+        if address is None:
+            raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} has no port {port} to reach now.")
+        return socket.create_connection(address, CONNECT_SECONDS)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Shims write to a pipe when a pod starts or ends. Of several processes that wait here, one or more hear it."""
