@@ -1,0 +1,162 @@
+"""What GPUs do, from a Prometheus that scrapes NVIDIA's DCGM exporter.
+
+The exporter names physical GPUs; the planner's device numbers are places on a node, since a device plugin chooses
+the GPU. A pod's GPUs are therefore joined by its name, and its series go to the places that it holds, in order.
+Figures: DCGM_FI_DEV_GPU_UTIL (percent), DCGM_FI_PROF_GR_ENGINE_ACTIVE (0 to 1, exact where profiling is on) and
+DCGM_FI_DEV_FB_USED (MiB); https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html
+"""
+
+from __future__ import annotations
+
+import math
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.engines.base import DeviceShare, EngineUnreachable, NodeReport, PodUsage, UsageReport
+
+ACTIVE = "DCGM_FI_PROF_GR_ENGINE_ACTIVE"
+UTILIZATION = "DCGM_FI_DEV_GPU_UTIL"
+MEMORY_USED = "DCGM_FI_DEV_FB_USED"
+QUERY = f'{{__name__=~"{ACTIVE}|{UTILIZATION}|{MEMORY_USED}"}}'
+# the same fact has another name where Prometheus keeps the exporter's labels apart from its own
+NODE_LABELS = ("Hostname", "kubernetes_node", "node", "exported_node", "instance")
+POD_LABELS = ("exported_pod", "pod")
+NAMESPACE_LABELS = ("exported_namespace", "namespace")
+
+Get = Callable[[str, Mapping[str, str]], Any]
+"""A JSON GET below the Prometheus server: (path, query) -> answer. Raises EngineUnreachable."""
+
+
+@dataclass(frozen=True, slots=True)
+class Holding:
+    """A running pod of ours: where it is, and which device places of its node it holds."""
+
+    pod_name: str
+    namespace: str
+    node: str
+    devices: tuple[DeviceShare, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Gpu:
+    """One physical GPU's figures. `utilization` 0 to 1, None where it was not measured; `pod` is (namespace, name)."""
+
+    node: str
+    order: tuple[int, str]
+    pod: tuple[str, str] | None
+    utilization: float | None
+    memory_used_mib: int
+
+
+def read_gpus(get: Get) -> tuple[Gpu, ...]:
+    """Ask Prometheus once for every figure. Raises EngineUnreachable, also for an answer that is none."""
+    answer = get("/api/v1/query", {"query": QUERY})
+    try:
+        series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
+        return _gpus(series)
+    except (KeyError, TypeError, ValueError, IndexError) as error:
+        raise EngineUnreachable(f"Prometheus gave an answer that is none: {error!r}") from error
+
+
+def usage_of(
+    nodes: Sequence[NodeReport], holdings: Iterable[Holding], gpus: Iterable[Gpu]
+) -> tuple[UsageReport, ...]:
+    """One report per device place, in node and device order; utilisation is None where no series told it."""
+    by_node: dict[str, list[Gpu]] = defaultdict(list)
+    for gpu in sorted(gpus, key=lambda gpu: gpu.order):
+        by_node[gpu.node].append(gpu)
+    held: dict[str, list[Holding]] = defaultdict(list)
+    for holding in holdings:
+        held[holding.node].append(holding)
+    return tuple(
+        report for node in nodes for report in _node_usage(node, held[node.name], by_node[node.name])
+    )
+
+
+def _node_usage(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> Iterator[UsageReport]:
+    placed = _places(node, holdings, gpus)
+    pods = {holding.pod_name: _pod_usage(holding, placed) for holding in holdings}
+    for device in node.devices:
+        gpu = placed.get(device.index)
+        users = [
+            pods[holding.pod_name]
+            for holding in holdings
+            if any(share.index == device.index for share in holding.devices)
+        ]
+        yield UsageReport(
+            node.name,
+            device.index,
+            gpu.utilization if gpu else None,
+            gpu.memory_used_mib if gpu else 0,
+            tuple(users),
+        )
+
+
+def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) -> dict[int, Gpu]:
+    """Give each GPU a place of the pod that it serves; those that serve none of ours take the places left."""
+    placed: dict[int, Gpu] = {}
+    rest = list(gpus)
+    for holding in holdings:
+        serving = [gpu for gpu in rest if gpu.pod == (holding.namespace, holding.pod_name)]
+        free = [share.index for share in holding.devices if share.index not in placed]
+        for index, gpu in zip(free, serving, strict=False):
+            placed[index] = gpu
+            rest.remove(gpu)
+    ours = {share.index for holding in holdings for share in holding.devices}
+    empty = [device.index for device in node.devices if device.index not in placed]
+    empty.sort(key=lambda index: index in ours)  # a pod that its series do not name yet is served last
+    return placed | dict(zip(empty, rest, strict=False))
+
+
+def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
+    """A pod's use of what it holds: the mean over its devices by share, and its part of their memory."""
+    known = [(placed[share.index], share.milli_gpus) for share in holding.devices if share.index in placed]
+    measured = [(gpu.utilization, milli) for gpu, milli in known if gpu.utilization is not None]
+    held = sum(milli for _, milli in measured)
+    utilization = sum(value * milli for value, milli in measured) / held if held else None
+    return PodUsage(
+        holding.pod_name, utilization, sum(gpu.memory_used_mib * milli // 1000 for gpu, milli in known)
+    )
+
+
+def _gpus(series: Sequence[tuple[Mapping[str, str], float]]) -> tuple[Gpu, ...]:
+    """Gather the figures of each GPU; a shared GPU has a series per pod, and the first that names one counts."""
+    figures: dict[tuple[str, str], dict[str, float]] = defaultdict(dict)
+    labels: dict[tuple[str, str], Mapping[str, str]] = {}
+    for metric, value in series:
+        key = (_node(metric), metric.get("UUID") or metric.get("gpu", ""))
+        if key not in labels or (_pod(labels[key]) is None and _pod(metric) is not None):
+            labels[key] = metric
+        if not math.isnan(value):
+            figures[key][metric["__name__"]] = value
+    return tuple(_gpu(labels[key], figures[key]) for key in sorted(labels))
+
+
+def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
+    percent = figures.get(UTILIZATION)
+    utilization = figures.get(ACTIVE, None if percent is None else percent / 100)
+    number = labels.get("gpu", "")
+    return Gpu(
+        _node(labels),
+        (int(number) if number.isdecimal() else 1 << 16, labels.get("UUID", "")),
+        _pod(labels),
+        None if utilization is None else min(1.0, max(0.0, utilization)),
+        int(figures.get(MEMORY_USED, 0)),
+    )
+
+
+def _pod(labels: Mapping[str, str]) -> tuple[str, str] | None:
+    """The pod that the GPU serves. Without "exported_" labels `pod` is the exporter itself where no container that
+    uses the GPU is named beside it."""
+    is_user = bool(labels.get("exported_pod") or (labels.get("pod") and labels.get("container")))
+    return (_first(labels, NAMESPACE_LABELS), _first(labels, POD_LABELS)) if is_user else None
+
+
+def _node(labels: Mapping[str, str]) -> str:
+    return _first(labels, NODE_LABELS).partition(":")[0]
+
+
+def _first(labels: Mapping[str, str], names: Iterable[str]) -> str:
+    return next((labels[name] for name in names if labels.get(name)), "")

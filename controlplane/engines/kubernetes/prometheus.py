@@ -1,0 +1,42 @@
+"""Asking a Prometheus server, at its own address or through the cluster's API server."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import urllib3
+
+from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.kubernetes.dcgm import Get
+
+TIMEOUT_SECONDS = 3.0  # it is asked every second, and the second before is as good
+MOST_BYTES = 32 * 1024 * 1024
+
+
+def prometheus_at(url: str, token: str = "") -> Get:
+    """A GET below `url`. Raises EngineUnreachable when it is called and there is no good answer."""
+    headers = {"Authorization": f"Bearer {token}"} if token else {}
+    pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2, headers=headers)
+
+    def get(path: str, query: Mapping[str, str]) -> Any:
+        return _answer(pool, f"{url.rstrip('/')}{path}?{urlencode(query)}")
+
+    return get
+
+
+def _answer(pool: urllib3.PoolManager, address: str) -> Any:
+    try:
+        answer = pool.request("GET", address, preload_content=False)
+        body = answer.read(MOST_BYTES + 1)
+        answer.release_conn()
+    except (urllib3.exceptions.HTTPError, OSError) as error:
+        raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
+    if answer.status != 200 or len(body) > MOST_BYTES:
+        raise EngineUnreachable(f"Prometheus answers {answer.status} with {len(body)} bytes.")
+    try:
+        return orjson.loads(body)
+    except orjson.JSONDecodeError as error:
+        raise EngineUnreachable("What answers at Prometheus' address is not Prometheus.") from error
