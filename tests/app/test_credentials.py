@@ -1,0 +1,51 @@
+"""Credentials of clusters are sealed at rest, opened under this or an earlier key, and by nobody else."""
+
+import pytest
+from pytest_django import Settings
+
+from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt, engine_settings
+from controlplane.models import Cluster
+
+SECRET = {"kubeconfig": "token: hush-hush", "context": "prod"}
+
+
+def test_what_is_stored_tells_nothing_and_opens_again() -> None:
+    stored = encrypt(SECRET)
+    assert "hush" not in stored
+    assert "prod" not in stored
+    assert stored != encrypt(SECRET)
+    assert decrypt(stored) == SECRET
+
+
+def test_no_credentials_are_stored_as_nothing() -> None:
+    assert encrypt({}) == ""
+    assert decrypt("") == {}
+
+
+def test_an_earlier_key_still_opens_and_a_foreign_one_says_what_to_do(settings: Settings) -> None:
+    stored = encrypt(SECRET)
+    earlier, settings.SECRET_KEY = settings.SECRET_KEY, "another key of this instance"
+    with pytest.raises(CredentialsUnreadable, match="TRAINYARD_SECRET_KEY_FALLBACKS"):
+        decrypt(stored)
+    settings.SECRET_KEY_FALLBACKS = [earlier]
+    assert decrypt(stored) == SECRET
+    assert decrypt(encrypt(SECRET)) == SECRET
+
+
+def test_an_altered_store_is_refused() -> None:
+    stored = encrypt(SECRET)
+    with pytest.raises(CredentialsUnreadable):
+        decrypt(stored[:-6] + "AAAAAA")
+
+
+def test_the_engine_gets_settings_credentials_and_names() -> None:
+    cluster = Cluster(
+        name="prod",
+        engine="kubernetes",
+        scheduler="kai",
+        settings={"pool_label": "pool"},
+        credentials=encrypt(SECRET),
+    )
+    assert engine_settings(cluster) == {
+        "pool_label": "pool", "credentials": SECRET, "scheduler": "kai", "cluster": "prod"
+    }  # fmt: skip
