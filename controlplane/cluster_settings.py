@@ -1,0 +1,281 @@
+"""What an admin may set for a Kubernetes cluster: every knob with its reader and default. Pure.
+
+Here, and not beside the engine, because the API checks a body with it and may not know any engine.
+"""
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+from urllib.parse import urlsplit
+
+from jobs.kinds import checks
+from jobs.kinds.checks import FieldError, Reader, Refused
+
+LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
+SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
+QUALIFIED_NAME = re.compile(rf"(?:{SUBDOMAIN}/)?{LABEL_NAME}")
+LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
+QUANTITY = re.compile(r"[1-9][0-9]{0,11}(?:[KMGTP]i?|k)?")
+IMAGE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
+MOUNT_PATH = re.compile(r"/[-A-Za-z0-9_./]+")
+OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
+EVERY_POOL = "*"
+
+
+class SettingsInvalid(ValueError):
+    """Settings of a cluster that are refused; `errors` says which and what to do."""
+
+    def __init__(self, errors: list[FieldError]) -> None:
+        super().__init__("; ".join(f"{error.pointer}: {error.detail}" for error in errors))
+        self.errors = errors
+
+
+@dataclass(frozen=True, slots=True)
+class Knob:
+    """One setting: how it is read, what it is when left out, and one sentence for the reference."""
+
+    read: Reader
+    default: Any
+    text: str
+
+
+def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
+    """A string that matches all of a pattern."""
+
+    def read(value: Any) -> str:
+        if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
+            raise Refused("bad_name", f"This must be {what}.")
+        return value
+
+    return read
+
+
+def one_of(*choices: str) -> Reader:
+    """One of a few words."""
+
+    def read(value: Any) -> str:
+        if value not in choices:
+            raise Refused(
+                "unknown_choice", f"This is one of: {', '.join(repr(choice) for choice in choices)}."
+            )
+        return str(value)
+
+    return read
+
+
+def or_empty(reader: Reader) -> Reader:
+    """The value, or an empty string for none."""
+    return lambda value: "" if value == "" else reader(value)
+
+
+def labels(value: Any) -> dict[str, str]:
+    """Labels as a cluster takes them, without those that are ours to give."""
+    read = checks.mapped(QUALIFIED_NAME, 317, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
+    return _not_ours(read)
+
+
+def annotations(value: Any) -> dict[str, str]:
+    """Annotations, without those that are ours to give."""
+    return _not_ours(checks.mapped(QUALIFIED_NAME, 317, checks.text(4096), 64)(value))
+
+
+def _not_ours(read: dict[str, str]) -> dict[str, str]:
+    for key in read:
+        if key.startswith(OURS):
+            raise Refused(
+                "reserved_name", f"{key} is set by Trainyard itself.", "/" + checks.pointer_part(key)
+            )
+    return read
+
+
+def toleration(value: Any) -> dict[str, str]:
+    """{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}; only the key is needed."""
+    known = {
+        "key": qualified_name,
+        "operator": one_of("Exists", "Equal"),
+        "value": label_value,
+        "effect": _effect,
+    }
+    if not isinstance(value, dict) or "key" not in value or not value.keys() <= known.keys():
+        raise Refused("bad_toleration", "A toleration has a key, and may have operator, value and effect.")
+    read = {name: reader(value[name]) for name, reader in known.items() if value.get(name)}
+    read.setdefault("operator", "Equal" if read.get("value") else "Exists")
+    if read["operator"] == "Exists" and "value" in read:
+        raise Refused("bad_toleration", "A toleration with the operator Exists has no value.", "/value")
+    return read
+
+
+def prometheus(value: Any) -> dict[str, Any]:
+    """{"url": "http://..."}, or {"namespace", "service", "port"} to ask through the cluster's API server."""
+    if isinstance(value, dict) and value.keys() == {"url"}:
+        return {"url": url(value["url"])}
+    if not isinstance(value, dict) or value.keys() != {"namespace", "service", "port"}:
+        raise Refused(
+            "bad_prometheus", 'Give {"url": ...} or {"namespace": ..., "service": ..., "port": ...}.'
+        )
+    name = checks.dns_label(63)
+    return {
+        "namespace": name(value["namespace"]),
+        "service": name(value["service"]),
+        "port": checks.whole(1, 65535)(value["port"]),
+    }
+
+
+def url(value: Any) -> str:
+    """An http or https address without a user name."""
+    address: str = checks.text(2000)(value)
+    try:
+        parts = urlsplit(address)
+        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
+        is_good = is_good and parts.port != 0  # reading it raises for what is no port
+    except ValueError:
+        is_good = False
+    if not is_good:
+        raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
+    return address
+
+
+qualified_name = name_like(QUALIFIED_NAME, 317, "a name like nvidia.com/gpu")
+label_value = name_like(LABEL_VALUE, 63, "a label value")
+object_name = name_like(re.compile(SUBDOMAIN), 253, "the name of an object in the cluster")
+image = name_like(IMAGE_NAME, 500, "an image reference like registry.example/team/image:1")
+quantity = name_like(QUANTITY, 16, "a quantity like 20Gi")
+mount_path = name_like(MOUNT_PATH, 1000, "an absolute path of plain characters")
+pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "the name of a node pool, or *")
+_effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
+_user = checks.optional(checks.whole(1, 2**31 - 1))
+
+GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
+
+KNOBS: dict[str, Knob] = {
+    "gpu_resource": Knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs."),
+    "pool_label": Knob(
+        or_empty(qualified_name),
+        "",
+        "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the cloud.",
+    ),
+    "node_selector": Knob(labels, {}, "Only nodes with all of these labels are used; empty: every node."),
+    "tolerations": Knob(checks.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."),
+    "spot_pools": Knob(
+        checks.listed(pool, 100),
+        (),
+        "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.",
+    ),
+    "images": Knob(
+        checks.mapped(IMAGE_NAME, 200, image, 1000),
+        {},
+        "Short names of images: {'quickstart': 'registry/...:1'}.",
+    ),
+    "default_image": Knob(or_empty(image), "", "The image of jobs that name none."),
+    "image_pull_policy": Knob(
+        one_of("", "Always", "IfNotPresent", "Never"),
+        "",
+        "When nodes pull images; empty: as the cluster does.",
+    ),
+    "image_pull_secrets": Knob(
+        checks.listed(object_name, 20),
+        (),
+        "Secrets of a project's namespace with which all images are pulled.",
+    ),
+    "work_storage_class": Knob(
+        or_empty(object_name),
+        "",
+        "The storage class of working directories; empty: they are lost with the pod, checkpoints too.",
+    ),
+    "work_size": Knob(quantity, "20Gi", "The size of a working directory."),
+    "work_access_mode": Knob(
+        one_of("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"),
+        "ReadWriteOnce",
+        "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.",
+    ),
+    "shm_mib": Knob(
+        checks.optional(checks.whole(1, 10_000_000)),
+        None,
+        "Shared memory of jobs that ask for a large one, in MiB; null: half of the pod's memory.",
+    ),
+    "runtime_class": Knob(
+        or_empty(object_name), "", "The RuntimeClass of pods with GPUs, for example nvidia."
+    ),
+    "service_account": Knob(or_empty(object_name), "", "The service account of pods; no token is mounted."),
+    "scheduler_name": Knob(
+        or_empty(object_name), "", "The scheduler that binds pods; empty: the default one."
+    ),
+    "control_namespace": Knob(
+        checks.dns_label(63), "trainyard", "The namespace of the control plane, which may reach pods' ports."
+    ),
+    "namespace_prefix": Knob(
+        name_like(re.compile(r"[a-z](?:[-a-z0-9]{0,11})"), 12, "1 to 12 small letters, digits and hyphens"),
+        "yard-",
+        "What the namespace of a project begins with.",
+    ),
+    "prometheus": Knob(
+        checks.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
+    ),
+    "env": Knob(
+        checks.mapped(checks.ENV_NAME, 255, checks.text(4096), 100),
+        {},
+        "Variables of all pods; a job's own win.",
+    ),
+    "pod_labels": Knob(labels, {}, "More labels of all pods."),
+    "pod_annotations": Knob(annotations, {}, "More annotations of all pods."),
+    "pod_security": Knob(
+        one_of("restricted", "baseline", "privileged"),
+        "restricted",
+        "The pod security standard that projects' namespaces enforce and our pods keep.",
+    ),
+    "run_as_user": Knob(
+        _user, 1000, "The user id of pods; null: the image's own, which restricted refuses for root."
+    ),
+    "run_as_group": Knob(
+        _user, 1000, "The group of pods and of their working directory; null: the image's own."
+    ),
+    "network_policy": Knob(checks.switch, True, "Whether pods of one project are closed to those of others."),
+    "mps_memory_limit": Knob(
+        checks.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
+    ),
+    "mpi_operator": Knob(checks.switch, False, "Whether mpi jobs are given to the MPI operator as MPIJobs."),
+    "host_network": Knob(
+        checks.switch, False, "Whether pods use the node's network; needs pod_security privileged."
+    ),
+    "host_paths": Knob(
+        checks.mapped(MOUNT_PATH, 1000, mount_path, 20),
+        {},
+        "Directories of the nodes mounted read-only, {'/in/the/pod': '/on/the/node'}; needs pod_security privileged.",
+    ),
+}
+
+
+def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Every knob with its value, defaults filled in; lists become tuples. Raises SettingsInvalid with all errors."""
+    errors = [
+        FieldError(
+            "/" + checks.pointer_part(name), "unknown_field", "There is no such setting; check its spelling."
+        )
+        for name in body
+        if name not in KNOBS
+    ]
+    settings: dict[str, Any] = {}
+    for name, knob in KNOBS.items():
+        try:
+            settings[name] = knob.read(body[name]) if name in body else knob.default
+        except Refused as refused:
+            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    errors = errors or _check_together(settings)
+    if errors:
+        raise SettingsInvalid(errors)
+    return settings
+
+
+def _check_together(settings: Mapping[str, Any]) -> list[FieldError]:
+    if settings["pod_security"] == "privileged":
+        return []
+    return [
+        FieldError(
+            f"/{name}",
+            "needs_privileged",
+            "Pod security forbids this; set pod_security to privileged with it.",
+        )
+        for name in ("host_network", "host_paths")
+        if settings[name]
+    ]

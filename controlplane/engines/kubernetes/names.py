@@ -1,0 +1,93 @@
+"""What our objects are called in a cluster, and the labels and annotations by which we know them again. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from controlplane.engines.base import PodSpec
+
+FIELD_MANAGER = "trainyard"
+
+# Labels of pods, anchors, services and claims. All values are valid label values: ids, DNS labels and numbers.
+INSTALLATION = "trainyard.io/installation"  # ours, among several control planes on one cluster
+PROJECT = "trainyard.io/project"
+JOB_ID = "trainyard.io/job-id"
+JOB_NAME = "trainyard.io/job"
+ATTEMPT = "trainyard.io/attempt"
+RANK = "trainyard.io/rank"
+ROLE = "trainyard.io/role"
+KIND = "trainyard.io/kind"
+STOPPED = "trainyard.io/stopped"  # on a pod that we were asked to stop
+MANAGED_BY = "app.kubernetes.io/managed-by"
+POOL = "trainyard.io/pool"  # on nodes: the name of their node pool
+
+# Annotations of pods.
+DEVICES = "trainyard.io/devices"  # "0:1000:32768,1:500:16384": index, milli-GPUs, MiB of each device held
+DECLARED_PORTS = "trainyard.io/ports"  # "8888,6006"
+USER_LABELS = "trainyard.io/labels"  # the job's own labels that a cluster does not take as labels, as JSON
+
+FINALIZER = "trainyard.io/report"  # keeps a pod's end readable until we have recorded it
+STOP_GATE = "trainyard.io/stopped"  # the scheduling gate of a pod that must never start
+
+PREEMPTIBLE_CLASS = "trainyard-preemptible"
+GUARANTEED_CLASS = "trainyard-guaranteed"
+
+MAIN_CONTAINER = "main"
+
+
+def namespace_of(project: str, prefix: str = "yard-") -> str:
+    """The namespace of a project. Project names have at most 50 characters, prefixes 12."""
+    return prefix + project
+
+
+def anchor_name(job_id: str, attempt: int) -> str:
+    """The ConfigMap that owns everything of an attempt."""
+    return f"{job_id}-{attempt}"
+
+
+def service_name(job_id: str, attempt: int) -> str:
+    """The headless service of an attempt. It begins with a letter, as services must."""
+    return f"job-{job_id}-{attempt}"
+
+
+def host_name(rank: int) -> str:
+    """A pod's host name behind its attempt's service: the same for whoever has this rank."""
+    return f"rank-{rank}"
+
+
+def claim_name(job_id: str, rank: int) -> str:
+    """The claim of the working directory that all attempts of (job, rank) share."""
+    return f"work-{job_id}-{rank}"
+
+
+def key_of(namespace: str, name: str) -> str:
+    """The key of an object in a reflector's store."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
+    """The labels of an attempt's objects, without those of a single pod."""
+    return {
+        MANAGED_BY: FIELD_MANAGER,
+        INSTALLATION: installation,
+        PROJECT: spec.project,
+        JOB_ID: spec.job_id,
+        JOB_NAME: spec.job_name,
+        ATTEMPT: str(spec.attempt),
+        KIND: spec.kind,
+    }
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """A label selector for a query: `a=b,c=d`."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())
+
+
+def ours(installation: str) -> str:
+    """Selects every object of this installation."""
+    return selector({INSTALLATION: installation})
+
+
+def of_job(installation: str, job_id: str) -> str:
+    """Selects every object of a job, of all attempts."""
+    return selector({INSTALLATION: installation, JOB_ID: job_id})

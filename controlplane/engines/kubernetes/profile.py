@@ -1,0 +1,102 @@
+"""All that is particular to one cluster, read from its settings. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.cluster_settings import EVERY_POOL, KNOBS, parse_settings
+from controlplane.engines.kubernetes import names
+
+PLANNER, KAI = "planner", "kai"
+
+# Where a node's pool is read when the settings name no label, first match first.
+POOL_LABELS = (
+    names.POOL,
+    "eks.amazonaws.com/nodegroup",
+    "karpenter.sh/nodepool",
+    "kubernetes.azure.com/agentpool",
+    "cloud.google.com/gke-nodepool",
+    "alibabacloud.com/nodepool-id",
+    "node.alibabacloud.com/nodepool-id",
+)
+# Taints of nodes that may be taken away at any time, as the clouds or their guides set them.
+SPOT_TAINTS = (
+    "kubernetes.azure.com/scalesetpriority",
+    "cloud.google.com/gke-spot",
+    "cloud.google.com/gke-preemptible",
+    "karpenter.sh/capacity-type",
+    "eks.amazonaws.com/capacityType",
+    "spotInstance",
+    "node.alibabacloud.com/instance-charge-type",
+)
+DEFAULT_POOL = "default"
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterProfile:
+    """One cluster as our objects must be made for it. Each field is told in `controlplane.cluster_settings`.
+
+    `installation` tells our objects from those of another control plane on the same cluster, `scheduler` is who
+    decides: "planner" (we) or "kai".
+    """
+
+    installation: str = "trainyard"
+    cluster: str = ""
+    scheduler: str = PLANNER
+    gpu_resource: str = "nvidia.com/gpu"
+    pool_label: str = ""
+    node_selector: Mapping[str, str] = field(default_factory=dict)
+    tolerations: tuple[Mapping[str, str], ...] = KNOBS["tolerations"].default
+    spot_pools: tuple[str, ...] = ()
+    images: Mapping[str, str] = field(default_factory=dict)
+    default_image: str = ""
+    image_pull_policy: str = ""
+    image_pull_secrets: tuple[str, ...] = ()
+    work_storage_class: str = ""
+    work_size: str = "20Gi"
+    work_access_mode: str = "ReadWriteOnce"
+    shm_mib: int | None = None
+    runtime_class: str = ""
+    service_account: str = ""
+    scheduler_name: str = ""
+    control_namespace: str = "trainyard"
+    namespace_prefix: str = "yard-"
+    prometheus: Mapping[str, Any] | None = None
+    env: Mapping[str, str] = field(default_factory=dict)
+    pod_labels: Mapping[str, str] = field(default_factory=dict)
+    pod_annotations: Mapping[str, str] = field(default_factory=dict)
+    pod_security: str = "restricted"
+    run_as_user: int | None = 1000
+    run_as_group: int | None = 1000
+    network_policy: bool = True
+    mps_memory_limit: bool = True
+    mpi_operator: bool = False
+    host_network: bool = False
+    host_paths: Mapping[str, str] = field(default_factory=dict)
+
+    def namespace_of(self, project: str) -> str:
+        """The namespace of a project."""
+        return names.namespace_of(project, self.namespace_prefix)
+
+    def pool_of(self, node_labels: Mapping[str, str]) -> str:
+        """A node's pool by its labels, written as pools are: small letters, digits and hyphens, at most 50."""
+        keys = (self.pool_label,) if self.pool_label else POOL_LABELS
+        raw = next((node_labels[key] for key in keys if node_labels.get(key)), DEFAULT_POOL)
+        return re.sub(r"[^a-z0-9]+", "-", raw.lower())[:50].strip("-") or DEFAULT_POOL
+
+    def has_spot(self, pool: str) -> bool:
+        """Whether pods accept the spot taints of this pool."""
+        return EVERY_POOL in self.spot_pools or pool in self.spot_pools
+
+
+def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
+    """The profile from a cluster's settings, in which `credentials` and who we are stand beside the knobs.
+
+    Raises SettingsInvalid (a ValueError).
+    """
+    knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
+    ours = {name: settings[name] for name in ("installation", "cluster", "scheduler") if settings.get(name)}
+    return ClusterProfile(**knobs, **ours)
