@@ -161,6 +161,16 @@ class SecretValue:
 
 
 @dataclass(frozen=True, slots=True)
+class GangMember:
+    """One pod of an attempt, as the launcher among them knows it: `devices` are its device indexes on `node`."""
+
+    rank: int
+    pod_name: str
+    node: str
+    devices: tuple[int, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
 class PodSpec:
     """All that an engine needs to start a pod.
 
@@ -168,6 +178,8 @@ class PodSpec:
     they mean in Kubernetes: the command replaces the image's, the args replace the image's args; `$(NAME)`
     in them is replaced from the pod's environment. `working_dir` None means the pod's own directory, which
     all attempts of (job_id, rank) share, so that a preempted job finds its checkpoints again.
+    `launches`: the pods in which its command starts ranks, by rank and itself among them; empty for a pod that
+    launches nothing. `is_host`: it runs nothing of its own, a launcher starts a rank in it.
     """
 
     name: str
@@ -194,6 +206,8 @@ class PodSpec:
     kind: str = "train"
     is_preemptible: bool = True
     priority: int = 50
+    launches: tuple[GangMember, ...] = ()
+    is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict)

@@ -1,51 +1,56 @@
 """From a job and a placement to the order that the engine gets. The payload is plain JSON, so a command can wait."""
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from typing import Any
 
 from django.conf import settings
 
-from controlplane.engines.base import DeviceShare, PodSpec, pod_name
+from controlplane.engines.base import DeviceShare, GangMember, PodSpec, SecretValue, pod_name
 from controlplane.logs import log_path
 from controlplane.scheduling.view import PodPlacement
+from jobs.kinds.base import PodShape
 from jobs.models import Job
 from jobs.stopping import STOP_GRACE_SECONDS
 
 
 def start_payload(
-    job: Job, rank: int, role: str, placement: PodPlacement, memory_mib: Mapping[tuple[str, int], int]
+    job: Job,
+    shape: PodShape,
+    placements: Mapping[int, PodPlacement],
+    memory_mib: Mapping[tuple[str, int], int],
 ) -> dict[str, Any]:
-    """Return the JSON of a PodSpec. `memory_mib` maps (node, device index) to the device's memory."""
-    spec = job.spec
+    """Return the JSON of the PodSpec of one pod of an attempt. `placements` are those of the whole gang by rank;
+    `memory_mib` maps (node, device index) to the device's memory."""
+    placement = placements[shape.rank]
     return {
-        "name": pod_name(str(job.pk), job.attempt, rank),
+        **_wishes(job.spec),
+        "name": pod_name(str(job.pk), job.attempt, shape.rank),
         "job_id": str(job.pk),
         "job_name": job.name,
         "project": job.project.name,
         "attempt": job.attempt,
-        "rank": rank,
-        "role": role,
+        "rank": shape.rank,
+        "role": shape.role,
+        "is_host": shape.is_host,
+        "launches": _gang(job, placements.values()) if shape.is_launcher else [],
         "world_size": job.pods_wanted,
+        "min_pods": job.pods_wanted,
         "node": placement.node,
-        "image": spec["image"],
-        "command": list(spec["command"]),
-        "args": list(spec["args"]),
         "devices": [
             _share(job, placement.node, index, milli, memory_mib) for index, milli in placement.devices
         ],
-        "working_dir": spec["working_dir"],
-        "env": spec["env"],
-        "ports": [port["port"] for port in spec["ports"]],
-        "large_shm": spec["large_shm"],
-        "milli_cpus": spec["cpus"],
-        "memory_mib": spec["memory_mib"],
+        "kind": job.kind,
+        "is_preemptible": job.is_preemptible,
+        "priority": job.priority,
+        "labels": job.labels,
         "grace_seconds": STOP_GRACE_SECONDS,
-        "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, rank)),
+        "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, shape.rank)),
     }
 
 
 def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
-    """Return the engine's form of a payload."""
+    """Return the engine's form of a payload, also of one that an older version wrote."""
+    secrets = payload.get("secret_env", {})
     return PodSpec(
         **{
             **payload,
@@ -53,8 +58,40 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
             "args": tuple(payload["args"]),
             "ports": tuple(payload["ports"]),
             "devices": tuple(DeviceShare(*device) for device in payload["devices"]),
+            "launches": tuple(
+                GangMember(rank, name, node, tuple(devices))
+                for rank, name, node, devices in payload.get("launches", ())
+            ),
+            "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
+            "image_pull_secrets": tuple(payload.get("image_pull_secrets", ())),
         }
     )
+
+
+def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
+    """What the user asked for that goes to the engine as it is; jobs of older versions lack the later fields."""
+    return {
+        "image": spec["image"],
+        "command": list(spec["command"]),
+        "args": list(spec["args"]),
+        "working_dir": spec["working_dir"],
+        "env": spec["env"],
+        "ports": [port["port"] for port in spec["ports"]],
+        "large_shm": spec["large_shm"],
+        "milli_cpus": spec["cpus"],
+        "memory_mib": spec["memory_mib"],
+        "secret_env": spec.get("secret_env", {}),
+        "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
+        "extra_resources": spec.get("extra_resources", {}),
+    }
+
+
+def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:
+    """Return [rank, pod name, node, device indexes] of every pod of the attempt."""
+    return [
+        [at.rank, pod_name(str(job.pk), job.attempt, at.rank), at.node, [index for index, _ in at.devices]]
+        for at in sorted(placements, key=lambda at: at.rank)
+    ]
 
 
 def _share(

@@ -16,6 +16,7 @@ from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import PodPlacement
 from controlplane.telemetry.collect import record_allocation
 from jobs import lifecycle
+from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.stopping import job_event, send_towards
@@ -144,12 +145,12 @@ def _begin_attempt(job: Job, start: Start, nodes: _Nodes, now: datetime) -> bool
         return False
     job.refresh_from_db(fields=["state", "reason", "message", "details", "attempt", "allocated_milli"])
     attempt = Attempt.objects.create(job=job, number=job.attempt, created_at=now)
-    roles = {shape.rank: shape.role for shape in KINDS[job.kind].pods(job.spec)}
+    shapes = {shape.rank: shape for shape in KINDS[job.kind].pods(job.spec)}
     pods = Pod.objects.bulk_create(
-        _pod(job, attempt, placement, roles[placement.rank], nodes) for placement in start.placements
+        _pod(job, attempt, placement, shapes[placement.rank].role, nodes) for placement in start.placements
     )
     _take_devices(pods, start.placements, nodes)
-    _order_starts(job, pods, start.placements, nodes)
+    _order_starts(job, shapes, start.placements, nodes)
     return True
 
 
@@ -174,16 +175,19 @@ def _take_devices(pods: list[Pod], placements: tuple[PodPlacement, ...], nodes: 
     )
 
 
-def _order_starts(job: Job, pods: list[Pod], placements: tuple[PodPlacement, ...], nodes: _Nodes) -> None:
+def _order_starts(
+    job: Job, shapes: Mapping[int, PodShape], placements: tuple[PodPlacement, ...], nodes: _Nodes
+) -> None:
     memory = {key: memory_mib for key, (_, memory_mib) in nodes.devices.items()}
+    by_rank = {placement.rank: placement for placement in placements}
     Command.objects.bulk_create(
         Command(
             kind=Command.START_POD,
             cluster_id=job.project.cluster_id,
-            pod_name=pod.name,
-            payload=start_payload(job, pod.rank, pod.role, placement, memory),
+            pod_name=pod_name(str(job.pk), job.attempt, rank),
+            payload=start_payload(job, shapes[rank], by_rank, memory),
         )
-        for pod, placement in zip(pods, placements, strict=True)
+        for rank in by_rank
     )
 
 

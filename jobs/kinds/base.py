@@ -9,10 +9,16 @@ from jobs.kinds.checks import FieldError
 
 @dataclass(frozen=True, slots=True)
 class PodShape:
-    """One pod that a job wants: its rank and what it is for."""
+    """One pod that a job wants: its rank and what it is for.
+
+    `is_launcher`: its command starts ranks in all pods of the attempt. `is_host`: it runs nothing of its own and
+    waits for the launcher to start a rank in it.
+    """
 
     rank: int
     role: str
+    is_launcher: bool = False
+    is_host: bool = False
 
 
 @dataclass(frozen=True, slots=True)

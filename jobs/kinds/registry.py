@@ -2,9 +2,10 @@
 
 from jobs.kinds.base import Kind
 from jobs.kinds.interactive import Interactive
+from jobs.kinds.mpi import Mpi
 from jobs.kinds.train import Train
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive())}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive(), Mpi())}
 
 
 def kind_named(name: str) -> Kind | None:
