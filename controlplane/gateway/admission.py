@@ -10,15 +10,12 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from django.conf import settings
 from django.db import DatabaseError, InterfaceError, connections
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
-from controlplane.engines.base import Engine
-from controlplane.engines.registry import open_engine
 from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
-from controlplane.models import Cluster, Role
+from controlplane.models import Role
 from jobs.models import Job, Pod
 
 T = TypeVar("T")
@@ -27,7 +24,6 @@ MOST_REMEMBERED = 5_000
 
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
 _remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
-_engines: dict[str, Engine] = {}
 
 
 class NotSignedIn(Exception):
@@ -109,14 +105,6 @@ def running_pod(job: Job, rank: int) -> Pod:
     if pod is None:
         raise NotRunning(f"{job.name} has no running pod of rank {rank}; its state is {job.state}.")
     return pod
-
-
-def engine_of(cluster: Cluster) -> Engine:
-    """The cluster's engine, opened once per process and settings."""
-    key = repr((cluster.pk, cluster.engine, cluster.settings))
-    if key not in _engines:
-        _engines[key] = open_engine(cluster.engine, cluster.settings, settings.STATE_DIR)
-    return _engines[key]
 
 
 def _guarded(work: Callable[..., T], *arguments: object) -> T:

@@ -20,13 +20,13 @@ from controlplane.gateway.admission import (
     NotRunning,
     NotSignedIn,
     admit,
-    engine_of,
     in_thread,
     running_pod,
     until_refused,
 )
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
 from controlplane.live.wire import Receive, Scope, Send, query, refuse_websocket
+from controlplane.loop.attached import engine_for
 from jobs.actions import record_shell
 
 PATH = re.compile(r"/ws/shell/(?P<job_id>[0-9a-fA-F-]{36})/?")
@@ -76,7 +76,7 @@ def _open(
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record_shell(job, rank, actor=actor)
-    return engine_of(pod.node.cluster).open_shell(pod.name, columns, rows)
+    return engine_for(pod.node.cluster).open_shell(pod.name, columns, rows)
 
 
 async def _serve(

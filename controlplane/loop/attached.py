@@ -1,14 +1,30 @@
-"""The engines of the attached clusters, opened once per process."""
+"""The engines of clusters, opened in this one place, once per process: for the loop and for the gateway."""
 
-from collections.abc import Iterator
+import logging
+import threading
+from collections.abc import Collection, Iterator
+from dataclasses import dataclass
 
 from django.conf import settings
 
+from controlplane.credentials import engine_settings
 from controlplane.engines.base import Engine
 from controlplane.engines.registry import open_engine
 from controlplane.models import Cluster
 
-_opened: dict[tuple[int, str], Engine] = {}
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class _Opened:
+    """An engine, and the words that it was opened with."""
+
+    words: str
+    engine: Engine
+
+
+_lock = threading.Lock()
+_opened: dict[int, _Opened] = {}
 _given: dict[int, Engine] = {}
 
 
@@ -21,15 +37,46 @@ def give_engine(cluster: Cluster, engine: Engine | None) -> None:
 
 
 def attached_clusters() -> Iterator[Cluster]:
-    """Return the clusters that the loop works for, in a stable order."""
-    return Cluster.objects.filter(detached_at=None).order_by("pk").iterator()
+    """Return the clusters that the loop works for, in a stable order: not those that wait for their first look, nor
+    those that it refused."""
+    attached = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED)
+    return attached.order_by("pk").iterator()
 
 
 def engine_for(cluster: Cluster) -> Engine:
-    """Return the cluster's engine; opened anew when its settings have changed."""
+    """Return the cluster's engine. One whose settings or credentials have changed is closed before it opens anew.
+
+    Raises CredentialsUnreadable, ValueError for settings that no engine can be opened with.
+    """
     if cluster.pk in _given:
         return _given[cluster.pk]
-    key = (cluster.pk, repr((cluster.engine, cluster.settings)))
-    if key not in _opened:
-        _opened[key] = open_engine(cluster.engine, cluster.settings, settings.STATE_DIR)
-    return _opened[key]
+    # what is sealed stays sealed while it is the same
+    words = repr((cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials))
+    known = _opened.get(cluster.pk)
+    if known is not None and known.words == words:
+        return known.engine
+    with _lock:
+        known = _opened.get(cluster.pk)
+        if known is None or known.words != words:
+            _close(cluster.pk)
+            engine = open_engine(cluster.engine, engine_settings(cluster), settings.STATE_DIR)
+            known = _opened[cluster.pk] = _Opened(words, engine)
+        return known.engine
+
+
+def close_engines(keep: Collection[int] = ()) -> None:
+    """Close the engines of all clusters but these, by primary key: of detached ones, or of all when a process ends."""
+    with _lock:
+        for key in [key for key in _opened if key not in keep]:
+            _close(key)
+
+
+def _close(key: int) -> None:
+    """Close an engine that is open. What goes wrong in it must not keep the next one from opening."""
+    known = _opened.pop(key, None)
+    if known is None:
+        return
+    try:
+        known.engine.close()
+    except Exception:
+        logger.exception("the engine of cluster %s could not be closed", key)
