@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 from controlplane.logs import LogPage
 
@@ -37,13 +37,14 @@ NODE_LOST = "node_lost"  # also a restart of the machine
 UNSCHEDULABLE = "unschedulable"  # the cluster cannot place it where it was sent
 EVICTED = "evicted"  # by the cluster: disk or memory pressure, a node drain, a taint
 POD_DELETED = "pod_deleted"  # by somebody else, behind our back
+PREEMPTED = "preempted"  # by the cluster's own scheduler, for a job that was owed its devices
 IMAGE_PULL_FAILED = "image_pull_failed"
 CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
 PULLING_IMAGE = "pulling_image"  # while starting
 WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
 
 # Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up.
-DISRUPTIONS = frozenset({NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED})
+DISRUPTIONS = frozenset({NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED})
 
 # Codes of EngineRefused.
 IMAGE_UNKNOWN = "image_unknown"
@@ -180,6 +181,9 @@ class PodSpec:
     all attempts of (job_id, rank) share, so that a preempted job finds its checkpoints again.
     `launches`: the pods in which its command starts ranks, by rank and itself among them; empty for a pod that
     launches nothing. `is_host`: it runs nothing of its own, a launcher starts a rank in it.
+    `node` "" leaves the choice to the cluster's own scheduler, among the nodes of `node_pools` in order of preference
+    (all, when empty). Then the indexes of `devices` only count them, and a share says its milli-GPUs or its memory,
+    with 0 for the other.
     """
 
     name: str
@@ -206,6 +210,7 @@ class PodSpec:
     kind: str = "train"
     is_preemptible: bool = True
     priority: int = 50
+    node_pools: tuple[str, ...] = ()
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together
@@ -216,12 +221,26 @@ class PodSpec:
 
 
 @dataclass(frozen=True, slots=True)
+class Verdict:
+    """Why the cluster's own scheduler does not place a pod: `reason` is one of ours for queued jobs
+    (scheduling.reasons), `message` its own words, `details` the numbers that it compared, in our units.
+    """
+
+    reason: str
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
 class PodReport:
     """What the engine knows of one pod.
 
     `exit_code` is the command's own, 128 + n after signal n, None where it is not known. `is_proven_gone` is
     True only when no process of the pod is left: the one condition under which its devices may be given out
     again. `ports` maps a declared port to the address at which the control plane reaches it, where there is one.
+    `node` is where the pod is, "" before the cluster's own scheduler has placed it; `verdict` is why it has not yet.
+    Pods on one node with the same `device_group` share a device. `taken_by` is whom a pod gives way to, also while it
+    still runs: a job's id, or the cluster's own words for work that is not ours; reason PREEMPTED says that it does.
     """
 
     name: str
@@ -233,6 +252,10 @@ class PodReport:
     finished_at: datetime | None = None
     ports: Mapping[int, Address] = field(default_factory=dict)
     is_proven_gone: bool = False
+    node: str = ""
+    device_group: str = ""
+    verdict: Verdict | None = None
+    taken_by: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -342,6 +365,15 @@ POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 def pod_name(job_id: str, attempt: int, rank: int) -> str:
     """The engine's name of a pod: derived from (job, attempt, rank), so that a repeated start is harmless."""
     return f"{job_id}-{attempt}-{rank}"
+
+
+def parts_of(name: str) -> tuple[str, int, int] | None:
+    """The (job id, attempt, rank) from which `pod_name` made a name; None for any other name."""
+    job_id, _, rest = name.rpartition("-")[0].rpartition("-")
+    numbers = (rest, name.rpartition("-")[2])
+    if not job_id or not all(number.isdecimal() for number in numbers):
+        return None
+    return job_id, int(numbers[0]), int(numbers[1])
 
 
 def check_pod_name(name: str) -> None:
