@@ -7,7 +7,6 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
-from urllib.parse import urlsplit
 
 from jobs.kinds import checks
 from jobs.kinds.checks import FieldError, Reader, Refused
@@ -18,6 +17,9 @@ QUALIFIED_NAME = re.compile(rf"(?:{SUBDOMAIN}/)?{LABEL_NAME}")
 LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
 QUANTITY = re.compile(r"[1-9][0-9]{0,11}(?:[KMGTP]i?|k)?")
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
+URL = re.compile(
+    r"https?://(?:[A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9a-fA-F:.]+\])(?::[1-9][0-9]{0,4})?(?:/[^\s@?#]*)?"
+)
 MOUNT_PATH = re.compile(r"/[-A-Za-z0-9_./]+")
 OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
 EVERY_POOL = "*"
@@ -125,13 +127,7 @@ def prometheus(value: Any) -> dict[str, Any]:
 def url(value: Any) -> str:
     """An http or https address without a user name."""
     address: str = checks.text(2000)(value)
-    try:
-        parts = urlsplit(address)
-        is_good = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.username is None
-        is_good = is_good and parts.port != 0  # reading it raises for what is no port
-    except ValueError:
-        is_good = False
-    if not is_good:
+    if not URL.fullmatch(address):
         raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
     return address
 
