@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import os
 import time
+from collections.abc import Sequence
 
 MAX_TEXT_BYTES = 64 * 1024
 STDOUT, STDERR = b"o", b"e"
@@ -44,6 +45,16 @@ class LogWriter:
         self._append(records)
         self._partial[kind] = rest
 
+    def add(self, records: Sequence[tuple[int, bytes, bytes]]) -> None:
+        """Write records (time in Unix ms, kind, text of MAX_TEXT_BYTES at most) of a caller who knows their times."""
+        first = self._last_number + 1
+        self._write(b"".join(b"%d %d %b %b\n" % (first + i, *record) for i, record in enumerate(records)))
+        self._last_number += len(records)
+
+    def has_grown(self) -> bool:
+        """Another writer wrote to the file, or something cut it."""
+        return os.fstat(self._fd).st_size != self.size
+
     def has_partial(self) -> bool:
         return any(self._partial.values())
 
@@ -71,14 +82,9 @@ class LogWriter:
         return list(zip(kinds, pieces, strict=True))
 
     def _append(self, records: list[tuple[bytes, bytes]]) -> None:
-        if not records:
-            return
-        stamp = b"%d" % (time.time_ns() // 1_000_000)
-        first = self._last_number + 1
-        self._write(
-            b"".join(b"%d %b %b %b\n" % (first + i, stamp, *record) for i, record in enumerate(records))
-        )
-        self._last_number += len(records)
+        if records:
+            now_ms = time.time_ns() // 1_000_000
+            self.add([(now_ms, kind, text) for kind, text in records])
 
     def _append_unnumbered(self, kind: bytes, message: str) -> None:
         stamp = time.time_ns() // 1_000_000

@@ -1,0 +1,429 @@
+"""Copies pods' logs from the API server into the log store, many at once, on one thread.
+
+What the store has of a log is all that is remembered: after any break, also one of this process, a stream is asked for
+again from the last line on, and what is known is skipped. What the node does not have any more (it keeps the newest
+file of about 10 MiB) is a gap. The API tells stdout and stderr not apart: all lines are kept as stdout.
+
+A log is complete when its pod has ended, all that the node still has was read, and the end was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import resource
+import threading
+import time
+from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+import aiohttp
+
+from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.loglines import Cursor, Lines
+from controlplane.logs import tail
+from controlplane.logwriter import LogWriter
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when the pod has ended
+LAST_LINES = 5000
+MOST_STREAMS = 4000
+SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
+IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
+DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 10.0
+GATHER_SECONDS = 0.02  # changes come in bursts
+MOST_AT_ONCE = 100  # streams opened in one go
+CHECK_SECONDS = 5.0
+TICK_SECONDS = 0.5
+_TAIL_LINES = 2000
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where a pod's log is and whether it is at its end. `path`: of the API, up to `/log`.
+
+    `restarts` of its container; `end_word`: what the log's end says, such as "exit 0"; "" while the pod lives.
+    """
+
+    path: str
+    container: str
+    has_started: bool
+    end_word: str = ""
+    restarts: int = 0
+
+
+class LogStoreBusy(Exception):
+    """Somebody else wrote to the file since we looked."""
+
+
+class StreamRefused(Exception):
+    """The API server answered with an error."""
+
+
+@dataclass(slots=True, eq=False)
+class _Log:
+    """One wanted log. `pause_seconds` grows while nothing comes; `ended_at`: when we saw that its pod has ended.
+
+    Times are monotonic.
+    """
+
+    name: str
+    path: str
+    cursor: Cursor = field(default_factory=Cursor)
+    size: int = -1  # of the file when we last looked
+    is_drained: bool = False
+    was_seen: bool = False
+    restarts: int | None = None
+    task: asyncio.Task[None] | None = None
+    opened_at: float = 0.0
+    pause_seconds: float = FIRST_PAUSE_SECONDS
+    retry_at: float = 0.0
+    ended_at: float | None = None
+    is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
+    problem: str = ""
+
+
+class LogCopier:
+    """See the module's docstring. `look` answers from memory where a pod's log is, None for a pod that is not there.
+
+    Thread-safe. The thread starts with the first wanted log.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        look: Callable[[str], LogSource | None],
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_streams: int | None = None,
+        drain_seconds: float = DRAIN_SECONDS,
+    ) -> None:
+        self._access, self._look = access, look
+        self._most_bytes = most_bytes
+        self._most_streams = most_streams or _streams_for_our_files()
+        self._drain_seconds = drain_seconds
+        self._checked_at = 0.0
+        self._logs: dict[str, _Log] = {}
+        self._drained = threading.Condition()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell: asyncio.Event | None = None
+        self._session: aiohttp.ClientSession | None = None
+        self._is_closed = False
+
+    def want(self, paths: Mapping[str, str]) -> None:
+        """Keep these logs (pod name -> file) up to date, and no others. Returns at once."""
+        if paths or self._thread is not None:
+            self._call(self._take_wanted, dict(paths))
+
+    def notice(self) -> None:
+        """A pod has changed. Cheap; harmless before the first `want`."""
+        if self._thread is not None:
+            self._call(self._ring)
+
+    def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
+        """Block until the pod's log has its end; False after the timeout, or when the log is none of ours."""
+        with self._drained:
+            return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
+
+    def is_wanted(self, pod_name: str) -> bool:
+        return pod_name in self._logs
+
+    def give_up(self, pod_name: str, message: str) -> None:
+        """End the log of a pod that goes now; what was not read of it is a gap."""
+        if self._thread is None or self._is_closed:
+            return
+        done = threading.Event()
+        self._call(self._give_up, pod_name, message, done)
+        done.wait(5)
+
+    def close(self) -> None:
+        """End the thread and its streams. The logs stay as they are."""
+        with self._starting:
+            self._is_closed = True
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ring)
+            self._thread.join(10)
+
+    # From here on: on the thread.
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with self._starting:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._start()
+        assert self._loop is not None
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    def _start(self) -> None:
+        is_ready = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(is_ready)), name="pod-logs", daemon=True
+        )
+        self._thread.start()
+        is_ready.wait()
+
+    async def _run(self, is_ready: threading.Event) -> None:
+        self._loop, self._bell = asyncio.get_running_loop(), asyncio.Event()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False
+        ) as session:
+            self._session = session
+            is_ready.set()
+            while not self._is_closed:
+                self._serve()
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), TICK_SECONDS)
+                await asyncio.sleep(GATHER_SECONDS)
+                self._bell.clear()
+            await _cancel(entry.task for entry in self._logs.values())
+
+    def _ring(self) -> None:
+        assert self._bell is not None
+        self._bell.set()
+
+    def _take_wanted(self, paths: dict[str, str]) -> None:
+        for name in self._logs.keys() - paths.keys():
+            task = self._logs.pop(name).task
+            if task is not None:
+                task.cancel()
+        for name, path in paths.items():
+            if name not in self._logs:
+                self._logs[name] = _Log(name, path)
+        self._ring()
+
+    def _is_drained(self, pod_name: str) -> bool:
+        entry = self._logs.get(pod_name)
+        return entry is not None and entry.is_drained
+
+    def _serve(self) -> None:
+        """Give streams to the logs that need one: ended pods first, then whose turn is longest ago."""
+        now = time.monotonic()
+        if now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            self._end_stuck(now)
+        waiting = [
+            (not source.end_word, entry.opened_at, entry.name, entry, source)
+            for entry in self._logs.values()
+            if (source := self._source_if_due(entry, now)) is not None
+        ]
+        streaming = [entry for entry in self._logs.values() if entry.task is not None]
+        room = self._most_streams - len(streaming)
+        first = sorted(waiting, key=lambda item: item[:3])[: max(0, min(room, MOST_AT_ONCE))]
+        for _, _, _, entry, source in first:
+            entry.opened_at = now
+            entry.task = asyncio.ensure_future(self._copy(entry, source))
+        if len(first) == MOST_AT_ONCE:
+            self._ring()
+        self._make_room(streaming, len(waiting) - max(0, room), now)
+
+    def _end_stuck(self, now: float) -> None:
+        """A stream whose pod ended a while ago is dead: the server would have closed it."""
+        for entry in self._logs.values():
+            source = self._look(entry.name) if entry.task is not None else None
+            if source is None or not source.end_word or entry.task is None:
+                continue
+            if entry.ended_at is None:
+                entry.ended_at = now
+            elif entry.opened_at < entry.ended_at < now - CHECK_SECONDS:
+                entry.task.cancel()
+
+    def _make_room(self, streaming: list[_Log], wanted: int, now: float) -> None:
+        """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
+        for entry in sorted(streaming, key=lambda entry: entry.opened_at)[: max(0, wanted)]:
+            if now - entry.opened_at >= SLICE_SECONDS and entry.task is not None:
+                entry.task.cancel()
+
+    def _source_if_due(self, entry: _Log, now: float) -> LogSource | None:
+        """Where the log is, if a stream of it is to be opened now."""
+        if entry.is_drained or entry.task is not None:
+            return None
+        source = self._look(entry.name)
+        if source is None:
+            if now >= entry.retry_at:
+                self._settle_missing(entry)
+            return None
+        entry.was_seen = True
+        if source.end_word and not entry.is_end_known:
+            entry.is_end_known, entry.retry_at, entry.pause_seconds = True, 0.0, FIRST_PAUSE_SECONDS
+            entry.ended_at = entry.ended_at or now
+        if not source.has_started and not source.end_word:
+            return None
+        return source if now >= entry.retry_at else None
+
+    def _settle_missing(self, entry: _Log) -> None:
+        """A pod that is not there has not come yet, or is gone for good."""
+        if entry.was_seen or os.path.exists(entry.path):
+            self._end(entry, "the pod was removed before the end of its output was read", "pod_deleted None")
+
+    async def _copy(self, entry: _Log, source: LogSource) -> None:
+        """One stream of a log, to its end or its break."""
+        try:
+            with contextlib.closing(LogWriter(entry.path)) as writer:
+                await self._copy_into(writer, entry, source)
+            entry.problem = ""
+        except (aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy) as error:
+            entry.problem = str(error) or type(error).__name__
+            log.info("log of %s: %s", entry.name, entry.problem)
+        finally:
+            entry.task = None
+            self._ring()
+        self._pause(entry)
+        is_late = entry.ended_at is not None and time.monotonic() - entry.ended_at > self._drain_seconds
+        if source.end_word and is_late and not entry.is_drained:
+            self._end(entry, f"the end of the output could not be read: {entry.problem}", source.end_word)
+
+    def _pause(self, entry: _Log) -> None:
+        entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
+        entry.pause_seconds = min(MOST_PAUSE_SECONDS, entry.pause_seconds * 2)
+
+    async def _copy_into(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+        if self._find_place(writer, entry):
+            return
+        if source.has_started:
+            await self._copy_earlier(writer, entry, source)
+            await self._copy_current(writer, entry, source)
+        if source.end_word:
+            _check_alone(writer)
+            writer.end(source.end_word)
+            self._note_end(entry)
+
+    def _find_place(self, writer: LogWriter, entry: _Log) -> bool:
+        """Where the store ends; whether it is complete. Reads the file only if it is not as we left it."""
+        if writer.size != entry.size:
+            page = tail(entry.path, _TAIL_LINES)
+            if page.complete:
+                self._note_end(entry)
+                return True
+            entry.cursor.take_store(page.lines)
+            entry.size = writer.size
+        return False
+
+    async def _copy_earlier(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+        """The rest of the container that ran before this one, if it was restarted since we looked."""
+        missed = source.restarts - (source.restarts if entry.restarts is None else entry.restarts)
+        entry.restarts = source.restarts
+        if missed <= 0:
+            return
+        try:
+            await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
+        except StreamRefused as refusal:
+            writer.gap(f"output before the container's restart could not be read: {refusal}")
+        entry.cursor, entry.size = Cursor(), writer.size
+
+    async def _copy_current(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+        is_full = writer.size >= self._most_bytes
+        if source.end_word:
+            query = {"tailLines": str(LAST_LINES)} if is_full else {}
+            await self._read(writer, entry, source, query, is_whole=True)
+        elif not is_full:
+            await self._read(writer, entry, source, {"follow": "true"}, is_whole=False)
+
+    async def _read(
+        self, writer: LogWriter, entry: _Log, source: LogSource, query: dict[str, str], *, is_whole: bool
+    ) -> None:
+        """Write the new lines of a stream. `is_whole`: its end is the end of a container's output."""
+        lines, cursor = Lines(), entry.cursor
+        since = cursor.since()
+        cursor.begin()
+        asked = {"container": source.container, "timestamps": "true", **query}
+        if since is not None and "tailLines" not in query:
+            asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        async with self._open(source.path, asked) as stream:
+            async for chunk in stream.iter_any():
+                self._store(writer, entry, lines.feed(chunk))
+                if writer.size >= self._most_bytes and not is_whole:
+                    return
+        if is_whole:
+            self._store(writer, entry, lines.rest())
+            if cursor.is_seeking or (lines.remark and since is None):
+                writer.gap(
+                    f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
+                )
+                entry.size = writer.size
+
+    @contextlib.asynccontextmanager
+    async def _open(self, path: str, query: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
+        assert self._session is not None
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
+        )
+        async with self._session.get(
+            self._access.server + path,
+            params=query,
+            headers=await asyncio.to_thread(self._access.headers),  # a login program may take its time
+            ssl=self._access.tls or True,
+            server_hostname=self._access.server_name,
+            timeout=timeout,
+        ) as response:
+            if response.status == 401:
+                await asyncio.to_thread(self._access.renew)
+            if response.status != 200:
+                raise StreamRefused(f"{response.status} {(await response.text())[:300]}")
+            yield response.content
+
+    def _store(self, writer: LogWriter, entry: _Log, pieces: list[tuple[int, bytes, bytes]]) -> None:
+        pieces, is_torn = entry.cursor.take(pieces)
+        if not pieces:
+            return
+        _check_alone(writer)
+        if is_torn:
+            writer.gap("output may be missing here: the node does not have it any more")
+        writer.add(pieces)
+        entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
+
+    def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
+        entry = self._logs.get(pod_name)
+        if entry is not None and not entry.is_drained:
+            if entry.task is not None:
+                entry.task.cancel()
+            source = self._look(pod_name)
+            self._end(entry, message, source.end_word if source and source.end_word else "pod_deleted None")
+        done.set()
+
+    def _end(self, entry: _Log, gap: str, end_word: str) -> None:
+        """Close a log that cannot be read to its end. While the disk is full it is tried again."""
+        try:
+            with contextlib.closing(LogWriter(entry.path)) as writer:
+                if not tail(entry.path, 1).complete:
+                    writer.gap(gap)
+                    writer.end(end_word)
+        except OSError as error:
+            log.warning("the end of the log of %s could not be written: %s", entry.name, error)
+            self._pause(entry)
+            return
+        self._note_end(entry)
+
+    def _note_end(self, entry: _Log) -> None:
+        with self._drained:
+            entry.is_drained = True
+            self._drained.notify_all()
+
+
+def _check_alone(writer: LogWriter) -> None:
+    """Another process that writes the same file has taken over: the caller looks again where the store ends."""
+    if writer.has_grown():
+        raise LogStoreBusy("another process wrote to the log")
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)
+
+
+def _streams_for_our_files() -> int:
+    """A stream takes a socket and a file; the rest of the process needs some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
+    return max(16, min(MOST_STREAMS, room))
