@@ -65,7 +65,7 @@ class Faults:
 
     `start_refusal` (code, message) refuses every start; `stop_delay_seconds` is how long pods take to end
     after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
-    but raise.
+    but raise. `foreign` are (node, device index) that pods of others hold.
     """
 
     is_unreachable: bool = False
@@ -73,6 +73,7 @@ class Faults:
     start_refusal: tuple[str, str] | None = None
     stop_delay_seconds: float = 0.0
     nodes_down: frozenset[str] = frozenset()
+    foreign: frozenset[tuple[str, int]] = frozenset()
 
 
 @dataclass(slots=True)
@@ -107,8 +108,7 @@ class MemoryEngine(PlainEngine):
 
     def nodes(self) -> tuple[NodeReport, ...]:
         self._check_reachable()
-        down = self.faults.nodes_down
-        return tuple(replace(node, is_ready=node.name not in down) for node in self._nodes)
+        return tuple(self._node_now(node) for node in self._nodes)
 
     def start(self, spec: PodSpec) -> None:
         self._check_reachable()
@@ -208,6 +208,13 @@ class MemoryEngine(PlainEngine):
             writer = LogWriter(spec.log_path)
             writer.feed(STDOUT, text.encode() + b"\n")
             writer.close()
+
+    def _node_now(self, node: NodeReport) -> NodeReport:
+        foreign = self.faults.foreign
+        devices = tuple(replace(d, is_foreign=(node.name, d.index) in foreign) for d in node.devices)
+        is_down = node.name in self.faults.nodes_down
+        message = "The memory engine plays it down." if is_down else ""
+        return replace(node, devices=devices, is_ready=not is_down, message=message)
 
     def _check_reachable(self) -> None:
         if self.faults.is_unreachable:

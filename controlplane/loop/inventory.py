@@ -3,6 +3,7 @@
 import logging
 from collections.abc import Iterable, Sequence
 from datetime import datetime
+from typing import Any
 
 from django.db import transaction
 
@@ -10,6 +11,10 @@ from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, N
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 
 logger = logging.getLogger(__name__)
+
+REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
+VANISHED = "Its engine no longer reports it."
+LONGEST_MESSAGE = 500
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
@@ -41,31 +46,23 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 
 def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: datetime) -> list[Event]:
-    if node is None:
-        pool, _ = NodePool.objects.get_or_create(cluster=cluster, name=report.pool or "default")
-        node = Node.objects.create(
-            cluster=cluster,
-            pool=pool,
-            name=report.name,
-            milli_cpus=report.milli_cpus,
-            memory_mib=report.memory_mib,
-            labels=dict(report.labels),
-            is_ready=report.is_ready,
-            seen_at=now,
-        )
-        _take_devices(node, report)
-        return [Event(kind="node.registered", node_id=node.pk, message=node.name)]
-    fresh = {
+    fresh: dict[str, Any] = {
         "milli_cpus": report.milli_cpus,
         "memory_mib": report.memory_mib,
         "labels": dict(report.labels),
         "is_ready": report.is_ready,
+        "message": report.message[:LONGEST_MESSAGE],
     }
+    if node is None:
+        pool, _ = NodePool.objects.get_or_create(cluster=cluster, name=report.pool or "default")
+        node = Node.objects.create(cluster=cluster, pool=pool, name=report.name, seen_at=now, **fresh)
+        _take_devices(node, report)
+        return [Event(kind="node.registered", node_id=node.pk, message=node.name)]
     has_other_devices = _take_devices(node, report)
     if not has_other_devices and all(getattr(node, name) == value for name, value in fresh.items()):
         return []
     Node.objects.filter(pk=node.pk).update(**fresh, seen_at=now)
-    return [Event(kind="node.changed", node_id=node.pk, message=report.message or node.name)]
+    return [Event(kind="node.changed", node_id=node.pk, message=fresh["message"] or node.name)]
 
 
 def _take_devices(node: Node, report: NodeReport) -> bool:
@@ -75,28 +72,28 @@ def _take_devices(node: Node, report: NodeReport) -> bool:
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     Device.every.bulk_create(fresh)
     changed = [device for index, device in known.items() if _update(device, reported.get(index))]
-    Device.every.bulk_update(changed, ["uuid", "model", "memory_mib", "is_present"])
+    Device.every.bulk_update(changed, [*REPORTED, "is_present"])
     return bool(fresh or changed)
 
 
 def _new_device(node: Node, report: DeviceReport) -> Device:
-    return Device(
-        node=node, index=report.index, uuid=report.uuid, model=report.model, memory_mib=report.memory_mib
-    )
+    return Device(node=node, index=report.index, **{name: getattr(report, name) for name in REPORTED})
 
 
 def _update(device: Device, report: DeviceReport | None) -> bool:
     """Take a report over into a row (not saved yet). True when something changed."""
-    before = (device.uuid, device.model, device.memory_mib, device.is_present)
-    device.is_present = report is not None
+    fresh: dict[str, Any] = {"is_present": report is not None}
     if report is not None:
-        device.uuid, device.model, device.memory_mib = report.uuid, report.model, report.memory_mib
-    return before != (device.uuid, device.model, device.memory_mib, device.is_present)
+        fresh |= {name: getattr(report, name) for name in REPORTED}
+    changed = [name for name, value in fresh.items() if getattr(device, name) != value]
+    for name in changed:
+        setattr(device, name, fresh[name])
+    return bool(changed)
 
 
 def _vanished(known: Iterable[Node], reported: set[str]) -> list[Event]:
     gone = [node for node in known if node.name not in reported and node.is_ready]
-    Node.objects.filter(pk__in=[node.pk for node in gone]).update(is_ready=False)
+    Node.objects.filter(pk__in=[node.pk for node in gone]).update(is_ready=False, message=VANISHED)
     return [
         Event(kind="node.lost", node_id=node.pk, message=f"{node.name} is no longer reported by its engine.")
         for node in gone

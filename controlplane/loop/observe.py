@@ -156,18 +156,18 @@ def _seconds(at: datetime | None) -> int | None:
 
 
 def _node_views(cluster: Cluster, held: Mapping[tuple[str, int], int]) -> tuple[NodeView, ...]:
-    devices: dict[int, list[tuple[int, int]]] = defaultdict(list)
+    devices: dict[int, list[DeviceView]] = defaultdict(list)
     rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
-    for node_id, index, memory_mib in rows.values_list("node_id", "index", "memory_mib"):
-        devices[node_id].append((index, memory_mib))
+    columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
+    for node_id, node, index, memory_mib, is_foreign, allocated in rows.values_list(*columns):
+        # what others hold of a device is all that no pod of ours does: nothing more is placed there
+        foreign = 1000 - allocated if is_foreign else 0
+        devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign))
     return tuple(
         NodeView(
             name=node.name,
             pool=node.pool.name if node.pool else "",
-            devices=tuple(
-                DeviceView(index, memory, held.get((node.name, index), 0))
-                for index, memory in devices[node.pk]
-            ),
+            devices=tuple(devices[node.pk]),
             milli_cpus=node.milli_cpus,
             memory_mib=node.memory_mib,
             is_schedulable=node.is_ready and not node.is_cordoned,

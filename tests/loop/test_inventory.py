@@ -1,0 +1,58 @@
+"""What the engine says of nodes and devices, in rows and in the scheduler's view."""
+
+from controlplane.loop.inventory import VANISHED, sync_nodes
+from controlplane.loop.observe import observe
+from controlplane.models import Device, Event, Node
+from tests.builders import make_job, make_project
+from tests.loop.plant import Plant
+
+
+def sync(plant: Plant) -> None:
+    sync_nodes(plant.cluster, plant.engine, plant.clock())
+
+
+def test_a_node_says_why_it_is_not_ready(plant):
+    plant.engine.faults.nodes_down = frozenset({"dgx1-1"})
+    sync(plant)
+    node = Node.objects.get(name="dgx1-1")
+    assert (node.is_ready, node.message) == (False, "The memory engine plays it down.")
+    assert Event.objects.filter(kind="node.changed", message=node.message).exists()
+    plant.engine.faults.nodes_down = frozenset()
+    sync(plant)
+    node.refresh_from_db()
+    assert (node.is_ready, node.message) == (True, "")
+
+
+def test_a_node_that_vanished_says_so(plant):
+    plant.engine._nodes = plant.engine._nodes[1:]
+    sync(plant)
+    assert Node.objects.get(name="dgx1-1").message == VANISHED
+
+
+def test_a_gpu_that_others_hold_gets_nothing(plant):
+    plant.engine.faults.foreign = frozenset({("dgx1-1", 7), ("dgx1-2", 0)})
+    sync(plant)
+    assert Device.objects.filter(is_foreign=True).count() == 2
+    project = make_project(quota=16)
+    for number in range(16):
+        make_job(project, f"job-{number}")
+    plant.settle()
+    assert list(plant.states().values()).count("running") == 14
+    assert not Device.objects.filter(is_foreign=True, allocated_milli__gt=0).exists()
+    plant.engine.faults.foreign = frozenset()
+    sync(plant)
+    plant.settle()
+    assert list(plant.states().values()).count("running") == 16
+
+
+def test_a_gpu_that_others_took_under_a_pod_of_ours_is_not_counted_twice(plant):
+    make_job(make_project(), gpus=0.5)
+    plant.settle()
+    device = Device.objects.get(allocated_milli=500)
+    plant.engine.faults.foreign = frozenset({(device.node.name, device.index)})
+    sync(plant)
+    view = observe(plant.cluster, plant.clock()).view
+    node = next(node for node in view.nodes if node.name == device.node.name)
+    assert node.devices[device.index].held_milli_gpus == 500  # beside the 500 of its job
+    plant.settle()
+    assert plant.states() == {"job": "running"}
