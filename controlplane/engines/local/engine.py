@@ -28,6 +28,7 @@ from controlplane.engines.local.environment import (
     device_variables,
     expand,
     pod_environment,
+    prepare_launch,
     prepare_library,
 )
 from controlplane.engines.local.gauges import Gauges
@@ -41,6 +42,7 @@ from controlplane.logs import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
 LOG_MOST_BYTES = 1 << 30  # of one pod's log, unless the cluster's settings say otherwise
+IDLE = ("sleep", "infinity")  # of a pod that only holds devices for ranks which its launcher starts
 SPAWN_TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
@@ -217,12 +219,14 @@ class LocalEngine(PlainEngine):
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
         """Settle command, environment, directories and ports. Raises EngineRefused."""
         catalogue = load_catalogue(BUILT_IN, self._state_dir / "images.toml")
-        command = catalogue.command_line(spec.image, spec.command, spec.args)
+        command = IDLE if spec.is_host else catalogue.command_line(spec.image, spec.command, spec.args)
         image = catalogue.find(spec.image) or Image(spec.image)
         places = self._places(spec, image)
         ports = lease_ports(self._ports_dir, spec.name, spec.ports)
         env = pod_environment(spec, image.env, ports, places, secrets.token_hex(16))
         env |= device_variables(spec, node, self._inventory.is_simulated, has_real_gpus())
+        if spec.launches:
+            env |= prepare_launch(spec, places["launch"])
         argv = tuple(expand(argument, env) for argument in command)
         log_path = spec.log_path or str(self._state_dir / "logs" / spec.name / "0.log")
         work_dir, stored_spec = str(places["work"]), replace(spec, log_path=log_path)
@@ -237,7 +241,8 @@ class LocalEngine(PlainEngine):
         library = self._state_dir / "lib"
         prepare_library(library, BUILT_IN.parent)
         work = Path(spec.working_dir or image.working_dir or own)
-        return {"work": work, "checkpoints": job_dir / "checkpoints", "library": library}
+        launch = job_dir / f"launch-{spec.attempt}"
+        return {"work": work, "checkpoints": job_dir / "checkpoints", "library": library, "launch": launch}
 
     def _spawn(self, pod: PodDir) -> None:
         """Start the shim and wait until it runs the command (about 15 ms), or until another one does."""

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.engines.base import NodeReport, PodSpec
+from controlplane.engines.launching import host_files, launch_variables
 from controlplane.engines.local.processes import TOKEN_VARIABLE
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -52,7 +53,9 @@ def device_variables(
     On a simulated node of a machine that does have GPUs, CUDA is told that there are none: they are not the
     pod's.
     """
-    indexes = [str(share.index) for share in spec.devices]
+    # a launcher's ranks run beside it, so it sees the devices of its whole gang on this node, its own first
+    others = [index for member in spec.launches if member.node == spec.node for index in member.devices]
+    indexes = list(dict.fromkeys(str(index) for index in [*(share.index for share in spec.devices), *others]))
     uuids = {str(device.index): device.uuid for device in node.devices}
     if not is_simulated:
         visible = ",".join(uuids[index] for index in indexes)
@@ -93,6 +96,14 @@ def prepare_library(library: Path, workloads: Path) -> None:
     fresh = library / f".workloads.{secrets.token_hex(4)}"
     fresh.symlink_to(workloads)
     fresh.replace(link)
+
+
+def prepare_launch(spec: PodSpec, folder: Path) -> Mapping[str, str]:
+    """Write the files that tell MPI where its ranks go, which is here, and return the variables that name them."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    for name, text in host_files("localhost" for _ in spec.launches).items():
+        (folder / name).write_text(text)
+    return launch_variables(str(folder), len(spec.launches))
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:

@@ -17,7 +17,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import DeviceShare, PodSpec
+from controlplane.engines.base import DeviceShare, GangMember, PodSpec
 from controlplane.engines.local import processes
 
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
@@ -104,8 +104,13 @@ class PodDir:
         spec = stored["spec"]
         shares = tuple(DeviceShare(**share) for share in spec["devices"])
         sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
+        # what an older version wrote has no gang
+        gang = tuple(
+            GangMember(**{**member, "devices": tuple(member["devices"])})
+            for member in spec.get("launches", ())
+        )
         return Prepared(
-            spec=PodSpec(**{**spec, **sequences, "devices": shares}),
+            spec=PodSpec(**{**spec, **sequences, "devices": shares, "launches": gang}),
             argv=tuple(stored["argv"]),
             env=stored["env"],
             work_dir=stored["work_dir"],

@@ -1,0 +1,43 @@
+"""What a launcher of MPI ranks is told: where the ranks go, in the two forms that the implementations read.
+
+Open MPI reads `host slots=n`, the Hydra launcher of MPICH and Intel MPI `host:n`. The variables make these files the
+default, so that a job's command is `mpirun program` without a word on hosts.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping
+
+OPEN_MPI_FILE, HYDRA_FILE = "hostfile", "machinefile"
+# a new host's key is not known, and a host that starts may refuse for a moment
+SSH_OPTIONS = (
+    "-o StrictHostKeyChecking=no -o UserKnownHostsFile=/dev/null -o ConnectionAttempts=20 -o LogLevel=ERROR"
+)
+
+
+def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
+    """File name -> text, for one rank on each of `hosts`; a host that is named n times takes n ranks."""
+    slots = Counter(hosts)
+    return {
+        OPEN_MPI_FILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),
+        HYDRA_FILE: "".join(f"{host}:{count}\n" for host, count in slots.items()),
+    }
+
+
+def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
+    """The launcher's environment when the files of `host_files` are in `folder`."""
+    return {
+        "TRAINYARD_RANKS": str(ranks),
+        "OMPI_MCA_orte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",
+        "PRTE_MCA_prte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",
+        "OMPI_MCA_plm_rsh_args": SSH_OPTIONS,
+        "PRTE_MCA_plm_ssh_args": SSH_OPTIONS,
+        "OMPI_ALLOW_RUN_AS_ROOT": "1",
+        "OMPI_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT": "1",
+        "PRTE_ALLOW_RUN_AS_ROOT_CONFIRM": "1",
+        "HYDRA_HOST_FILE": f"{folder}/{HYDRA_FILE}",
+        "I_MPI_HYDRA_HOST_FILE": f"{folder}/{HYDRA_FILE}",
+        "HYDRA_LAUNCHER_EXTRA_ARGS": SSH_OPTIONS,
+    }
