@@ -15,12 +15,16 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "retries": ("--retries", 0),
     "ttl_seconds_after_finished": ("--ttl", None),
 }
-PRIORITY = {"train": 50, "interactive": 100}
+PRIORITY = {"train": 50, "interactive": 100, "mpi": 50}
+# kinds with a command of their own, and the options that it spells differently
+COMMANDS = {"mpi": "submit-mpi"}
+OTHER_OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {"mpi": {"workers": ("--processes", None)}}
 
 
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
     """Return one shell line. `spec` is a submission as REST takes it; fields that are defaults are left out."""
-    words = ["yard", "submit", str(spec.get("name") or "NAME"), "-p", project or "PROJECT", *_options(spec)]
+    verb = COMMANDS.get(str(spec.get("kind")), "submit")
+    words = ["yard", verb, str(spec.get("name") or "NAME"), "-p", project or "PROJECT", *_options(spec)]
     command = [*(spec.get("command") or ()), *(spec.get("args") or ())]
     return " ".join(shlex.quote(word) for word in [*words, *(["--", *command] if command else [])])
 
@@ -37,7 +41,7 @@ def _options(spec: Mapping[str, Any]) -> Iterator[str]:
         yield "--interactive"
     if spec.get("memory_mib") not in (None, 1024):
         yield from ("--memory", f"{spec['memory_mib']}Mi")
-    for name, (option, default) in OPTIONS.items():
+    for name, (option, default) in (OPTIONS | OTHER_OPTIONS.get(str(kind), {})).items():
         if spec.get(name) not in (None, "", default):
             yield from (option, _decimal(spec[name]))
     if spec.get("priority") not in (None, PRIORITY.get(str(kind))):
@@ -45,7 +49,7 @@ def _options(spec: Mapping[str, Any]) -> Iterator[str]:
     yield from _repeated(spec)
     if spec.get("large_shm"):
         yield "--large-shm"
-    if spec.get("preemptible") is False and kind == "train":
+    if spec.get("preemptible") is False and kind != "interactive":
         yield "--no-preemptible"
 
 

@@ -34,7 +34,7 @@ GROUPS = (
             Command(
                 "submit-mpi",
                 "submit:submit_mpi",
-                "Submit a launcher with ranks (not in this version)",
+                "Submit an MPI job: a launcher and its ranks",
                 takes_command=True,
             ),
             Command(

@@ -51,10 +51,12 @@ def submit(args: Namespace, session: Session) -> int:
 
 
 def submit_mpi_arguments(parser: Parser) -> None:
-    """A job with a launcher."""
-    parser.examples = ["yard submit-mpi dist1 --processes 3 -i allreduce -g 1"]
+    """A job whose launcher, in the pod of rank 0, starts a rank in every pod."""
+    parser.examples = ["yard submit-mpi dist1 --processes 3 -g 1 -- mpirun python train.py"]
     _add_name_and_program(parser)
-    parser.add_argument("--processes", type=int, required=True, metavar="N", help="ranks beside the launcher")
+    parser.add_argument(
+        "--processes", type=int, required=True, metavar="N", help="ranks, one in each pod; rank 0 launches"
+    )
     _add_rest(parser)
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.cli.commands.submit import spec_of, submit_arguments
+from controlplane.cli.commands.submit import spec_of, submit_arguments, submit_mpi_arguments
 from controlplane.cli.parsing import Parser
 from dashboards.command_line import yard_submit
 from jobs.kinds.spec import parse_spec
@@ -32,26 +32,30 @@ SPECS: list[dict[str, Any]] = [
     },
     {"name": "a", "kind": "train", "image": "x", "large_shm": True, "preemptible": False, "node_pool": "dgx"},
     {"name": "a", "kind": "train", "image": "x", "working_dir": "/w", "expected_runtime_seconds": 90},
+    {"name": "a", "kind": "mpi", "image": "x", "gpus": 1, "workers": 3, "command": ["mpirun", "train"]},
+    {"name": "a", "kind": "mpi", "image": "x", "workers": 1, "preemptible": False},
 ]
 
 
 @pytest.mark.parametrize("spec", SPECS, ids=range(len(SPECS)))
 def test_round_trip(spec: dict[str, Any]):
     words = shlex.split(yard_submit("team-a", spec))
-    assert words[:2] == ["yard", "submit"]
+    assert words[0] == "yard"
     assert words[3:5] == ["-p", "team-a"]
-    assert parse_spec(read_back([words[2], *words[5:]])) == parse_spec(spec)
+    assert parse_spec(read_back(words[1], [words[2], *words[5:]])) == parse_spec(spec)
 
 
 def test_what_is_missing_is_named():
     assert yard_submit("", {}) == "yard submit NAME -p PROJECT"
 
 
-def read_back(words: list[str]) -> dict[str, Any]:
+def read_back(verb: str, words: list[str]) -> dict[str, Any]:
     end = words.index("--") if "--" in words else len(words)
-    parser = Parser("yard submit", "submit a job")
-    submit_arguments(parser)
+    parser = Parser(f"yard {verb}", "submit a job")
+    {"submit": submit_arguments, "submit-mpi": submit_mpi_arguments}[verb](parser)
     args = parser.parse_args(words[:end])
     args.trailing = words[end + 1 :]
+    if verb == "submit-mpi":
+        return spec_of(args) | {"kind": "mpi", "workers": args.processes}
     given = spec_of(args) | {"kind": "interactive" if args.interactive else "train"}
     return given if args.workers is None else given | {"workers": args.workers}
