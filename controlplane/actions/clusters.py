@@ -1,69 +1,211 @@
-"""Verbs on clusters: register, edit, detach."""
+"""Verbs on clusters: register, edit, check, detach.
 
-from collections.abc import Mapping
+A cluster that is reached with credentials is looked at before it is worked for: the verb orders the look
+(Command.CHECK_CLUSTER), the loop takes it and hands what it found to `settle_check`. What an edit changes on a cluster
+that is attached waits in the order and takes its place only when it was found good: until then the old one stays.
+"""
+
+import copy
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
-from controlplane.access import Actor, require_admin
+from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, invalid
+from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Event, Node
+from controlplane.models import Cluster, Command, Event, Node
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
-ENGINES = ("local", "memory")  # what this installation can drive
-SCHEDULERS = ("planner",)
+SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
+ENGINES = tuple(SCHEDULERS)
+WITH_CREDENTIALS = frozenset({"kubernetes"})  # the engines whose clusters are looked at first
 
 
 def register_cluster(
-    name: str, engine: str, settings: dict[str, Any], *, actor: Actor, scheduler: str = "planner"
+    name: str,
+    engine: str,
+    settings: Mapping[str, Any],
+    *,
+    actor: Actor,
+    scheduler: str = "planner",
+    credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster; the loop discovers its nodes. Raises Invalid for an engine that is not there, Conflict."""
+    """Register a cluster of one of ENGINES; the loop checks it and discovers its nodes. Raises Invalid, Conflict."""
     require_admin(actor)
-    if engine not in ENGINES:
-        raise invalid("/engine", "unknown_engine", f"The engine is one of: {', '.join(ENGINES)}.")
-    if scheduler not in SCHEDULERS:
-        raise invalid("/scheduler", "unknown_scheduler", f"The scheduler is one of: {', '.join(SCHEDULERS)}.")
+    _check_scheduler(engine, scheduler)
+    cluster = Cluster(
+        name=name,
+        engine=engine,
+        settings=dict(settings),
+        scheduler=scheduler,
+        credentials=encrypt(credentials or {}),
+    )
     try:
         with transaction.atomic():
-            cluster = Cluster.objects.create(name=name, engine=engine, settings=settings, scheduler=scheduler)
-            write_audit(actor, "cluster.register", "cluster", name, after={"engine": engine})
+            if engine in WITH_CREDENTIALS:
+                cluster.state = Cluster.CHECKING
+            cluster.save()
+            after = {"engine": engine, "scheduler": scheduler, "settings": cluster.settings}
+            write_audit(actor, "cluster.register", "cluster", name, after=after)
             Event.objects.append([Event(kind="cluster.registered", actor=actor.name, message=name)])
+            if engine in WITH_CREDENTIALS:
+                _order_check(cluster, {})
             wake()
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a cluster named {name} already.") from error
     return cluster
 
 
-def edit_cluster(cluster: Cluster, changes: Mapping[str, Any], *, actor: Actor) -> Cluster:
-    """Change scheduler or settings (checked values). Raises Invalid for a scheduler that is not there."""
+def edit_cluster(
+    cluster: Cluster,
+    changes: Mapping[str, Any],
+    *,
+    actor: Actor,
+    credentials: Mapping[str, Any] | None = None,
+) -> Cluster:
+    """Replace scheduler, settings (checked values) or credentials; a context alone goes with the kubeconfig that is
+    there. Raises Invalid for a scheduler that the engine has not, Conflict."""
     require_admin(actor)
-    if changes.get("scheduler", SCHEDULERS[0]) not in SCHEDULERS:
-        raise invalid("/scheduler", "unknown_scheduler", f"The scheduler is one of: {', '.join(SCHEDULERS)}.")
+    _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
+    stored = {"credentials": _merged(cluster, credentials)} if credentials else {}
     before = {name: getattr(cluster, name) for name in changes}
     with transaction.atomic():
-        for name, value in changes.items():
-            setattr(cluster, name, value)
-        cluster.save(update_fields=list(changes))
-        write_audit(actor, "cluster.edit", "cluster", cluster.name, before=before, after=dict(changes))
+        if cluster.engine in WITH_CREDENTIALS:
+            _order_edit(cluster, {**changes, **stored})
+        else:
+            _write(cluster, changes)
+        after = {**changes, **({"credentials": "replaced"} if credentials else {})}
+        write_audit(actor, "cluster.edit", "cluster", cluster.name, before=before, after=after)
         Event.objects.append([Event(kind="cluster.edited", actor=actor.name, message=cluster.name)])
         wake()
     return cluster
 
 
+def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
+    """Have the cluster looked at again. Raises Conflict for one that needs no look."""
+    require_admin(actor)
+    if cluster.engine not in WITH_CREDENTIALS:
+        raise Conflict(
+            "nothing_to_check", f"{cluster.name} is reached without credentials; there is nothing to check."
+        )
+    with transaction.atomic():
+        _order_edit(cluster, {})
+        write_audit(actor, "cluster.check", "cluster", cluster.name)
+        wake()
+    return cluster
+
+
 def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
-    """Stop working for a cluster. Raises Conflict while projects or unfinished jobs are on it."""
+    """Stop working for a cluster and erase its credentials. Raises Conflict while projects, unfinished jobs or
+    orders to clean up are on it."""
     require_admin(actor)
     with transaction.atomic():
-        if Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES).exists():
-            raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; stop them first.")
-        if cluster.projects.exists():
-            raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
-        Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now())
+        _refuse_in_use(cluster)
+        _open_checks(cluster).update(state=Command.DONE, finished_at=timezone.now())
+        Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
         Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
         Event.objects.append([Event(kind="cluster.detached", actor=actor.name, message=cluster.name)])
         wake()
+
+
+def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
+    """Return the cluster as an order to check it would have it: what is to be looked at. It is never saved."""
+    looked_at = copy.copy(cluster)
+    for name in ("settings", "scheduler", "credentials"):
+        setattr(looked_at, name, payload.get(name, getattr(cluster, name)))
+    return looked_at
+
+
+def settle_check(
+    command: Command, checks: Sequence[Mapping[str, str]], *, is_good: bool, now: datetime
+) -> None:
+    """Write what the look found. Good: the cluster is attached as it was looked at. Not good: one that was attached
+    stays so, as it was; any other is refused. Nothing when a later order will look again."""
+    with transaction.atomic():
+        cluster = Cluster.objects.select_for_update().get(pk=command.cluster_id)
+        if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
+            return
+        was = cluster.state
+        values: dict[str, Any] = {"checks": [dict(check) for check in checks], "checked_at": now}
+        if is_good:
+            values |= {**command.payload, "state": Cluster.ATTACHED}
+        elif was != Cluster.ATTACHED:
+            values["state"] = Cluster.REFUSED
+        _write(cluster, values)
+        failed = [check["name"] for check in checks if check["outcome"] == "failed"]
+        kind = "cluster.attached" if is_good and was != Cluster.ATTACHED else "cluster.checked"
+        kind = kind if is_good else "cluster.refused"
+        Event.objects.append(
+            [Event(kind=kind, actor=SYSTEM.name, message=cluster.name, data={"failed": failed})]
+        )
+        wake()
+
+
+def _check_scheduler(engine: str, scheduler: str) -> None:
+    known = SCHEDULERS[engine]
+    if scheduler not in known:
+        detail = f"The scheduler of a {engine} cluster is one of: {', '.join(known)}."
+        raise invalid("/scheduler", "unknown_scheduler", detail)
+
+
+def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
+    if set(credentials) - {"context"}:
+        return encrypt(credentials)
+    try:
+        return encrypt({**decrypt(cluster.credentials), **credentials})
+    except CredentialsUnreadable as error:
+        raise Conflict("credentials_unreadable", str(error)) from error
+
+
+def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
+    """Changes of an attached cluster wait in the order; elsewhere nothing is in use that could be disturbed."""
+    if cluster.state == Cluster.ATTACHED:
+        _order_check(cluster, changes)
+        return
+    _write(cluster, {**changes, "state": Cluster.CHECKING})
+    _order_check(cluster, {})
+
+
+def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
+    """Write the order, with what earlier ones would have changed: they need not be carried out any more."""
+    earlier = _open_checks(cluster).order_by("pk")
+    payload: dict[str, Any] = {}
+    for order in earlier:
+        payload |= order.payload
+    earlier.filter(state=Command.PENDING).update(state=Command.DONE, finished_at=timezone.now())
+    Command.objects.create(
+        kind=Command.CHECK_CLUSTER, cluster=cluster, pod_name=cluster.name, payload={**payload, **changes}
+    )
+
+
+def _open_checks(cluster: Cluster) -> QuerySet[Command]:
+    return Command.objects.filter(
+        cluster=cluster, kind=Command.CHECK_CLUSTER, state__in=(Command.PENDING, Command.CLAIMED)
+    )
+
+
+def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
+    for name, value in values.items():
+        setattr(cluster, name, value)
+    cluster.save(update_fields=list(values))
+
+
+def _refuse_in_use(cluster: Cluster) -> None:
+    if Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES).exists():
+        raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; stop them first.")
+    if cluster.projects.exists():
+        raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
+    cleaning = Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
+    if cluster.is_reachable and cleaning.exclude(kind=Command.CHECK_CLUSTER).exists():
+        raise Conflict(
+            "cluster_cleaning_up",
+            f"{cluster.name} is still being cleaned of what jobs left; try again in a moment.",
+        )

@@ -202,13 +202,29 @@ PROJECT_DELETION = record(
     members=INTEGER,
 )
 
+CLUSTER_CHECK = record(
+    "One thing that was looked at: `outcome` is ok, warning or failed; `without_it` is what does not work then.",
+    name=STRING,
+    outcome=STRING,
+    message=STRING,
+    without_it=STRING,
+)
+CLUSTER_STATUS = record(
+    "Whether the cluster is worked for: `state` is checking, attached or refused. Admins see the checks.",
+    state=STRING,
+    is_checking=BOOLEAN,
+    checked_at=nullable(TIME),
+    checks=listed(ref("ClusterCheck")),
+    is_reachable=BOOLEAN,
+    unreachable_message=STRING,
+)
 CLUSTER = record(
-    "An engine with nodes.",
+    "An engine with nodes. Admins see its settings; its credentials are never shown.",
     name=STRING,
     engine=STRING,
     scheduler=STRING,
-    is_reachable=BOOLEAN,
-    unreachable_message=STRING,
+    settings=nullable(OBJECT),
+    status=ref("ClusterStatus"),
     created_at=TIME,
     nodes=INTEGER,
     nodes_ready=INTEGER,
@@ -216,7 +232,7 @@ CLUSTER = record(
 )
 NODE_POOL = record("A named group of nodes.", name=STRING, cluster=STRING, nodes=listed(STRING))
 DEVICE = record(
-    "One GPU.",
+    "One GPU. `is_foreign`: a pod of somebody else in the engine's cluster holds it.",
     index=INTEGER,
     uuid=STRING,
     model=STRING,
@@ -224,6 +240,7 @@ DEVICE = record(
     allocated=NUMBER,
     utilization=nullable(NUMBER),
     memory_used_mib=nullable(INTEGER),
+    is_foreign=BOOLEAN,
 )
 NODE = partial(
     record(
@@ -232,6 +249,7 @@ NODE = partial(
         cluster=STRING,
         node_pool=nullable(STRING),
         is_ready=BOOLEAN,
+        message=STRING,
         is_cordoned=BOOLEAN,
         cpus=NUMBER,
         memory_mib=INTEGER,
@@ -358,6 +376,8 @@ COMPONENTS: dict[str, Schema] = {
     "ProjectStatus": PROJECT_STATUS,
     "Project": PROJECT,
     "ProjectDeletion": PROJECT_DELETION,
+    "ClusterCheck": CLUSTER_CHECK,
+    "ClusterStatus": CLUSTER_STATUS,
     "Cluster": CLUSTER,
     "NodePool": NODE_POOL,
     "Device": DEVICE,

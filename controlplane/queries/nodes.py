@@ -6,13 +6,14 @@ from typing import Any
 
 from django.db.models import Count, Q
 
-from controlplane.models import Cluster, Device, Node
+from controlplane.models import Cluster, Command, Device, Node
 from jobs.kinds.spec import decimal
 from jobs.models import Allocation, Pod
 
 
-def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
-    """Return clusters with their node and GPU counts; two queries."""
+def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[str, Any]]:
+    """Return clusters with their node and GPU counts; two queries. How a cluster is reached and what was found there
+    is for admins; credentials are for nobody."""
     ids = [cluster.pk for cluster in clusters]
     counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
     counts = counted.annotate(
@@ -21,7 +22,18 @@ def cluster_rows(clusters: Sequence[Cluster]) -> list[dict[str, Any]]:
         gpus=Count("devices"),
     )
     by_cluster = {row["cluster_id"]: row for row in counts}
-    return [_shape_cluster(cluster, by_cluster.get(cluster.pk)) for cluster in clusters]
+    looks = Command.objects.filter(
+        cluster_id__in=ids, kind=Command.CHECK_CLUSTER, state__in=(Command.PENDING, Command.CLAIMED)
+    )
+    checking = set(looks.values_list("cluster_id", flat=True))
+    return [
+        _shape_cluster(cluster, by_cluster.get(cluster.pk))
+        | {
+            "settings": cluster.settings if is_admin else None,
+            "status": _cluster_status(cluster, cluster.pk in checking, is_admin),
+        }
+        for cluster in clusters
+    ]
 
 
 def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
@@ -43,12 +55,21 @@ def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:
         "name": cluster.name,
         "engine": cluster.engine,
         "scheduler": cluster.scheduler,
-        "is_reachable": cluster.is_reachable,
-        "unreachable_message": cluster.unreachable_message,
         "created_at": cluster.created_at,
         "nodes": counts["nodes"] if counts else 0,
         "nodes_ready": counts["ready"] if counts else 0,
         "gpus": counts["gpus"] if counts else 0,
+    }
+
+
+def _cluster_status(cluster: Cluster, is_checking: bool, is_admin: bool) -> dict[str, Any]:
+    return {
+        "state": cluster.state,
+        "is_checking": is_checking,
+        "checked_at": cluster.checked_at,
+        "checks": cluster.checks if is_admin else [],
+        "is_reachable": cluster.is_reachable,
+        "unreachable_message": cluster.unreachable_message,
     }
 
 
@@ -58,6 +79,7 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "cluster": node.cluster.name,
         "node_pool": node.pool.name if node.pool else None,
         "is_ready": node.is_ready,
+        "message": node.message,
         "is_cordoned": node.is_cordoned,
         "cpus": decimal(node.milli_cpus),
         "memory_mib": node.memory_mib,
@@ -79,6 +101,7 @@ def _shape_device(device: Device) -> dict[str, Any]:
         "allocated": device.allocated_milli / 1000,
         "utilization": device.utilization,
         "memory_used_mib": device.memory_used_mib,
+        "is_foreign": device.is_foreign,
     }
 
 

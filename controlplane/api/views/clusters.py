@@ -1,12 +1,20 @@
 """Clusters, node pools and nodes."""
 
-import re
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
 
 from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
-from controlplane.actions.clusters import detach_cluster, edit_cluster, register_cluster
+from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
+from controlplane.actions.clusters import (
+    ENGINES,
+    SCHEDULERS,
+    check_cluster,
+    detach_cluster,
+    edit_cluster,
+    register_cluster,
+)
 from controlplane.actions.nodes import (
     cordon_node,
     create_pool,
@@ -20,60 +28,37 @@ from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import bad_request
-from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL, OBJECT, STRING, nullable, ref
+from controlplane.api.schemas import BOOLEAN, CLUSTER, NODE, NODE_POOL, OBJECT, STRING, nullable, ref
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
 from jobs.kinds import checks
 from jobs.kinds.checks import Refused
 from jobs.models import Job
 
-MOST_NODES = 10_000
-NODE_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
-ENGINES, SCHEDULERS = ("local", "kubernetes", "memory"), ("planner", "kai")
+KNOWN_SCHEDULERS = sorted({name for known in SCHEDULERS.values() for name in known})
 
 
-def _settings(value: Any) -> dict[str, Any]:
-    """{"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"}."""
-    if not isinstance(value, dict) or set(value) != {"nodes"}:
-        raise Refused(
-            "bad_settings", 'Settings are {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768}}}.'
-        )
-    nodes = value["nodes"]
-    if nodes == "nvml":
-        return value
-    if not isinstance(nodes, dict) or not 1 <= len(nodes) <= MOST_NODES:
-        raise Refused("bad_settings", f"Name 1 to {MOST_NODES} nodes.", "/nodes")
-    return {"nodes": {name: _node_settings(name, node) for name, node in nodes.items()}}
-
-
-def _node_settings(name: str, node: Any) -> dict[str, Any]:
-    where = "/nodes/" + checks.pointer_part(name)
-    if not NODE_NAME.fullmatch(name):
-        raise Refused(
-            "not_a_node_name", "A node's name is made of DNS labels, at most 253 characters.", where
-        )
-    if not isinstance(node, dict) or not set(node) <= {"devices", "memory_mib", "pool"}:
-        raise Refused(
-            "bad_settings", 'A node is {"devices": 8, "memory_mib": 32768, "pool": "default"}.', where
-        )
-    try:
-        return {
-            "devices": checks.whole(0, 64)(node.get("devices")),
-            "memory_mib": checks.whole(1, 10_000_000)(node.get("memory_mib")),
-            "pool": checks.dns_label(50)(node.get("pool", "default")),
-        }
-    except Refused as refused:
-        raise Refused(refused.code, refused.detail, where) from refused
+def _object(value: Any) -> dict[str, Any]:
+    """Settings of a cluster; what they are depends on its engine."""
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", "Settings are an object.")
+    return value
 
 
 _name = BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
+CLUSTER_CHANGES = {
+    "scheduler": BodyField(checks.text(16), {**STRING, "enum": KNOWN_SCHEDULERS}),
+    "settings": BodyField(_object, OBJECT),
+    "kubeconfig": BodyField(checks.text(KUBECONFIG_BYTES), {**STRING, "writeOnly": True}),
+    "context": BodyField(checks.text(253), STRING),
+    "in_cluster": BodyField(checks.switch, BOOLEAN),
+    "allow_exec": BodyField(checks.switch, BOOLEAN),
+}
 NEW_CLUSTER = {
     "name": _name,
     "engine": BodyField(checks.text(16), {**STRING, "enum": list(ENGINES)}, is_required=True),
-    "scheduler": BodyField(checks.text(16), {**STRING, "enum": list(SCHEDULERS)}),
-    "settings": BodyField(_settings, OBJECT, is_required=True),
+    **CLUSTER_CHANGES,
 }
-CLUSTER_CHANGES = {"settings": BodyField(_settings, OBJECT), "scheduler": NEW_CLUSTER["scheduler"]}
 NEW_POOL = {"name": _name, "cluster": BodyField(checks.text(50), STRING)}
 NODE_CHANGES = {
     "node_pool": BodyField(checks.optional(checks.dns_label(50)), nullable(STRING), is_required=True)
@@ -83,7 +68,10 @@ CLUSTERS = Listing(
     CLUSTER,
     {"name": ("name",), "created_at": ("created_at", "id")},
     "name",
-    {"engine": Filter("engine__in", query.choices(ENGINES, "With these engines."))},
+    {
+        "engine": Filter("engine__in", query.choices(ENGINES, "With these engines.")),
+        "state": Filter("state__in", query.choices(Cluster.STATES, "In these states.")),
+    },
 )
 POOLS = Listing(
     NODE_POOL,
@@ -109,22 +97,24 @@ class Clusters(ApiView):
 
     @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
     def get(self, call: Call) -> Answer:
-        return paged(call, _attached(), CLUSTERS, fetch=list, shape=cluster_rows)
+        shape = partial(cluster_rows, is_admin=call.actor.is_admin)
+        return paged(call, _attached(), CLUSTERS, fetch=list, shape=shape)
 
     @operation(
         "Register a cluster; its nodes are discovered", answer=ref("Cluster"), status=201, body=NEW_CLUSTER
     )
     def post(self, call: Call) -> Answer:
         require_admin(call.actor)
-        body = call.body
+        body, engine = call.body, call.body["engine"]
         cluster = register_cluster(
             body["name"],
-            body["engine"],
-            body["settings"],
+            engine,
+            settings_for(engine, body.get("settings"), is_new=True),
             actor=call.actor,
             scheduler=body.get("scheduler", "planner"),
+            credentials=credentials_for(engine, body, is_new=True),
         )
-        return Answer(cluster_rows([cluster])[0], 201)
+        return _answer(call, cluster, 201)
 
 
 class ClusterDetail(ApiView):
@@ -133,15 +123,21 @@ class ClusterDetail(ApiView):
     @operation("A cluster", answer=ref("Cluster"), query={"fields": fields_parameter(CLUSTER)})
     def get(self, call: Call, name: str) -> Answer:
         cluster = _cluster_for(name)
-        return Answer(trimmed(call, cluster_rows([cluster])[0]), revision=_cluster_revision(cluster))
+        return _answer(call, cluster)
 
     @operation("Edit a cluster", answer=ref("Cluster"), body=CLUSTER_CHANGES)
     def patch(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
         cluster = _cluster_for(name)
         call.require_match(cluster, _cluster_revision)
-        edit_cluster(cluster, call.body, actor=call.actor)
-        return Answer(cluster_rows([cluster])[0], revision=_cluster_revision(cluster))
+        changes: dict[str, Any] = {
+            name: call.body[name] for name in ("scheduler", "settings") if name in call.body
+        }
+        if "settings" in changes:
+            changes["settings"] = settings_for(cluster.engine, changes["settings"], is_new=False)
+        credentials = credentials_for(cluster.engine, call.body, is_new=False)
+        edit_cluster(cluster, changes, actor=call.actor, credentials=credentials)
+        return _answer(call, cluster)
 
     @operation("Detach a cluster that nobody uses", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
@@ -150,6 +146,15 @@ class ClusterDetail(ApiView):
         call.require_match(cluster, _cluster_revision)
         detach_cluster(cluster, actor=call.actor)
         return Answer(None, 204)
+
+
+class ClusterCheck(ApiView):
+    """Look again."""
+
+    @operation("Have the cluster checked again", answer=ref("Cluster"))
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        return _answer(call, check_cluster(_cluster_for(name), actor=call.actor))
 
 
 class NodePools(ApiView):
@@ -229,6 +234,11 @@ class NodeDrain(ApiView):
         moves = drain_node(node, actor=call.actor)
         shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
         return Answer({"node": node.name} | shown)
+
+
+def _answer(call: Call, cluster: Cluster, status: int = 200) -> Answer:
+    shown = cluster_rows([cluster], is_admin=call.actor.is_admin)[0]
+    return Answer(trimmed(call, shown), status, revision=_cluster_revision(cluster))
 
 
 def _attached() -> QuerySet[Cluster]:

@@ -43,6 +43,7 @@ TABLE: dict[str, dict[str, tuple[int, ...]]] = {
     "users/<str:username>": {"GET": OWN_USER, "PATCH": OWN_USER_WRITE},
     "clusters": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "clusters/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},
+    "clusters/<str:name>/check": {"POST": ADMIN_WRITES},
     "node-pools": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "nodes": {"GET": EVERYBODY},
     "nodes/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES},

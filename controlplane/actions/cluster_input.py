@@ -1,0 +1,131 @@
+"""What an admin may send for a cluster, checked as far as that needs no look at it; REST and the pages use the same.
+
+A refusal never quotes a kubeconfig: its text is a secret.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.actions.clusters import ENGINES
+from controlplane.actions.outcomes import Invalid, invalid
+from controlplane.cluster_settings import SettingsInvalid, parse_settings
+from jobs.kinds import checks
+from jobs.kinds.checks import FieldError, Refused
+
+KUBECONFIG_BYTES = 256 * 1024
+CREDENTIAL_FIELDS = ("kubeconfig", "context", "in_cluster", "allow_exec")
+MOST_NODES = 10_000
+NODE_NAME = re.compile(r"(?=.{1,253}$)[a-z0-9](?:[-a-z0-9.]*[a-z0-9])?")
+
+
+def settings_for(engine: str, sent: Mapping[str, Any] | None, *, is_new: bool) -> dict[str, Any]:
+    """Return the checked settings of a cluster of this engine. Raises Invalid, pointing below /settings."""
+    if engine not in ENGINES:
+        raise invalid("/engine", "unknown_engine", f"The engine is one of: {', '.join(ENGINES)}.")
+    if engine == "kubernetes":
+        return _knobs(sent or {})
+    if sent is None and is_new:
+        raise invalid("/settings", "required", "Give a value for settings: the nodes of the cluster.")
+    try:
+        return _nodes_settings(sent or {})
+    except Refused as refused:
+        raise invalid(f"/settings{refused.suffix}", refused.code, refused.detail) from refused
+
+
+def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
+    """Return what was sent of CREDENTIAL_FIELDS as it is to be sealed, {} for nothing. Raises Invalid.
+
+    A new cluster needs a kubeconfig or `in_cluster`; a later context alone chooses another of the same kubeconfig.
+    """
+    given = {name: sent[name] for name in CREDENTIAL_FIELDS if sent.get(name)}
+    if engine != "kubernetes":
+        if given:
+            detail = f"A {engine} cluster is reached without credentials; leave it out."
+            raise Invalid(*(FieldError(f"/{name}", "not_for_this_engine", detail) for name in given))
+        return {}
+    if "in_cluster" in given:
+        if len(given) > 1:
+            name = next(name for name in given if name != "in_cluster")
+            raise invalid(f"/{name}", "one_of_two", "Give a kubeconfig or in_cluster, not both.")
+    elif "kubeconfig" in given:
+        _check_kubeconfig(given["kubeconfig"], given.get("context", ""))
+    elif is_new:
+        raise invalid(
+            "/kubeconfig", "required", "Give a kubeconfig, or in_cluster where the server runs in it."
+        )
+    return given
+
+
+def _knobs(sent: Mapping[str, Any]) -> dict[str, Any]:
+    """Only what was sent is kept, so that a later default reaches the cluster."""
+    try:
+        read = parse_settings(sent)
+    except SettingsInvalid as refused:
+        errors = (
+            FieldError(f"/settings{error.pointer}", error.code, error.detail) for error in refused.errors
+        )
+        raise Invalid(*errors) from refused
+    return {name: list(read[name]) if isinstance(read[name], tuple) else read[name] for name in sent}
+
+
+def _check_kubeconfig(text: str, context: str) -> None:
+    """Refuse at once what can be seen from the text alone; the look at the cluster finds the rest."""
+    contexts, current = _contexts(text)
+    wanted = context or current
+    if wanted not in contexts:
+        asked = f"has no context {wanted!r}" if wanted else "has no current context; name one"
+        known = ", ".join(contexts[:20]) or "none"
+        raise invalid("/context", "context_unknown", f"The kubeconfig {asked}. It has: {known}.")
+
+
+def _contexts(text: str) -> tuple[list[str], str]:
+    """The names of a kubeconfig's contexts and of its current one."""
+    import yaml  # loaded only where a kubeconfig is read
+
+    try:
+        config = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
+        where = f" near line {mark.line + 1}" if mark else ""
+        raise invalid("/kubeconfig", "kubeconfig_unreadable", f"The kubeconfig is not YAML{where}.") from None
+    entries = config.get("contexts") if isinstance(config, dict) else None
+    if not isinstance(entries, list):
+        detail = "This is not a kubeconfig: it has no list of contexts."
+        raise invalid("/kubeconfig", "kubeconfig_unreadable", detail)
+    names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
+    return names, str(config.get("current-context") or "")
+
+
+def _nodes_settings(value: Mapping[str, Any]) -> dict[str, Any]:
+    """{"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768, "pool": "default"}}}, or {"nodes": "nvml"}."""
+    if set(value) != {"nodes"}:
+        raise Refused(
+            "bad_settings", 'Settings are {"nodes": {"dgx1-1": {"devices": 8, "memory_mib": 32768}}}.'
+        )
+    nodes = value["nodes"]
+    if nodes == "nvml":
+        return dict(value)
+    if not isinstance(nodes, dict) or not 1 <= len(nodes) <= MOST_NODES:
+        raise Refused("bad_settings", f"Name 1 to {MOST_NODES} nodes.", "/nodes")
+    return {"nodes": {name: _node_settings(name, node) for name, node in nodes.items()}}
+
+
+def _node_settings(name: str, node: Any) -> dict[str, Any]:
+    where = "/nodes/" + checks.pointer_part(name)
+    if not NODE_NAME.fullmatch(name):
+        raise Refused(
+            "not_a_node_name", "A node's name is made of DNS labels, at most 253 characters.", where
+        )
+    if not isinstance(node, dict) or not set(node) <= {"devices", "memory_mib", "pool"}:
+        raise Refused(
+            "bad_settings", 'A node is {"devices": 8, "memory_mib": 32768, "pool": "default"}.', where
+        )
+    try:
+        return {
+            "devices": checks.whole(0, 64)(node.get("devices")),
+            "memory_mib": checks.whole(1, 10_000_000)(node.get("memory_mib")),
+            "pool": checks.dns_label(50)(node.get("pool", "default")),
+        }
+    except Refused as refused:
+        raise Refused(refused.code, refused.detail, where) from refused

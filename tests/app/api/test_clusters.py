@@ -1,0 +1,217 @@
+"""Attaching clusters over REST: what is refused at once, what is looked at, and that credentials never come back."""
+
+import io
+import logging
+from collections.abc import Callable
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from django.apps import apps
+
+from controlplane.actions.clusters import candidate, settle_check
+from controlplane.credentials import decrypt, engine_settings
+from controlplane.models import AuditEntry, Cluster, Command, Event
+from tests.app.api.client import Api
+from tests.cast import Cast
+
+pytestmark = pytest.mark.django_db
+
+AsPerson = Callable[[str], Api]
+SECRET = "eyJhbGciOi-hush-hush"
+KUBECONFIG = f"""
+apiVersion: v1
+kind: Config
+current-context: prod
+clusters: [{{name: prod, cluster: {{server: "https://10.0.0.1:6443"}}}}]
+users: [{{name: yard, user: {{token: {SECRET}}}}}]
+contexts:
+- {{name: prod, context: {{cluster: prod, user: yard}}}}
+- {{name: other, context: {{cluster: prod, user: yard}}}}
+"""
+PROD = {"name": "prod", "engine": "kubernetes", "kubeconfig": KUBECONFIG}
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
+GOOD = {"name": "who am I", "outcome": "ok", "message": "yard-admin", "without_it": ""}
+BAD = {
+    "name": "API server",
+    "outcome": "failed",
+    "message": "10.0.0.1:6443 does not answer.",
+    "without_it": "nothing works",
+}
+
+
+def attach(root: Api, **fields: Any) -> Cluster:
+    assert root.post("clusters", PROD | fields).status == 201
+    return Cluster.objects.get(name="prod", detached_at=None)
+
+
+def orders(cluster: Cluster) -> list[Command]:
+    return list(Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER, state="pending"))
+
+
+def settle(cluster: Cluster, *checks: dict[str, str], is_good: bool) -> Cluster:
+    """What the loop does with the one open order."""
+    [order] = orders(cluster)
+    settle_check(order, checks, is_good=is_good, now=NOW)
+    Command.objects.filter(pk=order.pk).update(state=Command.DONE)
+    cluster.refresh_from_db()
+    return cluster
+
+
+def test_a_new_cluster_is_checking_until_it_was_looked_at(api: AsPerson, cast: Cast):
+    root = api("root")
+    reply = root.post("clusters", PROD | {"scheduler": "kai", "settings": {"pool_label": "pool"}})
+    assert (reply.status, reply.body["scheduler"], reply.body["settings"]) == (
+        201,
+        "kai",
+        {"pool_label": "pool"},
+    )
+    assert reply.body["status"] == {
+        "state": "checking",
+        "is_checking": True,
+        "checked_at": None,
+        "checks": [],
+        "is_reachable": True,
+        "unreachable_message": "",
+    }
+    cluster = settle(Cluster.objects.get(name="prod"), GOOD, is_good=True)
+    status = root.get("clusters/prod").body["status"]
+    assert (status["state"], status["is_checking"], status["checks"]) == ("attached", False, [GOOD])
+    assert engine_settings(cluster)["credentials"] == {"kubeconfig": KUBECONFIG}
+    assert [event.kind for event in Event.objects.order_by("seq")][-2:] == [
+        "cluster.registered",
+        "cluster.attached",
+    ]
+    assert [row["name"] for row in root.get("clusters?state=attached").body["results"]] == ["memory", "prod"]
+
+
+def test_a_refused_cluster_says_why_can_be_mended_and_removed(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), BAD, is_good=False)
+    assert root.get("clusters/prod").body["status"] | {"checked_at": None} == {
+        "state": "refused",
+        "is_checking": False,
+        "checked_at": None,
+        "checks": [BAD],
+        "is_reachable": True,
+        "unreachable_message": "",
+    }
+    assert root.patch("clusters/prod", {"context": "other"}).body["status"]["state"] == "checking"
+    cluster.refresh_from_db()
+    assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG, "context": "other"}
+    settle(cluster, BAD, is_good=False)
+    assert root.delete("clusters/prod").status == 204
+    cluster.refresh_from_db()
+    assert cluster.credentials == ""
+    assert attach(root).pk != cluster.pk
+
+
+def test_what_is_attached_stays_as_it_is_until_the_new_is_found_good(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), GOOD, is_good=True)
+    shown = root.patch("clusters/prod", {"in_cluster": True, "settings": {"work_size": "5Gi"}}).body
+    assert (shown["status"]["state"], shown["status"]["is_checking"], shown["settings"]) == (
+        "attached",
+        True,
+        {},
+    )
+    looked_at = engine_settings(candidate(cluster, orders(cluster)[0].payload))
+    assert (looked_at["credentials"], looked_at["work_size"]) == ({"in_cluster": True}, "5Gi")
+    settle(cluster, BAD, is_good=False)
+    assert (cluster.state, cluster.settings, cluster.checks) == ("attached", {}, [BAD])
+    assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG}
+    root.patch("clusters/prod", {"in_cluster": True})
+    root.patch("clusters/prod", {"settings": {"work_size": "5Gi"}})
+    settle(cluster, GOOD, is_good=True)
+    assert (cluster.settings, decrypt(cluster.credentials)) == ({"work_size": "5Gi"}, {"in_cluster": True})
+
+
+def test_an_answer_that_comes_late_does_not_settle_a_later_order(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = attach(root)
+    [first] = orders(cluster)
+    Command.objects.filter(pk=first.pk).update(state=Command.CLAIMED)
+    root.patch("clusters/prod", {"scheduler": "kai"})
+    settle_check(first, [GOOD], is_good=True, now=NOW)
+    cluster.refresh_from_db()
+    assert (cluster.state, len(orders(cluster))) == ("checking", 1)
+
+
+def test_it_can_be_checked_again(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), GOOD, is_good=True)
+    assert root.post("clusters/prod/check").body["status"]["is_checking"] is True
+    assert settle(cluster, GOOD, is_good=True).state == "attached"
+    assert root.post("clusters/memory/check").code == "nothing_to_check"
+    assert root.post("clusters/moon/check").status == 404
+
+
+def test_a_dry_run_checks_what_can_be_checked_and_writes_nothing(api: AsPerson, cast: Cast):
+    root = api("root")
+    assert root.post("clusters?dry_run=true", PROD).body["status"]["state"] == "checking"
+    assert not Cluster.objects.filter(name="prod").exists()
+    assert not Command.objects.exists()
+    assert root.post("clusters?dry_run=true", PROD | {"kubeconfig": "{"}).status == 400
+
+
+@pytest.mark.parametrize(
+    ("fields", "pointer", "code"),
+    [
+        ({"kubeconfig": "a: ["}, "/kubeconfig", "kubeconfig_unreadable"),
+        ({"kubeconfig": "[" * 5000}, "/kubeconfig", "kubeconfig_unreadable"),
+        ({"kubeconfig": "just words"}, "/kubeconfig", "kubeconfig_unreadable"),
+        ({"kubeconfig": "contexts: 7"}, "/kubeconfig", "kubeconfig_unreadable"),
+        ({"kubeconfig": "x" * 300_000}, "/kubeconfig", "too_long"),
+        ({"kubeconfig": "contexts: [3, {}]"}, "/context", "context_unknown"),
+        ({"kubeconfig": ""}, "/kubeconfig", "required"),
+        ({"context": "moon"}, "/context", "context_unknown"),
+        ({"in_cluster": True}, "/kubeconfig", "one_of_two"),
+        ({"scheduler": "volcano"}, "/scheduler", "unknown_scheduler"),
+        ({"settings": {"nodes": {}}}, "/settings/nodes", "unknown_field"),
+        ({"settings": {"host_network": True}}, "/settings/host_network", "needs_privileged"),
+        ({"engine": "memory", "settings": {"nodes": "nvml"}}, "/kubeconfig", "not_for_this_engine"),
+        ({"engine": "docker"}, "/engine", "unknown_engine"),
+        ({"password": "x"}, "/password", "unknown_field"),
+    ],
+)
+def test_bad_input_is_refused_at_once(fields: dict[str, Any], pointer: str, code: str, api: AsPerson):
+    reply = api("root").post("clusters", PROD | fields)
+    assert (reply.status, reply.pointers, reply.body["errors"][0]["code"]) == (400, [pointer], code)
+    assert SECRET not in str(reply.body)
+
+
+def test_a_name_in_use_is_a_conflict_and_others_may_not_even_try(api: AsPerson, cast: Cast):
+    attach(api("root"))
+    assert (api("root").post("clusters", PROD).code, api("ana").post("clusters", PROD).status) == (
+        "name_taken",
+        403,
+    )
+    shown = api("ben").get("clusters/prod").body
+    assert (shown["settings"], shown["status"]["checks"], shown["status"]["state"]) == (None, [], "checking")
+
+
+def test_credentials_are_found_nowhere(api: AsPerson, cast: Cast):
+    """Every answer, every column of every table but the sealed one, and every line of the log."""
+    root, log = api("root"), io.StringIO()
+    handler = logging.StreamHandler(log)
+    logging.getLogger().addHandler(handler)
+    logging.getLogger().setLevel(logging.DEBUG)
+    try:
+        answers = [
+            root.post("clusters", PROD, Idempotency_Key="once"),
+            root.post("clusters", PROD, Idempotency_Key="once"),
+            root.post("clusters", PROD),
+            root.patch("clusters/prod", {"kubeconfig": KUBECONFIG, "context": "other"}),
+            root.get("clusters/prod"),
+            root.get("clusters"),
+            root.get("events"),
+            root.get("audit"),
+            root.delete("clusters/prod"),
+        ]
+    finally:
+        logging.getLogger().removeHandler(handler)
+        logging.getLogger().setLevel(logging.WARNING)
+    assert AuditEntry.objects.filter(verb="cluster.edit").count() == 1
+    rows = [str(list(model._base_manager.values())) for model in apps.get_models()]
+    assert [reply.status for reply in answers] == [201, 201, 409, 200, 200, 200, 200, 200, 204]
+    assert not [text for text in (*map(str, answers), *rows, log.getvalue()) if SECRET in text]
