@@ -124,6 +124,23 @@ def prometheus(value: Any) -> dict[str, Any]:
     }
 
 
+def topology(value: Any) -> dict[str, str]:
+    """{"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and the
+    levels of it within which a gang must or should stay. Empty: none."""
+    readers = {
+        "topology": object_name,
+        "requiredTopologyLevel": qualified_name,
+        "preferredTopologyLevel": qualified_name,
+    }
+    if value == {}:
+        return {}
+    if not isinstance(value, dict) or "topology" not in value or not 1 < len(value) <= 3:
+        raise Refused("bad_topology", "Give a topology with a required or a preferred level.")
+    if not value.keys() <= readers.keys():
+        raise Refused("bad_topology", f"A topology has {', '.join(readers)}.")
+    return {name: readers[name](level) for name, level in value.items()}
+
+
 def url(value: Any) -> str:
     """An http or https address without a user name."""
     address: str = checks.text(2000)(value)
@@ -194,6 +211,7 @@ KNOBS: dict[str, Knob] = {
         or_empty(object_name), "", "The RuntimeClass of pods with GPUs, for example nvidia."
     ),
     "service_account": Knob(or_empty(object_name), "", "The service account of pods; no token is mounted."),
+    "topology": Knob(topology, {}, "With KAI: the Topology and the levels within which a gang stays."),
     "scheduler_name": Knob(
         or_empty(object_name), "", "The scheduler that binds pods; empty: the default one."
     ),

@@ -61,6 +61,7 @@ class ClusterProfile:
     shm_mib: int | None = None
     runtime_class: str = ""
     service_account: str = ""
+    topology: Mapping[str, str] = field(default_factory=dict)
     scheduler_name: str = ""
     control_namespace: str = "trainyard"
     namespace_prefix: str = "yard-"

@@ -1,0 +1,363 @@
+"""KAI Scheduler's objects from ours, and its answers in our words. Pure.
+
+A `Queue` per project and department under one root of ours, so that queues of others keep what they have. A
+`PodGroup` per attempt that we make ourselves: its pods name it and carry the annotation that keeps KAI's own
+grouper off. Units are KAI's: GPUs in devices (0.5 is half of one), CPUs in millicores, memory in 10^6 bytes; -1 is
+"no bound", and an absent limit would mean "nothing allowed", so all nine numbers are always written.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from controlplane.engines import base
+from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.scheduling import reasons
+
+SCHEDULER = "kai-scheduler"
+QUEUE_VERSION = "scheduling.run.ai/v2"
+POD_GROUP_VERSION = "scheduling.run.ai/v2alpha2"
+QUEUES = "/apis/scheduling.run.ai/v2/queues"
+
+QUEUE_LABEL = "kai.scheduler/queue"
+POD_GROUP = "pod-group-name"
+SKIP_GROUPER = "kai.scheduler/skip-podgrouper"
+GPU_FRACTION = "gpu-fraction"
+GPU_MEMORY = "gpu-memory"  # MiB
+SHARED_CONFIG = "runai/shared-gpu-configmap"
+DEVICE_GROUP = "runai-gpu-group"  # label: pods with the same value share one device
+RESERVATIONS = "kai-resource-reservation"  # namespace of the pods that hold a shared device whole
+
+PRIORITY_CLASS = "trainyard-priority-"
+UNBOUNDED = -1
+
+EVICTED = "Evict"  # reason of the events that KAI writes about a PodGroup that gives way
+EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
+_EVICTOR = "evictor-pod-group-name"
+_EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
+_CONSOLIDATION = "consolidation"
+
+_GANG = re.compile(r"Resources were found for (\d+) pods while (\d+) are required")
+_SHORT_OF = (
+    ("resources: GPU", None),  # also GPU memory
+    ("resources: CPU", "cpus"),
+    ("resources: memory", "memory"),
+)
+
+
+# Queues
+
+
+def queues(
+    projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport], profile: ClusterProfile
+) -> list[dict[str, Any]]:
+    """Every Queue of this installation, parents before children."""
+    root = root_queue(profile)
+    tops = [item.quota_milli_gpus for item in departments]
+    tops += [item.quota_milli_gpus for item in projects if not item.department]
+    # without a bound of its own a department may use all, and so may the root above it
+    quota = None if None in tops else sum(milli_gpus or 0 for milli_gpus in tops)
+    whole = _queue(root, "", quota, None, quota or 0, 0, profile)
+    parents = [
+        _queue(
+            department_queue(item.name, profile), root, item.quota_milli_gpus, item.limit_milli_gpus,
+            item.weight_milli, item.priority, profile,
+        )
+        for item in departments
+    ]  # fmt: skip
+    leaves = [
+        _queue(
+            project_queue(item.name, profile),
+            department_queue(item.department, profile) if item.department else root,
+            item.quota_milli_gpus, item.limit_milli_gpus, item.weight_milli, item.priority, profile,
+        )
+        for item in projects
+    ]  # fmt: skip
+    return [whole, *parents, *leaves]
+
+
+def root_queue(profile: ClusterProfile) -> str:
+    """The parent of all our queues. No namespace of ours can have this name."""
+    return profile.namespace_prefix.rstrip("-.")
+
+
+def department_queue(department: str, profile: ClusterProfile) -> str:
+    """A department's queue; the dot keeps it apart from every project's."""
+    return f"{root_queue(profile)}.{department}"
+
+
+def project_queue(project: str, profile: ClusterProfile) -> str:
+    """A project's queue has the name of its namespace, which is ours alone."""
+    return profile.namespace_of(project)
+
+
+def queue_differs(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
+    """Whether a Queue must be written: it is missing, or somebody edited what is ours in it."""
+    if found is None:
+        return True
+    spec, labels = found.get("spec") or {}, found["metadata"].get("labels") or {}
+    ours = wanted["metadata"]["labels"]
+    # KAI's storage leaves out an empty parent
+    return {**spec, "parentQueue": spec.get("parentQueue", "")} != {
+        "parentQueue": "", **wanted["spec"]
+    } or any(labels.get(key) != value for key, value in ours.items())  # fmt: skip
+
+
+def is_ours(queue: Mapping[str, Any], profile: ClusterProfile) -> bool:
+    """Whether a Queue that exists was made by this installation."""
+    labels = queue["metadata"].get("labels") or {}
+    return labels.get(names.INSTALLATION) == profile.installation
+
+
+def _queue(
+    name: str,
+    parent: str,
+    quota: int | None,
+    limit: int | None,
+    weight: int,
+    priority: int,
+    profile: ClusterProfile,
+) -> dict[str, Any]:
+    free = {"quota": UNBOUNDED, "overQuotaWeight": 1, "limit": UNBOUNDED}
+    gpu = {"quota": _devices(quota), "overQuotaWeight": _devices(weight), "limit": _devices(limit)}
+    spec: dict[str, Any] = {
+        "displayName": name,
+        "priority": priority,
+        "resources": {"gpu": gpu, "cpu": free, "memory": free},
+    }
+    if parent:
+        spec["parentQueue"] = parent
+    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.INSTALLATION: profile.installation}
+    return {
+        "apiVersion": QUEUE_VERSION,
+        "kind": "Queue",
+        "metadata": {"name": name, "labels": labels},
+        "spec": spec,
+    }
+
+
+def _devices(milli_gpus: int | None) -> float:
+    """Devices from milli-GPUs; whole numbers as such, as the API server gives them back."""
+    if milli_gpus is None:
+        return UNBOUNDED
+    return milli_gpus // 1000 if milli_gpus % 1000 == 0 else milli_gpus / 1000
+
+
+# Attempts
+
+
+def pod_groups_path(namespace: str = "") -> str:
+    """Where an installation's pod groups are listed, of one namespace or of all."""
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return f"/apis/{POD_GROUP_VERSION}{within}/podgroups"
+
+
+def priority_class(priority: int) -> dict[str, Any]:
+    """The PriorityClass of jobs with this priority. KAI compares the values of jobs of one queue."""
+    return {
+        "apiVersion": "scheduling.k8s.io/v1",
+        "kind": "PriorityClass",
+        "metadata": {
+            "name": f"{PRIORITY_CLASS}{priority}",
+            "labels": {names.MANAGED_BY: names.FIELD_MANAGER},
+        },
+        "value": priority,
+        "globalDefault": False,
+        "preemptionPolicy": "PreemptLowerPriority",
+        "description": "Order of Trainyard's jobs inside a KAI queue.",
+    }
+
+
+def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
+    """The PodGroup of the pod's attempt; equal for all of its pods. `owner` is an ownerReference."""
+    queue = project_queue(spec.project, profile)
+    wanted: dict[str, Any] = {
+        "queue": queue,
+        "minMember": spec.min_pods,
+        "priorityClassName": f"{PRIORITY_CLASS}{spec.priority}",
+        # said outright: else KAI would derive it from the priority's value
+        "preemptibility": "preemptible" if spec.is_preemptible else "non-preemptible",
+    }
+    if profile.topology:
+        wanted["topologyConstraint"] = dict(profile.topology)
+    return {
+        "apiVersion": POD_GROUP_VERSION,
+        "kind": "PodGroup",
+        "metadata": {
+            "name": names.anchor_name(spec.job_id, spec.attempt),
+            "namespace": profile.namespace_of(spec.project),
+            "labels": {**names.labels_of(spec, profile.installation), QUEUE_LABEL: queue},
+            "ownerReferences": [dict(owner)],
+        },
+        "spec": wanted,
+    }
+
+
+def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
+    """A pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation."""
+    metadata = pod["metadata"]
+    labels = {**metadata.get("labels", {}), QUEUE_LABEL: project_queue(spec.project, profile)}
+    annotations = {
+        **metadata.get("annotations", {}),
+        POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
+        SKIP_GROUPER: "true",
+        **share_annotations(spec),
+    }
+    body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
+    if is_share(spec):
+        body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
+    return {
+        **pod,
+        "metadata": {**metadata, "labels": labels, "annotations": annotations},
+        "spec": body,
+    }
+
+
+def is_share(spec: PodSpec) -> bool:
+    """Whether the pod takes a part of one device."""
+    return any(device.milli_gpus < 1000 for device in spec.devices)
+
+
+def share_annotations(spec: PodSpec) -> dict[str, str]:
+    """What asks for a part of a device. The config map's name is what KAI's webhook would choose at random: ours is
+    kept by it, and where no webhook runs its binder finds one."""
+    if not is_share(spec):
+        return {}
+    device = spec.devices[0]
+    amount = (
+        {GPU_FRACTION: f"{device.milli_gpus / 1000:g}"}
+        if device.milli_gpus
+        else {GPU_MEMORY: str(device.memory_mib)}
+    )
+    return {**amount, SHARED_CONFIG: f"{spec.job_id}-{spec.attempt}-{spec.rank}"}
+
+
+def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
+    resources = {
+        kind: {name: amount for name, amount in amounts.items() if name != resource}
+        for kind, amounts in container.get("resources", {}).items()
+    }
+    return {**container, "resources": resources}
+
+
+# Answers
+
+
+def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
+    """Why KAI does not place an attempt, from its PodGroup; None while it has said nothing."""
+    conditions = (group.get("status") or {}).get("schedulingConditions") or ()
+    condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
+    if condition is None:
+        return None
+    words = " ".join(str(condition.get("message", "")).split())
+    explained = condition.get("reasons") or ()
+    for item in explained:
+        code = _CODES.get(item.get("reason", ""))
+        if code is not None:
+            numbers = _numbers((item.get("details") or {}).get("queueDetails"), profile)
+            return Verdict(code, " ".join(str(item.get("message", words)).split()), numbers)
+    return _from_words(words)
+
+
+_CODES = {
+    "NonPreemptibleOverQuota": reasons.INTERACTIVE_OVER_QUOTA,
+    "OverLimit": reasons.OVER_GPU_LIMIT,
+    "QueueDoesNotExist": reasons.PROJECT_MISSING,
+}
+
+
+def _numbers(queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
+    """The numbers that KAI compared, by our names. Its lists count whole devices above one."""
+    if queue is None:
+        return {}
+    fields = {
+        "quota_milli_gpus": "queueDeservedResources",
+        "allocated_milli_gpus": "queueAllocatedResources",
+        "non_preemptible_milli_gpus": "queueAllocatedNonPreemptibleResources",
+        "limit_milli_gpus": "queueResourceLimits",
+        "request_milli_gpus": "podGroupRequestedResources",
+    }
+    amounts = {ours: (queue.get(theirs) or {}).get(profile.gpu_resource) for ours, theirs in fields.items()}
+    numbers = {name: _milli(amount) for name, amount in amounts.items() if amount is not None}
+    return {"queue": queue.get("name", ""), **numbers}
+
+
+def _milli(quantity: str) -> int:
+    """Milli-GPUs from a Kubernetes quantity of GPUs: "2", "500m"."""
+    return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
+
+
+def _from_words(words: str) -> Verdict:
+    gang = _GANG.search(words)
+    if gang is not None and int(gang[1]) > 0:
+        return Verdict(
+            reasons.GANG_DOES_NOT_FIT, words, {"pods": int(gang[2]), "pods_that_fit": int(gang[1])}
+        )
+    short_of = [resource for text, resource in _SHORT_OF if text in words]
+    if short_of and None not in short_of:
+        return Verdict(reasons.CLUSTER_FULL, words, {"resource": short_of[0]})
+    return Verdict(reasons.CLUSTER_FULL, words)
+
+
+@dataclass(frozen=True, slots=True)
+class Eviction:
+    """KAI took an attempt's room: for whom (a job's id, or `namespace/name` of a group that is not ours, or "" when
+    for nobody) and its own words."""
+
+    taken_by: str
+    message: str
+
+
+def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
+    """(key of the PodGroup, eviction) that an event tells; None for any other event."""
+    about = event.get("involvedObject") or {}
+    if event.get("reason") != EVICTED or about.get("kind") != "PodGroup":
+        return None
+    noted = event["metadata"].get("annotations") or {}
+    key = names.key_of(about.get("namespace", ""), about.get("name", ""))
+    return key, Eviction(_taker(noted), str(event.get("message", "")).partition("\n")[0])
+
+
+def _taker(noted: Mapping[str, str]) -> str:
+    """Whom the room is for. Pods that are only moved give way to nobody."""
+    group = noted.get(_EVICTOR, "")
+    if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
+        return ""
+    parts = base.parts_of(f"{group}-0")
+    is_job = parts is not None and len(parts[0]) == 36
+    return parts[0] if parts is not None and is_job else f"{noted.get(_EVICTOR_NAMESPACE, '')}/{group}"
+
+
+def with_answers(
+    report: PodReport,
+    pod: Mapping[str, Any],
+    group: Mapping[str, Any] | None,
+    evicted: Eviction | None,
+    profile: ClusterProfile,
+) -> PodReport:
+    """A pod's report with what KAI says of its attempt: who shares its device, why it waits, whom it gives way to."""
+    metadata = pod["metadata"]
+    shared = (metadata.get("labels") or {}).get(DEVICE_GROUP, "")
+    report = replace(report, device_group=shared)
+    if not report.node and group is not None and report.state == base.STARTING:
+        return replace(report, verdict=verdict(group, profile))
+    is_going = "deletionTimestamp" in metadata or report.state == base.FAILED
+    if evicted is not None and is_going and report.reason != base.STOPPED:
+        message = evicted.message or report.message
+        return replace(report, reason=base.PREEMPTED, message=message, taken_by=evicted.taken_by)
+    return report
+
+
+def shared_with_us(pods: Iterable[Mapping[str, Any]], groups: frozenset[str]) -> frozenset[str]:
+    """Keys of KAI's reservation pods that hold a device for pods of ours, by their device groups: not foreign."""
+    return frozenset(
+        names.key_of(pod["metadata"]["namespace"], pod["metadata"]["name"])
+        for pod in pods
+        if pod["metadata"]["namespace"] == RESERVATIONS
+        and (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP) in groups
+    )
