@@ -32,7 +32,9 @@ LAYERS = {
     "controlplane.engines.base": "seam",
     # Plain dicts of a cluster in and out: as pure as the scheduler, but they speak in the engines' plain data, and a
     # second set of the same dataclasses only for them would have to be kept equal by hand.
+    "controlplane.engines.identity": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
+    "controlplane.engines.kubernetes.quantities": "rendering",
     "controlplane.engines.kubernetes.profile": "rendering",
     "controlplane.engines.kubernetes.manifests": "rendering",
     "controlplane.engines.kubernetes.mpi": "rendering",

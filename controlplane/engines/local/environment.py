@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.engines.base import NodeReport, PodSpec
+from controlplane.engines.identity import devices_held, identity, threads
 from controlplane.engines.launching import host_files, launch_variables
 from controlplane.engines.local.processes import TOKEN_VARIABLE
 
@@ -39,10 +40,10 @@ def pod_environment(
         "TERM": "xterm-256color",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(places["library"]),
-        "OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000)),
+        **threads(spec),
         "TRAINYARD_CHECKPOINT_DIR": str(places["checkpoints"]),
     }
-    return {**defaults, **image_env, **spec.env, **_identity(spec, ports), TOKEN_VARIABLE: token}
+    return {**defaults, **image_env, **spec.env, **identity(spec, ports), TOKEN_VARIABLE: token}
 
 
 def device_variables(
@@ -55,18 +56,14 @@ def device_variables(
     """
     # a launcher's ranks run beside it, so it sees the devices of its whole gang on this node, its own first
     others = [index for member in spec.launches if member.node == spec.node for index in member.devices]
-    indexes = list(dict.fromkeys(str(index) for index in [*(share.index for share in spec.devices), *others]))
-    uuids = {str(device.index): device.uuid for device in node.devices}
+    indexes = list(dict.fromkeys([*(share.index for share in spec.devices), *others]))
+    uuids = {device.index: device.uuid for device in node.devices}
     if not is_simulated:
         visible = ",".join(uuids[index] for index in indexes)
     else:
-        visible = "" if has_real_gpus else ",".join(indexes)
-    share = min((share.milli_gpus for share in spec.devices), default=0)
-    memory_mib = min((share.memory_mib for share in spec.devices), default=0)
+        visible = "" if has_real_gpus else ",".join(map(str, indexes))
     return {
-        "TRAINYARD_GPU_DEVICES": ",".join(indexes),
-        "TRAINYARD_GPU_SHARE": f"{share / 1000:g}",
-        "TRAINYARD_GPU_MEMORY_MIB": str(memory_mib),
+        **devices_held(spec, indexes),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,
         "NVIDIA_VISIBLE_DEVICES": visible or "void",
@@ -114,19 +111,3 @@ def copy_files(files: tuple[Path, ...], target: Path) -> None:
             fresh = target / f".{file.name}.{secrets.token_hex(4)}"
             shutil.copyfile(file, fresh)
             fresh.replace(target / file.name)
-
-
-def _identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
-    identity = {
-        "TRAINYARD_JOB": spec.job_name,
-        "TRAINYARD_JOB_ID": spec.job_id,
-        "TRAINYARD_PROJECT": spec.project,
-        "TRAINYARD_ATTEMPT": str(spec.attempt),
-        "TRAINYARD_RANK": str(spec.rank),
-        "TRAINYARD_ROLE": spec.role,
-        "TRAINYARD_WORLD_SIZE": str(spec.world_size),
-        "TRAINYARD_NODE": spec.node,
-    }
-    for declared in reversed(spec.ports):
-        identity[f"PORT_{declared}"] = identity["PORT"] = str(ports[declared])
-    return identity

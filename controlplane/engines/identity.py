@@ -1,0 +1,40 @@
+"""What every engine tells a pod about itself, in the same words. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controlplane.engines.base import PodSpec
+
+
+def identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
+    """Who the pod is, which nobody overrides. `ports`: declared port -> the one to listen on."""
+    words = {
+        "TRAINYARD_JOB": spec.job_name,
+        "TRAINYARD_JOB_ID": spec.job_id,
+        "TRAINYARD_PROJECT": spec.project,
+        "TRAINYARD_ATTEMPT": str(spec.attempt),
+        "TRAINYARD_RANK": str(spec.rank),
+        "TRAINYARD_ROLE": spec.role,
+        "TRAINYARD_WORLD_SIZE": str(spec.world_size),
+        "TRAINYARD_NODE": spec.node,
+    }
+    for declared in reversed(spec.ports):
+        words[f"PORT_{declared}"] = words["PORT"] = str(ports[declared])
+    return words
+
+
+def devices_held(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
+    """Which devices the pod sees, and how much of each is its own."""
+    share = min((share.milli_gpus for share in spec.devices), default=0)
+    memory_mib = min((share.memory_mib for share in spec.devices), default=0)
+    return {
+        "TRAINYARD_GPU_DEVICES": ",".join(str(index) for index in indexes),
+        "TRAINYARD_GPU_SHARE": f"{share / 1000:g}",
+        "TRAINYARD_GPU_MEMORY_MIB": str(memory_mib),
+    }
+
+
+def threads(spec: PodSpec) -> dict[str, str]:
+    """As many computing threads as the pod has whole CPUs; libraries would take all of the machine's."""
+    return {"OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000))}
