@@ -1,0 +1,92 @@
+"""A limit on the calls to one API server: so many a second, urgent ones first, none while the server asks for quiet."""
+
+from __future__ import annotations
+
+import heapq
+import itertools
+import threading
+import time
+from collections.abc import Callable
+
+# Priorities: the smaller goes first. What frees GPUs goes before what is looked at, and that before what takes them.
+URGENT = 0  # deletes and status
+READ = 1
+CREATE = 2
+
+RATE_PER_SECOND = 500.0
+BURST = 1000
+LONGEST_PAUSE_SECONDS = 30.0
+
+
+class Allowance:
+    """The arithmetic: a bucket that fills at a rate. Times are seconds of one clock; no thread, no waiting."""
+
+    def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
+        if rate_per_second <= 0 or burst < 1:
+            raise ValueError("a rate is above 0 and a burst at least 1")
+        self._rate, self._burst = rate_per_second, float(burst)
+        self._tokens, self._filled_at, self._quiet_until = float(burst), now, now
+
+    def seconds_until_free(self, now: float) -> float:
+        """0 when a call may be made now."""
+        self._fill(now)
+        missing = max(0.0, 1.0 - self._tokens) / self._rate
+        return max(missing, self._quiet_until - now, 0.0)
+
+    def take(self) -> None:
+        self._tokens -= 1.0
+
+    def pause(self, now: float, seconds: float) -> None:
+        """No call for so long, at most LONGEST_PAUSE_SECONDS. A shorter pause never ends a longer one."""
+        self._quiet_until = max(self._quiet_until, now + min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
+
+    def _fill(self, now: float) -> None:
+        gained = max(0.0, now - self._filled_at) * self._rate
+        self._tokens, self._filled_at = min(self._burst, self._tokens + gained), now
+
+
+class TokenBucket:
+    """One cluster's allowance, shared by all threads: by priority, and first come, first served within one."""
+
+    def __init__(
+        self,
+        rate_per_second: float = RATE_PER_SECOND,
+        burst: int = BURST,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._clock = clock
+        self._allowance = Allowance(rate_per_second, burst, clock())
+        self._changed = threading.Condition()
+        self._waiting: list[tuple[int, int]] = []
+        self._numbers = itertools.count()
+
+    def acquire(self, priority: int = READ, timeout_seconds: float = 60.0) -> bool:
+        """Wait for the right to make one call; False when it could not be had in time."""
+        deadline = self._clock() + timeout_seconds
+        with self._changed:
+            ticket = (priority, next(self._numbers))
+            heapq.heappush(self._waiting, ticket)
+            try:
+                return self._wait_for_turn(ticket, deadline)
+            finally:
+                self._waiting.remove(ticket)
+                heapq.heapify(self._waiting)
+                self._changed.notify_all()
+
+    def pause(self, seconds: float) -> None:
+        """What a Retry-After asks for: nobody calls for so long."""
+        with self._changed:
+            self._allowance.pause(self._clock(), seconds)
+
+    def _wait_for_turn(self, ticket: tuple[int, int], deadline: float) -> bool:
+        while True:
+            now = self._clock()
+            is_next = self._waiting[0] == ticket
+            wait = self._allowance.seconds_until_free(now)
+            if is_next and wait <= 0:
+                self._allowance.take()
+                return True
+            if now >= deadline:
+                return False
+            # who is not next is woken when the next one has gone
+            self._changed.wait(min(wait, deadline - now) if is_next else deadline - now)

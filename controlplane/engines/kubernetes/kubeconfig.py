@@ -1,0 +1,295 @@
+"""From a kubeconfig, or from inside a cluster, to what a connection needs: a server, its TLS context, headers.
+
+Only what is inside the text is used. A path in a kubeconfig would be read on this server with this server's rights,
+and a program in it would be run here: both are refused with words (a program, unless an admin allowed it). Nothing
+here puts a token or a key in a message, a log or a repr.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import ssl
+import tempfile
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import orjson
+import yaml
+from cryptography import x509
+
+from controlplane.engines.base import EngineRefused
+from controlplane.engines.kubernetes.tokens import ExecToken, FixedToken, MountedToken, NoToken, TokenSource
+
+# Codes of EngineRefused.
+KUBECONFIG_UNREADABLE = "kubeconfig_unreadable"
+CONTEXT_UNKNOWN = "context_unknown"
+SERVER_MISSING = "server_missing"
+EXEC_NOT_ALLOWED = "exec_not_allowed"
+AUTH_NOT_SUPPORTED = "auth_not_supported"
+FILE_PATH_REFUSED = "file_path_refused"
+CERTIFICATE_UNREADABLE = "certificate_unreadable"
+CREDENTIALS_EXPIRED = "credentials_expired"
+CREDENTIALS_MISSING = "credentials_missing"
+NOT_IN_CLUSTER = "not_in_cluster"
+
+SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+_MAX_BYTES = 1024 * 1024  # of a kubeconfig
+_PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
+_UNSUPPORTED = {
+    "auth-provider": "an auth-provider, which Kubernetes has removed",
+    "username": "a user name and password, which Kubernetes has removed",
+    "as": "impersonation",
+    "proxy-url": "a proxy",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Access:
+    """How to reach one API server. `tls` None: plain HTTP. `server_name`: whom the certificate must name instead of
+    the server's host. `expires_at`: when the credentials end, where that is known.
+
+    `headers()` gives the current credentials; after a 401, `renew()` says whether others could be had.
+    """
+
+    server: str
+    tls: ssl.SSLContext | None
+    token: TokenSource = field(default_factory=NoToken, repr=False)
+    server_name: str | None = None
+    warnings: tuple[str, ...] = ()
+    expires_at: datetime | None = None
+
+    def headers(self) -> dict[str, str]:
+        token = self.token.current()
+        return {"Authorization": f"Bearer {token}"} if token else {}
+
+    def renew(self) -> bool:
+        return self.token.renew()
+
+
+def access_from(
+    credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
+) -> Access:
+    """The access that stored credentials give: {"in_cluster": true} or {"kubeconfig": text, "context": name}.
+
+    Raises EngineRefused with one of the codes above.
+    """
+    if credentials.get("in_cluster"):
+        return access_in_cluster()
+    text, context = credentials.get("kubeconfig"), credentials.get("context") or ""
+    if not isinstance(text, str) or not text.strip():
+        raise EngineRefused(CREDENTIALS_MISSING, "The cluster has no kubeconfig: attach it again with one.")
+    return access_of_kubeconfig(text, str(context), allow_exec=allow_exec, now=now)
+
+
+def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:
+    """The access of the pod that we run in. Its token is read again as the kubelet replaces it."""
+    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    try:
+        authority = (directory / "ca.crt").read_text(encoding="ascii")
+        (directory / "token").read_bytes()
+    except OSError as error:
+        raise EngineRefused(NOT_IN_CLUSTER, f"No service account is mounted here: {error}.") from error
+    if not host:
+        raise EngineRefused(NOT_IN_CLUSTER, "KUBERNETES_SERVICE_HOST is not set: this is not a pod.")
+    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
+    return Access(server, _verifying(authority), MountedToken(directory / "token"))
+
+
+def access_of_kubeconfig(
+    text: str, context_name: str = "", *, allow_exec: bool = False, now: datetime | None = None
+) -> Access:
+    """The access of one context, the kubeconfig's current one without a name. Raises EngineRefused."""
+    config = _parsed(text)
+    context = _context(config, context_name)
+    cluster = _named(config, "clusters", "cluster", context.get("cluster"))
+    user = _named(config, "users", "user", context.get("user"))
+    _refuse_unsupported(cluster)
+    _refuse_unsupported(user)
+    server = _server(cluster)
+    tls, warnings = _tls(server, cluster)
+    expires_at = _present_certificate(tls, user, now or datetime.now(UTC))
+    token = _token(user, allow_exec, has_certificate=expires_at is not None)
+    token_end = _token_end(user.get("token"))
+    _refuse_expired("token", token_end, now or datetime.now(UTC))
+    ends = [end for end in (expires_at, token_end) if end]
+    return Access(
+        server, tls, token, cluster.get("tls-server-name") or None, warnings, min(ends, default=None)
+    )
+
+
+def contexts_of(text: str) -> tuple[str, ...]:
+    """The names of a kubeconfig's contexts. Raises EngineRefused(KUBECONFIG_UNREADABLE)."""
+    return tuple(str(entry.get("name")) for entry in _entries(_parsed(text), "contexts"))
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    if len(text) > _MAX_BYTES:
+        raise EngineRefused(KUBECONFIG_UNREADABLE, "The kubeconfig is larger than 1 MiB.")
+    try:
+        config = yaml.safe_load(text)
+    except (yaml.YAMLError, RecursionError, ValueError) as error:
+        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
+        where = f" near line {mark.line + 1}" if mark else ""
+        raise EngineRefused(KUBECONFIG_UNREADABLE, f"The kubeconfig is not YAML{where}.") from None
+    if not isinstance(config, dict) or not isinstance(config.get("contexts"), list):
+        raise EngineRefused(KUBECONFIG_UNREADABLE, "This is not a kubeconfig: it has no list of contexts.")
+    return config
+
+
+def _entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
+    entries = config.get(plural)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
+    wanted = name or config.get("current-context")
+    names = [str(entry.get("name")) for entry in _entries(config, "contexts")]
+    if wanted not in names:
+        asked = f"has no context {wanted!r}" if wanted else "has no current context"
+        raise EngineRefused(CONTEXT_UNKNOWN, f"The kubeconfig {asked}. It has: {', '.join(names) or 'none'}.")
+    return _named(config, "contexts", "context", wanted)
+
+
+def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
+    """The content of one named entry. An unreadable or absent one is refused by its name."""
+    for entry in _entries(config, plural):
+        if entry.get("name") == name and isinstance(entry.get(singular), dict):
+            content: dict[str, Any] = entry[singular]
+            return content
+    code = SERVER_MISSING if plural == "clusters" else CREDENTIALS_MISSING
+    if plural == "contexts":
+        code = KUBECONFIG_UNREADABLE
+    raise EngineRefused(code, f"The kubeconfig has no {singular} named {name!r}, or it is empty.")
+
+
+def _refuse_unsupported(content: Mapping[str, Any]) -> None:
+    for key in _PATHS:
+        if content.get(key):
+            raise EngineRefused(
+                FILE_PATH_REFUSED,
+                f"The kubeconfig names a file ({key}), which this server will not read. Put its content into the"
+                " kubeconfig: kubectl config view --flatten --minify --raw does so, and so does `yard cluster add`.",
+            )
+    for key, words in _UNSUPPORTED.items():
+        if content.get(key):
+            raise EngineRefused(
+                AUTH_NOT_SUPPORTED,
+                f"The kubeconfig uses {words}. Make a service account for Trainyard and use its token.",
+            )
+
+
+def _server(cluster: Mapping[str, Any]) -> str:
+    server = cluster.get("server")
+    if not isinstance(server, str) or not _is_address(server):
+        raise EngineRefused(SERVER_MISSING, f"The kubeconfig points nowhere: its server is {server!r}.")
+    return server.rstrip("/")
+
+
+def _is_address(server: str) -> bool:
+    try:
+        parts = urlsplit(server)
+        is_plain = not (parts.username or parts.query or parts.fragment)
+        return is_plain and parts.scheme in {"http", "https"} and bool(parts.hostname) and parts.port != 0
+    except ValueError:
+        return False
+
+
+def _tls(server: str, cluster: Mapping[str, Any]) -> tuple[ssl.SSLContext | None, tuple[str, ...]]:
+    if server.startswith("http:"):
+        return None, ("The server is reached without TLS: whoever is on the way reads the credentials.",)
+    authority = _decoded(cluster, "certificate-authority-data")
+    if cluster.get("insecure-skip-tls-verify"):
+        context = ssl.create_default_context()
+        context.check_hostname = False
+        context.verify_mode = ssl.CERT_NONE
+        words = "The server's certificate is not verified (insecure-skip-tls-verify): others can pose as the server."
+        return context, (words,)
+    return _verifying(authority.decode("ascii", "replace") if authority else None), ()
+
+
+def _verifying(authority: str | None) -> ssl.SSLContext:
+    try:
+        return ssl.create_default_context(cadata=authority)
+    except (ssl.SSLError, ValueError) as error:
+        raise EngineRefused(
+            CERTIFICATE_UNREADABLE, "The certificate authority's certificate cannot be read: it is not PEM."
+        ) from error
+
+
+def _decoded(content: Mapping[str, Any], key: str) -> bytes | None:
+    value = content.get(key)
+    if not value:
+        return None
+    try:
+        return base64.b64decode("".join(str(value).split()), validate=True)
+    except (binascii.Error, ValueError):
+        raise EngineRefused(CERTIFICATE_UNREADABLE, f"The kubeconfig's {key} is not base64.") from None
+
+
+def _present_certificate(
+    tls: ssl.SSLContext | None, user: Mapping[str, Any], now: datetime
+) -> datetime | None:
+    """Load the user's certificate into the context; when it ends, None without one."""
+    certificate, key = _decoded(user, "client-certificate-data"), _decoded(user, "client-key-data")
+    if not certificate or not key:
+        return None
+    try:
+        ends_at = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
+        _refuse_expired("client certificate", ends_at, now)
+        if tls is not None:
+            _load_pair(tls, certificate, key)
+    except (ValueError, ssl.SSLError) as error:
+        words = "The client certificate and its key cannot be read, or do not belong together."
+        raise EngineRefused(CERTIFICATE_UNREADABLE, words) from error
+    return ends_at
+
+
+def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
+    """OpenSSL takes them from a file only: one that only we can read, for a moment."""
+    with tempfile.NamedTemporaryFile(prefix="trainyard-") as file:  # made with mode 0600
+        file.write(certificate + b"\n" + key)
+        file.flush()
+        tls.load_cert_chain(file.name, password="")
+
+
+def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
+    if ends_at and ends_at <= now:
+        words = f"The kubeconfig's {what} ended on {ends_at:%Y-%m-%d at %H:%M} UTC: get a new one."
+        raise EngineRefused(CREDENTIALS_EXPIRED, words)
+
+
+def _token(user: Mapping[str, Any], allow_exec: bool, *, has_certificate: bool) -> TokenSource:
+    plugin = user.get("exec")
+    if plugin:
+        if not allow_exec:
+            words = (
+                "The kubeconfig runs a program to log in (exec), which would run on this server. An admin may allow it"
+                " for this cluster; a service account's token needs no program."
+            )
+            raise EngineRefused(EXEC_NOT_ALLOWED, words)
+        return ExecToken(plugin)
+    if user.get("token"):
+        return FixedToken(str(user["token"]))
+    if not has_certificate:
+        raise EngineRefused(
+            CREDENTIALS_MISSING, "The kubeconfig's user has neither a token nor a certificate."
+        )
+    return NoToken()
+
+
+def _token_end(token: Any) -> datetime | None:
+    """When a token ends, if it is one that says so (a JWT). Nothing is verified: the server does that."""
+    parts = token.split(".") if isinstance(token, str) else []
+    if len(parts) != 3:
+        return None
+    try:
+        claims = orjson.loads(base64.urlsafe_b64decode(parts[1] + "=" * (-len(parts[1]) % 4)))
+        return datetime.fromtimestamp(claims["exp"], UTC)
+    except (ValueError, TypeError, KeyError, OverflowError):
+        return None

@@ -1,0 +1,140 @@
+"""Where the token of a request comes from: the kubeconfig, a file that the kubelet replaces, a program."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+
+EXEC_FAILED = "exec_failed"
+
+_REREAD_SECONDS = 60.0  # the kubelet replaces a token long before its end
+_EXEC_SECONDS = 30.0
+_EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
+# What a login program may see of our environment: no secret of ours is among them.
+_EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+
+
+class TokenSource(Protocol):
+    """A token to send now, or none; `renew` drops it after the server refused it, False where there is no other."""
+
+    def current(self) -> str | None: ...
+
+    def renew(self) -> bool: ...
+
+
+class NoToken:
+    """The client certificate is who we are."""
+
+    def current(self) -> str | None:
+        return None
+
+    def renew(self) -> bool:
+        return False
+
+
+class FixedToken:
+    """A token written in the kubeconfig."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def current(self) -> str | None:
+        return self._token
+
+    def renew(self) -> bool:
+        return False
+
+
+class MountedToken:
+    """A token in a file that is replaced from time to time, as in every pod."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._token, self._read_at = "", float("-inf")
+
+    def current(self) -> str | None:
+        if self._clock() - self._read_at > _REREAD_SECONDS:
+            try:
+                self._token = self._path.read_text(encoding="ascii").strip()
+            except (OSError, ValueError) as error:
+                raise EngineUnreachable(f"The service account's token cannot be read: {error}") from error
+            self._read_at = self._clock()
+        return self._token
+
+    def renew(self) -> bool:
+        refused, self._read_at = self._token, float("-inf")
+        return self.current() != refused
+
+
+class ExecToken:
+    """A token that a program prints (client.authentication.k8s.io), kept until shortly before its end."""
+
+    def __init__(self, plugin: Mapping[str, Any]) -> None:
+        self._plugin = plugin
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._ends_at: datetime | None = None
+
+    def current(self) -> str | None:
+        with self._lock:
+            if self._token is None or self._is_ending():
+                self._token, self._ends_at = run_login(self._plugin)
+            return self._token
+
+    def renew(self) -> bool:
+        with self._lock:
+            self._token = None
+        return True
+
+    def _is_ending(self) -> bool:
+        left = (self._ends_at - datetime.now(UTC)).total_seconds() if self._ends_at else float("inf")
+        return left < _EXEC_EARLY_SECONDS
+
+
+def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
+    """Run a kubeconfig's login program: its token and when that ends. Raises EngineRefused, EngineUnreachable."""
+    version = str(plugin.get("apiVersion", ""))
+    request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
+    environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}
+    environment["KUBERNETES_EXEC_INFO"] = orjson.dumps(request).decode()
+    command = [str(plugin.get("command", "")), *map(str, plugin.get("args") or ())]
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_EXEC_SECONDS,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise EngineRefused(
+            EXEC_FAILED, f"The login program {command[0]!r} is not on this server."
+        ) from error
+    except (OSError, subprocess.SubprocessError) as error:
+        words = f"The login program {command[0]!r} failed ({type(error).__name__}). Its output is not kept."
+        raise EngineUnreachable(words) from None  # the error carries the output, which may be a secret
+    return _read_credential(done.stdout, command[0])
+
+
+def _read_credential(output: bytes, program: str) -> tuple[str, datetime | None]:
+    try:
+        status = orjson.loads(output)["status"]
+        token, end = str(status["token"]), status.get("expirationTimestamp")
+        return token, datetime.fromisoformat(end.replace("Z", "+00:00")) if end else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        words = (
+            f"The login program {program!r} printed no token; certificates from programs are not supported."
+        )
+        raise EngineRefused(EXEC_FAILED, words) from None
