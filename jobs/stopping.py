@@ -66,7 +66,7 @@ def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
             kind=Command.STOP_POD,
             cluster_id=cluster_id,
             pod_name=name,
-            payload={"grace_seconds": grace_seconds},
+            payload={"grace_seconds": grace_seconds, "project": job.project.name},
         )
         for name, cluster_id in pods
     )

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import socket
 import threading
+import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -63,7 +64,8 @@ class VirtualClock:
 class Faults:
     """The script of what goes wrong. Tests and fault benchmarks set these at any time.
 
-    `start_refusal` (code, message) refuses every start; `stop_delay_seconds` is how long pods take to end
+    `start_refusal` (code, message) refuses every start, and may be over soon with `is_passing`; `call_seconds` is
+    how long starts, stops and forgets take, by the real clock; `stop_delay_seconds` is how long pods take to end
     after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
     but raise. `foreign` are (node, device index) that pods of others hold.
     """
@@ -71,6 +73,8 @@ class Faults:
     is_unreachable: bool = False
     loses_answers: bool = False
     start_refusal: tuple[str, str] | None = None
+    is_passing: bool = False
+    call_seconds: float = 0.0
     stop_delay_seconds: float = 0.0
     nodes_down: frozenset[str] = frozenset()
     foreign: frozenset[tuple[str, int]] = frozenset()
@@ -111,9 +115,9 @@ class MemoryEngine(PlainEngine):
         return tuple(self._node_now(node) for node in self._nodes)
 
     def start(self, spec: PodSpec) -> None:
-        self._check_reachable()
+        self._take_time()
         if self.faults.start_refusal is not None:
-            raise EngineRefused(*self.faults.start_refusal)
+            raise EngineRefused(*self.faults.start_refusal, is_passing=self.faults.is_passing)
         check_spec(spec, self._nodes)
         command = self._catalogue.command_line(spec.image, spec.command, spec.args)
         with self._changed:
@@ -127,7 +131,7 @@ class MemoryEngine(PlainEngine):
         self._lose_answer()
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        self._check_reachable()
+        self._take_time()
         base.check_pod_name(pod_name)
         with self._changed:
             pod = self._pods.setdefault(pod_name, _Pod(None, PodReport(pod_name, base.STARTING)))
@@ -144,7 +148,7 @@ class MemoryEngine(PlainEngine):
             return tuple(pod.report for pod in self._pods.values())
 
     def forget(self, pod_name: str) -> None:
-        self._check_reachable()
+        self._take_time()
         with self._changed:
             self._settle()
             pod = self._pods.get(pod_name)
@@ -215,6 +219,11 @@ class MemoryEngine(PlainEngine):
         is_down = node.name in self.faults.nodes_down
         message = "The memory engine plays it down." if is_down else ""
         return replace(node, devices=devices, is_ready=not is_down, message=message)
+
+    def _take_time(self) -> None:
+        self._check_reachable()
+        if self.faults.call_seconds:
+            time.sleep(self.faults.call_seconds)
 
     def _check_reachable(self) -> None:
         if self.faults.is_unreachable:

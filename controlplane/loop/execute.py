@@ -1,130 +1,207 @@
-"""EXECUTE: claim commands and call the engine, outside any transaction. Each may be repeated after a crash."""
+"""EXECUTE: claim commands and call the engine, outside any transaction. Each may be repeated after a crash.
+
+Every cluster has two lanes of its own, so that a slow one holds up no other, and ends never wait behind starts.
+"""
 
 import logging
-import shutil
+import threading
+from collections.abc import Callable, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
-from django.conf import settings
 from django.db import transaction
-from django.db.models import Q
+from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
-from controlplane.loop.attached import engine_for
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
 from controlplane.loop.holders import new_token
-from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Cluster, Command
-from jobs.models import Pod
 
 logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
 MOST_TRIES = 5
+LOOK_AGAIN_SECONDS = 1.0
 
 
-def execute_due(limit: int = 20) -> int:
-    """Carry out up to `limit` due commands, oldest first, and return how many this process got hold of."""
+@dataclass(frozen=True, slots=True)
+class LaneKind:
+    """Which commands a lane carries out, and how many at a time: an engine behind a network waits for most of a
+    call, which takes some ms."""
+
+    name: str
+    commands: tuple[str, ...]
+    width: int
+
+
+STARTS = LaneKind("starts", (Command.START_POD,), width=16)
+ENDS = LaneKind("ends", tuple(kind for kind in Command.KINDS if kind != Command.START_POD), width=8)
+LANES = (ENDS, STARTS)
+
+
+def clusters_with_work() -> list[int]:
+    """Return the clusters that there are, and detached ones that have something left to clean up."""
+    open_commands = Command.objects.filter(state__in=(Command.PENDING, Command.CLAIMED))
+    wanted = Q(detached_at=None) | Q(pk__in=open_commands.values("cluster"))
+    return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
+
+
+def execute_due() -> int:
+    """Carry out all that is due, ends first, and return how much this process got hold of."""
     done = 0
-    for command in _due(limit):
-        token = _claim(command)
-        if token is not None:
-            _carry_out(command, token)
-            done += 1
+    for cluster_id in clusters_with_work():
+        for kind in LANES:
+            lane = Lane(cluster_id, kind)
+            try:
+                done += lane.work()
+            finally:
+                lane.close()
     return done
 
 
-def _due(limit: int) -> list[Command]:
-    return list(
-        Command.objects.filter(_claimable(), not_before__lte=Now())
-        .select_related("cluster")
-        .order_by("pk")[:limit]
-    )
+class Lane:
+    """One cluster's commands of some kinds. `work` is called by one thread; the engine is called by a pool."""
 
+    def __init__(
+        self, cluster_id: int, kind: LaneKind, on_progress: Callable[[], None] = lambda: None
+    ) -> None:
+        self.name, self.bell = kind.name, threading.Event()
+        self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
+        self._token = new_token()
+        self._is_closed = False
+        self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
+        self._under_way: dict[Future[Any], tuple[Cluster, Command]] = {}
 
-def _claim(command: Command) -> str | None:
-    token = new_token()
-    claimed = Command.objects.filter(_claimable(), pk=command.pk).update(
-        state=Command.CLAIMED,
-        claim_token=token,
-        claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),
-        tries=command.tries + 1,
-    )
-    return token if claimed == 1 else None
+    def work(self) -> int:
+        """Carry out what is due until nothing is, and return how much that was."""
+        done = 0
+        while True:
+            self.bell.clear()
+            ended = [future for future in self._under_way if future.done()]
+            self._write(ended)
+            done += len(ended)
+            self._take()
+            if not self._under_way:
+                return done
+            self.bell.wait(LOOK_AGAIN_SECONDS)  # rung by every call that returns
+
+    def is_open(self) -> bool:
+        return not self._is_closed
+
+    def close(self) -> None:
+        """Take nothing more. What has not begun is carried out by whoever comes next, when its claim expires."""
+        self._is_closed = True
+        self._pool.shutdown(wait=False, cancel_futures=True)
+        self.bell.set()
+
+    def _take(self) -> None:
+        """Claim as much as keeps the pool busy until the next look, and hand it over."""
+        room = 2 * self._kind.width - len(self._under_way)
+        if self._is_closed or room < self._kind.width:
+            return
+        commands = self._claim(room)
+        if not commands:
+            return
+        cluster = Cluster.objects.get(pk=self._cluster_id)
+        for command in commands:
+            future = self._pool.submit(carry_out, cluster, command)
+            self._under_way[future] = (cluster, command)
+            future.add_done_callback(lambda _: self.bell.set())
+
+    def _claim(self, limit: int) -> list[Command]:
+        mine = [command.pk for _, command in self._under_way.values()]
+        due = self._due().exclude(pk__in=mine)
+        keys = list(due.values_list("pk", flat=True)[:limit])
+        if not keys:
+            return []
+        with transaction.atomic():
+            # two processes may look at the same ones: neither waits for the other
+            free = Command.objects.filter(_claimable(), pk__in=keys).select_for_update(skip_locked=True)
+            claimed = list(free.values_list("pk", flat=True))
+            Command.objects.filter(pk__in=claimed).update(
+                state=Command.CLAIMED,
+                claim_token=self._token,
+                claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),
+                tries=F("tries") + 1,
+            )
+        return list(Command.objects.filter(pk__in=claimed).order_by("pk"))
+
+    def _due(self) -> QuerySet[Command]:
+        ours = Command.objects.filter(cluster=self._cluster_id, kind__in=self._kind.commands)
+        stops_first = Case(When(kind=Command.STOP_POD, then=Value(0)), default=Value(1))
+        order = (stops_first, "pk") if len(self._kind.commands) > 1 else ("pk",)
+        return ours.filter(_claimable(), not_before__lte=Now()).order_by(*order)
+
+    def _write(self, ended: Sequence[Future[Any]]) -> None:
+        """Record how calls ended: what went well in one go."""
+        if not ended:
+            return
+        well = []
+        for future in ended:
+            cluster, command = self._under_way.pop(future)
+            if future.cancelled():
+                continue
+            error = future.exception()
+            if error is not None:
+                _take_failure(cluster, command, self._token, error)
+                continue
+            note_done(cluster, command, future.result())
+            well.append(command)
+        _finish(well, self._token, Command.DONE, "")
+        self._on_progress()
 
 
 def _claimable() -> Q:
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
-def _carry_out(command: Command, token: str) -> None:
-    try:
-        _EFFECTS[command.kind](engine_for(command.cluster), command)
-    except EngineUnreachable as error:
+def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseException) -> None:
+    """What passes is tried again, what is for good is given up."""
+    if isinstance(error, EngineUnreachable):
         # whether the engine is out of reach is for reconcile to say; one that answers everything but this is broken
-        is_reachable = Cluster.objects.filter(pk=command.cluster_id, is_reachable=True).exists()
-        _try_again(command, token, error, is_bounded=is_reachable)
-    except EngineRefused as refusal:
-        _give_up(command, token, refusal)
-    except Exception as error:
+        is_reachable = Cluster.objects.filter(pk=cluster.pk, is_reachable=True).exists()
+        _try_again(cluster, command, token, error, is_bounded=is_reachable)
+    elif isinstance(error, EngineRefused):
+        if error.is_passing:
+            note_waiting(command, error)
+            _try_again(cluster, command, token, error, is_bounded=True)
+        else:
+            _give_up(cluster, command, token, error)
+    elif isinstance(error, Exception):
         # a fault of ours or of the engine's: a poison command must neither stop the others nor be tried for ever
-        logger.exception("%s of %s failed", command.kind, command.pod_name)
-        _try_again(command, token, error, is_bounded=True)
+        logger.error("%s of %s failed", command.kind, command.pod_name, exc_info=error)
+        _try_again(cluster, command, token, error, is_bounded=True)
     else:
-        _finish(command, token, Command.DONE, "")
+        raise error
 
 
-def _start(engine: Engine, command: Command) -> None:
-    engine.start(pod_spec(command.payload))
-
-
-def _stop(engine: Engine, command: Command) -> None:
-    engine.stop(command.pod_name, command.payload["grace_seconds"])
-
-
-def _forget(engine: Engine, command: Command) -> None:
-    engine.forget(command.pod_name)
-
-
-def _forget_job(engine: Engine, command: Command) -> None:
-    engine.forget_job(command.pod_name)
-    logs = settings.LOG_DIR / command.pod_name
-    if logs.exists():
-        shutil.rmtree(logs)
-
-
-_EFFECTS = {
-    Command.START_POD: _start,
-    Command.STOP_POD: _stop,
-    Command.FORGET_POD: _forget,
-    Command.FORGET_JOB: _forget_job,
-}
-
-
-def _finish(command: Command, token: str, state: str, error: str) -> bool:
-    """Write the end under the claim's token: a claim that expired and was taken over leaves no trace."""
-    ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
-    return ours.update(state=state, error=error[:500], finished_at=timezone.now()) == 1
-
-
-def _try_again(command: Command, token: str, error: Exception, *, is_bounded: bool) -> None:
-    if is_bounded and command.tries + 1 >= MOST_TRIES:
-        _give_up(
-            command, token, EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
-        )
+def _try_again(cluster: Cluster, command: Command, token: str, error: Exception, *, is_bounded: bool) -> None:
+    if is_bounded and command.tries >= MOST_TRIES:
+        failed = EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
+        _give_up(cluster, command, token, error if isinstance(error, EngineRefused) else failed)
         return
-    wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS) - 1)]
+    wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS)) - 1]
     Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
         state=Command.PENDING, error=str(error)[:500], not_before=Now() + timedelta(seconds=wait)
     )
 
 
-def _give_up(command: Command, token: str, refusal: EngineRefused) -> None:
-    """A refused start fails its pod, which never ran; other refusals mean that there is nothing left to do."""
+def _give_up(cluster: Cluster, command: Command, token: str, refusal: EngineRefused) -> None:
     logger.info("%s of %s refused: %s", command.kind, command.pod_name, refusal.message)
     with transaction.atomic():
-        if _finish(command, token, Command.FAILED, refusal.message) and command.kind == Command.START_POD:
-            Pod.objects.filter(name=command.pod_name, released_at=None).update(
-                state="failed", reason=refusal.code, message=refusal.message[:500], finished_at=timezone.now()
-            )
+        if _finish([command], token, Command.FAILED, refusal.message):
+            note_given_up(cluster, command, refusal)
+
+
+def _finish(commands: Sequence[Command], token: str, state: str, error: str) -> int:
+    """Write ends under the claims' token: a claim that expired and was taken over leaves no trace."""
+    if not commands:
+        return 0
+    keys = [command.pk for command in commands]
+    ours = Command.objects.filter(pk__in=keys, claim_token=token, state=Command.CLAIMED)
+    return ours.update(state=state, error=error[:500], finished_at=timezone.now())

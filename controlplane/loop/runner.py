@@ -13,10 +13,10 @@ from django.db import close_old_connections, connections
 from django.utils import timezone
 
 from controlplane.engines.base import Engine, EngineUnreachable
-from controlplane.loop.attached import attached_clusters, engine_for
+from controlplane.loop.attached import attached_clusters, close_engines, engine_for
 from controlplane.loop.collecting import collect_once
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.execute import execute_due
+from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.holders import free_what_the_dead_hold
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.telemetry.rollup import roll_up
@@ -24,7 +24,6 @@ from controlplane.telemetry.rollup import roll_up
 logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
-EXECUTORS = 4
 BUSY_PAUSE_SECONDS = 0.05
 ROLLUP_EVERY = 60  # collections
 
@@ -35,7 +34,8 @@ class Runner:
     def __init__(self) -> None:
         self._is_stopping = threading.Event()
         self._cycle_bell = threading.Event()
-        self._execute_bell = threading.Event()
+        self._lanes_bell = threading.Event()
+        self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
         self._collections = 0
         self._is_successor = False  # of whoever ran before us and was killed
@@ -44,8 +44,7 @@ class Runner:
         """Start the threads and listen for wake-ups in this process."""
         listen(self.ring)
         self._spawn("cycle", self._cycle, self._cycle_bell)
-        for number in range(EXECUTORS):
-            self._spawn(f"execute-{number}", self._execute, self._execute_bell)
+        self._spawn("lanes", self._keep_lanes, self._lanes_bell)
         self._spawn("collect", self._collect, threading.Event())
         self._spawn("watch", self._watch, None)
         self.ring()
@@ -54,25 +53,37 @@ class Runner:
         """Finish what is under way and end. What does not end in time is picked up by its claim's expiry."""
         stop_listening(self.ring)
         self._is_stopping.set()
-        self._cycle_bell.set()
-        self._execute_bell.set()
+        self.ring()
+        for lane in self._all_lanes():
+            lane.close()
         for thread in self._threads:
             thread.join(timeout_seconds)
+        close_engines()
 
     def ring(self) -> None:
         """Have a cycle run and commands be carried out at once: a verb may have written some, such as a stop."""
         self._cycle_bell.set()
-        self._execute_bell.set()
+        self._ring_lanes()
 
-    def _spawn(self, name: str, work: Callable[[], None], bell: threading.Event | None) -> None:
-        thread = threading.Thread(target=self._repeat, args=(work, bell), name=f"loop-{name}", daemon=True)
+    def _spawn(
+        self,
+        name: str,
+        work: Callable[[], object],
+        bell: threading.Event | None,
+        is_wanted: Callable[[], bool] = lambda: True,
+    ) -> None:
+        thread = threading.Thread(
+            target=self._repeat, args=(work, bell, is_wanted), name=f"loop-{name}", daemon=True
+        )
         self._threads.append(thread)
         thread.start()
 
-    def _repeat(self, work: Callable[[], None], bell: threading.Event | None) -> None:
+    def _repeat(
+        self, work: Callable[[], object], bell: threading.Event | None, is_wanted: Callable[[], bool]
+    ) -> None:
         """Do the work on every ring and every period. A failure is logged and the next period tries again: nothing
         of it is lost, since all work is derived from rows."""
-        while not self._is_stopping.is_set():
+        while not self._is_stopping.is_set() and is_wanted():
             if bell is not None:
                 bell.wait(PERIOD_SECONDS)
                 bell.clear()
@@ -87,7 +98,7 @@ class Runner:
     def _cycle(self) -> None:
         if not self._is_successor:
             if free_what_the_dead_hold():
-                self._execute_bell.set()
+                self._ring_lanes()
             self._is_successor = True
         has_commands = run_cycle(timezone.now())
         if has_commands is None:
@@ -95,11 +106,29 @@ class Runner:
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
             self._cycle_bell.set()
         elif has_commands:
-            self._execute_bell.set()
+            self._ring_lanes()
 
-    def _execute(self) -> None:
-        while not self._is_stopping.is_set() and execute_due():
-            self._cycle_bell.set()  # a pod was started or stopped: take its report over at once
+    def _ring_lanes(self) -> None:
+        self._lanes_bell.set()
+        for lane in self._all_lanes():
+            lane.bell.set()
+
+    def _all_lanes(self) -> list[Lane]:
+        return [lane for lanes in list(self._lanes.values()) for lane in lanes]
+
+    def _keep_lanes(self) -> None:
+        """Every cluster has its lanes, and nothing stays open for one that is gone."""
+        wanted = set(clusters_with_work())
+        for cluster_id in wanted - self._lanes.keys():
+            # a pod was started or stopped: take its report over at once
+            self._lanes[cluster_id] = [Lane(cluster_id, kind, self._cycle_bell.set) for kind in LANES]
+            for lane in self._lanes[cluster_id]:
+                self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
+                lane.bell.set()
+        for cluster_id in self._lanes.keys() - wanted:
+            for lane in self._lanes.pop(cluster_id):
+                lane.close()
+        close_engines(keep=wanted)
 
     def _collect(self) -> None:
         if collect_once(timezone.now()):

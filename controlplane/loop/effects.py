@@ -1,0 +1,110 @@
+"""What each kind of command does outside the database, and what its end writes. Each may be repeated after a crash."""
+
+import logging
+import shutil
+from collections.abc import Callable, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.credentials import engine_settings
+from controlplane.engines import registry
+from controlplane.engines.base import EngineRefused
+from controlplane.loop.attached import engine_for
+from controlplane.loop.podspecs import pod_spec
+from controlplane.models import Cluster, Command, Event
+from jobs.models import Pod
+
+logger = logging.getLogger(__name__)
+
+LONGEST_MESSAGE = 500
+
+
+def carry_out(cluster: Cluster, command: Command) -> Any:
+    """Do what the command says and return what its end needs. Reads and writes no row: many run at a time."""
+    return _EFFECTS[command.kind](cluster, command)
+
+
+def note_done(cluster: Cluster, command: Command, result: Any) -> None:
+    """Write what a command found out."""
+    if command.kind == Command.CHECK_CLUSTER:
+        _take_checks(cluster, [asdict(check) for check in result])
+
+
+def note_waiting(command: Command, refusal: EngineRefused) -> None:
+    """A start that is tried again tells its pod why."""
+    if command.kind == Command.START_POD:
+        waiting = Pod.objects.filter(name=command.pod_name, state="pending")
+        waiting.update(reason=refusal.code, message=refusal.message[:LONGEST_MESSAGE])
+
+
+def note_given_up(cluster: Cluster, command: Command, refusal: EngineRefused) -> None:
+    """A refused start fails its pod, which never ran, and a look that was never had refuses its cluster; other
+    refusals mean that there is nothing left to do."""
+    if command.kind == Command.START_POD:
+        Pod.objects.filter(name=command.pod_name, released_at=None).update(
+            state="failed",
+            reason=refusal.code,
+            message=refusal.message[:LONGEST_MESSAGE],
+            finished_at=timezone.now(),
+        )
+    elif command.kind == Command.CHECK_CLUSTER:
+        failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
+        _take_checks(cluster, [failed])
+
+
+def _start(cluster: Cluster, command: Command) -> None:
+    engine_for(cluster).start(pod_spec(command.payload))
+
+
+def _stop(cluster: Cluster, command: Command) -> None:
+    payload = command.payload
+    engine_for(cluster).stop(command.pod_name, payload["grace_seconds"], payload.get("project", ""))
+
+
+def _forget(cluster: Cluster, command: Command) -> None:
+    engine_for(cluster).forget(command.pod_name)
+
+
+def _forget_job(cluster: Cluster, command: Command) -> None:
+    engine_for(cluster).forget_job(command.pod_name)
+    logs = settings.LOG_DIR / command.pod_name
+    if logs.exists():
+        shutil.rmtree(logs)
+
+
+def _forget_project(cluster: Cluster, command: Command) -> None:
+    engine_for(cluster).forget_project(command.pod_name)
+
+
+def _look(cluster: Cluster, command: Command) -> Sequence[Any]:
+    """The engine is not opened: whether it may be is what the look finds out."""
+    checks: Sequence[Any] = registry.check_cluster(cluster.engine, engine_settings(cluster))
+    return checks
+
+
+_EFFECTS: dict[str, Callable[[Cluster, Command], Any]] = {
+    Command.START_POD: _start,
+    Command.STOP_POD: _stop,
+    Command.FORGET_POD: _forget,
+    Command.FORGET_JOB: _forget_job,
+    Command.FORGET_PROJECT: _forget_project,
+    Command.CHECK_CLUSTER: _look,
+}
+
+
+def _take_checks(cluster: Cluster, checks: list[dict[str, str]]) -> None:
+    """Keep what was found. It decides on a cluster that waits for it; one that is worked for goes on as it is."""
+    is_refused = any(check["outcome"] == "failed" for check in checks)
+    verdict = Cluster.REFUSED if is_refused else Cluster.ATTACHED
+    told = next((check["message"] for check in checks if check["outcome"] == "failed"), cluster.name)
+    with transaction.atomic():
+        there = Cluster.objects.filter(pk=cluster.pk, detached_at=None)
+        if not there.update(checks=checks, checked_at=timezone.now()):
+            return
+        is_decided = there.filter(state=Cluster.CHECKING).update(state=verdict)
+        kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
+        Event.objects.append([Event(kind=kind, message=told[:LONGEST_MESSAGE])])

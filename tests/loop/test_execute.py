@@ -1,0 +1,252 @@
+"""Commands: what is tried again and what is given up, lanes that do not wait for one another, looks at clusters."""
+
+import threading
+import time
+from dataclasses import dataclass
+
+import pytest
+from django.db import connections
+
+from controlplane.access import SYSTEM
+from controlplane.engines import registry
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.memory import MemoryEngine
+from controlplane.loop.attached import give_engine
+from controlplane.loop.execute import ENDS, MOST_TRIES, STARTS, Lane, execute_due
+from controlplane.models import Cluster, Command, Event
+from jobs.actions import stop_job
+from jobs.models import Pod
+from tests.builders import make_cluster, make_job, make_project
+
+
+def make_due() -> None:
+    """Let every back-off be over."""
+    Command.objects.update(not_before=Cluster.objects.earliest("pk").created_at)
+
+
+# Refusals
+
+
+def test_a_refusal_that_passes_is_tried_again_and_its_pod_says_so_meanwhile(plant):
+    faults = plant.engine.faults
+    faults.start_refusal, faults.is_passing = (
+        ("quota_refused", "The quota of the namespace is used up."),
+        True,
+    )
+    job = make_job(make_project())
+    plant.tick()
+    pod = Pod.objects.get()
+    assert (pod.state, pod.reason, pod.message) == ("pending", *faults.start_refusal)
+    faults.start_refusal = None
+    make_due()
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_a_refusal_that_never_passes_fails_the_job_with_its_own_code(plant):
+    faults = plant.engine.faults
+    faults.start_refusal, faults.is_passing = (
+        ("quota_refused", "The quota of the namespace is used up."),
+        True,
+    )
+    job = make_job(make_project())
+    for _ in range(MOST_TRIES + 1):
+        plant.tick()
+        make_due()
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.message) == ("failed", *faults.start_refusal)
+    assert Command.objects.get(kind="start_pod").tries == MOST_TRIES
+
+
+def test_a_stop_says_in_which_project(plant, monkeypatch):
+    told = []
+    monkeypatch.setattr(plant.engine, "stop", lambda *arguments: told.append(arguments))
+    job = make_job(make_project())
+    plant.settle()
+    name = Pod.objects.get().name
+    stop_job(job, actor=SYSTEM)
+    execute_due()
+    assert told == [(name, 10, "team-a")]
+
+
+# Lanes
+
+transactional = pytest.mark.django_db(transaction=True)
+
+
+def in_a_thread(work) -> threading.Thread:
+    def run():
+        try:
+            work()
+        finally:
+            connections.close_all()
+
+    thread = threading.Thread(target=run)
+    thread.start()
+    return thread
+
+
+def orders(cluster: Cluster, kind: str, names: list[str]) -> None:
+    payloads = {"stop_pod": {"grace_seconds": 1}}
+    Command.objects.bulk_create(
+        Command(kind=kind, cluster=cluster, pod_name=name, payload=payloads.get(kind, {})) for name in names
+    )
+
+
+@transactional
+def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
+    slow, quick = make_cluster("slow", nodes=0), make_cluster("quick", nodes=0)
+    engines = {cluster.pk: MemoryEngine({"nodes": {}}) for cluster in (slow, quick)}
+    for cluster in (slow, quick):
+        give_engine(cluster, engines[cluster.pk])
+    hang, hangs = threading.Event(), threading.Semaphore(0)
+
+    def start(spec):
+        hangs.release()
+        assert hang.wait(20)
+
+    engines[slow.pk].start = start
+    payload = dict.fromkeys(("command", "args", "ports", "devices"), ())
+    payload |= {"name": "x", "job_id": "x", "job_name": "x", "project": "x"}
+    payload |= {"attempt": 1, "rank": 0, "node": "x"}
+    Command.objects.bulk_create(
+        Command(kind="start_pod", cluster=slow, pod_name=f"s-{number}", payload=payload)
+        for number in range(60)
+    )
+    starts = Lane(slow.pk, STARTS)
+    thread = in_a_thread(starts.work)
+    try:
+        assert hangs.acquire(timeout=10), "nothing was started"
+        orders(slow, "stop_pod", ["a"])
+        orders(quick, "stop_pod", ["b"])
+        for cluster in (slow, quick):
+            lane = Lane(cluster.pk, ENDS)
+            assert lane.work() == 1
+            lane.close()
+        assert [pod.name for cluster in (slow, quick) for pod in engines[cluster.pk].pods()] == ["a", "b"]
+        assert Command.objects.filter(kind="stop_pod", state="done").count() == 2
+    finally:
+        starts.close()
+        hang.set()
+        thread.join()
+        give_engine(slow, None)
+        give_engine(quick, None)
+    # what a closed lane had begun is recorded, what it had not is left to its claim's expiry
+    done = Command.objects.filter(kind="start_pod", state="done").count()
+    assert 1 <= done <= STARTS.width
+    assert Command.objects.filter(kind="start_pod", state="pending").exists()
+
+
+@transactional
+def test_stops_go_before_what_only_cleans_up():
+    cluster = make_cluster(nodes=0)
+    engine = MemoryEngine({"nodes": {}})
+    give_engine(cluster, engine)
+    told: list[str] = []
+    engine.forget = lambda name: told.append("forget")
+    engine.stop = lambda *arguments: told.append("stop")
+    orders(cluster, "forget_pod", [f"old-{number}" for number in range(100)])
+    orders(cluster, "stop_pod", ["young"])
+    assert execute_due() == 101
+    give_engine(cluster, None)
+    assert "stop" in told[: 2 * ENDS.width]
+
+
+@transactional
+def test_two_processes_carry_out_each_command_once():
+    cluster = make_cluster(nodes=0)
+    engine = MemoryEngine({"nodes": {}})
+    give_engine(cluster, engine)
+    told: list[str] = []
+    engine.forget = told.append
+    names = [f"p-{number}" for number in range(200)]
+    orders(cluster, "forget_pod", names)
+    lanes = [Lane(cluster.pk, ENDS) for _ in range(2)]
+    threads = [in_a_thread(lane.work) for lane in lanes]
+    for thread in threads:
+        thread.join(20)
+    give_engine(cluster, None)
+    assert sorted(told) == sorted(names)
+    assert set(Command.objects.values_list("state", flat=True)) == {"done"}
+
+
+@transactional
+def test_commands_flow_though_each_takes_its_time():
+    cluster = make_cluster(nodes=0)
+    engine = MemoryEngine({"nodes": {}})
+    engine.faults.call_seconds = 0.02
+    give_engine(cluster, engine)
+    orders(cluster, "stop_pod", [f"p-{number}" for number in range(80)])
+    began = time.perf_counter()
+    assert execute_due() == 80
+    give_engine(cluster, None)
+    assert time.perf_counter() - began < 80 * 0.02 / 2  # one after another would take 1.6 s
+
+
+# Looks at clusters
+
+
+@dataclass
+class Found:
+    name: str
+    outcome: str
+    message: str = ""
+    without_it: str = ""
+
+
+def look_at(monkeypatch, state: str, found) -> Cluster:
+    """A cluster with an order to look at it, carried out."""
+
+    def check(kind, settings):
+        if isinstance(found, Exception):
+            raise found
+        assert settings["cluster"] == "prod"
+        return found
+
+    monkeypatch.setattr(registry, "check_cluster", check, raising=False)
+    cluster = Cluster.objects.create(name="prod", engine="kubernetes", settings={}, state=state)
+    Command.objects.create(kind="check_cluster", cluster=cluster, pod_name="prod")
+    for _ in range(MOST_TRIES):
+        execute_due()
+        make_due()
+    cluster.refresh_from_db()
+    return cluster
+
+
+@pytest.mark.parametrize(("outcome", "state"), [("warning", "attached"), ("failed", "refused")])
+def test_a_look_decides_whether_the_cluster_is_attached(db, monkeypatch, outcome, state):
+    cluster = look_at(
+        monkeypatch, "checking", [Found("api", "ok"), Found("gpus", outcome, "No GPU.", "CPU only")]
+    )
+    assert cluster.state == state
+    assert cluster.checked_at is not None
+    second = {"name": "gpus", "outcome": outcome, "message": "No GPU.", "without_it": "CPU only"}
+    assert cluster.checks[1] == second
+    event = Event.objects.get()
+    assert (event.kind, event.message) == (f"cluster.{state}", "No GPU." if state == "refused" else "prod")
+
+
+def test_another_look_at_an_attached_cluster_does_not_let_its_jobs_down(db, monkeypatch):
+    cluster = look_at(monkeypatch, "attached", [Found("api", "failed", "No answer.")])
+    assert (cluster.state, cluster.checks[0]["message"]) == ("attached", "No answer.")
+    assert Event.objects.get().kind == "cluster.checked"
+
+
+@pytest.mark.parametrize(
+    "error", [EngineUnreachable("no route"), EngineRefused("not_permitted", "Forbidden.")]
+)
+def test_a_look_that_cannot_be_had_refuses_the_cluster_in_words(db, monkeypatch, error):
+    cluster = look_at(monkeypatch, "checking", error)
+    assert cluster.state == "refused"
+    assert str(error) in cluster.checks[0]["message"]
+
+
+def test_a_deleted_project_is_forgotten(plant, monkeypatch):
+    told = []
+    monkeypatch.setattr(plant.engine, "forget_project", told.append)
+    Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    plant.tick()
+    assert told == ["team-a"]
+    assert Command.objects.get().state == "done"
