@@ -1,0 +1,329 @@
+"""A real Kubernetes for tests: API server, etcd, controllers, scheduler, KWOK's nodes, and where asked one real node.
+
+    with kube_cluster() as kube:                 # about five seconds
+        kube.add_node("node-a", gpus=8, labels={"pool": "train"})
+        kube.api("POST", "/api/v1/namespaces/default/pods", pod)
+
+A cluster lives in namespaces of its own (tools/kube/cell.py): several stand side by side, and it ends with this
+process, however that ends. Fake nodes report what they are told; their pods run at once, for ever, and end with exit
+code 143 when they are deleted. KWOK's default would strip finalizers; tools/kube/stages.yaml says what we do instead.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import ssl
+import subprocess
+import sys
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+from tests.servers import CHECKOUT
+from tests.waiting import wait_until
+from tools.kube import build, sweep
+from tools.kube.cell import Network
+
+GPU = "nvidia.com/gpu"
+NODE_PACKAGES = {"containerd": "containerd", "runc": "runc", "ctr": "containerd"}
+MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
+APPLY = "application/apply-patch+yaml"
+
+
+class KubeMissing(Exception):
+    """There can be no cluster on this machine; the message is one sentence that says why."""
+
+
+@dataclass
+class KubeCluster:
+    """A running cluster, seen as its admin. `host_address` is this machine as the API server and pods see it."""
+
+    state_dir: Path
+    network: Network
+    token: str
+    programs: Mapping[str, str]
+    process: subprocess.Popen[bytes] = field(repr=False)
+    url: str = field(init=False)
+    host_address: str = field(init=False)
+    kubeconfig: Path = field(init=False)
+    kubeconfig_text: str = field(init=False, repr=False)
+    ca: Path = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.url = f"https://{self.network.inside}:443"
+        self.host_address = self.network.outside
+        self.kubeconfig, self.ca = self.state_dir / "kubeconfig", self.state_dir / "ca.crt"
+        self.kubeconfig_text = self.kubeconfig.read_text()
+        self._context = ssl.create_default_context(cafile=str(self.ca))
+
+    def api(
+        self, method: str, path: str, body: Any = None, *, kind: str = "application/json", token: str = ""
+    ) -> tuple[int, Any]:
+        """One call: status and decoded answer. An HTTP error is an answer; no connection raises OSError."""
+        data = None if body is None else json.dumps(body).encode()
+        headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
+        request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
+        try:
+            with urllib.request.urlopen(request, timeout=20, context=self._context) as answer:
+                return answer.status, json.loads(answer.read() or b"null")
+        except urllib.error.HTTPError as error:
+            with error:
+                text = error.read()
+            return error.code, json.loads(text) if text[:1] == b"{" else text.decode(errors="replace")
+
+    def must(self, method: str, path: str, body: Any = None, *, kind: str = "application/json") -> Any:
+        """As `api`, where only success will do: the decoded answer."""
+        status, answer = self.api(method, path, body, kind=kind)
+        assert status < 300, f"{method} {path}: {status} {answer}"
+        return answer
+
+    def kubectl(self, *arguments: str, text: str | None = None, check: bool = True) -> str:
+        """What kubectl prints, its complaints too; `text` is its standard input."""
+        command = [self.programs["kubectl"], f"--kubeconfig={self.kubeconfig}", *arguments]
+        result = subprocess.run(
+            command,
+            input=text,
+            text=True,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            timeout=120,
+            check=False,
+            env={**os.environ, "HOME": str(self.state_dir)},
+        )
+        assert result.returncode == 0 or not check, f"kubectl {' '.join(arguments)}: {result.stdout}"
+        return result.stdout
+
+    def apply(self, manifest: str | Path) -> str:
+        """Server-side apply of YAML or JSON text, of a file, or of a folder of files."""
+        words = ["apply", "--server-side", "--force-conflicts"]
+        if isinstance(manifest, Path):
+            return self.kubectl(*words, "-f", str(manifest))
+        return self.kubectl(*words, "-f", "-", text=manifest)
+
+    def add_node(
+        self,
+        name: str,
+        *,
+        gpus: int = 0,
+        labels: Mapping[str, str] | None = None,
+        taints: Sequence[Mapping[str, str]] = (),
+        cpus: str = "64",
+        memory: str = "512Gi",
+        resources: Mapping[str, str] | None = None,
+    ) -> None:
+        """A fake node, ready when this returns. `resources` are further quantities by resource name."""
+        quantities = {"cpu": cpus, "memory": memory, "pods": "1000", **(resources or {})}
+        quantities |= {GPU: str(gpus)} if gpus else {}
+        node = {
+            "apiVersion": "v1",
+            "kind": "Node",
+            "metadata": {
+                "name": name,
+                "annotations": {"kwok.x-k8s.io/node": "fake", "node.alpha.kubernetes.io/ttl": "0"},
+                "labels": {"kubernetes.io/hostname": name, "kubernetes.io/os": "linux", **(labels or {})},
+            },
+            "spec": {"taints": list(taints)},
+            "status": {"capacity": quantities, "allocatable": quantities},
+        }
+        self.must("POST", "/api/v1/nodes", node)
+        wait_until(lambda: self.is_node_ready(name), 30, f"node {name} to be ready")
+
+    def is_node_ready(self, name: str) -> bool:
+        """True when the node is ready and carries no taint that says otherwise."""
+        status, node = self.api("GET", f"/api/v1/nodes/{name}")
+        taints = [taint["key"] for taint in node.get("spec", {}).get("taints", ())]
+        return (
+            status == 200
+            and "node.kubernetes.io/not-ready" not in taints
+            and any(
+                (condition["type"], condition["status"]) == ("Ready", "True")
+                for condition in node["status"].get("conditions", ())
+            )
+        )
+
+    def set_gpus(self, node: str, gpus: int, resource: str = GPU) -> None:
+        """Say in a node's status how many GPUs it has, as a device plugin would."""
+        quantities = {resource: str(gpus)}
+        status = {"status": {"capacity": quantities, "allocatable": quantities}}
+        self.must("PATCH", f"/api/v1/nodes/{node}/status", status, kind=MERGE)
+
+    def patch_status(self, path: str, status: Mapping[str, Any]) -> Any:
+        """Merge into the status of the object at `path`; lists of conditions merge by their type."""
+        return self.must("PATCH", f"{path}/status", {"status": status}, kind=STRATEGIC)
+
+    def end_pod(self, namespace: str, name: str, exit_code: int = 0) -> None:
+        """Let a fake node's pod end by itself with this exit code."""
+        path = f"/api/v1/namespaces/{namespace}/pods/{name}"
+        statuses = self.must("GET", path)["status"]["containerStatuses"]
+        for status in statuses:
+            began = status["state"].get("running", {}).get("startedAt")
+            reason = "Completed" if exit_code == 0 else "Error"
+            terminated = {"exitCode": exit_code, "reason": reason, "startedAt": began, "finishedAt": began}
+            status |= {"ready": False, "started": False, "state": {"terminated": terminated}}
+        phase = "Succeeded" if exit_code == 0 else "Failed"
+        self.must(
+            "PATCH", f"{path}/status", {"status": {"phase": phase, "containerStatuses": statuses}}, kind=MERGE
+        )
+
+    def service_account_token(self, namespace: str, name: str, seconds: int = 3600) -> str:
+        """A token for this service account, which is made if it is not there."""
+        accounts = f"/api/v1/namespaces/{namespace}/serviceaccounts"
+        self.api("POST", accounts, {"metadata": {"name": name}})
+        wanted = {"spec": {"expirationSeconds": seconds}}
+        token: str = self.must("POST", f"{accounts}/{name}/token", wanted)["status"]["token"]
+        return token
+
+    def kubeconfig_for(self, token: str) -> str:
+        """The text of a kubeconfig of whoever has this token."""
+        return self.kubeconfig_text.replace(self.token, token)
+
+    def part(self, name: str) -> psutil.Process:
+        """The process of a part, such as kube-apiserver: suspend() it, or kill() it and it starts again."""
+        below = psutil.Process(self.process.pid).children(recursive=True)
+        return next(process for process in below if _program(process) == name)
+
+    def log(self, part: str) -> str:
+        """What a part has printed so far."""
+        return (self.state_dir / "logs" / f"{part}.log").read_text(errors="replace")
+
+
+def why_not(*, node: bool = False) -> str:
+    """Why there can be no cluster here, in one sentence; empty when there can. Builds nothing."""
+    if sys.platform != "linux" or os.geteuid() != 0:
+        return "A cluster of our own needs Linux and root (namespaces and a network)."
+    if node and (missing := _missing_packages()):
+        return f"A real node needs Debian's packages: apt-get install {' '.join(missing)}."
+    return ""
+
+
+@contextmanager
+def kube_cluster(
+    *,
+    node: str = "",
+    node_labels: Mapping[str, str] | None = None,
+    more: Mapping[str, Sequence[str]] | None = None,
+    state_dir: Path | None = None,
+) -> Iterator[KubeCluster]:
+    """A cluster that answers; with `node`, the real node of that name, ready. `more` adds flags by part.
+
+    Raises KubeMissing. Builds the programs that are not there, which takes minutes.
+    """
+    cluster = start(node=node, node_labels=node_labels, more=more, state_dir=state_dir)
+    try:
+        yield cluster
+    finally:
+        stop(cluster.process)
+
+
+def start(
+    *,
+    node: str = "",
+    node_labels: Mapping[str, str] | None = None,
+    more: Mapping[str, Sequence[str]] | None = None,
+    state_dir: Path | None = None,
+    is_ours: bool = True,
+) -> KubeCluster:
+    """Start a cluster and wait until it can be used. `is_ours`: it ends with this process. Raises KubeMissing."""
+    if reason := why_not(node=bool(node)):
+        raise KubeMissing(reason)
+    try:
+        programs = {name: str(path) for name, path in build.ready().items()}
+    except build.CannotBuild as error:
+        raise KubeMissing(str(error)) from error
+    sweep.sweep()
+    directory = state_dir or Path(tempfile.mkdtemp(prefix=sweep.PREFIX))
+    (directory / "logs").mkdir(parents=True)
+    token = secrets.token_urlsafe(24)
+    plan = {"programs": programs, "token": token, "node": node, "node_labels": dict(node_labels or {})}
+    plan |= {"more": {part: list(flags) for part, flags in (more or {}).items()}}
+    (directory / "plan.json").write_text(json.dumps(plan))
+    process = _supervisor(directory, is_ours=is_ours)
+    try:
+        network = _network(process, directory)
+        cluster = KubeCluster(directory, network, token, programs, process)
+        _wait_until_usable(cluster, node)
+    except BaseException:
+        stop(process)
+        raise
+    return cluster
+
+
+def stop(process: subprocess.Popen[bytes]) -> None:
+    """End a cluster and wait until nothing of it is left."""
+    if process.stdin:
+        process.stdin.close()
+    process.terminate()
+    process.wait(30)
+
+
+def _supervisor(directory: Path, *, is_ours: bool) -> subprocess.Popen[bytes]:
+    command = [sys.executable, "-m", "tools.kube.supervise", str(directory)]
+    command += ["--until-stdin-closes"] if is_ours else []
+    with (directory / "logs" / "supervisor.log").open("ab") as log:
+        return subprocess.Popen(
+            command,
+            cwd=CHECKOUT,
+            stdin=subprocess.PIPE if is_ours else subprocess.DEVNULL,
+            stdout=log,
+            stderr=log,
+            start_new_session=True,  # Ctrl-C is for the tests; the cluster ends after them
+        )
+
+
+def _network(process: subprocess.Popen[bytes], directory: Path) -> Network:
+    published, log = directory / "cluster.json", directory / "logs" / "supervisor.log"
+    words = log.open(encoding="utf-8")  # its directory goes with the supervisor
+    with words:
+        wait_until(lambda: published.exists() or process.poll() is not None, 30, "the cluster's cell")
+        if process.poll() is not None:
+            raise KubeMissing(
+                words.read().strip().rpartition("\n")[2] or "The cluster's supervisor has ended."
+            )
+    return Network(**json.loads(published.read_text()))
+
+
+def _wait_until_usable(cluster: KubeCluster, node: str) -> None:
+    try:
+        wait_until(lambda: _answers(cluster), 60, "the API server and its first service account")
+        if node:
+            wait_until(lambda: cluster.is_node_ready(node), 60, f"the real node {node}")
+    except AssertionError as error:
+        logs = sorted((cluster.state_dir / "logs").glob("*.log"))
+        tails = "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+        raise AssertionError(f"{error}\n{tails}") from error
+
+
+def _answers(cluster: KubeCluster) -> bool:
+    try:
+        return cluster.api("GET", "/api/v1/namespaces/default/serviceaccounts/default")[0] == 200
+    except OSError:
+        return False
+
+
+def _missing_packages() -> list[str]:
+    found = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
+    missing = {package for program, package in NODE_PACKAGES.items() if not _which(program, found)}
+    if not Path("/usr/lib/cni/bridge").exists():
+        missing.add("containernetworking-plugins")
+    return sorted(missing)
+
+
+def _which(program: str, path: str) -> bool:
+    return any((Path(place) / program).exists() for place in path.split(":"))
+
+
+def _program(process: psutil.Process) -> str:
+    try:
+        words = process.cmdline()
+    except psutil.NoSuchProcess:
+        return ""
+    return Path(words[0]).name if words else ""

@@ -1,0 +1,138 @@
+"""Find the programs of a Kubernetes cluster, and build those that are not there.
+
+`KUBEBUILDER_ASSETS` (a directory) wins, then the cache outside of the checkout; what neither has is built with Go
+from our modules beside this file, whose go.sum pins every byte. A first build takes about five minutes on two cores.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import os
+import shutil
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+KUBERNETES = "1.34.4"
+HERE = Path(__file__).resolve().parent
+GO_HOMES = ("/usr/local/go/bin", "/usr/lib/go/bin", "/opt/homebrew/bin")
+Say = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where programs come from: packages of a module of ours, or one `go install` (`module` empty)."""
+
+    programs: tuple[str, ...]
+    packages: tuple[str, ...]
+    module: str = ""
+
+
+_MINOR = KUBERNETES.split(".")[1]
+_VERSION = "k8s.io/component-base/version"
+# Without its version a server calls itself v0.0.0, and clients that read it complain.
+LINKER_FLAGS = (
+    f"-s -w -X {_VERSION}.gitVersion=v{KUBERNETES} -X {_VERSION}.gitMajor=1 -X {_VERSION}.gitMinor={_MINOR}"
+)
+KUBERNETES_PROGRAMS = ("kube-apiserver", "kube-controller-manager", "kube-scheduler", "kubectl", "kubelet")
+SOURCES = (
+    Source(("etcd",), ("go.etcd.io/etcd/server/v3",), "etcd"),
+    Source(
+        KUBERNETES_PROGRAMS,
+        tuple(f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS),
+        "kubernetes",
+    ),
+    Source(("kwok",), ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)),
+    Source(("helm",), ("helm.sh/helm/v3/cmd/helm@v3.22.0",)),
+)
+PROGRAMS = tuple(name for source in SOURCES for name in source.programs)
+
+
+class CannotBuild(Exception):
+    """The programs are not here and cannot be built; the message is one sentence that says why."""
+
+
+def find() -> dict[str, Path]:
+    """The programs that are there already, by name."""
+    places = [Path(assets)] if (assets := os.environ.get("KUBEBUILDER_ASSETS")) else []
+    places.append(cache_dir())
+    found = {
+        name: next((place / name for place in places if (place / name).is_file()), None) for name in PROGRAMS
+    }
+    return {name: path for name, path in found.items() if path is not None}
+
+
+def ready(say: Say = print) -> dict[str, Path]:
+    """Every program's path, after building what is missing. Raises CannotBuild."""
+    if len(found := find()) < len(PROGRAMS):
+        with _alone(say):
+            _build([source for source in SOURCES if not set(source.programs) <= set(find())], say)
+        found = find()
+    return found
+
+
+def cache_dir() -> Path:
+    """Where built programs are kept; never in the checkout."""
+    base = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
+    return Path(base) / "trainyard" / f"kube-{KUBERNETES}"
+
+
+def _build(sources: Sequence[Source], say: Say) -> None:
+    go = _go()
+    for number, source in enumerate(sources, 1):
+        say(f"building {', '.join(source.programs)} with {go} ({number} of {len(sources)})")
+        began = time.monotonic()
+        # Beside its place, so that the move is a rename: a program is there whole or not at all.
+        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=".building-") as directory:
+            _run_go(go, source, Path(directory))
+            for name in source.programs:
+                os.replace(Path(directory) / name, cache_dir() / name)
+        say(f"built {', '.join(source.programs)} in {time.monotonic() - began:.0f} s")
+
+
+def _run_go(go: str, source: Source, directory: Path) -> None:
+    environment = {
+        **os.environ,
+        "GOFLAGS": "-mod=readonly -trimpath",
+        "GOBIN": str(directory),
+        "CGO_ENABLED": "0",
+    }
+    if source.module:
+        target = str(directory / source.programs[0]) if len(source.programs) == 1 else f"{directory}/"
+        command = [go, "build", "-o", target, "-ldflags", LINKER_FLAGS, *source.packages]
+    else:
+        environment["GOFLAGS"] = "-trimpath"  # `go install` of a version takes no -mod
+        command = [go, "install", "-ldflags", "-s -w", *source.packages]
+    folder = HERE / source.module
+    result = subprocess.run(command, cwd=folder, env=environment, capture_output=True, text=True, check=False)
+    if result.returncode != 0:
+        words = result.stderr.strip().splitlines() or ["it said nothing"]
+        names = ", ".join(source.programs)
+        raise CannotBuild(f"Go could not build {names} (is the module proxy reachable?): {words[-1]}")
+
+
+def _go() -> str:
+    path = os.pathsep.join([os.environ.get("PATH", ""), *GO_HOMES])
+    if (go := shutil.which("go", path=path)) is None:
+        missing = ", ".join(name for name in PROGRAMS if name not in find())
+        raise CannotBuild(
+            f"{missing} are not in KUBEBUILDER_ASSETS or {cache_dir()}, and there is no Go to build them with."
+        )
+    return go
+
+
+@contextmanager
+def _alone(say: Say) -> Iterator[None]:
+    """One builder at a time on this machine; the others wait and then find its work."""
+    cache_dir().mkdir(parents=True, exist_ok=True)
+    with (cache_dir() / ".lock").open("w") as lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            say("waiting for another build of the same programs")
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        yield

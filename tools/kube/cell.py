@@ -1,0 +1,197 @@
+"""A closed cell for a cluster: processes, mounts and a network of its own, which end with its first process.
+
+Kill that process, in any way, and every process in the cell is killed by the kernel, its mounts are gone and so are
+its interfaces. Nothing can be left behind but directories: a state directory and control groups, which the outer
+process removes, or the next start if that was killed too (tools/kube/sweep.py).
+
+    this machine                                    the cell
+    tyk<slot> 198.18.<slot>.1  <-- veth pair -->   eth0 198.18.<slot>.2, pods in 198.19.<slot>.0/24
+"""
+
+from __future__ import annotations
+
+import ctypes
+import hashlib
+import os
+import signal
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+_libc = ctypes.CDLL(None, use_errno=True)
+CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
+PR_SET_PDEATHSIG = 1
+SLOTS = range(1, 255)
+# Directories that programs of a node write to at fixed places; in the cell they are empty.
+HIDDEN = ("/run", "/tmp", "/var/lib", "/var/log")
+SERVICE_ADDRESS, DNS_ADDRESS = "10.96.0.1", "10.96.0.10"
+
+
+class CannotIsolate(Exception):
+    """This machine gives no namespaces or no network of our own; the message is one sentence that says why."""
+
+
+@dataclass(frozen=True, slots=True)
+class Network:
+    """The addresses of one cell. 198.18.0.0/15 is set aside for tests: nobody's network is there."""
+
+    slot: int
+
+    @property
+    def link(self) -> str:
+        """The name of our end of the pair."""
+        return f"tyk{self.slot}"
+
+    @property
+    def outside(self) -> str:
+        """This machine, as the cell sees it."""
+        return f"198.18.{self.slot}.1"
+
+    @property
+    def inside(self) -> str:
+        """The cell: its API server and its node."""
+        return f"198.18.{self.slot}.2"
+
+    @property
+    def pods(self) -> str:
+        """The network of its pods."""
+        return f"198.19.{self.slot}.0/24"
+
+
+def fork() -> int:
+    """fork(2), where the child is the first process of a world of its own. Raises CannotIsolate."""
+    _unshare(CLONE_NEWPID)  # this is about children: all that follow, so the rest are sent back
+    child = os.fork()
+    if child != 0:
+        own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+        _libc.setns(own, CLONE_NEWPID)
+        os.close(own)
+    return child
+
+
+def detach_rest() -> None:
+    """Own mounts and an own network for this process; it dies when its parent does. Raises CannotIsolate."""
+    if _libc.prctl(PR_SET_PDEATHSIG, signal.SIGKILL) != 0:
+        raise CannotIsolate("A process cannot be made to die with its parent here.")
+    _unshare(CLONE_NEWNS | CLONE_NEWNET)
+    mount("none", "/", "", MS_REC | MS_PRIVATE)  # first: nothing that follows may reach this machine
+
+
+def connect(pid: int) -> Network:
+    """Lay a cable into the cell of process `pid`. The interface's name is the lock on its slot."""
+    error = ""
+    for network in map(Network, SLOTS):
+        cable = f"link add {network.link} type veth peer name eth0 netns {pid}"
+        error = _ip(cable)
+        if not error:
+            for words in (
+                f"addr add {network.outside}/30 dev {network.link}",
+                f"link set {network.link} up",
+                f"route add {network.pods} via {network.inside}",
+            ):
+                must_ip(words)
+            return network
+        if "File exists" not in error:
+            break
+    raise CannotIsolate(f"No network could be made for the cluster: {error}")
+
+
+def disconnect(network: Network) -> None:
+    """Take our end away, if it is still there."""
+    _ip(f"link del {network.link}")
+
+
+def furnish_network(network: Network) -> None:
+    """In the cell: its addresses, those of its API service and name server among them, and forwarding for pods."""
+    for words in (
+        "link set lo up",
+        f"addr add {SERVICE_ADDRESS}/32 dev lo",
+        f"addr add {DNS_ADDRESS}/32 dev lo",
+        f"addr add {network.inside}/30 dev eth0",
+        "link set eth0 up",
+        f"route add default via {network.outside}",
+    ):
+        must_ip(words)
+    Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
+
+
+def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
+    """In the cell: its own /proc and empty HIDDEN directories, in which `needed` paths are where they were."""
+    mount("proc", "/proc", "proc", 0)
+    (state_dir / "before").mkdir(exist_ok=True)
+    # By its descriptor, since the state directory itself mostly lies in a directory that is hidden now.
+    before = f"/proc/self/fd/{os.open(state_dir / 'before', os.O_PATH)}"
+    for hidden in HIDDEN:
+        Path(before + hidden).mkdir(parents=True, exist_ok=True)
+        mount(hidden, before + hidden, "", MS_BIND | MS_REC)
+        mount("tmpfs", hidden, "tmpfs", 0)
+    for path in (state_dir, *needed):
+        if any(path.is_relative_to(hidden) for hidden in HIDDEN):
+            path.mkdir(parents=True, exist_ok=True)
+            mount(f"{before}{path}", str(path), "", MS_BIND | MS_REC)
+    for name, place in (
+        ("kubelet", "/var/lib/kubelet"),
+        ("logs", "/var/log"),
+        ("volumes", "/tmp/hostpath_pv"),
+    ):
+        (state_dir / name).mkdir(exist_ok=True)
+        Path(place).mkdir(parents=True, exist_ok=True)
+        mount(str(state_dir / name), place, "", MS_BIND)
+    mount("none", "/", "", MS_REC | MS_SHARED)  # last: a kubelet and its runtime hand mounts to each other
+
+
+def cgroup_of(state_dir: Path) -> str:
+    """The name of the control group of a cluster's containers."""
+    return f"trainyard-kube-{hashlib.sha256(bytes(state_dir)).hexdigest()[:12]}"
+
+
+def cgroup_dirs(name: str) -> list[Path]:
+    """Where a control group of this name is or would be, in each hierarchy of this machine."""
+    root = Path("/sys/fs/cgroup")
+    hierarchies = (
+        [root]
+        if (root / "cgroup.controllers").exists()
+        else [path for path in root.iterdir() if path.is_dir()]
+    )
+    return [hierarchy / name for hierarchy in hierarchies]
+
+
+def make_cgroups(name: str) -> None:
+    """A control group for all containers of the cluster, so that they can be found again."""
+    for path in cgroup_dirs(name):
+        path.mkdir(exist_ok=True)
+        cpuset = path / "cpuset.cpus"
+        if cpuset.exists() and not cpuset.read_text().strip():  # version 1: empty until it is set
+            for file in ("cpuset.cpus", "cpuset.mems"):
+                (path / file).write_text((path.parent / file).read_text())
+
+
+def remove_cgroups(name: str) -> None:
+    """Remove the group and those below it. They are empty: their processes are dead."""
+    for top in cgroup_dirs(name):
+        for directory, _, _ in os.walk(top, topdown=False):
+            os.rmdir(directory)
+
+
+def mount(source: str, target: str, kind: str, flags: int) -> None:
+    """mount(2). Raises CannotIsolate."""
+    if _libc.mount(source.encode(), target.encode(), kind.encode(), flags, None) != 0:
+        raise CannotIsolate(f"{source} cannot be mounted on {target}: {os.strerror(ctypes.get_errno())}.")
+
+
+def must_ip(words: str) -> None:
+    """`ip` with these words. Raises CannotIsolate."""
+    if error := _ip(words):
+        raise CannotIsolate(f"`ip {words}` failed: {error}")
+
+
+def _ip(words: str) -> str:
+    """Empty when it worked, else what it said."""
+    result = subprocess.run(["ip", *words.split()], capture_output=True, text=True, check=False)
+    return "" if result.returncode == 0 else result.stderr.strip() or f"exit code {result.returncode}"
+
+
+def _unshare(flags: int) -> None:
+    if _libc.unshare(flags) != 0:
+        raise CannotIsolate(f"This machine gives no namespaces: {os.strerror(ctypes.get_errno())}.")

@@ -1,0 +1,117 @@
+"""The container image of a cluster without a registry, made without any download.
+
+`trainyard.test/python:1` is this machine's own userland: the image itself holds a few links and empty directories,
+and every container gets /usr, the interpreter, the virtual environment and the checkout mounted read-only by the
+runtime's base specification. So it weighs kilobytes, has bash, sleep and Python with torch and `workloads`, and is
+there as soon as containerd is. `trainyard.test/pause:1` is the same under another name, running `sleep`.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import io
+import json
+import subprocess
+import sys
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from tools.kube.parts import IMAGE, PAUSE_IMAGE
+
+CHECKOUT = Path(__file__).resolve().parents[2]
+USERLAND = ("bin", "sbin", "lib", "lib64")  # links into /usr on a merged Debian
+DIRECTORIES = (
+    "dev",
+    "etc",
+    "home",
+    "mnt",
+    "opt",
+    "proc",
+    "root",
+    "run",
+    "sys",
+    "tmp",
+    "usr",
+    "var/tmp",
+    "work",
+)
+ACCOUNTS = {
+    "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home:/bin/bash\n",
+    "etc/group": "root:x:0:\nuser:x:1000:\n",
+    "etc/nsswitch.conf": "hosts: files dns\n",
+}
+
+
+def mounted() -> list[Path]:
+    """What every container sees of this machine, read-only."""
+    return [Path("/usr"), *{Path(sys.base_prefix), Path(sys.prefix), CHECKOUT}]
+
+
+def write_archive(path: Path) -> None:
+    """A tar that `ctr images import` reads: manifest.json, one config per image, one layer for both."""
+    layer = _layer()
+    diff_id = f"sha256:{hashlib.sha256(layer).hexdigest()}"
+    images = {IMAGE: ["bash"], PAUSE_IMAGE: ["sleep", "infinity"]}
+    with tarfile.open(path, "w") as archive:
+        manifest = []
+        _add(archive, "layer.tar", layer)
+        for number, (name, command) in enumerate(images.items()):
+            _add(archive, f"config-{number}.json", json.dumps(_config(diff_id, command)).encode())
+            manifest.append({"Config": f"config-{number}.json", "RepoTags": [name], "Layers": ["layer.tar"]})
+        _add(archive, "manifest.json", json.dumps(manifest).encode())
+
+
+def write_base_specification(path: Path) -> None:
+    """The runtime's own default with what is `mounted`."""
+    default = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True).stdout
+    specification = json.loads(default)
+    specification["mounts"] += [_bind(place) for place in mounted() if not _is_inside(place, mounted())]
+    path.write_text(json.dumps(specification))
+
+
+def _bind(place: Path) -> dict[str, Any]:
+    return {
+        "destination": str(place),
+        "source": str(place),
+        "type": "bind",
+        "options": ["rbind", "rprivate", "ro"],
+    }
+
+
+def _is_inside(place: Path, others: Sequence[Path]) -> bool:
+    return any(place != other and place.is_relative_to(other) for other in others)
+
+
+def _config(diff_id: str, command: list[str]) -> dict[str, Any]:
+    path = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+    variables = [f"PATH={path}", f"PYTHONPATH={CHECKOUT}", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"]
+    return {
+        "architecture": "amd64",
+        "os": "linux",
+        "config": {"Env": variables, "Cmd": command, "WorkingDir": "/work"},
+        "rootfs": {"type": "layers", "diff_ids": [diff_id]},
+    }
+
+
+def _layer() -> bytes:
+    buffer = io.BytesIO()
+    with tarfile.open(fileobj=buffer, mode="w") as layer:
+        for name in DIRECTORIES:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.mode = tarfile.DIRTYPE, 0o1777 if name in {"tmp", "var/tmp", "work"} else 0o755
+            layer.addfile(entry)
+        for name in USERLAND:
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = tarfile.SYMTYPE, f"usr/{name}"
+            layer.addfile(entry)
+        for name, text in ACCOUNTS.items():
+            _add(layer, name, text.encode())
+    return buffer.getvalue()
+
+
+def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+    entry = tarfile.TarInfo(name)
+    entry.size, entry.mode = len(content), 0o644
+    archive.addfile(entry, io.BytesIO(content))

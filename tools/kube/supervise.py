@@ -1,0 +1,236 @@
+"""Run one cluster: `python -m tools.kube.supervise STATE_DIR [--until-stdin-closes]`.
+
+Two processes. The outer one holds the state directory's lock, lays the cable, waits for SIGTERM (or for its starter's
+end, seen on its standard input) and removes everything. The inner one is the first of the cell (tools/kube/cell.py):
+it starts the parts, starts them again when they die, and takes all of them along when it is killed.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import fcntl
+import json
+import os
+import select
+import shutil
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+import urllib.request
+from dataclasses import asdict
+from pathlib import Path
+from types import FrameType
+
+from tools.kube import cell, certificates, image
+from tools.kube.cell import CannotIsolate, Network
+from tools.kube.parts import (
+    CONTAINERD_SOCKET,
+    Part,
+    Plan,
+    addresses_of_server,
+    names_of_server,
+    parts,
+    write_files,
+)
+
+PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
+
+
+def main() -> int:
+    """The outer process. Exit code 0, or 1 when there can be no cluster; the reason is the last line of its log."""
+    state_dir = Path(sys.argv[1]).resolve()
+    lock = take_lock(state_dir)
+    plan = Plan(**json.loads((state_dir / "plan.json").read_text()))
+    stop = _stop_signal()
+    try:
+        ready, tell = os.pipe()
+        heard, answer = os.pipe()
+        inner = cell.fork()
+        if inner == 0:
+            _inner(plan, state_dir, tell, heard)
+    except CannotIsolate as error:
+        print(error, flush=True)
+        return 1
+    network = None
+    try:
+        os.close(tell)
+        if os.read(ready, 1):
+            network = cell.connect(inner)
+            certificates.write_all(state_dir, addresses_of_server(network), names_of_server())
+            write_files(plan, network, state_dir)
+            os.write(answer, bytes([network.slot]))
+            _publish(state_dir / "cluster.json", json.dumps(asdict(network)))
+            _wait(stop, inner, watches_stdin="--until-stdin-closes" in sys.argv)
+    except CannotIsolate as error:
+        print(error, flush=True)
+        return 1
+    finally:
+        end(inner, network, state_dir)
+        os.close(lock)
+    return 0
+
+
+def take_lock(state_dir: Path) -> int:
+    """Lock the directory before the lock can be seen, so that nobody takes it for a dead cluster's."""
+    path = state_dir / f"lock.{os.getpid()}"
+    lock = os.open(path, os.O_CREAT | os.O_RDWR, 0o600)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    os.write(lock, str(os.getpid()).encode())
+    path.rename(state_dir / "lock")
+    return lock
+
+
+def end(inner: int, network: Network | None, state_dir: Path) -> None:
+    """Kill the cell and remove what a kernel does not remove by itself."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(inner, signal.SIGKILL)
+    with contextlib.suppress(ChildProcessError):
+        os.waitpid(inner, 0)  # returns when every process of the cell is gone
+    if network:
+        cell.disconnect(network)
+    cell.remove_cgroups(cell.cgroup_of(state_dir))
+    shutil.rmtree(state_dir)
+
+
+def _stop_signal() -> int:
+    """A descriptor that becomes readable with SIGTERM or SIGINT."""
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    for number in (signal.SIGTERM, signal.SIGINT):
+        signal.signal(number, _noted)
+    return read
+
+
+def _noted(number: int, frame: FrameType | None) -> None:
+    """The wake-up descriptor tells the rest."""
+
+
+def _wait(stop: int, inner: int, *, watches_stdin: bool) -> None:
+    waiting = select.poll()
+    for descriptor in (stop, os.pidfd_open(inner), *([0] if watches_stdin else [])):
+        waiting.register(descriptor, select.POLLIN | select.POLLHUP)
+    waiting.poll()
+
+
+def _publish(path: Path, text: str) -> None:
+    path.with_suffix(".new").write_text(text)
+    path.with_suffix(".new").rename(path)
+
+
+def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
+    """The first process of the cell; never returns."""
+    code = 1
+    try:
+        signal.set_wakeup_fd(-1)
+        cell.detach_rest()
+        os.write(tell, b"!")
+        if slot := os.read(heard, 1):
+            cell.furnish_network(Network(slot[0]))
+            _run(plan, Network(slot[0]), state_dir)
+    except (CannotIsolate, OSError, subprocess.CalledProcessError) as error:
+        print(error, flush=True)
+    finally:
+        os._exit(code)
+
+
+def _run(plan: Plan, network: Network, state_dir: Path) -> None:
+    cell.make_cgroups(cell.cgroup_of(state_dir))
+    programs = {Path(program).parent for program in plan.programs.values()}
+    cell.furnish_mounts(state_dir, [*image.mounted(), *programs])
+    os.chdir(state_dir)
+    keeper = Keeper(state_dir / "logs")
+    threads = {
+        "api": threading.Thread(target=_wait_for_api, args=(state_dir,), daemon=True),
+        "images": threading.Thread(target=_import_images, args=(state_dir,), daemon=True),
+    }
+    if plan.node:
+        image.write_archive(state_dir / "image.tar")
+        image.write_base_specification(state_dir / "container.json")
+    waiting = parts(plan, network, state_dir)
+    keeper.start([part for part in waiting if not part.after])
+    threads["api"].start()
+    if plan.node:
+        threads["images"].start()
+    waiting = [part for part in waiting if part.after]
+    while True:
+        due = [
+            part for part in waiting if not threads[part.after].is_alive() and not threads["api"].is_alive()
+        ]
+        keeper.start(due)
+        waiting = [part for part in waiting if part not in due]
+        keeper.look()
+        time.sleep(0.05)
+
+
+class Keeper:
+    """Keeps processes alive, and buries those that lost their parent: that is what a first process is for."""
+
+    def __init__(self, logs: Path) -> None:
+        self._logs = logs
+        self._alive: dict[int, Part] = {}
+        self._again: dict[str, tuple[float, Part]] = {}
+
+    def start(self, started: list[Part]) -> None:
+        """Start these, each with a log of its own."""
+        for part in started:
+            with (self._logs / f"{part.name}.log").open("ab") as log:
+                process = subprocess.Popen(
+                    part.command, stdin=subprocess.DEVNULL, stdout=log, stderr=log, env=_environment()
+                )
+            process.returncode = 0  # look() collects it, not this object
+            self._alive[process.pid] = part
+
+    def look(self) -> None:
+        """Collect the dead; a part of the cluster is started again after half a second."""
+        now = time.monotonic()
+        with contextlib.suppress(ChildProcessError):
+            while (pid := os.waitpid(-1, os.WNOHANG)[0]) != 0:
+                if part := self._alive.pop(pid, None):
+                    print(f"{part.name} has ended and is started again", flush=True)
+                    self._again[part.name] = (now + 0.5, part)
+        due = [part for when, part in self._again.values() if when <= now]
+        self._again = {name: item for name, item in self._again.items() if item[0] > now}
+        self.start(due)
+
+
+def _environment() -> dict[str, str]:
+    return {"PATH": PATH, "HOME": "/tmp", "LANG": "C.UTF-8"}
+
+
+def _wait_for_api(state_dir: Path) -> None:
+    context = ssl.create_default_context(cafile=str(state_dir / "ca.crt"))
+    token = (state_dir / "tokens.csv").read_text().partition(",")[0]
+    request = urllib.request.Request(
+        "https://127.0.0.1:443/readyz", headers={"Authorization": f"Bearer {token}"}
+    )
+    while True:
+        try:
+            with urllib.request.urlopen(request, timeout=5, context=context):
+                return
+        except OSError:  # not yet: refused, or 500 while its own parts start
+            time.sleep(0.05)
+
+
+def _import_images(state_dir: Path) -> None:
+    """Wait for containerd's socket, then give it our images."""
+    while True:
+        with socket.socket(socket.AF_UNIX) as probe:
+            if probe.connect_ex(CONTAINERD_SOCKET) == 0:
+                break
+        time.sleep(0.05)
+    ctr = f"ctr --address {CONTAINERD_SOCKET} --namespace k8s.io"
+    words = f"{ctr} images import --snapshotter native {state_dir}/image.tar"
+    log = (state_dir / "logs" / "images.log").open("wb")
+    with log:
+        importing = subprocess.Popen(words.split(), stdout=log, stderr=log, env=_environment())
+        while Path(f"/proc/{importing.pid}/stat").exists():  # the first process collects it, see Keeper
+            time.sleep(0.02)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
