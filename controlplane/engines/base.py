@@ -105,7 +105,11 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `pool` is the name of its node pool, `labels` are the engine's own."""
+    """One node. `pool` is the name of its node pool, `labels` are the engine's own.
+
+    `device_parts`: into how many equal parts each device is given out, 1 for whole devices only; a share is rounded up
+    to parts. `is_one_part_per_pod`: and no pod gets more than one of them.
+    """
 
     name: str
     pool: str
@@ -115,6 +119,8 @@ class NodeReport:
     is_ready: bool
     labels: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
+    device_parts: int = 1000
+    is_one_part_per_pod: bool = False
 
 
 @dataclass(frozen=True, slots=True)

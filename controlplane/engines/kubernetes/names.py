@@ -19,7 +19,16 @@ ROLE = "trainyard.io/role"
 KIND = "trainyard.io/kind"
 STOPPED = "trainyard.io/stopped"  # on a pod that we were asked to stop
 MANAGED_BY = "app.kubernetes.io/managed-by"
-POOL = "trainyard.io/pool"  # on nodes: the name of their node pool
+
+# Labels of nodes, ours and those of NVIDIA's feature discovery.
+POOL = "trainyard.io/pool"
+GPU_RESOURCE = (
+    "trainyard.io/gpu-resource"  # in our reports only: the resource of a node that renames shared GPUs
+)
+GPU_MODEL = "nvidia.com/gpu.product"
+GPU_MEMORY = "nvidia.com/gpu.memory"  # MiB of a whole device, also where it is shared
+GPU_REPLICAS = "nvidia.com/gpu.replicas"
+SHARING_STRATEGY = "nvidia.com/gpu.sharing-strategy"
 
 # Annotations of pods.
 DEVICES = "trainyard.io/devices"  # "0:1000:32768,1:500:16384": index, milli-GPUs, MiB of each device held

@@ -88,6 +88,17 @@ class ClusterProfile:
         raw = next((node_labels[key] for key in keys if node_labels.get(key)), DEFAULT_POOL)
         return re.sub(r"[^a-z0-9]+", "-", raw.lower())[:50].strip("-") or DEFAULT_POOL
 
+    def pool_terms(self, pools: tuple[str, ...]) -> list[list[dict[str, Any]]]:
+        """Node selector terms, of which a node must match one, for pools that are named as their labels are."""
+        keys = (self.pool_label,) if self.pool_label else POOL_LABELS
+        named = [pool for pool in pools if pool != DEFAULT_POOL]
+        terms: list[list[dict[str, Any]]] = []
+        if named:
+            terms = [[{"key": key, "operator": "In", "values": named}] for key in keys]
+        if DEFAULT_POOL in pools:
+            terms.append([{"key": key, "operator": "DoesNotExist"} for key in keys])
+        return terms
+
     def has_spot(self, pool: str) -> bool:
         """Whether pods accept the spot taints of this pool."""
         return EVERY_POOL in self.spot_pools or pool in self.spot_pools

@@ -1,0 +1,438 @@
+"""From a PodSpec to the objects of its attempt, as plain dicts. Pure.
+
+CPUs are requested and not limited: an idle core of the node helps whoever wants it, and data loaders that are throttled
+starve a GPU. Memory is limited to what is requested, because there is no giving it back.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+from controlplane.engines.base import (
+    CANNOT_SHARE,
+    IMAGE_UNKNOWN,
+    DeviceShare,
+    EngineRefused,
+    NodeReport,
+    PodSpec,
+)
+from controlplane.engines.identity import devices_held, identity, threads
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.profile import SPOT_TAINTS, ClusterProfile
+
+WORK_DIR = "/work"
+CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
+MASTER_PORT = 29500
+MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
+# A job is worth more than an emptier node: neither autoscaler may take a node away under it.
+KEEP_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
+
+_REFERENCE = re.compile(r"\$?\$\([A-Za-z_][A-Za-z0-9_]*\)")
+_PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
+
+
+def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
+    """The ConfigMap that owns all objects of the attempt: deleting it deletes them."""
+    name = names.anchor_name(spec.job_id, spec.attempt)
+    data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
+    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(spec, profile, name), "data": data}
+
+
+def service(spec: PodSpec, profile: ClusterProfile, anchor_uid: str) -> dict[str, Any]:
+    """The headless service that gives each rank of the attempt a host name, before it is ready too."""
+    name = names.service_name(spec.job_id, spec.attempt)
+    selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
+    return {
+        "apiVersion": "v1",
+        "kind": "Service",
+        "metadata": {**_metadata(spec, profile, name), "ownerReferences": [owner(spec, anchor_uid)]},
+        "spec": {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True},
+    }
+
+
+def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
+    """The claim of the working directory of (job, rank); None where it lives and dies with the pod.
+
+    No attempt owns it: the next one finds its checkpoints there.
+    """
+    if not profile.work_storage_class:
+        return None
+    metadata = _metadata(spec, profile, names.claim_name(spec.job_id, spec.rank))
+    metadata["labels"] = {
+        **{key: value for key, value in metadata["labels"].items() if key != names.ATTEMPT},
+        names.RANK: str(spec.rank),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "PersistentVolumeClaim",
+        "metadata": metadata,
+        "spec": {
+            "accessModes": [profile.work_access_mode],
+            "storageClassName": profile.work_storage_class,
+            "resources": {"requests": {"storage": profile.work_size}},
+        },
+    }
+
+
+def pod(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, anchor_uid: str) -> dict[str, Any]:
+    """The pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses.
+
+    Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN).
+    """
+    metadata = _metadata(spec, profile, spec.name)
+    metadata["labels"] = {
+        **profile.pod_labels,
+        **_user_labels(spec),
+        **metadata["labels"],
+        names.RANK: str(spec.rank),
+        names.ROLE: spec.role,
+    }
+    metadata["annotations"] = {**KEEP_NODE, **profile.pod_annotations, **_annotations(spec)}
+    metadata["finalizers"] = [names.FINALIZER]
+    metadata["ownerReferences"] = [owner(spec, anchor_uid)]
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": metadata,
+        "spec": _without_empty(_pod_spec(spec, profile, node)),
+    }
+
+
+def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
+    """The pod that takes the name of one that must never start. Its gate is never lifted."""
+    job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
+    labels = {
+        names.MANAGED_BY: names.FIELD_MANAGER,
+        names.INSTALLATION: profile.installation,
+        names.PROJECT: project,
+        names.JOB_ID: job_id,
+        names.ATTEMPT: attempt,
+        names.RANK: rank,
+        names.STOPPED: "true",
+    }
+    container = {
+        "name": names.MAIN_CONTAINER,
+        "image": "stopped-before-its-start",
+        **_without_empty({"securityContext": _container_security(profile)}),
+    }
+    return {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {
+            "name": pod_name,
+            "namespace": profile.namespace_of(project),
+            "labels": labels,
+            "finalizers": [names.FINALIZER],
+        },
+        "spec": {
+            "schedulingGates": [{"name": names.STOP_GATE}],
+            "restartPolicy": "Never",
+            "automountServiceAccountToken": False,
+            "securityContext": _pod_security(profile),
+            "containers": [container],
+        },
+    }
+
+
+def stop_patch() -> dict[str, Any]:
+    """A merge patch that says that the end of a pod is our doing, to be sent before it is deleted."""
+    return {"metadata": {"labels": {names.STOPPED: "true"}}}
+
+
+def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
+    """A merge patch that takes our finalizer off an object, and leaves those of others. 409 when it changed."""
+    metadata = raw["metadata"]
+    kept = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer != names.FINALIZER]
+    return {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept or None}}
+
+
+def owner(spec: PodSpec, anchor_uid: str) -> dict[str, Any]:
+    """The reference to the attempt's anchor. As a controller, so that `kubectl drain` knows that the pod is managed."""
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "name": names.anchor_name(spec.job_id, spec.attempt),
+        "uid": anchor_uid,
+        "controller": True,
+        "blockOwnerDeletion": False,
+    }
+
+
+def has_service(spec: PodSpec) -> bool:
+    """Whether the attempt's pods find one another by name."""
+    return spec.world_size > 1 or spec.min_pods > 1 or spec.is_host or len(spec.launches) > 1
+
+
+def write_devices(devices: Iterable[DeviceShare]) -> str:
+    """`0:1000:32768,1:500:16384`: index, milli-GPUs and MiB of each."""
+    return ",".join(f"{share.index}:{share.milli_gpus}:{share.memory_mib}" for share in devices)
+
+
+def read_devices(text: str) -> tuple[DeviceShare, ...]:
+    """What `write_devices` wrote. Raises ValueError for anything else."""
+    parts = [part.split(":") for part in text.split(",") if part]
+    return tuple(DeviceShare(int(index), int(milli), int(mib)) for index, milli, mib in parts)
+
+
+def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
+    """The reference that nodes pull: an alias of the profile's, the name itself, or the default image."""
+    bare = re.sub(r"(@.*|:[^/:]*)$", "", spec.image)
+    reference = (
+        profile.images.get(spec.image) or profile.images.get(bare) or spec.image or profile.default_image
+    )
+    if not reference:
+        known = ", ".join(sorted(profile.images)) or "none has a short name here"
+        raise EngineRefused(
+            IMAGE_UNKNOWN, f"The job names no image, and the cluster has no default. Images: {known}."
+        )
+    return reference
+
+
+def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
+    """How many of the node's GPU resource the pod asks for: replicas where each device is given out in parts.
+
+    Without a node, whole GPUs are counted and shares are left to the scheduler that places them.
+    """
+    if node is None:
+        return sum(share.milli_gpus == 1000 for share in spec.devices)
+    wanted = [-(-share.milli_gpus * node.device_parts // 1000) for share in spec.devices]
+    if any(share.milli_gpus < 1000 for share in spec.devices) and node.device_parts == 1:
+        raise EngineRefused(
+            CANNOT_SHARE,
+            f"{node.name} gives out whole GPUs only. Switch on time-slicing or MPS in its NVIDIA device plugin "
+            "(sharing.timeSlicing or sharing.mps, with replicas), or attach the cluster with KAI Scheduler.",
+        )
+    if node.is_one_part_per_pod and sum(wanted) > 1:
+        raise EngineRefused(
+            CANNOT_SHARE,
+            f"{node.name} shares each GPU by MPS among {node.device_parts} pods, and its device plugin gives a pod one "
+            f"part only: ask for at most {1000 // node.device_parts / 1000:g} of a GPU, or for another node pool.",
+        )
+    return sum(wanted)
+
+
+def escaped(argument: str) -> str:
+    """An argument such that Kubernetes replaces `$(NAME)` and nothing else.
+
+    Other than there, `$$` means itself on every engine: it is the shell's own pid in many a script.
+    """
+    if "$$" not in argument:
+        return argument
+    pieces, end = [], 0
+    for match in _REFERENCE.finditer(argument):
+        pieces += [argument[end : match.start()].replace("$", "$$"), match[0]]
+        end = match.end()
+    return "".join([*pieces, argument[end:].replace("$", "$$")])
+
+
+def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": profile.namespace_of(spec.project),
+        "labels": names.labels_of(spec, profile.installation),
+    }
+
+
+def _user_labels(spec: PodSpec) -> dict[str, str]:
+    """The job's labels that a cluster takes as labels. Those with a prefix speak to some controller: not for users."""
+    return {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
+
+
+def _is_plain(key: str, value: str) -> bool:
+    return bool(_PLAIN_LABEL.fullmatch(key)) and (value == "" or bool(_PLAIN_LABEL.fullmatch(value)))
+
+
+def _annotations(spec: PodSpec) -> dict[str, str]:
+    rest = {key: value for key, value in spec.labels.items() if not _is_plain(key, value)}
+    return _without_empty(
+        {
+            names.DEVICES: write_devices(spec.devices),
+            names.DECLARED_PORTS: ",".join(map(str, spec.ports)),
+            names.USER_LABELS: json.dumps(rest, sort_keys=True) if rest else "",
+        }
+    )
+
+
+def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
+    named = {
+        "hostname": names.host_name(spec.rank),
+        "subdomain": names.service_name(spec.job_id, spec.attempt),
+    }
+    secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
+    return {
+        "restartPolicy": "Never",
+        "terminationGracePeriodSeconds": spec.grace_seconds,
+        "priorityClassName": names.PREEMPTIBLE_CLASS if spec.is_preemptible else names.GUARANTEED_CLASS,
+        "schedulerName": profile.scheduler_name,
+        "serviceAccountName": profile.service_account,
+        "automountServiceAccountToken": False,
+        "enableServiceLinks": False,
+        "runtimeClassName": profile.runtime_class if spec.devices else "",
+        "imagePullSecrets": [{"name": name} for name in secrets],
+        "nodeSelector": dict(profile.node_selector),
+        "affinity": _affinity(spec, profile),
+        "tolerations": _tolerations(spec, profile, node),
+        "securityContext": _pod_security(profile),
+        **(named if has_service(spec) else {}),
+        **(_HOST_NETWORK if profile.host_network else {}),
+        "containers": [_without_empty(_container(spec, profile, node))],
+        "volumes": [{"name": name, **source} for name, (_, source) in _volumes(spec, profile).items()],
+    }
+
+
+_HOST_NETWORK = {"hostNetwork": True, "dnsPolicy": "ClusterFirstWithHostNet"}
+
+
+def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
+    return {
+        "name": names.MAIN_CONTAINER,
+        "image": image_of(spec, profile),
+        "imagePullPolicy": profile.image_pull_policy,
+        "command": [escaped(word) for word in spec.command],
+        "args": [escaped(word) for word in spec.args],
+        "workingDir": spec.working_dir or WORK_DIR,
+        "env": _environment(spec, profile, node),
+        "ports": [{"containerPort": port} for port in spec.ports],
+        "resources": _resources(spec, profile, node),
+        "securityContext": _container_security(profile),
+        "volumeMounts": [
+            {"name": name, "mountPath": path, **({"readOnly": True} if "hostPath" in source else {})}
+            for name, (path, source) in _volumes(spec, profile).items()
+        ],
+    }
+
+
+def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
+    """Defaults, then the cluster's, then the user's, then what tells the pod who it is, which nobody overrides."""
+    plain = {**_defaults(spec), **profile.env, **spec.env}
+    secret = {
+        name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
+        for name, source in spec.secret_env.items()
+    }
+    own = {
+        **identity(spec, {port: port for port in spec.ports}),
+        **devices_held(spec, (share.index for share in spec.devices)),
+        **_mps_limit(spec, profile, node),
+    }
+    values: dict[str, dict[str, Any]] = {name: {"value": _literal(value)} for name, value in plain.items()}
+    values |= {name: {"valueFrom": source} for name, source in secret.items()}
+    values |= {name: {"value": _literal(value)} for name, value in own.items()}
+    if not spec.node:
+        values["TRAINYARD_NODE"] = {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
+    return [{"name": name, **value} for name, value in values.items()]
+
+
+def _defaults(spec: PodSpec) -> dict[str, str]:
+    defaults = {
+        "HOME": WORK_DIR,
+        "PYTHONUNBUFFERED": "1",
+        **threads(spec),
+        "TRAINYARD_CHECKPOINT_DIR": CHECKPOINT_DIR,
+    }
+    if not spec.devices:
+        # images of CUDA ask for every GPU, and where NVIDIA's runtime is the default one they would see them
+        defaults["NVIDIA_VISIBLE_DEVICES"] = "void"
+    if has_service(spec):
+        defaults |= {
+            "MASTER_ADDR": f"{names.host_name(0)}.{names.service_name(spec.job_id, spec.attempt)}",
+            "MASTER_PORT": str(MASTER_PORT),
+            "RANK": str(spec.rank),
+            "WORLD_SIZE": str(spec.world_size),
+        }
+    return defaults
+
+
+def _literal(value: str) -> str:
+    """A variable's value such that Kubernetes replaces nothing in it."""
+    return value.replace("$", "$$") if "$$" in value or "$(" in value else value
+
+
+def _mps_limit(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, str]:
+    has_mps = node is not None and node.labels.get(names.SHARING_STRATEGY) == "mps"
+    if not (has_mps and profile.mps_memory_limit and spec.devices):
+        return {}
+    limits = [f"{place}={share.memory_mib}M" for place, share in enumerate(spec.devices)]
+    return {MPS_MEMORY_LIMIT: ",".join(limits)}
+
+
+def _resources(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
+    count = gpu_request(spec, node)
+    resource = node.labels.get(names.GPU_RESOURCE, profile.gpu_resource) if node else profile.gpu_resource
+    limited = {**spec.extra_resources, "memory": f"{spec.memory_mib}Mi"}
+    if count:
+        limited[resource] = str(count)
+    return {"requests": {**limited, "cpu": f"{spec.milli_cpus}m"}, "limits": limited}
+
+
+def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
+    """Volume name -> (where it is mounted, its source)."""
+    claim = {"persistentVolumeClaim": {"claimName": names.claim_name(spec.job_id, spec.rank)}}
+    volumes = {"work": (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})}
+    if spec.large_shm:
+        # it counts as the pod's memory, so more than that is never of use
+        size = min(profile.shm_mib or spec.memory_mib // 2, spec.memory_mib)
+        volumes["shm"] = ("/dev/shm", {"emptyDir": {"medium": "Memory", "sizeLimit": f"{size}Mi"}})
+    for resource in sorted(spec.extra_resources):
+        if resource.startswith("hugepages-"):
+            medium = {"emptyDir": {"medium": resource.replace("hugepages", "HugePages", 1)}}
+            volumes[resource.lower()] = (f"/dev/{resource}", medium)
+    for number, (path, source) in enumerate(sorted(profile.host_paths.items())):
+        volumes[f"host-{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
+    return volumes
+
+
+def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
+    """Where the pod must go. By name and not by `nodeName`, so that the cluster's scheduler still checks and binds it:
+    taints, device plugins and volumes that wait for their first consumer need that.
+    """
+    if spec.node:
+        fields = [{"key": "metadata.name", "operator": "In", "values": [spec.node]}]
+        return _required([{"matchFields": fields}])
+    if spec.node_pools:
+        terms = profile.pool_terms(spec.node_pools)
+        return _required([{"matchExpressions": expressions} for expressions in terms])
+    return {}
+
+
+def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
+    return {"nodeAffinity": {"requiredDuringSchedulingIgnoredDuringExecution": {"nodeSelectorTerms": terms}}}
+
+
+def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:
+    """The profile's, and spot taints: where the pod is sent to a spot pool, or may be and is preemptible anyway."""
+    pools = [node.pool] if node else list(spec.node_pools) or ["*"]
+    has_spot = any(profile.has_spot(pool) for pool in pools) and (node is not None or spec.is_preemptible)
+    spot = [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS] if has_spot else []
+    return [*(dict(toleration) for toleration in profile.tolerations), *spot]
+
+
+def _pod_security(profile: ClusterProfile) -> dict[str, Any]:
+    return _without_none(
+        {
+            "runAsNonRoot": True if profile.pod_security == "restricted" else None,
+            "runAsUser": profile.run_as_user,
+            "runAsGroup": profile.run_as_group,
+            "fsGroup": profile.run_as_group,
+            # a large volume that has the right owner already is not walked through at every start
+            "fsGroupChangePolicy": "OnRootMismatch" if profile.run_as_group else None,
+            "seccompProfile": {"type": "RuntimeDefault"},
+        }
+    )
+
+
+def _container_security(profile: ClusterProfile) -> dict[str, Any]:
+    if profile.pod_security != "restricted":
+        return {}
+    return {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Without what says nothing. False says something."""
+    return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}

@@ -1,0 +1,39 @@
+"""Kubernetes quantities: `500m`, `64Gi`, `1.5`, `2e3`. Pure."""
+
+from __future__ import annotations
+
+import re
+from fractions import Fraction
+
+MIB = 1024**2
+_FACTORS = {
+    "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
+    "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15),
+    "E": Fraction(10**18),
+    "Ki": Fraction(2**10), "Mi": Fraction(2**20), "Gi": Fraction(2**30), "Ti": Fraction(2**40), "Pi": Fraction(2**50),
+    "Ei": Fraction(2**60),
+}  # fmt: skip
+_QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMGTPE]|[KMGTPE]i)?")
+
+
+def amount(quantity: object) -> Fraction:
+    """A quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
+    match = _QUANTITY.fullmatch(str(quantity))
+    if match is None:
+        raise ValueError(f"{str(quantity)[:60]!r} is not a quantity.")
+    return Fraction(match[1]) * _FACTORS[match[2] or ""]
+
+
+def whole(quantity: object) -> int:
+    """Whole pieces, rounded down."""
+    return int(amount(quantity))
+
+
+def milli(quantity: object) -> int:
+    """Thousandths, rounded up as the scheduler does."""
+    return -int(-amount(quantity) * 1000 // 1)
+
+
+def mib(quantity: object) -> int:
+    """MiB, rounded up."""
+    return -int(-amount(quantity) / MIB // 1)
