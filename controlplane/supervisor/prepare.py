@@ -14,6 +14,16 @@ from controlplane.environment import SettingInvalid
 
 def main() -> int:
     """Exit code 0, or 1 with what to mend on stderr."""
+    if not check_settings():
+        return 1
+    prepare_database()
+    gather_static_files()
+    print(json.dumps({"setup_path": setup_path()}))
+    return 0
+
+
+def check_settings() -> bool:
+    """Set Django up and say on stderr what must be mended; False when it must be before anything can start."""
     import django
     from django.core import checks
 
@@ -21,19 +31,19 @@ def main() -> int:
         django.setup()
     except SettingInvalid as error:
         print(error, file=sys.stderr)
-        return 1
+        return False
     findings = checks.run_checks(tags=["trainyard"])
     for finding in findings:
         print(finding, file=sys.stderr)
-    if any(finding.is_serious() for finding in findings):
-        return 1
+    return not any(finding.is_serious() for finding in findings)
+
+
+def prepare_database() -> None:
+    """Migrate, and write what the settings declare: clusters on the first start, the bootstrap token."""
     _migrate()
     _register_clusters()
     _warn_without_nodes()
     _register_bootstrap_token()
-    _gather_static_files()
-    print(json.dumps({"setup_path": _setup_path()}))
-    return 0
 
 
 def _migrate() -> None:
@@ -83,7 +93,7 @@ def _register_bootstrap_token() -> None:
     register_bootstrap_token()
 
 
-def _gather_static_files() -> None:
+def gather_static_files() -> None:
     """Collect into the state directory what whitenoise serves, when a file has changed."""
     from django.conf import settings
     from django.core.management import call_command
@@ -104,7 +114,7 @@ def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
             yield str(path.relative_to(checkout)), facts.st_size, facts.st_mtime_ns
 
 
-def _setup_path() -> str:
+def setup_path() -> str:
     """The path of the one-time link that makes the first admin; empty once there is one."""
     from controlplane.actions.accounts import create_setup_link
 

@@ -9,6 +9,7 @@ import pytest
 from tests.house.sources import ROOT, python_files
 from tests.house.test_docs import tracked
 
+LOCKS = [f"requirements{suffix}.txt" for suffix in ("", "-control", "-workloads", "-dev", "-uv")]
 LARGEST_BYTES = 1 << 20
 TEXT = {
     ".py",
@@ -65,14 +66,24 @@ def test_pages_load_nothing_from_a_foreign_host() -> None:
     assert not foreign, "\n".join(foreign)
 
 
-@pytest.mark.parametrize("name", ["requirements.txt", "requirements-dev.txt", "requirements-uv.txt"])
+@pytest.mark.parametrize("name", LOCKS)
 def test_every_requirement_is_pinned_and_hashed(name: str) -> None:
-    entries = re.split(r"\n(?=[a-z0-9])", (ROOT / name).read_text(), flags=re.IGNORECASE)
-    packages = [entry for entry in entries if not entry.startswith("#")]
+    packages = locked(name)
     loose = [entry.split()[0] for entry in packages if "==" not in entry or "--hash=sha256:" not in entry]
     assert packages
     assert not loose
     assert "index-url" not in (ROOT / name).read_text()
+
+
+@pytest.mark.parametrize("name", ["requirements-control.txt", "requirements-workloads.txt"])
+def test_an_image_has_the_very_packages_that_are_tested(name: str) -> None:
+    tested = {entry.split()[0] for entry in locked("requirements.txt")}
+    assert not {entry.split()[0] for entry in locked(name)} - tested, "run `make lock`"
+
+
+def locked(name: str) -> list[str]:
+    entries = re.split(r"\n(?=[a-z0-9])", (ROOT / name).read_text(), flags=re.IGNORECASE)
+    return [entry for entry in entries if not entry.startswith("#")]
 
 
 def test_the_browser_libraries_are_locked_by_integrity_and_name_no_mirror() -> None:

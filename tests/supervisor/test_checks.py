@@ -23,6 +23,7 @@ def findings() -> dict[str, str]:
         ("PUBLIC_URL", "yard.example.org", "trainyard.E004", "without a path"),
         ("PUBLIC_URL", "https://yard.example.org/yard", "trainyard.E004", "without a path"),
         ("REDIS_URL", "http://localhost", "trainyard.E005", "built-in"),
+        ("SECRET_KEY", "x" * 31, "trainyard.E006", "token_urlsafe"),
     ],
 )
 def test_an_impossible_setting_has_an_id_and_a_hint(

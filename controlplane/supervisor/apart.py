@@ -1,0 +1,93 @@
+"""`python -m controlplane.supervisor.apart ROLE`: one part of the control plane, in a process or container of its own.
+
+`make up` runs all parts on one machine; here whatever starts containers is the supervisor. The parts then share
+PostgreSQL, Redis, the secret key and, for web, worker and loop, the directory of pods' logs (STATE_DIR/logs).
+Everything else in the state directory is scratch: a part makes it again.
+"""
+
+import json
+import os
+import sys
+from collections.abc import Callable, Mapping
+
+from controlplane.supervisor import prepare, programs, web
+from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, read_instance
+
+SHARED = ("DATABASE_URL", "TRAINYARD_REDIS_URL", "TRAINYARD_SECRET_KEY")
+
+
+def main(arguments: list[str]) -> int:
+    """Does not return while the part runs; 1 when it cannot start, 2 for a part that is none."""
+    if len(arguments) != 1 or arguments[0] not in PARTS:
+        print(f"Name one part: {', '.join(PARTS)}.", file=sys.stderr)
+        return 2
+    try:
+        instance = read_instance(os.environ)
+        _require_shared(os.environ)
+        instance.control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        os.environ.update(programs.child_environment(instance, instance.redis_url))
+        PARTS[arguments[0]](instance)
+    except CannotStart as error:
+        print(error, file=sys.stderr)
+        return 1
+    return 0
+
+
+def _require_shared(env: Mapping[str, str]) -> None:
+    """Each part would otherwise make a database, a Redis and a key that no other part knows."""
+    missing = [name for name in SHARED if not env.get(name)]
+    if missing:
+        raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
+
+
+def _migrate(instance: Instance) -> None:
+    """Bring the database to this version, register what the settings declare, and end."""
+    if prepare.check_settings():
+        prepare.prepare_database()
+        path = prepare.setup_path()
+        done = {"migrated": True, "first_admin": f"{instance.public_url}{path}" if path else ""}
+        print(json.dumps(done), flush=True)
+    else:
+        raise CannotStart("The settings cannot be used; what to mend is said above.")
+
+
+def _web(instance: Instance) -> None:
+    if not prepare.check_settings():
+        raise CannotStart("The settings cannot be used; what to mend is said above.")
+    prepare.gather_static_files()
+    listener = bind(instance)
+    reader, writer = os.pipe()
+    os.close(writer)  # the gate that `make up` holds shut until the database is ready
+    web.serve(listener.fileno(), reader)
+
+
+def _worker(instance: Instance) -> None:
+    _become(programs.celery(instance, os.environ)[0])
+
+
+def _beat(instance: Instance) -> None:
+    _become(programs.celery(instance, os.environ)[1])
+
+
+def _loop(instance: Instance) -> None:
+    """The loop without Celery: what the worker hosts, where no other process rings the bell."""
+    arguments = (sys.executable, str(CHECKOUT / "manage.py"), "runloop")
+    _become(programs.Program("loop", arguments, os.environ))
+
+
+def _become(program: programs.Program) -> None:
+    """Give this process to the program, so that it hears its container's signals itself."""
+    os.chdir(CHECKOUT)
+    os.execve(program.arguments[0], program.arguments, program.environment)
+
+
+PARTS: dict[str, Callable[[Instance], None]] = {
+    "web": _web,
+    "worker": _worker,
+    "beat": _beat,
+    "loop": _loop,
+    "migrate": _migrate,
+}
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

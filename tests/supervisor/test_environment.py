@@ -1,0 +1,37 @@
+"""DATABASE_URL as managed databases hand it out; how a probe leaves the loop out."""
+
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.environment import SettingInvalid, database
+from controlplane.models import Lease
+
+URL = "postgres://yard:p%40ss@db.example.org:6432/yard"
+
+
+def test_a_database_url_carries_the_options_of_its_library() -> None:
+    read = database(f"{URL}?sslmode=verify-full&sslrootcert=/etc/pg/ca.pem", Path("/nowhere"))
+    assert (read["HOST"], read["PORT"], read["PASSWORD"]) == ("db.example.org", "6432", "p@ss")
+    assert read["OPTIONS"] == {
+        "connect_timeout": 5,
+        "sslmode": "verify-full",
+        "sslrootcert": "/etc/pg/ca.pem",
+    }
+
+
+def test_an_option_that_is_none_is_refused() -> None:
+    with pytest.raises(SettingInvalid, match="the option sslmod; known are sslmode,"):
+        database(f"{URL}?sslmod=require", Path("/nowhere"))
+
+
+@pytest.mark.django_db
+def test_a_probe_may_leave_the_loop_out(client: Client) -> None:
+    assert client.get("/readyz").json()["failing"] == "loop"
+    assert client.get("/readyz?exclude=loop").status_code == 200
+    now = timezone.now()
+    Lease.objects.create(name="loop", expires_at=now + timedelta(minutes=1), completed_at=now)
+    assert client.get("/readyz").status_code == 200
