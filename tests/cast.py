@@ -1,13 +1,13 @@
 """The fixed cast of every access test: ana owns team-a, ben is a member, vera only looks, chi must be refused.
 
-root is the site's admin and belongs to no project.
+root is the site's admin and belongs to no project. The department research is empty.
 """
 
 from dataclasses import dataclass
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.accounts import create_user
-from controlplane.models import Membership, Project, Role, User
+from controlplane.models import Department, Membership, Project, Role, User
 from tests.builders import make_project
 
 PASSWORD = "correct horse battery"
@@ -35,6 +35,7 @@ def make_cast() -> Cast:
     people = {name: create_user(name, PASSWORD, actor=SYSTEM) for name in ("ana", "ben", "vera", "chi")}
     root = create_user("root", PASSWORD, actor=SYSTEM, is_admin=True)
     project, other = make_project("team-a"), make_project("team-b")
+    Department.objects.create(name="research")
     roles = {"ana": Role.OWNER, "ben": Role.MEMBER, "vera": Role.VIEWER}
     for name, role in roles.items():
         Membership.objects.create(project=project, user=people[name], role=role)

@@ -20,6 +20,7 @@ from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
@@ -74,6 +75,7 @@ def edit_cluster(
     there. Raises Invalid for a scheduler that the engine has not, Conflict."""
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
+    _check_prefix(cluster, changes.get("settings", cluster.settings))
     stored = {"credentials": _merged(cluster, credentials)} if credentials else {}
     before = {name: getattr(cluster, name) for name in changes}
     with transaction.atomic():
@@ -154,6 +156,15 @@ def _check_scheduler(engine: str, scheduler: str) -> None:
     if scheduler not in known:
         detail = f"The scheduler of a {engine} cluster is one of: {', '.join(known)}."
         raise invalid("/scheduler", "unknown_scheduler", detail)
+
+
+def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
+    """Namespaces cannot be renamed: with another prefix every project would lose what it has in its own."""
+    name = "namespace_prefix"
+    if settings.get(name) != cluster.settings.get(name) and cluster.projects.exists():
+        raise Conflict(
+            "cluster_in_use", f"{cluster.name} has projects; {name} can be changed without any only."
+        )
 
 
 def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:

@@ -1,14 +1,15 @@
-"""Verbs on nodes and node pools: cordon, uncordon, drain, assign to a pool."""
+"""Verbs on nodes and node pools: cordon, uncordon, drain, confirm dead, assign to a pool."""
 
 from django.db import IntegrityError, transaction
+from django.utils import timezone
 
 from controlplane.access import Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Event, Node, NodePool
+from controlplane.models import Cluster, Command, Event, Node, NodePool
 from jobs.lifecycle import QUEUED
-from jobs.models import Job
+from jobs.models import Allocation, Job, Pod
 from jobs.stopping import send_towards
 
 
@@ -47,6 +48,31 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
     return moving
 
 
+def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
+    """Take an operator's word that a node which does not answer is dead: what its pods hold is released and their jobs
+    go on elsewhere. The node is cordoned, since it may come back with those pods on it; the loop then stops them.
+    Returns the jobs. Raises Conflict for a ready node."""
+    require_admin(actor)
+    with transaction.atomic():
+        locked = Node.objects.select_for_update().get(pk=node.pk)
+        if locked.is_ready:
+            raise Conflict(
+                "node_ready", f"{node.name} answers. Drain it instead; a dead node must not be ready."
+            )
+        jobs, pods = (
+            jobs_on(node),
+            list(Pod.objects.filter(node=node, released_at=None).select_related("job")),
+        )
+        _release_lost(pods, f"{actor.name} confirmed that {node.name} is dead.")
+        events: list[Event | None] = [_lost_event(pod, node, actor) for pod in pods]
+        events.append(_cordon(node, True, "node.cordoned", actor))
+        write_audit(actor, "node.confirm_dead", "node", node.name, after={"pods": [pod.name for pod in pods]})
+        events.append(Event(kind="node.confirmed_dead", node_id=node.pk, actor=actor.name, message=node.name))
+        Event.objects.append([event for event in events if event is not None])
+        wake()
+    return jobs
+
+
 def create_pool(cluster: Cluster, name: str, *, actor: Actor) -> NodePool:
     """Create a node pool. Raises Conflict when the name is taken."""
     require_admin(actor)
@@ -74,6 +100,31 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
         )
         wake()
     return node
+
+
+def _release_lost(pods: list[Pod], message: str) -> None:
+    """Write that these pods are gone with their node, and give their devices free."""
+    now, lost = timezone.now(), Pod.objects.filter(pk__in=[pod.pk for pod in pods], released_at=None)
+    lost.exclude(state__in=("succeeded", "failed")).update(
+        state="failed", reason="node_lost", message=message, finished_at=now
+    )
+    lost.update(released_at=now)
+    Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
+    orders = Command.objects.filter(pod_name__in=[pod.name for pod in pods], state=Command.PENDING)
+    orders.update(state=Command.DONE, error=message, finished_at=now)
+
+
+def _lost_event(pod: Pod, node: Node, actor: Actor) -> Event:
+    return Event(
+        kind="pod.released",
+        job_id=pod.job_id,
+        project_id=pod.job.project_id,
+        node_id=node.pk,
+        actor=actor.name,
+        reason="node_lost",
+        message=f"Rank {pod.rank} was lost with {node.name}.",
+        data={"rank": pod.rank, "exit_code": None},
+    )
 
 
 def _send_back(job: Job, node: Node, actor: Actor) -> Event | None:

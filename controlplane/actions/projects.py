@@ -7,11 +7,13 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin
 from controlplane.actions.audit import write_audit
+from controlplane.actions.clusters import WITH_CREDENTIALS
 from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Device, Event, Membership, Project, Role, User
+from controlplane.models import Cluster, Command, Device, Event, Membership, Project, Role, User
+from controlplane.queries.projects import namespace_of
 from jobs.lifecycle import FINAL_STATES
-from jobs.models import Job
+from jobs.models import Job, Pod
 from jobs.stopping import remove
 
 PALETTE_SIZE = 12
@@ -21,6 +23,7 @@ OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive
 def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
     """Create a project from checked model fields. Raises Forbidden, Conflict when the name is taken."""
     require_admin(actor)
+    _refuse_while_cleaning_up(fields["name"], fields["cluster"])
     try:
         with transaction.atomic():
             project = Project.objects.create(palette_index=Project.objects.count() % PALETTE_SIZE, **fields)
@@ -58,6 +61,7 @@ def delete_project(project: Project, *, actor: Actor) -> None:
         project_id, name = project.pk, project.name
         for job in Job.objects.filter(project=project).select_related("project"):
             remove(job, actor)
+        Command.objects.create(kind=Command.FORGET_PROJECT, cluster_id=project.cluster_id, pod_name=name)
         project.delete()
         Event.objects.append(
             [Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)]
@@ -65,10 +69,14 @@ def delete_project(project: Project, *, actor: Actor) -> None:
         wake()
 
 
-def taken_along(project: Project) -> dict[str, int]:
-    """Return what deleting the project would remove: counts by noun."""
+def taken_along(project: Project) -> dict[str, Any]:
+    """Return what deleting the project would remove: counts by noun, and its namespace where its cluster has one."""
     jobs = Job.objects.filter(project=project)
+    kept = Pod.objects.filter(job__project=project).values("job", "rank").distinct()
     return {
+        "cluster": project.cluster.name,
+        "namespace": namespace_of(project) if project.cluster.engine in WITH_CREDENTIALS else None,
+        "working_directories": kept.count(),
         "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),
         "finished_jobs": jobs.filter(state__in=FINAL_STATES).count(),
         "members": project.memberships.count(),
@@ -109,6 +117,20 @@ def oversold_warning(project: Project) -> str | None:
     return f"The quota of {quota:g} is above the cluster's GPUs ({gpus}); it cannot be met in full."
 
 
+def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
+    """The order to remove what a deleted project left in its cluster would take a new one's with it."""
+    if cluster.engine not in WITH_CREDENTIALS:
+        return
+    open_orders = Command.objects.filter(
+        kind=Command.FORGET_PROJECT, pod_name=name, state__in=(Command.PENDING, Command.CLAIMED)
+    )
+    if open_orders.exists():
+        raise Conflict(
+            "project_cleaning_up",
+            f"What an earlier {name} left in its cluster is still being removed; try again in a moment.",
+        )
+
+
 def _keep_an_owner(project: Project, user: User, role: str | None) -> None:
     owners = Membership.objects.filter(project=project, role=Role.OWNER)
     if role != Role.OWNER and owners.filter(user=user).exists() and owners.count() == 1:
@@ -128,6 +150,7 @@ def _shown(project: Project) -> dict[str, Any]:
         "over_quota_weight_milli": project.over_quota_weight_milli,
         "gpu_limit_milli": project.gpu_limit_milli,
         "priority": project.priority,
+        "department": project.department.name if project.department else None,
         "description": project.description,
         "node_pools": project.node_pools,
         "interactive_max_seconds": project.interactive_max_seconds,

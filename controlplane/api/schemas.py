@@ -194,9 +194,23 @@ PROJECT = partial(
     ),
     "warnings",  # answers to writes have them
 )
+DEPARTMENT = record(
+    "Projects that share a quota of their own.",
+    name=STRING,
+    gpu_quota=NUMBER,
+    over_quota_weight=nullable(NUMBER),
+    gpu_limit=nullable(NUMBER),
+    priority=INTEGER,
+    created_at=TIME,
+    projects=listed(STRING),
+)
 PROJECT_DELETION = record(
-    "What deleting the project takes along.",
+    "What deleting the project takes along: jobs with their logs, working directories with checkpoints, and where its"
+    " cluster has namespaces its own with everything in it.",
     project=STRING,
+    cluster=STRING,
+    namespace=nullable(STRING),
+    working_directories=INTEGER,
     finished_jobs=INTEGER,
     unfinished_jobs=INTEGER,
     members=INTEGER,
@@ -375,6 +389,7 @@ COMPONENTS: dict[str, Schema] = {
     "Member": MEMBER,
     "ProjectStatus": PROJECT_STATUS,
     "Project": PROJECT,
+    "Department": DEPARTMENT,
     "ProjectDeletion": PROJECT_DELETION,
     "ClusterCheck": CLUSTER_CHECK,
     "ClusterStatus": CLUSTER_STATUS,

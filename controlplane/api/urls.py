@@ -2,7 +2,7 @@
 
 from django.urls import include, path, re_path
 
-from controlplane.api.views import accounts, clusters, events, projects, schema, telemetry
+from controlplane.api.views import accounts, clusters, departments, events, projects, schema, telemetry
 
 urlpatterns = [
     path("login", accounts.Login.as_view(), name="login"),
@@ -20,6 +20,9 @@ urlpatterns = [
     path("nodes/<str:name>/cordon", clusters.NodeCordon.as_view(), name="node-cordon"),
     path("nodes/<str:name>/uncordon", clusters.NodeUncordon.as_view(), name="node-uncordon"),
     path("nodes/<str:name>/drain", clusters.NodeDrain.as_view(), name="node-drain"),
+    path("nodes/<str:name>/confirm-dead", clusters.NodeConfirmDead.as_view(), name="node-confirm-dead"),
+    path("departments", departments.Departments.as_view(), name="departments"),
+    path("departments/<str:name>", departments.DepartmentDetail.as_view(), name="department"),
     path("projects", projects.Projects.as_view(), name="projects"),
     path("projects/<str:name>", projects.ProjectDetail.as_view(), name="project"),
     path("projects/<str:name>/members", projects.Members.as_view(), name="members"),

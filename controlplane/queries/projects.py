@@ -1,12 +1,14 @@
 """Questions about projects: their rights and how they stand, as REST shows them. Four queries for any number."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from controlplane.models import Device, Membership, Project
+from controlplane.cluster_settings import KNOBS
+from controlplane.models import Department, Device, Membership, Project
+from controlplane.models.projects import Share
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
@@ -24,15 +26,44 @@ def project_detail(project: Project) -> dict[str, Any]:
     return project_rows([project])[0]
 
 
+def namespace_of(project: Project) -> str:
+    """Return the namespace that a project has on a cluster with namespaces."""
+    return namespace_prefix(project.cluster.settings) + project.name
+
+
+def namespace_prefix(settings: Mapping[str, Any]) -> str:
+    """Return what the namespaces of a cluster with these settings begin with."""
+    return str(settings.get("namespace_prefix", KNOBS["namespace_prefix"].default))
+
+
+def department_rows(departments: Sequence[Department]) -> list[dict[str, Any]]:
+    """Return departments as REST shows them, with the names of their projects; one query."""
+    names: dict[int, list[str]] = defaultdict(list)
+    below = Project.objects.filter(department__in=[department.pk for department in departments])
+    for department_id, name in below.order_by("name").values_list("department_id", "name"):
+        names[department_id].append(name)
+    return [
+        {"name": department.name, **_share(department), "created_at": department.created_at}
+        | {"projects": names[department.pk]}
+        for department in departments
+    ]
+
+
+def _share(share: Share) -> dict[str, Any]:
+    return {
+        "gpu_quota": decimal(share.gpu_quota_milli),
+        "over_quota_weight": _decimal_or_none(share.over_quota_weight_milli),
+        "gpu_limit": _decimal_or_none(share.gpu_limit_milli),
+        "priority": share.priority,
+    }
+
+
 def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, Any]) -> dict[str, Any]:
     allocated, quota = standing.get("allocated", 0), project.gpu_quota_milli
     return {
         "name": project.name,
         "description": project.description,
-        "gpu_quota": decimal(quota),
-        "over_quota_weight": _decimal_or_none(project.over_quota_weight_milli),
-        "gpu_limit": _decimal_or_none(project.gpu_limit_milli),
-        "priority": project.priority,
+        **_share(project),
         "department": project.department.name if project.department else None,
         "cluster": project.cluster.name,
         "node_pools": {"train": [], "interactive": []} | project.node_pools,
@@ -48,7 +79,7 @@ def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, 
             "requested_gpus": decimal(allocated + standing.get("waiting", 0)),
             "running_jobs": standing.get("running", 0),
             "queued_jobs": standing.get("queued", 0),
-            "namespace": f"yard-{project.name}",
+            "namespace": namespace_of(project),
         },
     }
 

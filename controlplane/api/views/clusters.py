@@ -16,6 +16,7 @@ from controlplane.actions.clusters import (
     register_cluster,
 )
 from controlplane.actions.nodes import (
+    confirm_dead,
     cordon_node,
     create_pool,
     drain_node,
@@ -234,6 +235,21 @@ class NodeDrain(ApiView):
         moves = drain_node(node, actor=call.actor)
         shown = {"moves": [_on_node(job) for job in moves], "stays": [_on_node(job) for job in stays]}
         return Answer({"node": node.name} | shown)
+
+
+class NodeConfirmDead(ApiView):
+    """An operator's word that a node is gone."""
+
+    @operation(
+        "Say that a node which does not answer is dead: its pods' GPUs are released and their jobs go on elsewhere;"
+        " a dry run lists them",
+        answer=ref("Drain"),
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        node = node_for(call.actor, name)
+        moves = confirm_dead(node, actor=call.actor)
+        return Answer({"node": node.name, "moves": [_on_node(job) for job in moves], "stays": []})
 
 
 def _answer(call: Call, cluster: Cluster, status: int = 200) -> Answer:

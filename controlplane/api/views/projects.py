@@ -78,12 +78,20 @@ def _read_only(value: Any) -> None:
 
 _seconds_schema = nullable({**INTEGER, "minimum": 1})
 _count = {**NUMBER, "minimum": 0}
-CHANGES = {
-    "description": BodyField(checks.text(500), {**STRING, "maxLength": 500}),
+SHARE_FIELDS = {
     "gpu_quota": BodyField(_gpus, _count),
     "over_quota_weight": BodyField(checks.optional(_gpus), nullable(_count)),
     "gpu_limit": BodyField(checks.optional(_gpus), nullable(_count)),
     "priority": BodyField(checks.whole(0, 1000), {**INTEGER, "minimum": 0, "maximum": 1000}),
+}
+SHARE_COLUMNS = {
+    "gpu_quota": "gpu_quota_milli",
+    "over_quota_weight": "over_quota_weight_milli",
+    "gpu_limit": "gpu_limit_milli",
+}
+CHANGES = {
+    "description": BodyField(checks.text(500), {**STRING, "maxLength": 500}),
+    **SHARE_FIELDS,
     "department": BodyField(checks.optional(checks.text(50)), nullable(STRING)),
     "node_pools": BodyField(_node_pools, {"type": "object", "additionalProperties": listed(STRING)}),
     "interactive_max_seconds": BodyField(_SECONDS, _seconds_schema),
@@ -102,11 +110,6 @@ NEW_MEMBER = {
     "role": BodyField(checks.text(16), {**STRING, "enum": list(Role.ORDER)}, is_required=True),
 }
 NEW_ROLE = {"role": NEW_MEMBER["role"]}
-_COLUMNS = {
-    "gpu_quota": "gpu_quota_milli",
-    "over_quota_weight": "over_quota_weight_milli",
-    "gpu_limit": "gpu_limit_milli",
-}
 
 PROJECTS = Listing(
     PROJECT,
@@ -238,7 +241,7 @@ def _shown(project: Project) -> dict[str, Any]:
 def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
     """Split a body into model fields and members."""
     rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
-    fields = {_COLUMNS.get(name, name): value for name, value in rest.items()}
+    fields = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
     if "department" in body:
         fields["department"] = _department_named(body["department"])
     return fields, body.get("members")
@@ -249,7 +252,7 @@ def _department_named(name: str | None) -> Department | None:
         return None
     department = Department.objects.filter(name=name).first()
     if department is None:
-        raise _unknown("/department", f"There is no department named {name}; leave it out.")
+        raise _unknown("/department", f"There is no department named {name}; an admin can create one.")
     return department
 
 

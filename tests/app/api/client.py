@@ -11,6 +11,12 @@ from controlplane.actions.accounts import issue_token
 from controlplane.models import User
 
 BASE = "/api/v1/"
+NAMED = {"clusters": "memory", "nodes": "dgx1-1", "departments": "research"}
+
+
+def name_in(route: str) -> str:
+    """The cast's object that a route's {name} stands for."""
+    return NAMED.get(route.partition("/")[0], "team-a")
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.api.openapi import openapi_document
 from jobs.models import Job
-from tests.app.api.client import Api
+from tests.app.api.client import Api, name_in
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -37,6 +37,7 @@ VALID: dict[str, dict[str, Any]] = {
         "settings": {"nodes": {"m1": {"devices": 1, "memory_mib": 9}}},
     },
     "node-pools": {"name": "dgx"},
+    "departments": {"name": "sales"},
     "nodes/{name}": {"node_pool": None},
     "projects": {"name": "team-c"},
     "projects/{name}/members": {"user": "chi", "role": "viewer"},
@@ -74,8 +75,9 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     verb: str, route: str, field: str, cast: Cast, job: Job
 ):
     root = Api(cast.root)
-    name = {"clusters": "memory", "nodes": "dgx1-1"}.get(route.partition("/")[0], "team-a")
-    path = route.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name)
+    path = (
+        route.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name_in(route))
+    )
     for value in NASTY:
         reply = root.send(
             verb, path + ("" if route == "login" else "?dry_run=true"), VALID.get(route, {}) | {field: value}

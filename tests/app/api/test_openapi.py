@@ -9,7 +9,7 @@ from django.core.management import call_command
 
 from controlplane.api.openapi import openapi_document
 from jobs.models import Job
-from tests.app.api.client import Api, Reply
+from tests.app.api.client import Api, Reply, name_in
 from tests.app.api.placing import place
 from tests.app.api.test_policy import NOWHERE, TABLE, routes
 from tests.builders import make_job
@@ -57,6 +57,8 @@ READS = [
     "node-pools",
     "nodes",
     "nodes/{name}",
+    "departments",
+    "departments/{name}",
     "projects",
     "projects/{name}",
     "projects/{name}/members",
@@ -86,6 +88,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ),
     ("POST", "nodes/{name}/drain", None),
     ("POST", "nodes/{name}/cordon", None),
+    ("POST", "departments", {"name": "sales", "gpu_quota": 4}),
+    ("PATCH", "departments/{name}", {"gpu_limit": 4}),
     ("POST", "projects", {"name": "team-c", "gpu_quota": 99}),
     ("PATCH", "projects/{name}", {"gpu_quota": 2.5}),
     ("DELETE", "projects/{name}?dry_run=true", None),
@@ -130,8 +134,11 @@ def test_a_problem_is_what_the_document_says(cast: Cast):
 
 
 def _path(template: str, job: Job, root: Api) -> str:
-    name = {"clusters": "memory", "nodes": "dgx1-1"}.get(template.partition("/")[0], "team-a")
-    path = template.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name)
+    path = (
+        template.replace("{job_id}", str(job.pk))
+        .replace("{username}", "ben")
+        .replace("{name}", name_in(template))
+    )
     if "{token_id}" in path:
         path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
     return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")

@@ -12,7 +12,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from controlplane.models import Token, User
 from jobs.models import Job
-from tests.app.api.client import Api
+from tests.app.api.client import Api, name_in
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -50,6 +50,9 @@ TABLE: dict[str, dict[str, tuple[int, ...]]] = {
     "nodes/<str:name>/cordon": {"POST": ADMIN_WRITES},
     "nodes/<str:name>/uncordon": {"POST": ADMIN_WRITES},
     "nodes/<str:name>/drain": {"POST": ADMIN_WRITES},
+    "nodes/<str:name>/confirm-dead": {"POST": ADMIN_WRITES},
+    "departments": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
+    "departments/<str:name>": {"GET": EVERYBODY, "PATCH": ADMIN_WRITES, "DELETE": ADMIN_WRITES},
     "projects": {"GET": EVERYBODY, "POST": ADMIN_WRITES},
     "projects/<str:name>": {"GET": VIEWERS_READ, "PATCH": OWNERS_WRITE, "DELETE": ADMIN_WRITES_INSIDE},
     "projects/<str:name>/members": {"GET": VIEWERS_READ, "POST": OWNERS_WRITE},
@@ -113,7 +116,7 @@ def test_each_role_gets_what_the_table_says(route: str, verb: str, cast: Cast, j
     expected, got = TABLE[route][verb], []
     ben = Token.objects.filter(user=cast.ben).first() or _token_of(cast.ben)
     path = route.replace("<str:token_id>", str(ben.pk)).replace("<str:job_id>", str(job.pk))
-    path = path.replace("<str:username>", "ben").replace("<str:name>", _name(route))
+    path = path.replace("<str:username>", "ben").replace("<str:name>", name_in(route))
     for role in ROLES:
         reply = _client(role, cast).send(
             verb, f"{path}?dry_run=true" if verb != "GET" and route != "login" else path
@@ -137,7 +140,7 @@ def test_a_session_without_the_csrf_token_changes_nothing(route: str, verb: str,
     api.client.force_login(cast.root)
     path = (
         route.replace("<str:job_id>", str(job.pk))
-        .replace("<str:name>", _name(route))
+        .replace("<str:name>", name_in(route))
         .replace("<str:username>", "ben")
     )
     assert api.send(verb, path, {}).status == 403
@@ -149,10 +152,6 @@ def _client(role: str, cast: Cast) -> Api:
     if role == "read-only":
         return Api(cast.root, is_read_only=True)
     return Api(getattr(cast, role))
-
-
-def _name(route: str) -> str:
-    return {"clusters": "memory", "nodes": "dgx1-1"}.get(route.partition("/")[0], "team-a")
 
 
 def _token_of(user: User) -> Token:

@@ -4,11 +4,11 @@ from collections.abc import Callable
 
 import pytest
 
-from controlplane.models import Node, Project
-from jobs.models import Job
+from controlplane.models import AuditEntry, Command, Device, Event, Node, Project
+from jobs.models import Job, Pod
 from tests.app.api.client import Api
 from tests.app.api.placing import place
-from tests.builders import make_job
+from tests.builders import make_cluster, make_job
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -87,7 +87,8 @@ def test_deleting_is_refused_while_jobs_are_unfinished_and_says_what_goes(api: A
     root = api("root")
     refused = root.delete("projects/team-a")
     assert (refused.status, refused.code) == (409, "project_in_use")
-    listed = {"project": "team-a", "unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
+    listed = {"project": "team-a", "cluster": "memory", "namespace": None, "working_directories": 0}
+    listed |= {"unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
     assert root.delete("projects/team-a?dry_run=true").body == listed
     root.post(f"jobs/{job.pk}/stop")
     assert root.delete("projects/team-a").body == listed | {"unfinished_jobs": 0, "finished_jobs": 1}
@@ -189,3 +190,63 @@ def test_clusters_are_registered_edited_and_detached(api: AsPerson, cast: Cast):
     assert root.delete("clusters/moon").status == 204
     assert root.get("clusters/moon").status == 404
     assert root.delete("clusters/memory").code == "cluster_in_use"
+
+
+def test_a_dead_node_is_confirmed_and_gives_back_what_its_pods_held(api: AsPerson, cast: Cast):
+    root, node = api("root"), Node.objects.get(name="dgx1-1")
+    job = make_job(cast.project, "train", cast.ben)
+    [pod] = place(job)
+    order = Command.objects.create(kind=Command.STOP_POD, cluster=node.cluster, pod_name=pod.name)
+    assert root.post("nodes/dgx1-1/confirm-dead").code == "node_ready"
+    Node.objects.filter(pk=node.pk).update(is_ready=False, message="Kubelet stopped posting node status.")
+    assert root.get("nodes/dgx1-1").body["message"] == "Kubelet stopped posting node status."
+    shown = root.post("nodes/dgx1-1/confirm-dead?dry_run=true").body
+    assert ([moved["name"] for moved in shown["moves"]], shown["stays"]) == (["train"], [])
+    assert Pod.objects.get().released_at is None
+    assert root.post("nodes/dgx1-1/confirm-dead").body == shown
+    pod, order = Pod.objects.get(), Command.objects.get(pk=order.pk)
+    assert (pod.state, pod.reason, pod.released_at is None, order.state) == (
+        "failed",
+        "node_lost",
+        False,
+        "done",
+    )
+    assert not Device.objects.filter(allocated_milli__gt=0).exists()
+    assert root.get("nodes/dgx1-1").body["is_cordoned"] is True
+    assert AuditEntry.objects.filter(verb="node.confirm_dead", actor="root").exists()
+    kinds = [event.kind for event in Event.objects.filter(node_id=node.pk).order_by("seq")]
+    assert kinds == ["pod.released", "node.cordoned", "node.confirmed_dead"]
+
+
+def test_a_device_that_others_hold_says_so(api: AsPerson, cast: Cast):
+    Device.objects.filter(node__name="dgx1-1", index=7).update(is_foreign=True)
+    devices = api("ben").get("nodes/dgx1-1").body["devices"]
+    assert [device["is_foreign"] for device in devices] == [False] * 7 + [True]
+
+
+def test_deleting_a_project_takes_its_namespace_along(api: AsPerson, cast: Cast):
+    root, cluster = api("root"), make_cluster("prod", "kubernetes", nodes=0)
+    cluster.settings = {"namespace_prefix": "ml-"}
+    cluster.save()
+    made = root.post("projects", {"name": "team-k", "cluster": "prod"})
+    assert made.body["status"]["namespace"] == "ml-team-k"
+    kept = root.patch("clusters/prod", {"settings": {"namespace_prefix": "other-"}})
+    assert kept.code == "cluster_in_use"
+    taken = root.delete("projects/team-k?dry_run=true").body
+    assert taken == {
+        "project": "team-k",
+        "cluster": "prod",
+        "namespace": "ml-team-k",
+        "working_directories": 0,
+        "unfinished_jobs": 0,
+        "finished_jobs": 0,
+        "members": 0,
+    }
+    assert not Command.objects.exists()
+    assert root.delete("projects/team-k").body == taken
+    [order] = Command.objects.all()
+    assert (order.kind, order.cluster, order.pod_name) == ("forget_project", cluster, "team-k")
+    assert root.post("projects", {"name": "team-k", "cluster": "prod"}).code == "project_cleaning_up"
+    assert root.delete("clusters/prod").code == "cluster_cleaning_up"
+    Command.objects.update(state="done")
+    assert root.post("projects", {"name": "team-k", "cluster": "prod"}).status == 201

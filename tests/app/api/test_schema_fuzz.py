@@ -14,6 +14,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.accounts import issue_token
 from controlplane.api.openapi import openapi_document
 from jobs.models import Job
+from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
 from tests.cast import Cast
 
@@ -46,7 +47,7 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     place(job)
     secret = issue_token(cast.root, "fuzz", actor=SYSTEM)[1]
     there = {"job_id": str(job.pk), "username": "ben", "token_id": "1"}
-    there["name"] = {"clusters": "memory", "nodes": "dgx1-1"}.get(operation.path.split("/")[3], "team-a")
+    there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)
     @settings(

@@ -1,0 +1,66 @@
+"""Verbs on departments: create, edit, delete. Projects are put into one by editing the project."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, require_admin
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import Conflict
+from controlplane.loop.wake import wake
+from controlplane.models import Department, Event
+
+
+def create_department(fields: Mapping[str, Any], *, actor: Actor) -> Department:
+    """Create a department from checked model fields. Raises Forbidden, Conflict when the name is taken."""
+    require_admin(actor)
+    try:
+        with transaction.atomic():
+            department = Department.objects.create(**fields)
+            _happened("create", department, actor, after=_shown(department))
+    except IntegrityError as error:
+        raise Conflict("name_taken", f"There is a department named {fields['name']} already.") from error
+    return department
+
+
+def edit_department(department: Department, changes: Mapping[str, Any], *, actor: Actor) -> Department:
+    """Change a department's share. Raises Forbidden."""
+    require_admin(actor)
+    before = _shown(department)
+    with transaction.atomic():
+        for name, value in changes.items():
+            setattr(department, name, value)
+        department.save(update_fields=list(changes))
+        _happened("edit", department, actor, before=before, after=_shown(department))
+    return department
+
+
+def delete_department(department: Department, *, actor: Actor) -> None:
+    """Delete a department. Raises Conflict while it has projects."""
+    require_admin(actor)
+    with transaction.atomic():
+        names = list(department.projects.order_by("name").values_list("name", flat=True))
+        if names:
+            held = ", ".join(names[:5])
+            raise Conflict(
+                "department_in_use", f"{department.name} has projects ({held}); take them out first."
+            )
+        _happened("delete", department, actor, before=_shown(department))
+        department.delete()
+
+
+def _happened(verb: str, department: Department, actor: Actor, **values: dict[str, Any]) -> None:
+    write_audit(actor, f"department.{verb}", "department", department.name, **values)
+    kind = f"department.{verb.removesuffix('e')}ed"
+    Event.objects.append([Event(kind=kind, actor=actor.name, message=department.name)])
+    wake()
+
+
+def _shown(department: Department) -> dict[str, Any]:
+    return {
+        "gpu_quota_milli": department.gpu_quota_milli,
+        "over_quota_weight_milli": department.over_quota_weight_milli,
+        "gpu_limit_milli": department.gpu_limit_milli,
+        "priority": department.priority,
+    }
