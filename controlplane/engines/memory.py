@@ -12,7 +12,7 @@ import json
 import socket
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from functools import cache
@@ -22,12 +22,14 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import (
     Capabilities,
+    DepartmentReport,
     EngineRefused,
     EngineUnreachable,
     NodeReport,
     PodReport,
     PodSpec,
     PodUsage,
+    ProjectReport,
     Shell,
     UsageReport,
 )
@@ -67,7 +69,8 @@ class Faults:
     `start_refusal` (code, message) refuses every start, and may be over soon with `is_passing`; `call_seconds` is
     how long starts, stops and forgets take, by the real clock; `stop_delay_seconds` is how long pods take to end
     after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
-    but raise. `foreign` are (node, device index) that pods of others hold.
+    but raise. `foreign` are (node, device index) that pods of others hold; `project_refusal` (code, message) is
+    what telling it the projects ends with.
     """
 
     is_unreachable: bool = False
@@ -78,6 +81,7 @@ class Faults:
     stop_delay_seconds: float = 0.0
     nodes_down: frozenset[str] = frozenset()
     foreign: frozenset[tuple[str, int]] = frozenset()
+    project_refusal: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -104,6 +108,8 @@ class MemoryEngine(PlainEngine):
         catalogue: Catalogue | None = None,
     ) -> None:
         self.faults = Faults()
+        self.projects: tuple[ProjectReport, ...] = ()  # as it was told last
+        self.departments: tuple[DepartmentReport, ...] = ()
         self._nodes = simulated_nodes(settings["nodes"])
         self._clock = clock
         self._catalogue = catalogue or load_catalogue(BUILT_IN)
@@ -179,6 +185,14 @@ class MemoryEngine(PlainEngine):
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no ports.")
+
+    def sync_projects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
+    ) -> None:
+        self._check_reachable()
+        self.projects, self.departments = tuple(projects), tuple(departments)
+        if self.faults.project_refusal is not None:
+            raise EngineRefused(*self.faults.project_refusal)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         with self._changed:

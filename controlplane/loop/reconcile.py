@@ -21,6 +21,7 @@ from jobs.models import Allocation, Pod
 
 logger = logging.getLogger(__name__)
 
+BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
 
@@ -35,8 +36,8 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> None:
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
     states = {pod.pk: pod.state for pod in pods}
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
-    if changed:
-        _write(changed, states, now)
+    for first in range(0, len(changed), BATCH):
+        _write(changed[first : first + BATCH], states, now)
     _clear_away(cluster, reports, {pod.name for pod in pods})
     settle_jobs(cluster, now)
 

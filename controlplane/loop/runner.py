@@ -15,9 +15,11 @@ from django.utils import timezone
 from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.attached import attached_clusters, close_engines, engine_for
 from controlplane.loop.collecting import collect_once
+from controlplane.loop.copying import LogKeeper
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.holders import free_what_the_dead_hold
+from controlplane.loop.tenants import sync_projects_once
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.telemetry.rollup import roll_up
 
@@ -26,6 +28,7 @@ logger = logging.getLogger(__name__)
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
 ROLLUP_EVERY = 60  # collections
+TENANTS_EVERY = 3  # periods
 
 
 class Runner:
@@ -37,7 +40,8 @@ class Runner:
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
-        self._collections = 0
+        self._collections = self._periods = 0
+        self._logs = LogKeeper()
         self._is_successor = False  # of whoever ran before us and was killed
 
     def start(self) -> None:
@@ -47,6 +51,8 @@ class Runner:
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
         self._spawn("collect", self._collect, threading.Event())
         self._spawn("watch", self._watch, None)
+        self._spawn("tenants", self._sync_projects, threading.Event())
+        self._spawn("logs", self._keep_logs, threading.Event())
         self.ring()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
@@ -58,6 +64,7 @@ class Runner:
             lane.close()
         for thread in self._threads:
             thread.join(timeout_seconds)
+        self._logs.stop()
         close_engines()
 
     def ring(self) -> None:
@@ -135,6 +142,14 @@ class Runner:
             self._collections += 1
             if self._collections % ROLLUP_EVERY == 0:
                 roll_up(timezone.now())
+
+    def _sync_projects(self) -> None:
+        if self._periods % TENANTS_EVERY == 0:
+            sync_projects_once()
+        self._periods += 1
+
+    def _keep_logs(self) -> None:
+        self._logs.look(timezone.now())
 
     def _watch(self) -> None:
         """Ring as soon as an engine says that a pod changed."""

@@ -1,0 +1,91 @@
+"""Once a second: which pods' logs are to be kept up to date, for engines that do not write the log store themselves.
+
+One process does it, as long as it lives: the engine's copier goes on between two looks.
+"""
+
+import logging
+from collections.abc import Mapping
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db.models import Q
+
+from controlplane.engines.base import WRITES_LOG_STORE, EngineUnreachable
+from controlplane.logs import log_path, tail
+from controlplane.loop.attached import attached_clusters, engine_for
+from controlplane.loop.claims import claim, release, renew
+from controlplane.models import Cluster
+from jobs.models import Pod
+
+logger = logging.getLogger(__name__)
+
+LEASE = "logs"
+LEASE_SECONDS = 10
+LOOK_BACK_SECONDS = 600  # a pod that has gone for longer without an end of its log gets none any more
+
+
+class LogKeeper:
+    """Has engines copy logs while this process holds the lease; another process takes over when this one is gone."""
+
+    def __init__(self) -> None:
+        self._token: str | None = None
+        self._complete: set[str] = set()
+
+    def look(self, now: datetime) -> bool:
+        """Tell every engine which logs to copy. False when another process does."""
+        if not self._holds():
+            return False
+        released = set()
+        for cluster in attached_clusters():
+            try:
+                engine = engine_for(cluster)
+                if WRITES_LOG_STORE not in engine.capabilities:
+                    engine.copy_logs(self._wanted(cluster, now, released))
+            except EngineUnreachable:
+                continue  # the loop tells that
+            except Exception:
+                logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)
+        self._complete &= released
+        return True
+
+    def stop(self) -> None:
+        """Copy nothing more, and let another process do it at once."""
+        if self._token is not None:
+            self._let_go()
+            release(LEASE, self._token, is_complete=True)
+            self._token = None
+
+    def _holds(self) -> bool:
+        if self._token is not None and renew(LEASE, self._token, LEASE_SECONDS):
+            return True
+        if self._token is not None:
+            self._let_go()  # we were slower than our lease: somebody else may be at it
+        self._token = claim(LEASE, LEASE_SECONDS)
+        return self._token is not None
+
+    def _let_go(self) -> None:
+        for cluster in attached_clusters():
+            engine = engine_for(cluster)
+            if WRITES_LOG_STORE not in engine.capabilities:
+                engine.copy_logs({})
+
+    def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
+        """Return log files by pod: of all that may still print, and of those whose log has no end yet. Notes in
+        `released` whose log may have its end."""
+        recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS), started_at__isnull=False)
+        pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
+        columns = ("name", "job_id", "attempt__number", "rank", "released_at")
+        wanted = {}
+        for name, job_id, attempt, rank, released_at in pods.values_list(*columns):
+            path = str(log_path(settings.LOG_DIR, str(job_id), attempt, rank))
+            if released_at is not None:
+                released.add(name)
+                if self._is_complete(name, path):
+                    continue
+            wanted[name] = path
+        return wanted
+
+    def _is_complete(self, name: str, path: str) -> bool:
+        if name not in self._complete and tail(path, 1).complete:
+            self._complete.add(name)
+        return name in self._complete

@@ -1,0 +1,102 @@
+"""Every few seconds, by one process at a time: each cluster is told its projects, departments and members."""
+
+import logging
+from typing import Any
+
+from django.db import transaction
+
+from controlplane.engines.base import DepartmentReport, EngineRefused, EngineUnreachable, ProjectReport
+from controlplane.loop.attached import attached_clusters, engine_for
+from controlplane.loop.claims import claim, release, renew
+from controlplane.models import Cluster, Event, Membership, Project
+
+logger = logging.getLogger(__name__)
+
+LEASE = "tenants"
+LEASE_SECONDS = 60  # the first look at a cluster writes several objects for each of its projects
+CHECK = "projects"  # its place among the cluster's checks
+WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until it is put right."
+
+
+def sync_projects_once() -> bool:
+    """Tell every attached cluster its projects, unless another process is at it. What a cluster refuses stands among
+    its checks, with an event; it stops neither the other clusters nor the loop."""
+    token = claim(LEASE, LEASE_SECONDS)
+    if token is None:
+        return False
+    outcomes = []
+    try:
+        for cluster in attached_clusters():
+            outcomes.append(_sync(cluster))
+            if not renew(LEASE, token, LEASE_SECONDS):
+                break
+    finally:
+        release(LEASE, token, is_complete=all(outcomes))
+    return True
+
+
+def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[DepartmentReport]]:
+    """Return the cluster's projects with their members, and the departments above them, by name."""
+    members: dict[int, list[tuple[str, str]]] = {}
+    rows = Membership.objects.filter(project__cluster=cluster).order_by("user__username")
+    for project_id, name, role in rows.values_list("project_id", "user__username", "role"):
+        members.setdefault(project_id, []).append((name, role))
+    projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("name"))
+    departments = {project.department.name: project.department for project in projects if project.department}
+    return (
+        [_project(project, members.get(project.pk, [])) for project in projects],
+        [
+            DepartmentReport(name, row.gpu_quota_milli, row.gpu_limit_milli, row.weight_milli, row.priority)
+            for name, row in sorted(departments.items())
+        ],
+    )
+
+
+def _project(project: Project, members: list[tuple[str, str]]) -> ProjectReport:
+    return ProjectReport(
+        name=project.name,
+        quota_milli_gpus=project.gpu_quota_milli,
+        limit_milli_gpus=project.gpu_limit_milli,
+        weight_milli=project.weight_milli,
+        priority=project.priority,
+        department=project.department.name if project.department else "",
+        members=tuple(members),
+    )
+
+
+def _sync(cluster: Cluster) -> bool:
+    """Return False when the cluster did not take them all."""
+    refusal = None
+    try:
+        engine_for(cluster).sync_projects(*project_reports(cluster))
+    except EngineUnreachable:
+        return False  # the loop tells that
+    except EngineRefused as error:
+        refusal = error
+    except Exception:
+        logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
+        return False
+    _note(cluster, refusal)
+    return refusal is None
+
+
+def _note(cluster: Cluster, refusal: EngineRefused | None) -> None:
+    """Keep what the cluster refused among its checks, once, until it is over."""
+    told = None if refusal is None else _check(refusal)
+    if next((check for check in cluster.checks if check["name"] == CHECK), None) == told:
+        return
+    with transaction.atomic():
+        row = Cluster.objects.select_for_update().get(pk=cluster.pk)
+        others = [check for check in row.checks if check["name"] != CHECK]
+        Cluster.objects.filter(pk=cluster.pk).update(checks=others if told is None else [*others, told])
+        kind = "cluster.projects_refused" if refusal else "cluster.projects_synced"
+        Event.objects.append([Event(kind=kind, message=told["message"] if told else cluster.name)])
+
+
+def _check(refusal: EngineRefused) -> dict[str, Any]:
+    return {
+        "name": CHECK,
+        "outcome": "failed",
+        "message": refusal.message[:500],
+        "without_it": WITHOUT_IT,
+    }
