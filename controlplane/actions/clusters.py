@@ -126,28 +126,23 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
     return looked_at
 
 
-def settle_check(
-    command: Command, checks: Sequence[Mapping[str, str]], *, is_good: bool, now: datetime
-) -> None:
-    """Write what the look found. Good: the cluster is attached as it was looked at. Not good: one that was attached
-    stays so, as it was; any other is refused. Nothing when a later order will look again."""
+def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
+    """Write what the look found. Nothing failed: the cluster is attached as it was looked at. Else one that was
+    attached stays so, as it was, and any other is refused. Nothing is written when a later order looks again."""
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update().get(pk=command.cluster_id)
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
-        was = cluster.state
-        values: dict[str, Any] = {"checks": [dict(check) for check in checks], "checked_at": now}
-        if is_good:
-            values |= {**command.payload, "state": Cluster.ATTACHED}
-        elif was != Cluster.ATTACHED:
-            values["state"] = Cluster.REFUSED
-        _write(cluster, values)
-        failed = [check["name"] for check in checks if check["outcome"] == "failed"]
-        kind = "cluster.attached" if is_good and was != Cluster.ATTACHED else "cluster.checked"
-        kind = kind if is_good else "cluster.refused"
-        Event.objects.append(
-            [Event(kind=kind, actor=SYSTEM.name, message=cluster.name, data={"failed": failed})]
-        )
+        failed = [check for check in checks if check["outcome"] == "failed"]
+        verdict = Cluster.REFUSED if failed else Cluster.ATTACHED
+        is_decided = cluster.state != Cluster.ATTACHED
+        values = {} if failed else dict(command.payload)
+        values |= {"checks": [dict(check) for check in checks], "checked_at": now}
+        _write(cluster, values | ({"state": verdict} if is_decided else {}))
+        message = failed[0]["message"] if failed else cluster.name
+        data = {"cluster": cluster.name, "failed": [check["name"] for check in failed]}
+        kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
+        Event.objects.append([Event(kind=kind, actor=SYSTEM.name, message=message[:500], data=data)])
         wake()
 
 
@@ -159,12 +154,9 @@ def _check_scheduler(engine: str, scheduler: str) -> None:
 
 
 def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
-    """Namespaces cannot be renamed: with another prefix every project would lose what it has in its own."""
-    name = "namespace_prefix"
-    if settings.get(name) != cluster.settings.get(name) and cluster.projects.exists():
-        raise Conflict(
-            "cluster_in_use", f"{cluster.name} has projects; {name} can be changed without any only."
-        )
+    if namespace_prefix(settings) != namespace_prefix(cluster.settings) and cluster.projects.exists():
+        detail = f"{cluster.name} has projects, whose namespaces cannot be renamed; leave namespace_prefix as it is."
+        raise Conflict("cluster_in_use", detail)
 
 
 def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:

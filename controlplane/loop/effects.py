@@ -7,15 +7,15 @@ from dataclasses import asdict
 from typing import Any
 
 from django.conf import settings
-from django.db import transaction
 from django.utils import timezone
 
+from controlplane.actions.clusters import candidate, settle_check
 from controlplane.credentials import engine_settings
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused
 from controlplane.loop.attached import engine_for
 from controlplane.loop.podspecs import pod_spec
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command
 from jobs.models import Pod
 
 logger = logging.getLogger(__name__)
@@ -31,7 +31,7 @@ def carry_out(cluster: Cluster, command: Command) -> Any:
 def note_done(cluster: Cluster, command: Command, result: Any) -> None:
     """Write what a command found out."""
     if command.kind == Command.CHECK_CLUSTER:
-        _take_checks(cluster, [asdict(check) for check in result])
+        settle_check(command, [asdict(check) for check in result], timezone.now())
 
 
 def note_waiting(command: Command, refusal: EngineRefused) -> None:
@@ -53,7 +53,7 @@ def note_given_up(cluster: Cluster, command: Command, refusal: EngineRefused) ->
         )
     elif command.kind == Command.CHECK_CLUSTER:
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
-        _take_checks(cluster, [failed])
+        settle_check(command, [failed], timezone.now())
 
 
 def _start(cluster: Cluster, command: Command) -> None:
@@ -82,7 +82,9 @@ def _forget_project(cluster: Cluster, command: Command) -> None:
 
 def _look(cluster: Cluster, command: Command) -> Sequence[Any]:
     """The engine is not opened: whether it may be is what the look finds out."""
-    checks: Sequence[Any] = registry.check_cluster(cluster.engine, engine_settings(cluster))
+    checks: Sequence[Any] = registry.check_cluster(
+        cluster.engine, engine_settings(candidate(cluster, command.payload))
+    )
     return checks
 
 
@@ -94,17 +96,3 @@ _EFFECTS: dict[str, Callable[[Cluster, Command], Any]] = {
     Command.FORGET_PROJECT: _forget_project,
     Command.CHECK_CLUSTER: _look,
 }
-
-
-def _take_checks(cluster: Cluster, checks: list[dict[str, str]]) -> None:
-    """Keep what was found. It decides on a cluster that waits for it; one that is worked for goes on as it is."""
-    is_refused = any(check["outcome"] == "failed" for check in checks)
-    verdict = Cluster.REFUSED if is_refused else Cluster.ATTACHED
-    told = next((check["message"] for check in checks if check["outcome"] == "failed"), cluster.name)
-    with transaction.atomic():
-        there = Cluster.objects.filter(pk=cluster.pk, detached_at=None)
-        if not there.update(checks=checks, checked_at=timezone.now()):
-            return
-        is_decided = there.filter(state=Cluster.CHECKING).update(state=verdict)
-        kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
-        Event.objects.append([Event(kind=kind, message=told[:LONGEST_MESSAGE])])

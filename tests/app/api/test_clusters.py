@@ -49,10 +49,10 @@ def orders(cluster: Cluster) -> list[Command]:
     return list(Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER, state="pending"))
 
 
-def settle(cluster: Cluster, *checks: dict[str, str], is_good: bool) -> Cluster:
+def settle(cluster: Cluster, *checks: dict[str, str]) -> Cluster:
     """What the loop does with the one open order."""
     [order] = orders(cluster)
-    settle_check(order, checks, is_good=is_good, now=NOW)
+    settle_check(order, checks, NOW)
     Command.objects.filter(pk=order.pk).update(state=Command.DONE)
     cluster.refresh_from_db()
     return cluster
@@ -74,7 +74,7 @@ def test_a_new_cluster_is_checking_until_it_was_looked_at(api: AsPerson, cast: C
         "is_reachable": True,
         "unreachable_message": "",
     }
-    cluster = settle(Cluster.objects.get(name="prod"), GOOD, is_good=True)
+    cluster = settle(Cluster.objects.get(name="prod"), GOOD)
     status = root.get("clusters/prod").body["status"]
     assert (status["state"], status["is_checking"], status["checks"]) == ("attached", False, [GOOD])
     assert engine_settings(cluster)["credentials"] == {"kubeconfig": KUBECONFIG}
@@ -87,7 +87,7 @@ def test_a_new_cluster_is_checking_until_it_was_looked_at(api: AsPerson, cast: C
 
 def test_a_refused_cluster_says_why_can_be_mended_and_removed(api: AsPerson, cast: Cast):
     root = api("root")
-    cluster = settle(attach(root), BAD, is_good=False)
+    cluster = settle(attach(root), BAD)
     assert root.get("clusters/prod").body["status"] | {"checked_at": None} == {
         "state": "refused",
         "is_checking": False,
@@ -99,7 +99,7 @@ def test_a_refused_cluster_says_why_can_be_mended_and_removed(api: AsPerson, cas
     assert root.patch("clusters/prod", {"context": "other"}).body["status"]["state"] == "checking"
     cluster.refresh_from_db()
     assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG, "context": "other"}
-    settle(cluster, BAD, is_good=False)
+    settle(cluster, BAD)
     assert root.delete("clusters/prod").status == 204
     cluster.refresh_from_db()
     assert cluster.credentials == ""
@@ -108,7 +108,7 @@ def test_a_refused_cluster_says_why_can_be_mended_and_removed(api: AsPerson, cas
 
 def test_what_is_attached_stays_as_it_is_until_the_new_is_found_good(api: AsPerson, cast: Cast):
     root = api("root")
-    cluster = settle(attach(root), GOOD, is_good=True)
+    cluster = settle(attach(root), GOOD)
     shown = root.patch("clusters/prod", {"in_cluster": True, "settings": {"work_size": "5Gi"}}).body
     assert (shown["status"]["state"], shown["status"]["is_checking"], shown["settings"]) == (
         "attached",
@@ -117,12 +117,12 @@ def test_what_is_attached_stays_as_it_is_until_the_new_is_found_good(api: AsPers
     )
     looked_at = engine_settings(candidate(cluster, orders(cluster)[0].payload))
     assert (looked_at["credentials"], looked_at["work_size"]) == ({"in_cluster": True}, "5Gi")
-    settle(cluster, BAD, is_good=False)
+    settle(cluster, BAD)
     assert (cluster.state, cluster.settings, cluster.checks) == ("attached", {}, [BAD])
     assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG}
     root.patch("clusters/prod", {"in_cluster": True})
     root.patch("clusters/prod", {"settings": {"work_size": "5Gi"}})
-    settle(cluster, GOOD, is_good=True)
+    settle(cluster, GOOD)
     assert (cluster.settings, decrypt(cluster.credentials)) == ({"work_size": "5Gi"}, {"in_cluster": True})
 
 
@@ -132,16 +132,16 @@ def test_an_answer_that_comes_late_does_not_settle_a_later_order(api: AsPerson, 
     [first] = orders(cluster)
     Command.objects.filter(pk=first.pk).update(state=Command.CLAIMED)
     root.patch("clusters/prod", {"scheduler": "kai"})
-    settle_check(first, [GOOD], is_good=True, now=NOW)
+    settle_check(first, [GOOD], NOW)
     cluster.refresh_from_db()
     assert (cluster.state, len(orders(cluster))) == ("checking", 1)
 
 
 def test_it_can_be_checked_again(api: AsPerson, cast: Cast):
     root = api("root")
-    cluster = settle(attach(root), GOOD, is_good=True)
+    cluster = settle(attach(root), GOOD)
     assert root.post("clusters/prod/check").body["status"]["is_checking"] is True
-    assert settle(cluster, GOOD, is_good=True).state == "attached"
+    assert settle(cluster, GOOD).state == "attached"
     assert root.post("clusters/memory/check").code == "nothing_to_check"
     assert root.post("clusters/moon/check").status == 404
 
