@@ -20,7 +20,7 @@ from controlplane.engines.base import (
     PodSpec,
 )
 from controlplane.engines.identity import devices_held, identity, threads
-from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.profile import SPOT_TAINTS, ClusterProfile
 
 WORK_DIR = "/work"
@@ -38,17 +38,31 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
     """The ConfigMap that owns all objects of the attempt: deleting it deletes them."""
     name = names.anchor_name(spec.job_id, spec.attempt)
     data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
-    return {"apiVersion": "v1", "kind": "ConfigMap", "metadata": _metadata(spec, profile, name), "data": data}
+    return {
+        "apiVersion": "v1",
+        "kind": "ConfigMap",
+        "metadata": _metadata(spec, profile, name),
+        "data": {**data, **mpi.launch_data(spec)},
+    }
 
 
-def service(spec: PodSpec, profile: ClusterProfile, anchor_uid: str) -> dict[str, Any]:
+def beside(
+    spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]
+) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What must be there before the pod, as (collection, object): `made` is the anchor as the cluster answered it."""
+    claim = work_claim(spec, profile)
+    found = [("services", service(spec, profile, made))] if has_service(spec) else []
+    return (*found, *([("persistentvolumeclaims", claim)] if claim else []))
+
+
+def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
     """The headless service that gives each rank of the attempt a host name, before it is ready too."""
     name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     return {
         "apiVersion": "v1",
         "kind": "Service",
-        "metadata": {**_metadata(spec, profile, name), "ownerReferences": [owner(spec, anchor_uid)]},
+        "metadata": {**_metadata(spec, profile, name), "ownerReferences": [owner(made)]},
         "spec": {"clusterIP": "None", "selector": selected, "publishNotReadyAddresses": True},
     }
 
@@ -77,8 +91,19 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
     }
 
 
-def pod(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, anchor_uid: str) -> dict[str, Any]:
-    """The pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses.
+def launch_key(
+    spec: PodSpec, profile: ClusterProfile, anchor_uid: str, private_key: str, public_key: str
+) -> dict[str, Any]:
+    """The Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`."""
+    metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
+    return mpi.key_secret({**metadata, "ownerReferences": [owner(made)]}, private_key, public_key)
+
+
+def pod(
+    spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, made: Mapping[str, Any]
+) -> dict[str, Any]:
+    """The pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses; `made` is the anchor
+    as the cluster answered it.
 
     Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN).
     """
@@ -92,7 +117,7 @@ def pod(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, anchor_
     }
     metadata["annotations"] = {**KEEP_NODE, **profile.pod_annotations, **_annotations(spec)}
     metadata["finalizers"] = [names.FINALIZER]
-    metadata["ownerReferences"] = [owner(spec, anchor_uid)]
+    metadata["ownerReferences"] = [owner(made)]
     return {
         "apiVersion": "v1",
         "kind": "Pod",
@@ -149,13 +174,13 @@ def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
     return {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept or None}}
 
 
-def owner(spec: PodSpec, anchor_uid: str) -> dict[str, Any]:
+def owner(made: Mapping[str, Any]) -> dict[str, Any]:
     """The reference to the attempt's anchor. As a controller, so that `kubectl drain` knows that the pod is managed."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
-        "name": names.anchor_name(spec.job_id, spec.attempt),
-        "uid": anchor_uid,
+        "name": made["metadata"]["name"],
+        "uid": made["metadata"]["uid"],
         "controller": True,
         "blockOwnerDeletion": False,
     }
@@ -262,6 +287,8 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "subdomain": names.service_name(spec.job_id, spec.attempt),
     }
     secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
+    container = _without_empty(_container(spec, profile, node))
+    wait = mpi.wait_container(spec, container)
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.grace_seconds,
@@ -278,7 +305,9 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "securityContext": _pod_security(profile),
         **(named if has_service(spec) else {}),
         **(_HOST_NETWORK if profile.host_network else {}),
-        "containers": [_without_empty(_container(spec, profile, node))],
+        "dnsConfig": mpi.dns_config(spec, profile.namespace_of(spec.project)),
+        "initContainers": [wait] if wait else [],
+        "containers": [container],
         "volumes": [{"name": name, **source} for name, (_, source) in _volumes(spec, profile).items()],
     }
 
@@ -291,8 +320,7 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "name": names.MAIN_CONTAINER,
         "image": image_of(spec, profile),
         "imagePullPolicy": profile.image_pull_policy,
-        "command": [escaped(word) for word in spec.command],
-        "args": [escaped(word) for word in spec.args],
+        **_program(spec),
         "workingDir": spec.working_dir or WORK_DIR,
         "env": _environment(spec, profile, node),
         "ports": [{"containerPort": port} for port in spec.ports],
@@ -305,9 +333,18 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
     }
 
 
+def _program(spec: PodSpec) -> dict[str, list[str]]:
+    if (command := mpi.host_command(spec)) is not None:
+        return {"command": command}
+    return {
+        "command": [escaped(word) for word in spec.command],
+        "args": [escaped(word) for word in spec.args],
+    }
+
+
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
     """Defaults, then the cluster's, then the user's, then what tells the pod who it is, which nobody overrides."""
-    plain = {**_defaults(spec), **profile.env, **spec.env}
+    plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
     secret = {
         name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
         for name, source in spec.secret_env.items()
@@ -370,7 +407,8 @@ def _resources(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
 def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
     """Volume name -> (where it is mounted, its source)."""
     claim = {"persistentVolumeClaim": {"claimName": names.claim_name(spec.job_id, spec.rank)}}
-    volumes = {"work": (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})}
+    work = (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})
+    volumes = {"work": work, **mpi.volumes(spec)}
     if spec.large_shm:
         # it counts as the pod's memory, so more than that is never of use
         size = min(profile.shm_mib or spec.memory_mib // 2, spec.memory_mib)

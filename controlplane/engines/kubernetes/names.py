@@ -59,6 +59,11 @@ def service_name(job_id: str, attempt: int) -> str:
     return f"job-{job_id}-{attempt}"
 
 
+def key_name(job_id: str, attempt: int) -> str:
+    """The Secret with the key by which an attempt's launcher enters its hosts."""
+    return f"{job_id}-{attempt}-ssh"
+
+
 def host_name(rank: int) -> str:
     """A pod's host name behind its attempt's service: the same for whoever has this rank."""
     return f"rank-{rank}"

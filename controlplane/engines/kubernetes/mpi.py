@@ -1,0 +1,126 @@
+"""How a launcher reaches its ranks without an operator: a host file, a key of the attempt and sshd in every host. Pure.
+
+The hosts are the attempt's pods by their names behind its headless service. Their sshd runs as the pod's own user on a
+port above 1,024, takes the attempt's key alone, and gives each rank the environment of the pod that it runs in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.engines.base import PodSpec
+from controlplane.engines.kubernetes import names
+from controlplane.engines.launching import SSH_OPTIONS, host_files, launch_variables
+
+LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
+PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
+SSH_PORT = 2222
+ENVIRONMENT_FILE = "/tmp/trainyard-environment"
+CONFIG_FILE, HOST_FILE, WAIT_FILE = "sshd_config", "host.sh", "wait.sh"
+SSH = f"-p {SSH_PORT} -i {KEY_DIR}/{PRIVATE_KEY} -o IdentitiesOnly=yes {SSH_OPTIONS}"
+
+SSHD_CONFIG = f"""\
+Port {SSH_PORT}
+HostKey {KEY_DIR}/{PRIVATE_KEY}
+AuthorizedKeysFile {KEY_DIR}/{PUBLIC_KEY}
+PidFile none
+StrictModes no
+UsePAM no
+PasswordAuthentication no
+KbdInteractiveAuthentication no
+ForceCommand . {ENVIRONMENT_FILE} && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
+"""
+HOST_SCRIPT = f"""\
+umask 077
+export -p > {ENVIRONMENT_FILE}
+exec "$(PATH=$PATH:/usr/sbin command -v sshd)" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE}
+"""
+WAIT_SCRIPT = f"""\
+for host in "$@"; do
+  until ssh {SSH} -o ConnectTimeout=2 "$host" true; do sleep 1; done
+done
+"""
+
+
+def needs_launch(spec: PodSpec) -> bool:
+    """Whether the pod is part of a gang that a launcher holds together."""
+    return bool(spec.launches) or spec.is_host
+
+
+def hosts(spec: PodSpec) -> list[str]:
+    """The names of the attempt's pods, by rank."""
+    service = names.service_name(spec.job_id, spec.attempt)
+    return [f"{names.host_name(rank)}.{service}" for rank in range(spec.world_size)]
+
+
+def launch_data(spec: PodSpec) -> Mapping[str, str]:
+    """What the attempt's anchor keeps for its pods, by file name; the same whichever pod makes the anchor."""
+    if not needs_launch(spec):
+        return {}
+    scripts = {CONFIG_FILE: SSHD_CONFIG, HOST_FILE: HOST_SCRIPT, WAIT_FILE: WAIT_SCRIPT}
+    return {**host_files(["localhost", *hosts(spec)[1:]]), **scripts}
+
+
+def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
+    """The attempt's key pair, in OpenSSH's forms. `metadata` is that of an object which the anchor owns."""
+    return {
+        "apiVersion": "v1",
+        "kind": "Secret",
+        "metadata": dict(metadata),
+        "type": "kubernetes.io/ssh-auth",
+        "stringData": {PRIVATE_KEY: private_key, PUBLIC_KEY: public_key},
+    }
+
+
+def host_command(spec: PodSpec) -> list[str] | None:
+    """What runs in a pod that hosts a rank, instead of the job's command; None for any other pod."""
+    return ["/bin/sh", f"{LAUNCH_DIR}/{HOST_FILE}"] if spec.is_host else None
+
+
+def environment(spec: PodSpec) -> Mapping[str, str]:
+    """A launcher's variables, which are a job's to override."""
+    if not spec.launches:
+        return {}
+    variables = launch_variables(LAUNCH_DIR, len(spec.launches))
+    return {name: value.replace(SSH_OPTIONS, SSH) for name, value in variables.items()}
+
+
+def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
+    """Volume name -> (where it is mounted, its source)."""
+    if not needs_launch(spec):
+        return {}
+    anchor = names.anchor_name(spec.job_id, spec.attempt)
+    files = sorted(launch_data(spec))
+    return {
+        "launch": (
+            LAUNCH_DIR,
+            {"configMap": {"name": anchor, "items": [{"key": file, "path": file} for file in files]}},
+        ),
+        # ssh refuses a key that others may read; a pod's fsGroup lets its group read it, which is fine for root's file
+        "ssh": (
+            KEY_DIR,
+            {"secret": {"secretName": names.key_name(spec.job_id, spec.attempt), "defaultMode": 0o400}},
+        ),
+    }
+
+
+def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
+    """Hydra tells its hosts the launcher's bare host name, so that has to be found too."""
+    if not needs_launch(spec):
+        return {}
+    return {"searches": [f"{names.service_name(spec.job_id, spec.attempt)}.{namespace}.svc.cluster.local"]}
+
+
+def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | None:
+    """The container that holds a launcher back until every host answers; None where nobody has to be waited for."""
+    others = hosts(spec)[1:]
+    if not spec.launches or not others:
+        return None
+    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
+    return {
+        "name": "wait-for-hosts",
+        "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *others],
+        "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
+        **{name: main[name] for name in kept if main.get(name)},
+    }
