@@ -37,6 +37,15 @@ GPU = "nvidia.com/gpu"
 NODE_PACKAGES = {"containerd": "containerd", "runc": "runc", "ctr": "containerd"}
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
+STORAGE_CLASS = """
+apiVersion: storage.k8s.io/v1
+kind: StorageClass
+metadata:
+  name: fast
+  annotations: {storageclass.kubernetes.io/is-default-class: "true"}
+provisioner: kubernetes.io/host-path
+volumeBindingMode: WaitForFirstConsumer
+"""
 
 
 class KubeMissing(Exception):
@@ -222,6 +231,24 @@ def kube_cluster(
         yield cluster
     finally:
         stop(cluster.process)
+
+
+@contextmanager
+def node_cluster() -> Iterator[KubeCluster]:
+    """The nodes of tests/contract: node-a is real, node-b fake; their labels say what the GPU operator's would.
+
+    Storage class `fast` (the default) gives directories of this machine. Raises KubeMissing.
+    """
+    with kube_cluster(node="node-a", node_labels=gpu_labels(32768, "train")) as cluster:
+        cluster.set_gpus("node-a", 8)
+        cluster.add_node("node-b", gpus=2, labels=gpu_labels(16384, "default"))
+        cluster.apply(STORAGE_CLASS)
+        yield cluster
+
+
+def gpu_labels(memory_mib: int, pool: str) -> dict[str, str]:
+    """A node's labels as the GPU operator's feature discovery sets them, and its pool."""
+    return {f"{GPU}.product": "NVIDIA-TEST", f"{GPU}.memory": str(memory_mib), "trainyard.io/pool": pool}
 
 
 def start(

@@ -1,4 +1,4 @@
-"""Clusters for the Kubernetes suites, one of each kind for the whole run. Tests make namespaces of their own."""
+"""Clusters for the Kubernetes suites, one of each kind for all of them. Tests make namespaces of their own in them."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.kube import KubeCluster, KubeMissing, kube_cluster
+from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
 
 
-@pytest.fixture(scope="session")
+@pytest.fixture(scope="package")
 def kube() -> Iterator[KubeCluster]:
     """API server, controllers, scheduler and KWOK, without a node: add fake ones."""
     try:
@@ -17,3 +17,14 @@ def kube() -> Iterator[KubeCluster]:
             yield cluster
     except KubeMissing as reason:
         pytest.skip(f"no Kubernetes: {reason}")
+
+
+@pytest.fixture(scope="package")
+def kube_node() -> Iterator[KubeCluster]:
+    """The same with a real node: node-a runs containers and has 8 GPUs of 32768 MiB in pool train, node-b is
+    fake."""
+    try:
+        with node_cluster() as cluster:
+            yield cluster
+    except KubeMissing as reason:
+        pytest.skip(f"no Kubernetes node: {reason}")

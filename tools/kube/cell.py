@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 _libc = ctypes.CDLL(None, use_errno=True)
-CLONE_NEWNS, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x20000000, 0x40000000
+CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x02000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 PR_SET_PDEATHSIG = 1
 SLOTS = range(1, 255)
@@ -103,14 +103,16 @@ def disconnect(network: Network) -> None:
 
 
 def furnish_network(network: Network) -> None:
-    """In the cell: its addresses, those of its API service and name server among them, and forwarding for pods."""
+    """In the cell: its addresses, those of its API service and name server among them, and forwarding for pods.
+
+    There is no way out: an image that is not here fails at once.
+    """
     for words in (
         "link set lo up",
         f"addr add {SERVICE_ADDRESS}/32 dev lo",
         f"addr add {DNS_ADDRESS}/32 dev lo",
         f"addr add {network.inside}/30 dev eth0",
         "link set eth0 up",
-        f"route add default via {network.outside}",
     ):
         must_ip(words)
     Path("/proc/sys/net/ipv4/ip_forward").write_text("1")
@@ -130,6 +132,8 @@ def furnish_mounts(state_dir: Path, needed: list[Path]) -> None:
         if any(path.is_relative_to(hidden) for hidden in HIDDEN):
             path.mkdir(parents=True, exist_ok=True)
             mount(f"{before}{path}", str(path), "", MS_BIND | MS_REC)
+    (state_dir / "resolv.conf").touch()
+    mount(str(state_dir / "resolv.conf"), "/etc/resolv.conf", "", MS_BIND)
     for name, place in (
         ("kubelet", "/var/lib/kubelet"),
         ("logs", "/var/log"),
@@ -157,14 +161,23 @@ def cgroup_dirs(name: str) -> list[Path]:
     return [hierarchy / name for hierarchy in hierarchies]
 
 
-def make_cgroups(name: str) -> None:
-    """A control group for all containers of the cluster, so that they can be found again."""
+def enter_cgroups(name: str) -> None:
+    """Make a control group in each hierarchy, enter it, and see it as the root from here on.
+
+    All containers are below it then, wherever their runtime thinks that it puts them, and can be found again.
+    """
     for path in cgroup_dirs(name):
         path.mkdir(exist_ok=True)
-        cpuset = path / "cpuset.cpus"
-        if cpuset.exists() and not cpuset.read_text().strip():  # version 1: empty until it is set
+        if (path / "cpuset.cpus").exists():  # version 1 has them empty, and lets nobody in until they are set
             for file in ("cpuset.cpus", "cpuset.mems"):
                 (path / file).write_text((path.parent / file).read_text())
+        (path / "cgroup.procs").write_text("0")
+    _unshare(CLONE_NEWCGROUP)
+    for path in cgroup_dirs(name):
+        if (path / "cgroup.controllers").exists():  # version 2: a group with processes can have none below it
+            (path / "cell").mkdir()
+            (path / "cell" / "cgroup.procs").write_text("0")
+        mount(str(path), str(path.parent), "", MS_BIND)
 
 
 def remove_cgroups(name: str) -> None:

@@ -3,7 +3,7 @@
 `trainyard.test/python:1` is this machine's own userland: the image itself holds a few links and empty directories,
 and every container gets /usr, the interpreter, the virtual environment and the checkout mounted read-only by the
 runtime's base specification. So it weighs kilobytes, has bash, sleep and Python with torch and `workloads`, and is
-there as soon as containerd is. `trainyard.test/pause:1` is the same under another name, running `sleep`.
+there as soon as containerd is. `trainyard.test/pause:1` is the same under another name, running busybox's `sleep`.
 """
 
 from __future__ import annotations
@@ -37,6 +37,8 @@ DIRECTORIES = (
     "var/tmp",
     "work",
 )
+BUSYBOX = Path("/bin/busybox")
+SLEEPER = "opt/busybox"  # a pod's sandbox gets no mounts, so it brings its one program along
 ACCOUNTS = {
     "etc/passwd": "root:x:0:0:root:/root:/bin/bash\nuser:x:1000:1000:user:/home:/bin/bash\n",
     "etc/group": "root:x:0:\nuser:x:1000:\n",
@@ -53,7 +55,7 @@ def write_archive(path: Path) -> None:
     """A tar that `ctr images import` reads: manifest.json, one config per image, one layer for both."""
     layer = _layer()
     diff_id = f"sha256:{hashlib.sha256(layer).hexdigest()}"
-    images = {IMAGE: ["bash"], PAUSE_IMAGE: ["sleep", "infinity"]}
+    images = {IMAGE: ["bash"], PAUSE_IMAGE: [f"/{SLEEPER}", "sleep", "infinity"]}
     with tarfile.open(path, "w") as archive:
         manifest = []
         _add(archive, "layer.tar", layer)
@@ -108,10 +110,11 @@ def _layer() -> bytes:
             layer.addfile(entry)
         for name, text in ACCOUNTS.items():
             _add(layer, name, text.encode())
+        _add(layer, SLEEPER, BUSYBOX.read_bytes(), 0o755)
     return buffer.getvalue()
 
 
-def _add(archive: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add(archive: tarfile.TarFile, name: str, content: bytes, mode: int = 0o644) -> None:
     entry = tarfile.TarInfo(name)
-    entry.size, entry.mode = len(content), 0o644
+    entry.size, entry.mode = len(content), mode
     archive.addfile(entry, io.BytesIO(content))

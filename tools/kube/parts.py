@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from tools.kube.cell import DNS_ADDRESS, SERVICE_ADDRESS, Network, cgroup_of
+from tools.kube.cell import DNS_ADDRESS, SERVICE_ADDRESS, Network
 
 HERE = Path(__file__).resolve().parent
 CNI_PROGRAMS = "/usr/lib/cni"
@@ -76,7 +76,6 @@ def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
     if plan.node:
         (state_dir / "containerd.toml").write_text(_containerd_toml(state_dir))
         (state_dir / "kubelet.json").write_text(json.dumps(_kubelet_configuration(state_dir)))
-        (state_dir / "resolv.conf").write_text("")
         (state_dir / "cni").mkdir(exist_ok=True)
         (state_dir / "cni" / "bridge.conflist").write_text(json.dumps(_pod_network(network)))
 
@@ -203,7 +202,6 @@ def _kubelet_configuration(state_dir: Path) -> dict[str, Any]:
         "containerRuntimeEndpoint": f"unix://{CONTAINERD_SOCKET}",
         "cgroupDriver": "cgroupfs",
         "cgroupsPerQOS": False,
-        "cgroupRoot": f"/{cgroup_of(state_dir)}",
         "enforceNodeAllocatable": [],
         "failSwapOn": False,
         "failCgroupV1": False,

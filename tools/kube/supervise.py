@@ -139,7 +139,7 @@ def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
 
 
 def _run(plan: Plan, network: Network, state_dir: Path) -> None:
-    cell.make_cgroups(cell.cgroup_of(state_dir))
+    cell.enter_cgroups(cell.cgroup_of(state_dir))
     programs = {Path(program).parent for program in plan.programs.values()}
     cell.furnish_mounts(state_dir, [*image.mounted(), *programs])
     os.chdir(state_dir)
