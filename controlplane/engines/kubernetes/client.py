@@ -35,7 +35,7 @@ _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
 _JSON = "application/json"
 _NOTHING: dict[str, Any] = {}
 # A peer that is gone without a word is noticed after a minute, also on a connection on which only it speaks.
-_KEEPALIVE = [
+KEEPALIVE = [
     (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
     *(
         (socket.IPPROTO_TCP, getattr(socket, name), value)
@@ -101,7 +101,7 @@ class Client:
             maxsize=CONNECTIONS,
             retries=False,
             ssl_context=access.tls,
-            socket_options=[*HTTPConnection.default_socket_options, *_KEEPALIVE],
+            socket_options=[*HTTPConnection.default_socket_options, *KEEPALIVE],
             **({"server_hostname": access.server_name} if access.tls and access.server_name else _NOTHING),
         )
 

@@ -1,0 +1,209 @@
+"""Terminals and ports of pods, through the API server."""
+
+from __future__ import annotations
+
+import logging
+import secrets
+import socket
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import orjson
+from websocket import WebSocket
+
+from controlplane.engines.base import (
+    NO_SUCH_POD,
+    NOT_PERMITTED,
+    POD_NOT_RUNNING,
+    EngineRefused,
+    EngineUnreachable,
+)
+from controlplane.engines.kubernetes.carrier import V4_PROTOCOL, V5_PROTOCOL, Carrier, connect
+from controlplane.engines.kubernetes.client import ApiError, ApiFailed
+from controlplane.engines.kubernetes.kubeconfig import Access
+
+log = logging.getLogger(__name__)
+
+NO_SHELL = "no_shell"  # the image has neither bash nor sh
+
+_STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
+_FIRST_WORD_SECONDS = 5.0  # for a prompt, or for the reason why there is none
+_ENDING_SECONDS = 2.0
+_REFUSING_SECONDS = 0.05  # a refusal is there within 10 ms on one machine; later it is an end without a word
+
+# The outer sh leads the session and carries a mark in its arguments, by which everything in the session is found.
+_START = 'export TERM="${TERM:-xterm-256color}"; if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?'
+# Ends every process of the session whose leader has the mark $1 as its $0. A connection that is cut ends nothing: the
+# container runtime lets the processes run. Only what every shell has built in, for images that have nothing else.
+_END = """
+for p in /proc/[0-9]*; do
+  line=; read -r line < "$p/cmdline"
+  case "${p#/proc/}" in $$) ;; *) case "$line" in *"$1"*) leader=${p#/proc/};; esac;; esac
+done 2>/dev/null
+[ -n "$leader" ] || exit 0
+for p in /proc/[0-9]*; do
+  line=; read -r line < "$p/stat"
+  rest=${line##*) }; set -- $rest
+  [ "$4" = "$leader" ] && kill -9 "${p#/proc/}"
+done 2>/dev/null
+exit 0
+"""
+
+
+def open_shell(access: Access, namespace: str, pod: str, container: str, columns: int, rows: int) -> PodShell:
+    """A terminal with bash, else sh. Raises EngineRefused, EngineUnreachable."""
+    shell = PodShell(access, namespace, pod, container)
+    shell.resize(columns, rows)
+    shell.require_start()
+    return shell
+
+
+def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
+    """A connected stream to a port of the pod. Raises ConnectionRefusedError where nobody listens, EngineRefused,
+    EngineUnreachable.
+
+    The end of either side closes it. A half-closed stream goes on towards us; the other way Kubernetes has no word
+    for it.
+    """
+    heard = _PortMessages()
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
+    carrier = Carrier(_connected(access, path, [("ports", str(port))], [V4_PROTOCOL], pod), 0, heard.hear)
+    heard.decided.wait(_REFUSING_SECONDS)
+    if heard.error:
+        carrier.near.close()
+        raise ConnectionRefusedError(f"Port {port} of {pod}: {heard.error}")
+    return carrier.near
+
+
+class PodShell:
+    """See engines.base.Shell."""
+
+    def __init__(self, access: Access, namespace: str, pod: str, container: str) -> None:
+        self._access, self._pod, self._container = access, pod, container
+        self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
+        self._mark = f"trainyard-shell-{secrets.token_hex(8)}"
+        self._heard = _ExecMessages()
+        query = [("stdin", "true"), ("stdout", "true"), ("tty", "true"), *self._command(_START, self._mark)]
+        opened = _connected(access, self._path, query, [V5_PROTOCOL, V4_PROTOCOL], pod)
+        self._carrier = Carrier(opened, _STDIN, self._heard.hear)
+        self._is_closed = False
+
+    def require_start(self) -> None:
+        """Wait for the prompt. Raises EngineRefused where the shell could not be started."""
+        self._heard.decided.wait(_FIRST_WORD_SECONDS)
+        if self._heard.has_output or self._heard.status is None or self._heard.exit_code() is not None:
+            return
+        words = str(self._heard.status.get("message") or "no reason was given")
+        self.close()
+        code = (
+            NO_SHELL if "executable file not found" in words or "no such file" in words else POD_NOT_RUNNING
+        )
+        raise EngineRefused(code, f"There is no shell in {self._pod}: {words}")
+
+    def fileno(self) -> int:
+        return self._carrier.near.fileno()
+
+    def read(self, limit: int = 65536) -> bytes:
+        return self._carrier.near.recv(limit)
+
+    def write(self, data: bytes) -> int:
+        try:
+            return self._carrier.near.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            return len(data)  # it has ended, which `read` tells
+
+    def resize(self, columns: int, rows: int) -> None:
+        size = {"Width": max(1, min(columns, 1000)), "Height": max(1, min(rows, 1000))}
+        self._carrier.send(_RESIZE, orjson.dumps(size))
+
+    def close(self) -> int | None:
+        """End the connection, then whatever is left of the terminal's session in the container."""
+        if self._is_closed:
+            return None
+        self._is_closed = True
+        exit_code = self._heard.exit_code()
+        self._carrier.near.close()
+        self._carrier.close()
+        self._end_session()
+        return exit_code
+
+    def _end_session(self) -> None:
+        """A pod that is gone has no session left, and one that cannot be reached cannot be asked."""
+        query = [("stdout", "true"), *self._command(_END, "trainyard-shell-end", self._mark)]
+        try:
+            opened = connect(self._access, self._path, query, [V5_PROTOCOL, V4_PROTOCOL])
+        except (ApiError, EngineUnreachable) as error:
+            log.info("The session of a closed shell in %s could not be ended: %s", self._pod, error)
+            return
+        carrier = Carrier(opened, _STDIN, lambda channel, data: b"")
+        carrier.ended.wait(_ENDING_SECONDS)
+        carrier.near.close()
+        carrier.close()
+
+    def _command(self, script: str, *arguments: str) -> list[tuple[str, str]]:
+        words = ["sh", "-c", script, *arguments]
+        return [("container", self._container), *(("command", word) for word in words)]
+
+
+class _ExecMessages:
+    """What an exec says: output, and at the end a Status with the exit code."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()  # it runs, or it could not be started
+        self.has_output = False
+        self.status: dict[str, Any] | None = None
+
+    def hear(self, channel: int, data: bytes) -> bytes:
+        if channel in (_STDOUT, _STDERR) and data:
+            self.has_output = True
+            self.decided.set()
+            return data
+        if channel == _STATUS and data:
+            self.status = orjson.loads(data)
+            self.decided.set()
+        return b""
+
+    def exit_code(self) -> int | None:
+        """None where it has not ended, or not by itself."""
+        if self.status is None or self.status.get("status") == "Success":
+            return None if self.status is None else 0
+        causes = (self.status.get("details") or {}).get("causes") or ()
+        codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
+        return int(codes[0]) if codes and codes[0].isdecimal() else None
+
+
+class _PortMessages:
+    """What a forwarded port says: on channel 0 the stream, on channel 1 why it failed, first on each its number."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.error = ""
+        self._begun: set[int] = set()
+
+    def hear(self, channel: int, data: bytes) -> bytes:
+        if channel not in self._begun:
+            self._begun.add(channel)
+            return b""
+        self.decided.set()
+        if channel == 0:
+            return data
+        self.error = data.decode("utf-8", "replace").strip()
+        raise ConnectionRefusedError(self.error)
+
+
+def _connected(
+    access: Access, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str], pod: str
+) -> WebSocket:
+    """As `connect`, with what the server refuses in an engine's words."""
+    try:
+        return connect(access, path, query, protocols)
+    except ApiError as error:
+        codes = {404: NO_SUCH_POD, 403: NOT_PERMITTED, 401: NOT_PERMITTED}
+        raise EngineRefused(codes.get(error.status, POD_NOT_RUNNING), f"{pod}: {error.message}") from error
+    except ApiFailed as error:
+        if "container not found" in error.message or "not running" in error.message:
+            raise EngineRefused(POD_NOT_RUNNING, f"{pod}: {error.message}") from error
+        raise
