@@ -25,10 +25,12 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
     return [
         *_check_bootstrap_token(),
         *_check_clusters(),
+        *_check_kubernetes(),
         *_check_exposure(),
         *_check_public_url(),
         *_check_redis(),
         *_check_secret_key(),
+        *_check_metrics_token(),
         *_check_spelling(),
         *_check_browser_libraries(),
     ]
@@ -52,6 +54,22 @@ def _check_clusters() -> Iterator[CheckMessage]:
         parse_clusters(settings.CLUSTERS)
     except ClustersSyntaxError as error:
         yield Error(str(error), hint=f"The default is {DEFAULT_CLUSTERS}", id="trainyard.E002")
+
+
+def _check_kubernetes() -> Iterator[CheckMessage]:
+    from controlplane.cluster_settings import SettingsInvalid, parse_settings
+
+    given, problem = settings.KUBERNETES.get("settings", {}), ""
+    if not settings.KUBERNETES.keys() <= {"scheduler", "settings"} or not isinstance(given, dict):
+        problem = "it takes scheduler, and settings with names and values."
+    else:
+        try:
+            parse_settings(given)
+        except SettingsInvalid as error:
+            problem = str(error)
+    if problem:
+        hint = 'Like {"scheduler": "planner", "settings": {"work_storage_class": "fast"}}.'
+        yield Error(f"TRAINYARD_KUBERNETES cannot be used: {problem}", hint=hint, id="trainyard.E007")
 
 
 def _check_exposure() -> Iterator[CheckMessage]:
@@ -83,6 +101,16 @@ def _check_redis() -> Iterator[CheckMessage]:
             f"TRAINYARD_REDIS_URL starts with {scheme or 'nothing'}; known are {', '.join(REDIS_SCHEMES)}."
         )
         yield Error(message, hint="Leave it empty to use the built-in server.", id="trainyard.E005")
+
+
+def _check_metrics_token() -> Iterator[CheckMessage]:
+    token = settings.METRICS_TOKEN
+    if token and len(token) < BOOTSTRAP_TOKEN_LENGTH:
+        message = (
+            f"TRAINYARD_METRICS_TOKEN has {len(token)} characters; {BOOTSTRAP_TOKEN_LENGTH} is the least."
+        )
+        hint = "Make one: python3 -c 'import secrets; print(secrets.token_urlsafe(32))'"
+        yield Error(message, hint=hint, id="trainyard.E008")
 
 
 def _check_secret_key() -> Iterator[CheckMessage]:

@@ -3,6 +3,7 @@
 Every setting is declared once in `SETTINGS`; docs/reference/settings.md is generated from it.
 """
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -36,6 +37,12 @@ SETTINGS = (
         "Clusters that the first start registers: engine name, then node=GPUs x MiB.",
     ),
     Setting(
+        "TRAINYARD_KUBERNETES",
+        "",
+        'How the cluster of `kubernetes:...` is driven, as JSON: {"scheduler": ..., "settings": {...}}; applied at'
+        " every start.",
+    ),
+    Setting(
         "DATABASE_URL",
         "",
         "postgres://user:password@host/name, also with ?sslmode=... and libpq's other TLS options; empty for SQLite in"
@@ -51,6 +58,11 @@ SETTINGS = (
         "TRAINYARD_SECRET_KEY_FALLBACKS",
         "",
         "Earlier secret keys, separated by commas: what was stored under them can still be read.",
+    ),
+    Setting(
+        "TRAINYARD_METRICS_TOKEN",
+        "",
+        "What a Prometheus must bring to read /metrics, 32 characters or more; empty: there is none.",
     ),
     Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
     Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
@@ -105,6 +117,17 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 def items(env: Mapping[str, str], name: str) -> list[str]:
     """Return the comma separated parts, without blanks."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
+
+
+def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:
+    """Return a JSON object, empty when nothing is set. Raises SettingInvalid."""
+    try:
+        value = json.loads(text(env, name) or "{}")
+    except ValueError as error:
+        raise SettingInvalid(f"{name} is not JSON: {error}") from error
+    if not isinstance(value, dict):
+        raise SettingInvalid(f"{name} must be a JSON object.")
+    return value
 
 
 def database(url: str, state_dir: Path) -> dict[str, Any]:

@@ -35,6 +35,8 @@ PUBLIC_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/") or f"http:
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
+KUBERNETES = env.json_object(os.environ, "TRAINYARD_KUBERNETES")
+METRICS_TOKEN = env.text(os.environ, "TRAINYARD_METRICS_TOKEN")
 REDIS_URL = env.text(os.environ, "TRAINYARD_REDIS_URL") or f"redis+socket://{STATE_DIR}/redis/redis.sock"
 LOG_LEVEL = env.choice(os.environ, "TRAINYARD_LOG_LEVEL", ("debug", "info", "warning", "error")).upper()
 

@@ -8,6 +8,7 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from controlplane.environment import SettingInvalid
 
@@ -58,7 +59,8 @@ def _migrate() -> None:
 
 
 def _register_clusters() -> None:
-    """On the first start, register what TRAINYARD_CLUSTERS declares, with its nodes."""
+    """On the first start, register what TRAINYARD_CLUSTERS declares, with its nodes; later only take over what
+    TRAINYARD_KUBERNETES says."""
     from django.conf import settings
     from django.utils import timezone
 
@@ -69,20 +71,51 @@ def _register_clusters() -> None:
     from controlplane.loop.inventory import sync_nodes
     from controlplane.models import Cluster
 
+    declared_clusters = parse_clusters(settings.CLUSTERS)
     if Cluster.objects.exists():
+        for declared in declared_clusters:
+            _edit_kubernetes(declared.name, declared.engine)
         return
-    for declared in parse_clusters(settings.CLUSTERS):
-        cluster = register_cluster(declared.name, declared.engine, dict(declared.settings), actor=SYSTEM)
-        sync_nodes(cluster, engine_for(cluster), timezone.now())
+    for declared in declared_clusters:
+        given: dict[str, Any] = settings.KUBERNETES if declared.engine == "kubernetes" else {}
+        cluster = register_cluster(
+            declared.name,
+            declared.engine,
+            {**declared.settings, **given.get("settings", {})},
+            actor=SYSTEM,
+            scheduler=given.get("scheduler", "planner"),
+            credentials=declared.credentials,
+        )
+        if cluster.state == Cluster.ATTACHED:  # others are looked at by the loop first
+            sync_nodes(cluster, engine_for(cluster), timezone.now())
+
+
+def _edit_kubernetes(name: str, engine: str) -> None:
+    """Have a changed TRAINYARD_KUBERNETES take effect on a cluster that is there already."""
+    from django.conf import settings
+
+    from controlplane.access import SYSTEM
+    from controlplane.actions.clusters import edit_cluster
+    from controlplane.models import Cluster
+
+    cluster = Cluster.objects.filter(name=name, engine=engine, detached_at=None).first()
+    if engine != "kubernetes" or cluster is None:
+        return
+    changed = {
+        field: value for field, value in settings.KUBERNETES.items() if getattr(cluster, field) != value
+    }
+    if changed:
+        edit_cluster(cluster, changed, actor=SYSTEM)
 
 
 def _warn_without_nodes() -> None:
     """Say so when jobs would wait for ever, such as `local:nvml` on a machine without GPUs."""
     from django.conf import settings
 
-    from controlplane.models import Node
+    from controlplane.models import Cluster, Node
 
-    if not Node.objects.exists():
+    is_checking = Cluster.objects.filter(state=Cluster.CHECKING, detached_at=None).exists()
+    if not (is_checking or Node.objects.exists()):
         print(f"No node was found (TRAINYARD_CLUSTERS={settings.CLUSTERS}): jobs will wait.", file=sys.stderr)
 
 

@@ -23,11 +23,15 @@ def findings() -> dict[str, str]:
         ("PUBLIC_URL", "yard.example.org", "trainyard.E004", "without a path"),
         ("PUBLIC_URL", "https://yard.example.org/yard", "trainyard.E004", "without a path"),
         ("REDIS_URL", "http://localhost", "trainyard.E005", "built-in"),
+        ("METRICS_TOKEN", "x" * 31, "trainyard.E008", "token_urlsafe"),
+        ("KUBERNETES", {"settings": {"work_siz": "5Gi"}}, "trainyard.E007", "work_storage_class"),
+        ("KUBERNETES", {"settings": []}, "trainyard.E007", "work_storage_class"),
+        ("KUBERNETES", {"sheduler": "kai"}, "trainyard.E007", "work_storage_class"),
         ("SECRET_KEY", "x" * 31, "trainyard.E006", "token_urlsafe"),
     ],
 )
 def test_an_impossible_setting_has_an_id_and_a_hint(
-    setting: str, value: str, finding: str, hint: str
+    setting: str, value: object, finding: str, hint: str
 ) -> None:
     with override_settings(**{setting: value}):
         found = findings()
@@ -45,6 +49,8 @@ def test_an_impossible_setting_has_an_id_and_a_hint(
         {"HOST": "0.0.0.0", "ALLOW_REMOTE": True},
         {"HOST": "0.0.0.0", "PUBLIC_URL": "https://yard.example.org"},
         {"CLUSTERS": "local:a=2x100"},
+        {"CLUSTERS": "kubernetes:in-cluster", "KUBERNETES": {"settings": {"work_size": "5Gi"}}},
+        {"METRICS_TOKEN": "x" * 32},
         {"REDIS_URL": "rediss://user:secret@redis.example:6380/1"},
     ],
 )
