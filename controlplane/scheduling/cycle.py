@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board, Promise
-from controlplane.scheduling.fit import Request, is_free, place, total_milli_gpus
-from controlplane.scheduling.gates import over_limit, over_quota
+from controlplane.scheduling.fit import Request, is_free, place
+from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.holds import Explainer
 from controlplane.scheduling.order import Line, Waiting
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.spec import Refusal, SpecCheck
+from controlplane.scheduling.spec import Refusal, line_up
 from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, harm
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
@@ -40,9 +39,8 @@ class _Cycle:
     def __init__(self, view: ClusterView) -> None:
         self._view = view
         self._board = Board(view)
-        self._impossible: list[tuple[JobView, Refusal]] = []
         self._refusals: dict[str, Refusal] = {}
-        self._waiting = self._line_up(SpecCheck(view))
+        self._waiting, self._impossible = line_up(view, self._board.accounts)
         self._order: list[Waiting] = []
         self._no_room: set[tuple[Request, bool]] = set()
         self._no_victims: set[tuple[str, Request, int, bool]] = set()
@@ -57,7 +55,7 @@ class _Cycle:
         beneficiaries = {job.was_preempted_by for job in self._view.jobs}
         for item in self._waiting:
             job = item.job
-            if not job.promised or self._refuse(item) or self._is_postponed(job):
+            if not job.promised or self._refuse(item) or postponed(job, self._view):
                 continue
             if job.id not in beneficiaries and not item.is_in_fair_share:
                 continue
@@ -152,25 +150,9 @@ class _Cycle:
         ]
         return Plan((*board.preempts.values(), *board.starts.values(), *holds), self._shares)
 
-    def _line_up(self, check: SpecCheck) -> list[Waiting]:
-        waiting = []
-        queued = [job for job in self._view.jobs if job.state == "queued"]
-        for job in sorted(queued, key=lambda job: (job.submit_rank, job.id)):
-            refusal = check.refuse(job)
-            if refusal is not None:
-                self._impossible.append((job, refusal))
-                continue
-            request = check.request(job)
-            account = self._board.accounts[job.project]
-            waiting.append(Waiting(job, account, request, total_milli_gpus(request, self._view)))
-        return waiting
-
     def _is_ready(self, job: JobView) -> bool:
         """Whether it could start if there were room: only such jobs count as requests."""
-        return not (job.is_waiting_for_data or job.is_waiting_for_volume or self._is_backing_off(job))
-
-    def _is_backing_off(self, job: JobView) -> bool:
-        return job.not_before is not None and job.not_before > self._view.now
+        return not_ready(job) is None and not is_backing_off(job, self._view.now)
 
     def _is_decided(self, job: JobView) -> bool:
         return job.id in self._board.starts or job.id in self._board.promises
@@ -179,20 +161,18 @@ class _Cycle:
         """Decide about one job if anything can be decided; a refusal is kept for its Hold."""
         self._refusals.pop(item.job.id, None)
         refusal = self._refuse(item)
-        if refusal is None and self._is_postponed(item.job):
-            refusal = self._postponed(item.job) if self._find(item, is_soon=False) is not None else None
+        later = postponed(item.job, self._view)
+        if refusal is None and later is not None and self._find(item, is_soon=False) is not None:
+            refusal = later
         if refusal is not None:
             self._refusals[item.job.id] = refusal
-        if refusal is not None or self._is_postponed(item.job):
+        if refusal is not None or later is not None:
             return False
         return self._serve(item) or self._make_room(item)
 
     @staticmethod
     def _refuse(item: Waiting) -> Refusal | None:
-        return over_limit(item) or over_quota(item) or _not_ready(item.job)
-
-    def _is_postponed(self, job: JobView) -> bool:
-        return self._is_backing_off(job) or not self._view.is_engine_reachable
+        return over_limit(item) or over_quota(item) or not_ready(item.job)
 
     def _start(self, item: Waiting) -> bool:
         if _is_bound(item):
@@ -202,11 +182,6 @@ class _Cycle:
             return False
         self._board.start(item, placements)
         return True
-
-    def _postponed(self, job: JobView) -> Refusal:
-        if self._is_backing_off(job):
-            return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
-        return Refusal(reasons.ENGINE_UNREACHABLE, {"cluster": self._view.name})
 
     def _find(self, item: Waiting, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Where the job fits, remembering requests that do not: room only shrinks until someone is stopped."""
@@ -258,11 +233,3 @@ class _Cycle:
 def _is_bound(item: Waiting) -> bool:
     """Whether a stopping job of its own project must be gone first, for the limit or the quota."""
     return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
-
-
-def _not_ready(job: JobView) -> Refusal | None:
-    if job.is_waiting_for_data:
-        return Refusal(reasons.WAITING_FOR_DATA, {})
-    if job.is_waiting_for_volume:
-        return Refusal(reasons.WAITING_FOR_VOLUME, {})
-    return None

@@ -1,10 +1,11 @@
-"""The two bounds that idle GPUs do not lift: a project's limit, and the quota for work that cannot be preempted."""
+"""What idle GPUs do not lift: a project's limit, the quota for work that cannot be preempted, and time not come."""
 
 from __future__ import annotations
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.spec import Refusal
+from controlplane.scheduling.view import ClusterView, JobView
 
 
 def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
@@ -43,4 +44,27 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
                     "request_milli_gpus": item.milli_gpus,
                 },
             )
+    return None
+
+
+def not_ready(job: JobView) -> Refusal | None:
+    """Whether something that the job needs is still on its way."""
+    if job.is_waiting_for_data:
+        return Refusal(reasons.WAITING_FOR_DATA, {})
+    if job.is_waiting_for_volume:
+        return Refusal(reasons.WAITING_FOR_VOLUME, {})
+    return None
+
+
+def is_backing_off(job: JobView, now: int) -> bool:
+    """Whether its next try is not due yet."""
+    return job.not_before is not None and job.not_before > now
+
+
+def postponed(job: JobView, view: ClusterView) -> Refusal | None:
+    """Whether nothing is to be tried for the job now."""
+    if is_backing_off(job, view.now):
+        return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
+    if not view.is_engine_reachable:
+        return Refusal(reasons.ENGINE_UNREACHABLE, {"cluster": view.name})
     return None

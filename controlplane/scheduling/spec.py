@@ -2,12 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.fit import Request, place, pods_that_fit, pools_for, request_of
+from controlplane.scheduling.fit import (
+    Request,
+    place,
+    pods_that_fit,
+    pools_for,
+    request_of,
+    total_milli_gpus,
+)
 from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import ClusterView, JobView, ProjectView
 
 
@@ -107,3 +117,21 @@ class SpecCheck:
         if self._empty is None:
             self._empty = open_empty_room(self._view)
         return self._empty
+
+
+def line_up(
+    view: ClusterView, accounts: Mapping[str, Account]
+) -> tuple[list[Waiting], list[tuple[JobView, Refusal]]]:
+    """The queued jobs that could run on this cluster, by first submission, and those that never can, with why."""
+    check = SpecCheck(view)
+    waiting: list[Waiting] = []
+    impossible: list[tuple[JobView, Refusal]] = []
+    queued = [job for job in view.jobs if job.state == "queued"]
+    for job in sorted(queued, key=lambda job: (job.submit_rank, job.id)):
+        refusal = check.refuse(job)
+        if refusal is not None:
+            impossible.append((job, refusal))
+            continue
+        request = check.request(job)
+        waiting.append(Waiting(job, accounts[job.project], request, total_milli_gpus(request, view)))
+    return waiting, impossible

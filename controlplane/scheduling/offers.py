@@ -1,0 +1,190 @@
+"""One cycle where the cluster's own scheduler decides: `decide_offers(view, offers) -> Offers`.
+
+Waiting jobs are offered to that scheduler, all that it may start, in our order. What it has placed becomes a Start,
+what it says of the others becomes the reason of their Hold. What it knows nothing of (back-off, data, node pools, what
+can never fit) is settled here before a job is offered. The same input always gives the same answer.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from controlplane.scheduling import reasons
+from controlplane.scheduling.board import Board
+from controlplane.scheduling.fit import place
+from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.holds import Explainer
+from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom
+from controlplane.scheduling.order import Line, Waiting
+from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.spec import Refusal, line_up
+from controlplane.scheduling.view import ClusterView, PodPlacement
+
+Group = tuple[str, str]
+"""A device that pods share, as the cluster's scheduler calls it: (node, name of the group)."""
+
+
+@dataclass(frozen=True, slots=True)
+class Bound:
+    """One pod of an offer that has its node. `group` names the device that it shares, "" for none."""
+
+    rank: int
+    node: str
+    group: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Offer:
+    """A queued job whose pods stand in the cluster. `code` is one of our reasons: why its scheduler does not place
+    them, in its own `words` and numbers; "" while it has said nothing."""
+
+    bound: tuple[Bound, ...] = ()
+    code: str = ""
+    words: str = ""
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """A job that may be offered, and the node pools that it may use, in order; none means every pool."""
+
+    job: str
+    node_pools: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Offers:
+    """The answer: the plan to record, and all jobs that are to stand in the cluster, first in line first."""
+
+    plan: Plan
+    wishes: tuple[Wish, ...] = ()
+
+
+def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
+    """What to start, hold and offer now. `offers` by job; `shared`: the device of every group that a running pod is
+    in."""
+    cycle = _Cycle(view, offers, shared)
+    for item in cycle.in_turn():
+        cycle.consider(item)
+    return cycle.answer()
+
+
+class _Cycle:
+    def __init__(self, view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> None:
+        self._view = view
+        self._offers = offers
+        self._shared = dict(shared)
+        self._board = Board(view)
+        self._waiting, self._impossible = line_up(view, self._board.accounts)
+        self._shares = self._board.divide([item for item in self._waiting if self._is_ready(item)])
+        self._refusals: dict[str, Refusal] = {}
+        self._words: dict[str, str] = {}
+        self._held: list[Waiting] = []
+        self._wishes: list[Wish] = []
+
+    def in_turn(self) -> list[Waiting]:
+        """The waiting jobs in our order."""
+        line, order = Line(self._waiting), []
+        while (item := line.take()) is not None:
+            order.append(item)
+            line.served()
+        return order
+
+    def consider(self, item: Waiting) -> None:
+        """Offer one job, start it where its pods already stand, or hold it."""
+        refusal = not_ready(item.job) or postponed(item.job, self._view)
+        if refusal is None:
+            self._wishes.append(Wish(item.job.id, item.request.pools))
+            offer = self._offers.get(item.job.id, Offer())
+            if len(offer.bound) < item.request.pods:
+                refusal = self._said(item, offer)
+            elif self._start(item, offer):
+                return
+            else:
+                refusal = Refusal(reasons.WAITING_FOR_RECLAIM, {})
+        self._held.append(item)
+        if refusal is not None:
+            self._refusals[item.job.id] = refusal
+
+    def answer(self) -> Offers:
+        """Holds are explained last, by what is free after the starts."""
+        explainer = Explainer(self._board, self._refusals)
+        holds = [
+            self._with_words(explainer.hold(item, position))
+            for position, item in enumerate(self._held, start=1)
+        ]
+        holds += [
+            Hold(job.id, job.project, refusal.code, refusal.details, position)
+            for position, (job, refusal) in enumerate(self._impossible, start=len(holds) + 1)
+        ]
+        return Offers(Plan((*self._board.starts.values(), *holds), self._shares), tuple(self._wishes))
+
+    def _is_ready(self, item: Waiting) -> bool:
+        return not_ready(item.job) is None and not is_backing_off(item.job, self._view.now)
+
+    def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
+        """What the cluster's scheduler says. None where it only found no room: why, our own numbers tell better."""
+        if not offer.code:
+            return Refusal(reasons.JUST_SUBMITTED, {})
+        self._words[item.job.id] = offer.words
+        is_no_room = offer.code == reasons.CLUSTER_FULL and "resource" not in offer.details
+        if is_no_room and place(item.request, self._board.ledger.now) is None:
+            return None
+        ours = over_limit(item) or over_quota(item)
+        numbers = ours.details if ours is not None and ours.code == offer.code else {}
+        return Refusal(offer.code, {**offer.details, **numbers})
+
+    def _with_words(self, hold: Hold) -> Hold:
+        words = self._words.get(hold.job)
+        return replace(hold, details={**hold.details, "cluster_says": words}) if words else hold
+
+    def _start(self, item: Waiting, offer: Offer) -> bool:
+        """Take over where the pods stand. False while the devices there are not proven free yet."""
+        chosen: list[PodPlacement] = []
+        shared = dict(self._shared)
+        for pod in sorted(offer.bound, key=lambda pod: pod.rank):
+            placement = self._choose(item, pod, shared)
+            if placement is None:
+                break
+            self._board.ledger.now.take(placement, 0, 0)
+            chosen.append(placement)
+        for placement in chosen:
+            self._board.ledger.now.give(placement, 0, 0)
+        if len(chosen) < len(offer.bound):
+            return False
+        self._shared = shared
+        self._board.start(item, tuple(chosen))
+        return True
+
+    def _choose(self, item: Waiting, pod: Bound, shared: dict[Group, int]) -> PodPlacement | None:
+        """The devices of one pod on its node: whole ones lowest first, a share on the device of its group."""
+        if pod.node not in self._board.ledger.now.positions:
+            return None
+        room, request = self._board.ledger.now.node(pod.node), item.request
+        if not request.is_share:
+            free = [index for index, milli in zip(room.indexes, room.free, strict=True) if milli == WHOLE_GPU]
+            count = request.whole_devices
+            devices = tuple((index, WHOLE_GPU) for index in free[:count])
+            return PodPlacement(pod.rank, pod.node, devices) if len(devices) == count else None
+        found = _shared_device(room, item, pod.group, shared.get((pod.node, pod.group)))
+        if found is None:
+            return None
+        if pod.group:
+            shared[pod.node, pod.group] = found[0]
+        return PodPlacement(pod.rank, pod.node, (found,))
+
+
+def _shared_device(room: NodeRoom, item: Waiting, group: str, index: int | None) -> tuple[int, int] | None:
+    """(device, milli-GPUs) of a share: on the device of its group; on a free one when the group is new; on the fullest
+    with room when the cluster names no groups."""
+    fits = []
+    for number, free, memory_mib in zip(room.indexes, room.free, room.memory_mib_of, strict=True):
+        wanted = item.request.share_of(memory_mib)
+        if wanted <= free and index in (None, number):
+            fits.append((bool(group) and free != WHOLE_GPU, free, number, wanted))
+    if not fits:
+        return None
+    _, _, number, wanted = min(fits)
+    return number, wanted
