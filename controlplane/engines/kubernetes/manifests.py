@@ -92,9 +92,9 @@ def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
 
 
 def launch_key(
-    spec: PodSpec, profile: ClusterProfile, anchor_uid: str, private_key: str, public_key: str
+    spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any], private_key: str, public_key: str
 ) -> dict[str, Any]:
-    """The Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`."""
+    """The Secret with the attempt's own key pair, for a pod that `mpi.needs_launch`; `made` is the anchor."""
     metadata = _metadata(spec, profile, names.key_name(spec.job_id, spec.attempt))
     return mpi.key_secret({**metadata, "ownerReferences": [owner(made)]}, private_key, public_key)
 

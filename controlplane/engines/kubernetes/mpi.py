@@ -33,6 +33,7 @@ ForceCommand . {ENVIRONMENT_FILE} && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
 HOST_SCRIPT = f"""\
 umask 077
+[ "$(id -u)" != 0 ] || mkdir -p /run/sshd
 export -p > {ENVIRONMENT_FILE}
 exec "$(PATH=$PATH:/usr/sbin command -v sshd)" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE}
 """
