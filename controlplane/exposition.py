@@ -85,7 +85,8 @@ def _clusters() -> Iterator[Gauge]:
 
 def _projects() -> Iterator[Gauge]:
     unfinished = Job.objects.exclude(state__in=FINAL_STATES).values_list("project")
-    figures = unfinished.annotate(Sum("allocated_milli"), Min("queued_at", filter=Q(state=QUEUED))).order_by()
+    oldest_queued = Min("queued_at", filter=Q(state=QUEUED))
+    figures = unfinished.annotate(Sum("allocated_milli"), oldest=oldest_queued).order_by()
     by_project = {pk: (milli, oldest) for pk, milli, oldest in figures}
     now = timezone.now()
     quotas, held, waits = [], [], []
