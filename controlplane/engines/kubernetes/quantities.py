@@ -18,6 +18,8 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 def amount(quantity: object) -> Fraction:
     """A quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
+    if isinstance(quantity, Fraction):
+        return quantity
     match = _QUANTITY.fullmatch(str(quantity))
     if match is None:
         raise ValueError(f"{str(quantity)[:60]!r} is not a quantity.")

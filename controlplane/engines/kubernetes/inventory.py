@@ -1,0 +1,203 @@
+"""From a cluster's nodes, and all the pods on them, to node reports. Pure.
+
+A node's devices are numbered places: the device plugin, not we, says which GPU a pod gets. What pods of others take of
+a node is not there for us: their GPUs are marked foreign, their CPUs and memory are taken off.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping
+from fractions import Fraction
+from typing import Any
+
+from controlplane.engines.base import DeviceReport, NodeReport
+from controlplane.engines.kubernetes import kai, names, quantities
+from controlplane.engines.kubernetes.profile import KAI, SPOT_TAINTS, ClusterProfile
+from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
+
+ANY_SHARE = 1000
+MPS = "mps"
+RENAMED = ".shared"  # what the device plugin calls a resource that it shares, when told to rename it
+NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
+CORDONED = "node.kubernetes.io/unschedulable"
+
+Raw = Mapping[str, Any]
+
+
+def node_reports(
+    nodes: Iterable[Raw], pods: Iterable[Raw], profile: ClusterProfile
+) -> tuple[NodeReport, ...]:
+    """Every node that is for work, by name. `pods`: of everybody, ours among them."""
+    ours: dict[str, set[int]] = defaultdict(set)
+    others: dict[str, list[Raw]] = defaultdict(list)
+    for pod in pods:
+        if (pod.get("status") or {}).get("phase") in TERMINAL:
+            continue
+        node = (pod.get("spec") or {}).get("nodeName") or pinned_node(pod)
+        if _is_ours(pod, profile):
+            ours[node] |= _places(pod, ours[node], profile)
+        elif node:
+            others[node].append(pod)
+    found = (node for node in nodes if _is_for_work(node, profile))
+    reports = (_report(node, ours[_name(node)], others[_name(node)], profile) for node in found)
+    return tuple(sorted(reports, key=lambda report: report.name))
+
+
+def requests(pod: Raw, resource: str) -> Fraction:
+    """What a pod takes of a resource on its node, as the scheduler counts it: what runs together, or the largest step
+    of its preparation.
+    """
+    spec = pod.get("spec") or {}
+    running = sum((_request(one, resource) for one in spec.get("containers") or ()), Fraction(0))
+    beside = peak = Fraction(0)
+    for step in spec.get("initContainers") or ():
+        wanted = _request(step, resource)
+        if step.get("restartPolicy") == "Always":
+            beside += wanted
+        peak = max(peak, beside if step.get("restartPolicy") == "Always" else beside + wanted)
+    overhead = (spec.get("overhead") or {}).get(resource, 0)
+    return max(running + beside, peak) + quantities.amount(overhead)
+
+
+def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfile) -> NodeReport:
+    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    allocatable = (node.get("status") or {}).get("allocatable") or {}
+    resource = profile.gpu_resource
+    if resource + RENAMED in allocatable:
+        resource += RENAMED
+        labels = {**labels, names.GPU_RESOURCE: resource}
+    trouble = _trouble(node, profile)
+    parts = _replicas(labels)
+    own_parts = ANY_SHARE if profile.scheduler == KAI else parts
+    return NodeReport(
+        name=_name(node),
+        pool=profile.pool_of(labels),
+        devices=_devices(node, resource, parts, held, others, profile),
+        milli_cpus=max(0, quantities.milli(allocatable.get("cpu", 0)) - _milli_cpus(others)),
+        memory_mib=max(0, quantities.mib(allocatable.get("memory", 0)) - _memory_mib(others)),
+        is_ready=not trouble,
+        labels=labels,
+        message=trouble,
+        device_parts=own_parts,
+        is_one_part_per_pod=parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
+    )
+
+
+def _devices(
+    node: Raw, resource: str, parts: int, held: set[int], others: list[Raw], profile: ClusterProfile
+) -> tuple[DeviceReport, ...]:
+    """As many places as the node has GPUs, healthy or not. Those that are not to be had are the last that we do not
+    hold, so that a place which we do hold never vanishes.
+    """
+    labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
+    allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
+    count = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
+    taken = count - allocatable + sum(int(requests(pod, resource)) for pod in others if _counts(pod, profile))
+    places = range(count // parts)
+    free = [place for place in reversed(places) if place not in held]
+    foreign = set(free[: -(-taken // parts)])
+    model = labels.get(names.GPU_MODEL, "")
+    memory = labels.get(names.GPU_MEMORY, "0")
+    return tuple(
+        DeviceReport(
+            index=place,
+            uuid=f"{node['metadata'].get('uid', '')}-{place}",
+            model=model,
+            memory_mib=int(memory) if memory.isdecimal() else 0,
+            is_foreign=place in foreign,
+        )
+        for place in places
+    )
+
+
+def _counts(pod: Raw, profile: ClusterProfile) -> bool:
+    """Whether a pod's GPUs are gone for us. KAI holds a shared GPU by a pod of its own, for pods that may be ours."""
+    return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
+
+
+def _places(pod: Raw, held: set[int], profile: ClusterProfile) -> set[int]:
+    """The places that a pod of ours holds. Where KAI places pods they only have a number: the first that are free."""
+    places = {share.index for share in devices_of(pod)}
+    if profile.scheduler != KAI:
+        return places
+    free = (place for place in range(len(held) + len(places)) if place not in held)
+    return {place for place, _ in zip(free, places, strict=False)}
+
+
+def _replicas(labels: Mapping[str, str]) -> int:
+    text = labels.get(names.GPU_REPLICAS, "")
+    return max(1, int(text)) if text.isdecimal() else 1
+
+
+def _milli_cpus(pods: Iterable[Raw]) -> int:
+    return sum(quantities.milli(requests(pod, "cpu")) for pod in pods)
+
+
+def _memory_mib(pods: Iterable[Raw]) -> int:
+    return sum(quantities.mib(requests(pod, "memory")) for pod in pods)
+
+
+def _request(container: Raw, resource: str) -> Fraction:
+    """The request; the limit where only that is given, as the API server would fill it in."""
+    resources = container.get("resources") or {}
+    for kind in ("requests", "limits"):
+        if resource in (resources.get(kind) or {}):
+            return quantities.amount(resources[kind][resource])
+    return Fraction(0)
+
+
+def _is_ours(pod: Raw, profile: ClusterProfile) -> bool:
+    return (pod["metadata"].get("labels") or {}).get(names.INSTALLATION) == profile.installation
+
+
+def _is_for_work(node: Raw, profile: ClusterProfile) -> bool:
+    """Whether pods of ours can ever go there."""
+    labels = node["metadata"].get("labels") or {}
+    is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
+    return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
+
+
+def _trouble(node: Raw, profile: ClusterProfile) -> str:
+    """Why a node takes no pods, in the cluster's words; "" when it does."""
+    if node["metadata"].get("deletionTimestamp"):
+        return "It is being removed from the cluster."
+    conditions = (node.get("status") or {}).get("conditions") or ()
+    ready = next((one for one in conditions if one.get("type") == "Ready"), {})
+    if ready.get("status") != "True":
+        said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
+        return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."
+    if (node.get("spec") or {}).get("unschedulable"):
+        return "It is cordoned in the cluster (kubectl uncordon lifts that)."
+    taints = [
+        f"{taint['key']}={taint.get('value', '')}:{taint['effect']}" for taint in _untolerated(node, profile)
+    ]
+    if taints:
+        return f"It has taints that pods do not tolerate: {', '.join(taints)}. See the cluster's setting tolerations."
+    return ""
+
+
+def _untolerated(node: Raw, profile: ClusterProfile) -> list[Raw]:
+    tolerations: list[Mapping[str, str]] = list(profile.tolerations)
+    if profile.has_spot(profile.pool_of(node["metadata"].get("labels") or {})):
+        tolerations += [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS]
+    return [
+        taint
+        for taint in (node.get("spec") or {}).get("taints") or ()
+        if taint.get("effect") in ("NoSchedule", "NoExecute")
+        and not any(_tolerates(toleration, taint) for toleration in tolerations)
+    ]
+
+
+def _tolerates(toleration: Mapping[str, str], taint: Raw) -> bool:
+    if toleration.get("key") != taint.get("key") or toleration.get("effect") not in (
+        None,
+        "",
+        taint["effect"],
+    ):
+        return False
+    return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
+
+
+def _name(node: Raw) -> str:
+    return str(node["metadata"]["name"])

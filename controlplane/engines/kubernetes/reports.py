@@ -1,0 +1,422 @@
+"""From a pod as the API server shows it to its report. Pure; the cluster's own words stay in the message.
+
+A pod is proven gone when the kubelet says that its containers have ended (or that they never began), when it was never
+bound to a node and cannot be any more, or when its node is gone or declared dead. A node that is only silent frees
+nothing.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from controlplane.engines import base
+from controlplane.engines.base import DeviceShare, PodReport
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.dcgm import Holding
+from controlplane.engines.kubernetes.manifests import read_devices
+
+# How long a pod may wait before it counts as failed, in seconds.
+BIND_SECONDS = 60  # a pod that we sent to a node: its room there was free by all that we knew
+VOLUME_SECONDS = 300  # for a volume to be provisioned and bound, before the pod itself is
+PULL_SECONDS = 300  # an image whose pull fails: registries have short troubles
+REFUSED_PULL_SECONDS = 30  # an image that the registry says it has not, or not for us
+CREATE_SECONDS = 120  # a container that cannot be created, for example for a secret that is missing
+MOUNT_SECONDS = 900  # a volume that hangs on a lost node is let go after six minutes
+NODE_GONE_SECONDS = 60  # a node that is this new to the cluster may not have been shown to us yet
+
+OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
+SILENT_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
+TERMINAL = ("Succeeded", "Failed")
+LONGEST_MESSAGE = 480
+
+_PULL_ERRORS = (
+    "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
+    "RegistryUnavailable", "SignatureValidationFailed",
+)  # fmt: skip
+_PULL_REFUSED = re.compile(
+    r"not found|manifest unknown|unauthori[sz]ed|authentication required|denied|forbidden|InvalidImageName|"
+    r"ErrImageNeverPull|never pull",
+    re.IGNORECASE,
+)
+_CREATE_ERRORS = (
+    "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError",
+    "PreStartHookError", "PostStartHookError",
+)  # fmt: skip
+_START_ERRORS = ("StartError", "ContainerCannotRun", "RunContainerError")
+_NO_PROGRAM = re.compile(
+    r"executable file not found|exec: .*: no such file or directory|stat .*: no such file"
+)
+_NO_RIGHT = re.compile(r"exec: .*permission denied|exec format error")
+_NO_DIRECTORY = re.compile(r"chdir|mkdir .* working dir|cwd")
+_VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
+_SHUT_DOWN = ("Terminated", "NodeShutdown", "Shutdown")
+_SIGNALS = {
+    1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
+    11: "SIGSEGV", 13: "SIGPIPE", 15: "SIGTERM",
+}  # fmt: skip
+
+Raw = Mapping[str, Any]
+
+
+def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+    """One of our pods. `nodes`: every node of the cluster by name; `now` by the API server's clock where it is known."""
+    if _phase(raw) in TERMINAL:
+        return _final(raw, nodes)
+    if _is_gated(raw):
+        return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
+    if not _node_name(raw):
+        return _unbound(raw, now)
+    lost = _lost(raw, nodes, now)
+    if lost:
+        return _end(raw, base.NODE_LOST, lost, is_gone=True)
+    container = _main_status(raw)
+    if "terminated" in (container.get("state") or {}):
+        # only what stands beside the command still runs, such as the proxy of a service mesh
+        return _ended(raw, container["state"]["terminated"], is_gone=False)
+    if "running" in (container.get("state") or {}):
+        reason, message = _trouble(raw, nodes)
+        return _open(
+            raw, base.RUNNING, reason, message, started_at=_time(container["state"]["running"]["startedAt"])
+        )
+    return _starting(raw, container, nodes, now)
+
+
+def has_ended(raw: Raw) -> bool:
+    """Whether the pod's command will do nothing more, as far as the cluster itself says."""
+    is_unbound = not _node_name(raw)
+    is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
+    return _phase(raw) in TERMINAL or (is_unbound and is_over)
+
+
+def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
+    """Our bound pods that have not ended, and the devices that they hold."""
+    return tuple(
+        Holding(raw["metadata"]["name"], raw["metadata"]["namespace"], _node_name(raw), devices_of(raw))
+        for raw in pods
+        if _node_name(raw) and not has_ended(raw)
+    )
+
+
+def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
+    """The devices that a pod of ours was given; none when somebody edited the note of them."""
+    try:
+        return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
+    except ValueError:
+        return ()
+
+
+def pinned_node(raw: Raw) -> str:
+    """The node that we sent a pod to; "" when the cluster's own scheduler chooses."""
+    affinity = ((raw.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
+    required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
+    for term in required.get("nodeSelectorTerms") or ():
+        for field in term.get("matchFields") or ():
+            if field.get("key") == "metadata.name" and field.get("values"):
+                return str(field["values"][0])
+    return ""
+
+
+# Ends
+
+
+def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
+    """A pod whose phase is final. One that was written off while its container ran is gone only with its node."""
+    state = _main_status(raw).get("state") or {}
+    is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
+    return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
+
+
+def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
+    """A pod whose command has ended, or whose container never began."""
+    code = ended.get("exitCode")
+    has_succeeded = code == 0 or (code is None and _phase(raw) == "Succeeded")
+    if has_succeeded:
+        reason = base.STOPPED if _is_stopped(raw) else base.COMPLETED
+        message = "Stopped." if _is_stopped(raw) else "The command ended with exit code 0."
+        return _end(raw, reason, message, is_gone=is_gone, ended=ended, state=base.SUCCEEDED)
+    reason, message = _why(raw, ended)
+    return _end(raw, reason, message, is_gone=is_gone, ended=ended)
+
+
+def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
+    """Reason and message of an end that is no success, the most telling first."""
+    if _is_stopped(raw):
+        return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
+    if ended.get("reason") == "OOMKilled":
+        return base.OUT_OF_MEMORY, _out_of_memory(raw)
+    by_cluster = _taken_away(raw) or _rejected(raw, ended)
+    if by_cluster:
+        return by_cluster
+    if ended.get("reason") in _START_ERRORS:
+        return _start_error(ended)
+    if ended.get("reason") == "ContainerStatusUnknown" or (
+        not ended and _status(raw).get("reason") == "NodeLost"
+    ):
+        return base.NODE_LOST, _said("The node lost the container", ended.get("message"))
+    if _was_deleted(raw, ended):
+        return base.POD_DELETED, "Somebody deleted the pod in the cluster."
+    if not ended:
+        status = _status(raw)
+        return base.CONTAINER_NOT_CREATED, _said(
+            "The pod failed", status.get("reason"), status.get("message")
+        )
+    return _exit(ended)
+
+
+def _taken_away(raw: Raw) -> tuple[str, str] | None:
+    """What the cluster itself did to the pod, by its DisruptionTarget condition or the kubelet's word."""
+    status, condition = _status(raw), _condition(raw, "DisruptionTarget")
+    if condition.get("status") == "True":
+        words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
+        is_lost = condition.get("reason") == "DeletionByPodGC" and bool(_node_name(raw))
+        return (base.NODE_LOST if is_lost else base.EVICTED), words
+    if status.get("reason") in ("Evicted", "Preempting", *_SHUT_DOWN):
+        return base.EVICTED, _said("Taken away by its node", status.get("reason"), status.get("message"))
+    return None
+
+
+def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
+    """The node refused the pod at its door: what the scheduler saw there was not so any more."""
+    status = _status(raw)
+    if ended or status.get("containerStatuses") or not status.get("reason"):
+        return None
+    if status["reason"] == "NodeLost":
+        return None
+    return base.UNSCHEDULABLE, _said("Its node refused the pod", status["reason"], status.get("message"))
+
+
+def _start_error(ended: Raw) -> tuple[str, str]:
+    words = str(ended.get("message", ""))
+    if _NO_DIRECTORY.search(words):
+        return base.WORKING_DIR_MISSING, _said("The working directory could not be entered", words)
+    if _NO_PROGRAM.search(words):
+        return base.COMMAND_NOT_FOUND, _said(
+            "There is no such program in the image. Check the command and the image", words
+        )
+    if _NO_RIGHT.search(words):
+        return base.COMMAND_NOT_EXECUTABLE, _said("The program could not be run", words)
+    return base.CONTAINER_NOT_CREATED, _said("The container could not be started", words)
+
+
+def _exit(ended: Raw) -> tuple[str, str]:
+    code = int(ended["exitCode"])
+    if 128 < code <= 128 + 64:
+        name = _SIGNALS.get(code - 128, f"signal {code - 128}")
+        return base.KILLED, _said(f"The command was killed by {name}", ended.get("message"))
+    return base.EXIT_CODE, _said(f"The command ended with exit code {code}", ended.get("message"))
+
+
+def _out_of_memory(raw: Raw) -> str:
+    containers = (raw.get("spec") or {}).get("containers") or [{}]
+    limit = ((containers[0].get("resources") or {}).get("limits") or {}).get("memory", "")
+    return f"The kernel killed the command: it used more memory than its limit of {limit or 'memory'}. Ask for more."
+
+
+def _was_deleted(raw: Raw, ended: Raw) -> bool:
+    """Whether a deletion that was not ours came before the end. Deleting a pod that has ended changes nothing."""
+    deleted = _time(raw["metadata"].get("deletionTimestamp"))
+    if deleted is None:
+        return False
+    finished = _time(ended.get("finishedAt"))
+    grace = timedelta(seconds=raw["metadata"].get("deletionGracePeriodSeconds") or 0)
+    return finished is None or finished >= deleted - grace - timedelta(seconds=1)  # both in whole seconds
+
+
+# Before the end
+
+
+def _unbound(raw: Raw, now: datetime) -> PodReport:
+    """A pod that no node has. Once it is deleted the API server lets nobody bind it."""
+    if raw["metadata"].get("deletionTimestamp"):
+        if _is_stopped(raw):
+            return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
+        return _end(raw, base.POD_DELETED, "Somebody deleted the pod before it had a node.", is_gone=True)
+    condition = _condition(raw, "PodScheduled")
+    words = str(condition.get("message", ""))
+    message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."
+    limit = VOLUME_SECONDS if _VOLUME.search(words) else BIND_SECONDS
+    if words and pinned_node(raw) and _age(raw["metadata"].get("creationTimestamp"), now) > limit:
+        return _end(raw, base.UNSCHEDULABLE, _said("The cluster cannot place it", words), is_gone=False)
+    return _open(raw, base.STARTING, base.WAITING_FOR_NODE, message)
+
+
+def _starting(raw: Raw, container: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+    """A bound pod whose command has not begun."""
+    waiting = (container.get("state") or {}).get("waiting") or {}
+    what, words = waiting.get("reason", ""), waiting.get("message", "")
+    age = _age(_bound_at(raw), now)
+    if what in _PULL_ERRORS:
+        limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
+        return _late(
+            raw, base.IMAGE_PULL_FAILED, _said("The image cannot be pulled", what, words), age > limit
+        )
+    if what in _CREATE_ERRORS:
+        message = _said("The container cannot be created", what, words)
+        return _late(raw, base.CONTAINER_NOT_CREATED, message, age > CREATE_SECONDS)
+    reason, message = _trouble(raw, nodes)
+    if reason:
+        return _open(raw, base.STARTING, reason, message)
+    prepared = _condition(raw, "PodReadyToStartContainers").get("status")
+    if prepared == "True":
+        return _open(
+            raw, base.STARTING, base.PULLING_IMAGE, "The node pulls the image and creates the container."
+        )
+    if prepared == "False" and age > MOUNT_SECONDS:
+        message = f"Its volumes or its network were not ready on {_node_name(raw)} for {int(age)} s."
+        return _late(raw, base.CONTAINER_NOT_CREATED, message, True)
+    return _open(raw, base.STARTING)
+
+
+def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
+    """Still starting while the cluster tries again by itself, failed after that."""
+    if is_too_late:
+        return _end(raw, reason, message, is_gone=False)
+    return _open(raw, base.STARTING, reason, message)
+
+
+def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
+    """Why nothing of a bound pod can run any more, "" while something may."""
+    name = _node_name(raw)
+    if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
+        return f"Its node {name} was removed from the cluster."
+    if _is_dead(name, nodes) and name in nodes:
+        return f"Its node {name} was declared dead: it carries the taint {OUT_OF_SERVICE}."
+    return ""
+
+
+def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
+    """What is happening to a pod that has not ended yet: a reason that may become its end, or nothing."""
+    name = _node_name(raw)
+    taints = _taints(nodes.get(name, {}))
+    if any(taint in taints for taint in SILENT_NODE_TAINTS):
+        return base.NODE_LOST, (
+            f"Its node {name} does not answer. The pod keeps its devices until the node is back, is removed from the "
+            f"cluster, or is declared dead by the taint {OUT_OF_SERVICE}."
+        )
+    if raw["metadata"].get("deletionTimestamp") and not _is_stopped(raw):
+        return _taken_away(raw) or (
+            base.POD_DELETED,
+            "Somebody deleted the pod in the cluster; it is ending.",
+        )
+    return "", ""
+
+
+def _is_dead(name: str, nodes: Mapping[str, Raw]) -> bool:
+    return name not in nodes or OUT_OF_SERVICE in _taints(nodes[name])
+
+
+# Putting reports together
+
+
+def _open(raw: Raw, state: str, reason: str = "", message: str = "", **more: Any) -> PodReport:
+    return PodReport(raw["metadata"]["name"], state, reason, message, node=_node_name(raw), **more)
+
+
+def _end(
+    raw: Raw, reason: str, message: str, *, is_gone: bool, ended: Raw | None = None, state: str = base.FAILED
+) -> PodReport:
+    ended = ended or {}
+    return _open(
+        raw,
+        state,
+        reason,
+        message,
+        exit_code=_exit_code(reason, ended, state),
+        started_at=None if reason in _NEVER_BEGAN else _time(ended.get("startedAt")),
+        finished_at=(_time(ended.get("finishedAt")) or _fallback_end(raw)) if is_gone or ended else None,
+        is_proven_gone=is_gone,
+    )
+
+
+_NEVER_BEGAN = (base.COMMAND_NOT_FOUND, base.COMMAND_NOT_EXECUTABLE, base.WORKING_DIR_MISSING)
+_SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, base.WORKING_DIR_MISSING: 126}
+
+
+def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
+    """The command's own; None where the runtime made one up for a container that it could not start or find."""
+    if reason in _SHELL_CODES:
+        return _SHELL_CODES[reason]
+    if ended.get("reason") in (*_START_ERRORS, "ContainerStatusUnknown"):
+        return None
+    code = ended.get("exitCode")
+    if code is None:
+        return 0 if state == base.SUCCEEDED else None
+    return int(code)
+
+
+def _fallback_end(raw: Raw) -> datetime | None:
+    """When a pod without a container's word ended, as near as the object tells; never `now`: an end stays as it is."""
+    times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
+    times += [
+        _time(raw["metadata"].get("deletionTimestamp")),
+        _time(raw["metadata"].get("creationTimestamp")),
+    ]
+    return next((time for time in times if time is not None), None)
+
+
+def _said(sentence: str, *words: object) -> str:
+    """A sentence of ours, and the cluster's own words after a colon, on one line."""
+    said = ": ".join(
+        part for part in (" ".join(str(word or "").split()).rstrip(".") for word in words) if part
+    )
+    text = f"{sentence}: {said}." if said else f"{sentence}."
+    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+
+
+# Reading objects
+
+
+def _status(raw: Raw) -> Raw:
+    return raw.get("status") or {}
+
+
+def _phase(raw: Raw) -> str:
+    return str(_status(raw).get("phase", ""))
+
+
+def _node_name(raw: Raw) -> str:
+    return str((raw.get("spec") or {}).get("nodeName") or "")
+
+
+def _is_stopped(raw: Raw) -> bool:
+    return names.STOPPED in (raw["metadata"].get("labels") or {})
+
+
+def _is_gated(raw: Raw) -> bool:
+    gates = (raw.get("spec") or {}).get("schedulingGates") or ()
+    return any(gate.get("name") == names.STOP_GATE for gate in gates)
+
+
+def _main_status(raw: Raw) -> Raw:
+    """The status of the container that runs the command; meshes and agents put theirs beside it."""
+    statuses: list[Raw] = _status(raw).get("containerStatuses") or []
+    return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
+
+
+def _condition(raw: Raw, kind: str) -> Raw:
+    conditions: list[Raw] = _status(raw).get("conditions") or []
+    return next((one for one in conditions if one.get("type") == kind), {})
+
+
+def _taints(node: Raw) -> tuple[str, ...]:
+    return tuple(taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ())
+
+
+def _bound_at(raw: Raw) -> str | None:
+    """When the pod got its node, by the scheduler's word."""
+    return _condition(raw, "PodScheduled").get("lastTransitionTime") or raw["metadata"].get(
+        "creationTimestamp"
+    )
+
+
+def _age(since: str | None, now: datetime) -> float:
+    """Seconds since a time of the cluster; 0 for one that is not known."""
+    time = _time(since)
+    return (now - time).total_seconds() if time else 0.0
+
+
+def _time(text: str | None) -> datetime | None:
+    return datetime.fromisoformat(text) if text else None
