@@ -56,6 +56,12 @@ def _options(spec: Mapping[str, Any]) -> Iterator[str]:
 def _repeated(spec: Mapping[str, Any]) -> Iterator[str]:
     for name, value in (spec.get("env") or {}).items():
         yield from ("-e", f"{name}={value}")
+    for name, source in (spec.get("secret_env") or {}).items():
+        yield from ("--secret-env", f"{name}={source['secret']}:{source['key']}")
+    for name in spec.get("image_pull_secrets") or ():
+        yield from ("--image-pull-secret", name)
+    for name, value in (spec.get("extra_resources") or {}).items():
+        yield from ("--resource", f"{name}={value}")
     for name, value in (spec.get("labels") or {}).items():
         yield from ("-l", f"{name}={value}")
     for port in spec.get("ports") or ():

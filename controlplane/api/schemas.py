@@ -101,6 +101,14 @@ _SPEC: dict[str, Schema] = {
     "args": listed(STRING),
     "working_dir": nullable(STRING),
     "env": {"type": "object", "additionalProperties": STRING},
+    "secret_env": {
+        "type": "object",
+        "additionalProperties": record(
+            "A key of a secret in the project's namespace.", secret=STRING, key=STRING
+        ),
+    },
+    "image_pull_secrets": listed(STRING),
+    "extra_resources": {"type": "object", "additionalProperties": STRING},
     "gpus": nullable(NUMBER),
     "gpu_memory_mib": nullable(INTEGER),
     "cpus": NUMBER,

@@ -10,6 +10,7 @@ from controlplane.engines.base import (
     INVALID_POD,
     NO_SUCH_DEVICE,
     NO_SUCH_NODE,
+    NOT_SUPPORTED,
     DeviceReport,
     EngineRefused,
     NodeReport,
@@ -30,6 +31,12 @@ def simulated_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[NodeReport,
 
 
 def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
+    """Raise EngineRefused unless the pod's name, node and devices are good, and it asks for nothing else."""
+    check_place(spec, nodes)
+    _refuse_what_only_clusters_have(spec)
+
+
+def check_place(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
     """Raise EngineRefused unless the pod's name, node and devices are good."""
     check_pod_name(spec.name)
     node = next((node for node in nodes if node.name == spec.node), None)
@@ -41,6 +48,15 @@ def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
         raise EngineRefused(NO_SUCH_DEVICE, f"Node {node.name} has no device {min(missing)}.")
     if len(indexes) != len(set(indexes)):
         raise EngineRefused(INVALID_POD, f"Pod {spec.name} names a device twice.")
+
+
+def _refuse_what_only_clusters_have(spec: PodSpec) -> None:
+    for name in ("secret_env", "image_pull_secrets", "extra_resources"):
+        if getattr(spec, name):
+            raise EngineRefused(
+                NOT_SUPPORTED,
+                f"This cluster has no Kubernetes under it: leave {name} out, or use one that has.",
+            )
 
 
 def _node(name: str, node: Mapping[str, Any]) -> NodeReport:

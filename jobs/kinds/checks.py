@@ -134,12 +134,13 @@ def listed(reader: Reader, most: int) -> Reader:
             raise Refused("not_a_list", "This must be a list.")
         if len(value) > most:
             raise Refused("too_many", f"At most {most} entries.")
-        return tuple(_inside(reader, entry, f"/{index}") for index, entry in enumerate(value))
+        return tuple(inside(reader, entry, f"/{index}") for index, entry in enumerate(value))
 
     return read
 
 
-def _inside(reader: Reader, value: Any, suffix: str) -> Any:
+def inside(reader: Reader, value: Any, suffix: str) -> Any:
+    """The value as the reader has it; a refusal points at `suffix` within the field."""
     try:
         return reader(value)
     except Refused as refused:
@@ -159,7 +160,7 @@ def mapped(name: re.Pattern[str], longest_name: int, reader: Reader, most: int) 
                 raise Refused(
                     "bad_name", f"The name {key[:40]!r} must match {name.pattern}.", "/" + pointer_part(key)
                 )
-        return {key: _inside(reader, entry, "/" + pointer_part(key)) for key, entry in value.items()}
+        return {key: inside(reader, entry, "/" + pointer_part(key)) for key, entry in value.items()}
 
     return read
 
@@ -187,7 +188,7 @@ def port(value: Any) -> dict[str, Any]:
             raise Refused("unknown_field", "A port has port and service_type.", "/" + pointer_part(key))
     if value.get("service_type", "ingress") != "ingress":
         raise Refused("unknown_service_type", "The service type is ingress.", "/service_type")
-    return {"port": _inside(whole(1, 65535), value.get("port"), "/port"), "service_type": "ingress"}
+    return {"port": inside(whole(1, 65535), value.get("port"), "/port"), "service_type": "ingress"}
 
 
 def not_yet(what: str) -> Reader:

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import checks
+from jobs.kinds import checks, cluster_fields
 from jobs.kinds.checks import FieldError, Reader, Refused
 from jobs.kinds.registry import KINDS, kind_named
 
@@ -38,10 +38,13 @@ FIELDS: dict[str, Field] = {
     "args": Field(_words, ()),
     "working_dir": Field(checks.optional(checks.absolute_path), None),
     "env": Field(checks.mapped(checks.ENV_NAME, 255, checks.text(checks.ENV_VALUE_BYTES), 100), {}),
+    "secret_env": Field(checks.mapped(checks.ENV_NAME, 255, cluster_fields.secret_key, 100), {}),
+    "image_pull_secrets": Field(cluster_fields.pull_secrets, ()),
     "gpus": Field(checks.optional(checks.milli_gpus), None),
     "gpu_memory_mib": Field(checks.optional(checks.whole(1, 10_000_000)), None),
     "cpus": Field(checks.milli_cpus, 1000),
     "memory_mib": Field(checks.whole(1, 100_000_000), 1024),
+    "extra_resources": Field(cluster_fields.extra_resources, {}),
     "workers": Field(checks.whole(1, 10_000), 1),
     "min_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
     "max_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
@@ -101,6 +104,11 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         errors.append(
             FieldError("/gpu_memory_mib", "gpus_or_memory", "Give gpus or gpu_memory_mib, not both.")
         )
+    errors += [
+        FieldError(f"/secret_env/{name}", "name_twice", f"{name} is in env too; leave it out of one of them.")
+        for name in spec["secret_env"]
+        if name in spec["env"]
+    ]
     spec["gpus"] = spec["gpus"] or 0
     is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
     if is_share and spec["workers"] > 1:

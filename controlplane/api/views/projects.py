@@ -62,14 +62,7 @@ def _node_pools(value: Any) -> dict[str, list[str]]:
             known = ", ".join(sorted(KINDS))
             raise Refused("unknown_kind", f"The kind is one of: {known}.", "/" + checks.pointer_part(kind))
     reader = checks.listed(checks.dns_label(50), 100)
-    return {kind: list(_inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
-
-
-def _inside(reader: checks.Reader, value: Any, suffix: str) -> Any:
-    try:
-        return reader(value)
-    except Refused as refused:
-        raise Refused(refused.code, refused.detail, suffix + refused.suffix) from refused
+    return {kind: list(checks.inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
 
 
 def _read_only(value: Any) -> None:

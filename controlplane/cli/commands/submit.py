@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import argparse
 import shlex
 from argparse import Namespace
 from typing import Any
@@ -90,10 +91,13 @@ def spec_of(args: Namespace) -> dict[str, Any]:
         "args": args.args,
         "working_dir": args.working_dir,
         "env": dict(args.env) if args.env else None,
+        "secret_env": dict(args.secret_env) if args.secret_env else None,
+        "image_pull_secrets": args.image_pull_secret,
         "gpus": args.gpus,
         "gpu_memory_mib": args.gpu_memory,
         "cpus": args.cpus,
         "memory_mib": args.memory,
+        "extra_resources": dict(args.resource) if args.resource else None,
         "preemptible": args.preemptible,
         "priority": args.priority,
         "node_pool": args.node_pool,
@@ -132,6 +136,15 @@ def dataset_of(text: str, is_cached: bool) -> dict[str, Any]:
     if not colon or not name or not path:
         raise CliError(f"{text!r} is not a dataset", USAGE, "write NAME:PATH or NAME@VERSION:PATH")
     return {"dataset": name, "version": version or "latest", "cached": is_cached, "mount_path": path}
+
+
+def secret_source(text: str) -> tuple[str, dict[str, str]]:
+    """`NAME=SECRET:KEY` as an entry of `secret_env`."""
+    name, source = key_value(text)
+    secret, colon, key = source.partition(":")
+    if not colon or not secret or not key:
+        raise argparse.ArgumentTypeError(f"{text!r} is not NAME=SECRET:KEY")
+    return name, {"secret": secret, "key": key}
 
 
 def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
@@ -210,6 +223,16 @@ def _add_name_and_program(parser: Parser) -> None:
     group.add_argument(
         "-e", "--env", action="append", type=key_value, metavar="K=V", help="environment; repeat for more"
     )
+    group.add_argument(
+        "--secret-env",
+        action="append",
+        type=secret_source,
+        metavar="K=SECRET:KEY",
+        help="environment from a secret of the project's namespace (Kubernetes)",
+    )
+    group.add_argument(
+        "--image-pull-secret", action="append", metavar="SECRET", help="pull the image with it (Kubernetes)"
+    )
     group.add_argument("--working-dir", metavar="DIR", help="where it starts")
 
 
@@ -241,6 +264,13 @@ def _add_resources(parser: Parser) -> None:
     )
     group.add_argument("--cpus", "--cpu", type=decimal_number, metavar="CPUS", help="CPU cores")
     group.add_argument("--memory", type=memory_mib, metavar="SIZE", help="main memory, e.g. 16Gi")
+    group.add_argument(
+        "--resource",
+        action="append",
+        type=key_value,
+        metavar="NAME=N",
+        help="another resource of the cluster, e.g. vpc.amazonaws.com/efa=4 (Kubernetes)",
+    )
     group.add_argument("--large-shm", action="store_true", help="a large /dev/shm")
     group.add_argument(
         "--template", metavar="T", help="a compute template that says all of this (not in this version)"

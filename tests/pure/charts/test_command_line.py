@@ -32,6 +32,13 @@ SPECS: list[dict[str, Any]] = [
     },
     {"name": "a", "kind": "train", "image": "x", "large_shm": True, "preemptible": False, "node_pool": "dgx"},
     {"name": "a", "kind": "train", "image": "x", "working_dir": "/w", "expected_runtime_seconds": 90},
+    {
+        "name": "a",
+        "kind": "train",
+        "secret_env": {"KEY": {"secret": "wandb", "key": "token"}},
+        "image_pull_secrets": ["one", "two"],
+        "extra_resources": {"vpc.amazonaws.com/efa": "4"},
+    },
     {"name": "a", "kind": "mpi", "image": "x", "gpus": 1, "workers": 3, "command": ["mpirun", "train"]},
     {"name": "a", "kind": "mpi", "image": "x", "workers": 1, "preemptible": False},
 ]
