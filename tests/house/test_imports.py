@@ -34,6 +34,7 @@ LAYERS = {
     # Plain dicts of a cluster in and out: as pure as the scheduler, but they speak in the engines' plain data, and a
     # second set of the same dataclasses only for them would have to be kept equal by hand.
     "controlplane.engines.identity": "rendering",
+    "controlplane.engines.launching": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
     "controlplane.engines.kubernetes.dcgm": "rendering",
     "controlplane.engines.kubernetes.quantities": "rendering",

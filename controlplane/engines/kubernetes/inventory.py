@@ -69,18 +69,20 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         labels = {**labels, names.GPU_RESOURCE: resource}
     trouble = _trouble(node, profile)
     parts = _replicas(labels)
-    own_parts = ANY_SHARE if profile.scheduler == KAI else parts
+    has_kai = profile.scheduler == KAI
     return NodeReport(
         name=_name(node),
         pool=profile.pool_of(labels),
         devices=_devices(node, resource, parts, held, others, profile),
         milli_cpus=max(0, quantities.milli(allocatable.get("cpu", 0)) - _milli_cpus(others)),
-        memory_mib=max(0, quantities.mib(allocatable.get("memory", 0)) - _memory_mib(others)),
+        memory_mib=max(
+            0, quantities.whole(allocatable.get("memory", 0)) // quantities.MIB - _memory_mib(others)
+        ),
         is_ready=not trouble,
         labels=labels,
         message=trouble,
-        device_parts=own_parts,
-        is_one_part_per_pod=parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
+        device_parts=ANY_SHARE if has_kai else parts,
+        is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
     )
 
 
@@ -163,7 +165,7 @@ def _trouble(node: Raw, profile: ClusterProfile) -> str:
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     conditions = (node.get("status") or {}).get("conditions") or ()
-    ready = next((one for one in conditions if one.get("type") == "Ready"), {})
+    ready: Raw = next((one for one in conditions if one.get("type") == "Ready"), {})
     if ready.get("status") != "True":
         said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
         return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."

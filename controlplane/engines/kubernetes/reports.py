@@ -62,7 +62,8 @@ Raw = Mapping[str, Any]
 
 
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """One of our pods. `nodes`: every node of the cluster by name; `now` by the API server's clock where it is known."""
+    """One of our pods. `nodes`: every node of the cluster by name; `now`: by the API server's clock where it is
+    known."""
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -407,9 +408,8 @@ def _taints(node: Raw) -> tuple[str, ...]:
 
 def _bound_at(raw: Raw) -> str | None:
     """When the pod got its node, by the scheduler's word."""
-    return _condition(raw, "PodScheduled").get("lastTransitionTime") or raw["metadata"].get(
-        "creationTimestamp"
-    )
+    bound: str | None = _condition(raw, "PodScheduled").get("lastTransitionTime")
+    return bound or raw["metadata"].get("creationTimestamp")
 
 
 def _age(since: str | None, now: datetime) -> float:
