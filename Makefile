@@ -5,7 +5,10 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
-.PHONY: help install up test lint demo bench reference picture lock
+NODES ?= 1
+GPUS ?= 8
+
+.PHONY: help install up test lint kube kube-down demo bench reference picture lock
 
 help: ## this list
 	@grep -hE '^[a-z-]+:.*?## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/  make \1\t\2/' | expand -t 18
@@ -31,6 +34,12 @@ bench: ## measure what is claimed, and print the table
 
 demo: install ## four projects, their quotas, users and running jobs to look at (while `make up` runs)
 	@$(PY) manage.py demo
+
+kube: install ## a real Kubernetes to try things on: one node runs containers, NODES=1 are fake, GPUS=8 each
+	@$(PY) -m tools.kube up --nodes $(NODES) --gpus $(GPUS)
+
+kube-down: ## end it, and leave nothing of it
+	@$(PY) -m tools.kube down
 
 reference: ## write the pages of docs/reference that come from the code
 	@$(PY) tools/reference.py

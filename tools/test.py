@@ -16,7 +16,8 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests import servers  # noqa: E402  needs the path above
+from tests import kube, servers  # noqa: E402  needs the path above
+from tools.kube import build  # noqa: E402  the same
 
 # Debian package: how to see that it is there
 PACKAGES: dict[str, Callable[[], object]] = {
@@ -24,6 +25,11 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "redis-server": lambda: shutil.which("redis-server"),
     "chromium": servers.chromium,
     "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
+    "containerd": lambda: shutil.which("containerd"),
+    "runc": lambda: shutil.which("runc"),
+    "containernetworking-plugins": Path("/usr/lib/cni/bridge").exists,
+    "busybox-static": Path("/bin/busybox").exists,
+    "prometheus": lambda: shutil.which("prometheus"),
 }
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
@@ -42,6 +48,7 @@ POSTGRES_SUITES = ("scenarios", "app", "loop", "live")
 def main() -> int:
     """Exit code 0 when everything passed."""
     install_packages()
+    prepare_kubernetes()
     failed = [name for name, command in STATIC_CHECKS.items() if not _step(name, command)]
     if not check_on_postgres():
         failed.append("tests on PostgreSQL")
@@ -66,6 +73,18 @@ def install_packages() -> None:
     for name in missing:  # one by one: a package that a release lacks must not cost the others
         if _apt("install", "-y", "--no-install-recommends", name) != 0:
             print(f"{name} could not be installed; the tests that need it are skipped.", flush=True)
+
+
+def prepare_kubernetes() -> None:
+    """Build what a cluster needs before any test waits for it; say what is skipped where that cannot be."""
+    reason = kube.why_not(node=True)
+    try:
+        if not kube.why_not():
+            build.ready(lambda words: print(words, flush=True))
+    except build.CannotBuild as error:
+        reason = str(error)
+    if reason:
+        print(f"Tests on Kubernetes are skipped where they need it: {reason}", flush=True)
 
 
 def check_on_postgres() -> bool:

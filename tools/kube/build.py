@@ -46,6 +46,7 @@ SOURCES = (
         tuple(f"k8s.io/kubernetes/cmd/{name}" for name in KUBERNETES_PROGRAMS),
         "kubernetes",
     ),
+    Source(("coredns",), (".",), "coredns"),
     Source(("kwok",), ("sigs.k8s.io/kwok/cmd/kwok@v0.7.0",)),
     Source(("helm",), ("helm.sh/helm/v3/cmd/helm@v3.22.0",)),
 )

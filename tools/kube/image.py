@@ -14,13 +14,13 @@ import json
 import subprocess
 import sys
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from tools.kube.parts import IMAGE, PAUSE_IMAGE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
+VIRTUAL_ENVIRONMENT, IMAGE_CHECKOUT = "/opt/trainyard/environment", "/opt/trainyard/checkout"
 USERLAND = ("bin", "sbin", "lib", "lib64")  # links into /usr on a merged Debian
 DIRECTORIES = (
     "dev",
@@ -46,9 +46,18 @@ ACCOUNTS = {
 }
 
 
-def mounted() -> list[Path]:
-    """What every container sees of this machine, read-only."""
-    return [Path("/usr"), *{Path(sys.base_prefix), Path(sys.prefix), CHECKOUT}]
+def mounted() -> dict[Path, str]:
+    """What every container sees of this machine, read-only, and where.
+
+    The interpreter stays where it was, since the virtual environment points at it; the environment and the checkout
+    may lie anywhere, also where a pod mounts a volume, and so they move.
+    """
+    return {
+        Path("/usr"): "/usr",
+        Path(sys.base_prefix): sys.base_prefix,
+        Path(sys.prefix): VIRTUAL_ENVIRONMENT,
+        CHECKOUT: IMAGE_CHECKOUT,
+    }
 
 
 def write_archive(path: Path) -> None:
@@ -69,26 +78,27 @@ def write_base_specification(path: Path) -> None:
     """The runtime's own default with what is `mounted`."""
     default = subprocess.run(["ctr", "oci", "spec"], check=True, capture_output=True).stdout
     specification = json.loads(default)
-    specification["mounts"] += [_bind(place) for place in mounted() if not _is_inside(place, mounted())]
+    specification["mounts"] += [
+        _bind(source, place)
+        for source, place in mounted().items()
+        if place == "/usr" or not place.startswith("/usr/")  # an interpreter of the system's is there already
+    ]
     path.write_text(json.dumps(specification))
 
 
-def _bind(place: Path) -> dict[str, Any]:
-    return {
-        "destination": str(place),
-        "source": str(place),
-        "type": "bind",
-        "options": ["rbind", "rprivate", "ro"],
-    }
-
-
-def _is_inside(place: Path, others: Sequence[Path]) -> bool:
-    return any(place != other and place.is_relative_to(other) for other in others)
+def _bind(source: Path, place: str) -> dict[str, Any]:
+    options = ["rbind", "rprivate", "ro"]
+    return {"destination": place, "source": str(source), "type": "bind", "options": options}
 
 
 def _config(diff_id: str, command: list[str]) -> dict[str, Any]:
-    path = f"{sys.prefix}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
-    variables = [f"PATH={path}", f"PYTHONPATH={CHECKOUT}", "PYTHONUNBUFFERED=1", "PYTHONDONTWRITEBYTECODE=1"]
+    path = f"{VIRTUAL_ENVIRONMENT}/bin:/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin"
+    variables = [
+        f"PATH={path}",
+        f"PYTHONPATH={IMAGE_CHECKOUT}",
+        "PYTHONUNBUFFERED=1",
+        "PYTHONDONTWRITEBYTECODE=1",
+    ]
     return {
         "architecture": "amd64",
         "os": "linux",

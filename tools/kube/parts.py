@@ -65,6 +65,7 @@ def parts(plan: Plan, network: Network, state_dir: Path) -> list[Part]:
     ]
     if plan.node:
         found.insert(0, Part("containerd", ("containerd", "--config", f"{state_dir}/containerd.toml")))
+        found.append(Part("coredns", ("coredns", "-conf", f"{state_dir}/Corefile"), "api"))
         found.append(Part("kubelet", _kubelet(plan, network, state_dir), "images"))
     return [_complete(part, plan) for part in found]
 
@@ -76,6 +77,8 @@ def write_files(plan: Plan, network: Network, state_dir: Path) -> None:
     if plan.node:
         (state_dir / "containerd.toml").write_text(_containerd_toml(state_dir))
         (state_dir / "kubelet.json").write_text(json.dumps(_kubelet_configuration(state_dir)))
+        names = f"kubernetes cluster.local {{\n kubeconfig {state_dir}/kubeconfig\n ttl 1\n }}"
+        (state_dir / "Corefile").write_text(f"cluster.local:53 {{\n errors\n {names}\n}}\n")
         (state_dir / "cni").mkdir(exist_ok=True)
         (state_dir / "cni" / "bridge.conflist").write_text(json.dumps(_pod_network(network)))
 

@@ -20,6 +20,7 @@ import subprocess
 import sys
 import threading
 import time
+import traceback
 import urllib.request
 from dataclasses import asdict
 from pathlib import Path
@@ -124,7 +125,6 @@ def _publish(path: Path, text: str) -> None:
 
 def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
     """The first process of the cell; never returns."""
-    code = 1
     try:
         signal.set_wakeup_fd(-1)
         cell.detach_rest()
@@ -132,10 +132,12 @@ def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
         if slot := os.read(heard, 1):
             cell.furnish_network(Network(slot[0]))
             _run(plan, Network(slot[0]), state_dir)
-    except (CannotIsolate, OSError, subprocess.CalledProcessError) as error:
+    except CannotIsolate as error:
         print(error, flush=True)
+    except Exception:  # noqa: BLE001  nobody is above this process; the log is where it is read
+        traceback.print_exc()
     finally:
-        os._exit(code)
+        os._exit(1)
 
 
 def _run(plan: Plan, network: Network, state_dir: Path) -> None:
@@ -164,6 +166,7 @@ def _run(plan: Plan, network: Network, state_dir: Path) -> None:
         keeper.start(due)
         waiting = [part for part in waiting if part not in due]
         keeper.look()
+        _open_volumes(state_dir / "volumes")
         time.sleep(0.05)
 
 
@@ -196,6 +199,14 @@ class Keeper:
         due = [part for when, part in self._again.values() if when <= now]
         self._again = {name: item for name, item in self._again.items() if item[0] > now}
         self.start(due)
+
+
+def _open_volumes(volumes: Path) -> None:
+    """Let every user in: the controllers' host-path volumes are root's alone, and know nothing of fsGroup."""
+    with contextlib.suppress(FileNotFoundError):  # one was deleted meanwhile
+        for volume in volumes.iterdir():
+            if volume.stat().st_mode & 0o777 != 0o777:
+                volume.chmod(0o777)
 
 
 def _environment() -> dict[str, str]:
