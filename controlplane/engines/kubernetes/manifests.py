@@ -292,7 +292,7 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.grace_seconds,
-        "priorityClassName": names.PREEMPTIBLE_CLASS if spec.is_preemptible else names.GUARANTEED_CLASS,
+        "priorityClassName": profile.priority_class(spec.is_preemptible),
         "schedulerName": profile.scheduler_name,
         "serviceAccountName": profile.service_account,
         "automountServiceAccountToken": False,

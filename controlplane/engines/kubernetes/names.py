@@ -38,9 +38,6 @@ USER_LABELS = "trainyard.io/labels"  # the job's own labels that a cluster does 
 FINALIZER = "trainyard.io/report"  # keeps a pod's end readable until we have recorded it
 STOP_GATE = "trainyard.io/stopped"  # the scheduling gate of a pod that must never start
 
-PREEMPTIBLE_CLASS = "trainyard-preemptible"
-GUARANTEED_CLASS = "trainyard-guaranteed"
-
 MAIN_CONTAINER = "main"
 
 

@@ -82,6 +82,10 @@ class ClusterProfile:
         """The namespace of a project."""
         return names.namespace_of(project, self.namespace_prefix)
 
+    def priority_class(self, is_preemptible: bool) -> str:
+        """The PriorityClass of pods that may, or may not, be preempted."""
+        return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"
+
     def pool_of(self, node_labels: Mapping[str, str]) -> str:
         """A node's pool by its labels, written as pools are: small letters, digits and hyphens, at most 50."""
         keys = (self.pool_label,) if self.pool_label else POOL_LABELS

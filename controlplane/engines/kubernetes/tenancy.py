@@ -1,0 +1,225 @@
+"""What a cluster keeps of our projects: a namespace each, with quotas, a network policy and roles. Pure.
+
+The planner decides who may hold what. The quotas here only keep those who come by `kubectl` within the same bounds: a
+project's limit, and its quota for work that cannot be preempted.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.engines.base import DepartmentReport, ProjectReport
+from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes.inventory import RENAMED
+from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+
+RBAC = "rbac.authorization.k8s.io"
+POD_SECURITY = "pod-security.kubernetes.io"
+GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0  # by which the kubelet chooses when a node runs out of memory
+
+READ = ("get", "list", "watch")
+# What each role may do in its project's namespace with kubectl, weakest first; each may also do what those before it
+# may. Nobody may make pods or change them: that would go past the planner. Secrets are for those who run jobs.
+RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
+    "viewer": (
+        (
+            "",
+            (
+                "pods", "pods/log", "pods/status", "events", "configmaps", "services", "persistentvolumeclaims",
+                "resourcequotas",
+            ),
+            READ,
+        ),
+    ),
+    "member": (
+        ("", ("pods/exec", "pods/portforward"), ("create", "get")),
+        ("", ("secrets",), (*READ, "create", "update", "patch", "delete")),
+    ),
+    "owner": (
+        (RBAC, ("roles", "rolebindings"), READ),
+        ("networking.k8s.io", ("networkpolicies",), READ),
+    ),
+}  # fmt: skip
+ROLES = tuple(RULES)
+
+_COLLECTIONS = {
+    "Namespace": ("/api/v1", "namespaces"),
+    "ResourceQuota": ("/api/v1", "resourcequotas"),
+    "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
+    "Role": (f"/apis/{RBAC}/v1", "roles"),
+    "RoleBinding": (f"/apis/{RBAC}/v1", "rolebindings"),
+    "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
+    "Queue": ("/apis/scheduling.run.ai/v2", "queues"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Wanted:
+    """An object as it should be. `collection`: the path of its list; `every`: that of all namespaces' lists."""
+
+    collection: str
+    every: str
+    body: dict[str, Any]
+
+    @property
+    def path(self) -> str:
+        """The path of the object itself."""
+        return f"{self.collection}/{self.body['metadata']['name']}"
+
+
+def objects(
+    projects: Sequence[ProjectReport],
+    departments: Sequence[DepartmentReport],
+    profile: ClusterProfile,
+    parts: int = 1,
+) -> tuple[Wanted, ...]:
+    """All that the cluster is to keep of us, in an order in which it can be made. `parts`: see `quotas`."""
+    queues = kai.queues(projects, departments, profile) if profile.scheduler == KAI else []
+    found = [*priority_classes(profile), *queues]
+    for project in projects:
+        found += project_objects(project, profile, parts)
+    return tuple(wanted(body) for body in found)
+
+
+def wanted(body: dict[str, Any]) -> Wanted:
+    """The object with the paths at which it is found."""
+    root, plural = _COLLECTIONS[body["kind"]]
+    namespace = body["metadata"].get("namespace")
+    within = f"/namespaces/{namespace}" if namespace else ""
+    return Wanted(f"{root}{within}/{plural}", f"{root}/{plural}", body)
+
+
+def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
+    """The objects of one project, its namespace first."""
+    return [
+        namespace(project.name, profile),
+        *quotas(project, profile, parts),
+        *([network_policy(project.name, profile)] if profile.network_policy else []),
+        *(role(project.name, name, profile) for name in ROLES),
+        *(binding(project, name, profile) for name in ROLES),
+    ]
+
+
+def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
+    """The project's namespace, with the pod security standard that it enforces."""
+    labels = {
+        **_labels(project, profile),
+        f"{POD_SECURITY}/enforce": profile.pod_security,
+        f"{POD_SECURITY}/warn": profile.pod_security,
+    }
+    name = profile.namespace_of(project)
+    return {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": name, "labels": labels}}
+
+
+def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
+    """Bounds of what pods of the namespace request: GPUs up to the limit, and up to the quota for guaranteed work.
+
+    They count what nodes give out, which is parts of GPUs where those are shared: a GPU counts as the most `parts` of
+    any node, so a bound is never tighter than the planner's.
+    """
+    found = []
+    if project.limit_milli_gpus is not None:
+        found.append(_quota("limit", project, project.limit_milli_gpus, parts, profile))
+    guaranteed = _quota("guaranteed", project, project.quota_milli_gpus, parts, profile)
+    scope = {"scopeName": "PriorityClass", "operator": "In", "values": [profile.priority_class(False)]}
+    guaranteed["spec"]["scopeSelector"] = {"matchExpressions": [scope]}
+    return [*found, guaranteed]
+
+
+def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
+    """Pods are reached from their own project and from the control plane, and reach whatever they like."""
+    control = {"kubernetes.io/metadata.name": profile.control_namespace}
+    return {
+        "apiVersion": "networking.k8s.io/v1",
+        "kind": "NetworkPolicy",
+        "metadata": _metadata("trainyard", project, profile),
+        "spec": {
+            "podSelector": {},
+            "policyTypes": ["Ingress"],
+            "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
+        },
+    }
+
+
+def role(project: str, name: str, profile: ClusterProfile) -> dict[str, Any]:
+    """What a role of ours may do with kubectl in the project's namespace."""
+    rules = [rule for below in ROLES[: ROLES.index(name) + 1] for rule in RULES[below]]
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "Role",
+        "metadata": _metadata(f"trainyard-{name}", project, profile),
+        "rules": [
+            {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
+            for group, resources, verbs in rules
+        ],
+    }
+
+
+def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[str, Any]:
+    """Who has the role: the members by their user names, and a group that a site may put into its tokens."""
+    users = sorted(user for user, held in project.members if held == name)
+    subjects = [("Group", f"trainyard:{project.name}:{name}"), *(("User", user) for user in users)]
+    return {
+        "apiVersion": f"{RBAC}/v1",
+        "kind": "RoleBinding",
+        "metadata": _metadata(f"trainyard-{name}", project.name, profile),
+        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": f"trainyard-{name}"},
+        "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject} for kind, subject in subjects],
+    }
+
+
+def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
+    """Two classes of pods, for the quotas to tell apart. They never preempt: that is for the planner to decide."""
+    values = {True: PREEMPTIBLE_VALUE, False: GUARANTEED_VALUE}
+    return [
+        {
+            "apiVersion": "scheduling.k8s.io/v1",
+            "kind": "PriorityClass",
+            "metadata": {
+                "name": profile.priority_class(is_preemptible),
+                "labels": {names.MANAGED_BY: names.FIELD_MANAGER, names.INSTALLATION: profile.installation},
+            },
+            "value": value,
+            "globalDefault": False,
+            "preemptionPolicy": "Never",
+            "description": f"Pods of Trainyard that {'may' if is_preemptible else 'may not'} be preempted.",
+        }
+        for is_preemptible, value in values.items()
+    ]
+
+
+def _quota(
+    name: str, project: ProjectReport, milli_gpus: int, parts: int, profile: ClusterProfile
+) -> dict[str, Any]:
+    hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
+    if parts > 1:
+        hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
+    return {
+        "apiVersion": "v1",
+        "kind": "ResourceQuota",
+        "metadata": _metadata(f"trainyard-{name}", project.name, profile),
+        "spec": {"hard": hard},
+    }
+
+
+def _whole(milli: int) -> str:
+    """Whole pieces, rounded up: a cluster counts no less."""
+    return str(-(-milli // 1000))
+
+
+def _metadata(name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
+    return {
+        "name": name,
+        "namespace": profile.namespace_of(project),
+        "labels": _labels(project, profile),
+    }
+
+
+def _labels(project: str, profile: ClusterProfile) -> dict[str, str]:
+    return {
+        names.MANAGED_BY: names.FIELD_MANAGER,
+        names.INSTALLATION: profile.installation,
+        names.PROJECT: project,
+    }
