@@ -11,10 +11,12 @@ process removes, or the next start if that was killed too (tools/kube/sweep.py).
 from __future__ import annotations
 
 import ctypes
+import errno
 import hashlib
 import os
 import signal
 import subprocess
+import time
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,6 +24,7 @@ _libc = ctypes.CDLL(None, use_errno=True)
 CLONE_NEWNS, CLONE_NEWCGROUP, CLONE_NEWPID, CLONE_NEWNET = 0x00020000, 0x02000000, 0x20000000, 0x40000000
 MS_BIND, MS_REC, MS_PRIVATE, MS_SHARED = 4096, 16384, 1 << 18, 1 << 20
 PR_SET_PDEATHSIG = 1
+SECONDS_TO_DIE = 10
 SLOTS = range(1, 255)
 # Directories that programs of a node write to at fixed places; in the cell they are empty.
 HIDDEN = ("/run", "/tmp", "/var/lib", "/var/log")
@@ -181,10 +184,22 @@ def enter_cgroups(name: str) -> None:
 
 
 def remove_cgroups(name: str) -> None:
-    """Remove the group and those below it. They are empty: their processes are dead."""
+    """Remove the group and those below it. Their processes are dead, or dying: a lock is gone a moment earlier."""
     for top in cgroup_dirs(name):
         for directory, _, _ in os.walk(top, topdown=False):
-            os.rmdir(directory)
+            deadline = time.monotonic() + SECONDS_TO_DIE
+            while not _removed(directory) and time.monotonic() < deadline:
+                time.sleep(0.01)
+
+
+def _removed(group: str) -> bool:
+    try:
+        os.rmdir(group)
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def mount(source: str, target: str, kind: str, flags: int) -> None:
