@@ -4,15 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from controlplane.engines.base import Engine
 
+if TYPE_CHECKING:
+    from controlplane.engines.kubernetes.checks import Check
+
 DEFAULT_CLUSTERS = "local:dgx1-1=8x32768,dgx1-2=8x32768"
 DEFAULT_POOL = "default"
-ENGINE_KINDS = ("local", "memory")
+ENGINE_KINDS = ("local", "memory", "kubernetes")
+IN_CLUSTER = "in-cluster"
 MAX_DEVICES_PER_NODE = 64
 
 _NODE = re.compile(
@@ -28,18 +32,21 @@ class ClustersSyntaxError(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class ClusterDeclaration:
-    """A cluster to register at the first start. `settings` is what `open_engine` takes, and plain JSON."""
+    """A cluster to register at the first start. `settings` is what `open_engine` takes, and plain JSON; with
+    `credentials`, which are stored apart, it gets them too."""
 
     name: str
     engine: str
     settings: Mapping[str, Any]
+    credentials: Mapping[str, Any] = field(default_factory=dict)
 
 
 def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engine:
     """The engine of a registered cluster. Imports only what that kind needs.
 
     settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local
-    engine "nvml" instead of the mapping takes the machine's own GPUs.
+    engine "nvml" instead of the mapping takes the machine's own GPUs. A Kubernetes cluster has the knobs of
+    `controlplane.cluster_settings`, and beside them "credentials", "scheduler" and "cluster" (its name).
     """
     if kind == "local":
         from controlplane.engines.local.engine import LocalEngine
@@ -49,13 +56,28 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
         from controlplane.engines.memory import shared_engine
 
         return shared_engine(settings, state_dir)
+    if kind == "kubernetes":
+        from controlplane.engines.kubernetes.engine import KubernetesEngine
+
+        return KubernetesEngine(settings, state_dir)
     raise ValueError(f"There is no engine {kind!r}; there are {', '.join(ENGINE_KINDS)}.")
+
+
+def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
+    """What a first look at a cluster finds, before its engine is opened; nothing for those that need none."""
+    if kind != "kubernetes":
+        return ()
+    from controlplane.engines.kubernetes.checks import check_cluster as look
+
+    return look(settings)
 
 
 def parse_clusters(text: str) -> tuple[ClusterDeclaration, ...]:
     """Read `local:dgx1-1=8x32768,dgx1-2=8x32768`; several clusters are separated by `;`.
 
     A node is NAME=GPUSxMIB, optionally followed by @POOL. `local:nvml` takes the machine's own GPUs.
+    `kubernetes:in-cluster` is the cluster that we run in, `kubernetes:/path/to/kubeconfig@context` another one; the
+    file is read here.
     """
     declarations = tuple(_parse_cluster(part.strip()) for part in text.split(";") if part.strip())
     names = [declaration.name for declaration in declarations]
@@ -71,6 +93,8 @@ def _parse_cluster(text: str) -> ClusterDeclaration:
     if kind not in ENGINE_KINDS or not separator:
         kinds = " or ".join(ENGINE_KINDS)
         raise ClustersSyntaxError(f"TRAINYARD_CLUSTERS: {text!r} must start with {kinds} and a colon.")
+    if kind == "kubernetes":
+        return ClusterDeclaration(kind, kind, {}, _credentials(nodes_text))
     if nodes_text == "nvml" and kind == "local":
         return ClusterDeclaration(kind, kind, {"nodes": "nvml"})
     nodes: dict[str, dict[str, int | str]] = {}
@@ -80,6 +104,19 @@ def _parse_cluster(text: str) -> ClusterDeclaration:
             raise ClustersSyntaxError(f"TRAINYARD_CLUSTERS names the node {name!r} twice.")
         nodes[name] = node
     return ClusterDeclaration(kind, kind, {"nodes": nodes})
+
+
+def _credentials(text: str) -> dict[str, Any]:
+    if text == IN_CLUSTER:
+        return {"in_cluster": True}
+    path, _, context = text.partition("@")
+    try:
+        return {"kubeconfig": Path(path).read_text(encoding="utf-8"), "context": context}
+    except (OSError, UnicodeDecodeError) as error:
+        raise ClustersSyntaxError(
+            f"TRAINYARD_CLUSTERS: kubernetes: takes {IN_CLUSTER} or the path of a kubeconfig, and {path!r} cannot be"
+            f" read: {error}"
+        ) from error
 
 
 def _parse_node(text: str) -> tuple[str, dict[str, int | str]]:

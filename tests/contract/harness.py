@@ -9,10 +9,24 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import FINAL_STATES, DeviceShare, Engine, PodReport, PodSpec, pod_name
+from controlplane.engines.base import (
+    FINAL_STATES,
+    RUNNING,
+    DeviceShare,
+    Engine,
+    PodReport,
+    PodSpec,
+    ProjectReport,
+    pod_name,
+)
 from controlplane.engines.local.engine import LocalEngine
 from controlplane.engines.memory import MemoryEngine, VirtualClock
+from controlplane.engines.registry import open_engine
+from tests.kube import KubeCluster
 from tests.waiting import wait_until
+from tools.kube.parts import IMAGE
+
+PROJECT = "team-a"
 
 SETTINGS = {
     "nodes": {
@@ -30,6 +44,7 @@ class EngineCase:
     state_dir: Path
     advance: Callable[[float], None]
     logs_dir: Path = field(init=False)
+    copied: dict[str, str] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         self.logs_dir = self.state_dir / "logs"
@@ -40,11 +55,13 @@ class EngineCase:
         defaults: dict[str, Any] = {
             "node": "node-a",
             "devices": (DeviceShare(0, 1000, 32768),),
+            "milli_cpus": 10,
+            "memory_mib": 128,
             "log_path": str(self.logs_dir / job_id / f"{attempt}-{rank}.log"),
         }
         name = pod_name(job_id, attempt, rank)
         return PodSpec(
-            name, job_id, "hyper1", "team-a", attempt, rank, command=command, **{**defaults, **fields}
+            name, job_id, "hyper1", PROJECT, attempt, rank, command=command, **{**defaults, **fields}
         )
 
     def report(self, spec: PodSpec) -> PodReport | None:
@@ -53,9 +70,20 @@ class EngineCase:
     def start(self, *command: str, **fields: Any) -> PodSpec:
         spec = self.spec(*command, **fields)
         self.engine.start(spec)
+        self.copied[spec.name] = spec.log_path
+        self.engine.copy_logs(self.copied)
         return spec
 
-    def wait_end(self, spec: PodSpec, timeout: float = 15.0) -> PodReport:
+    def wait_running(self, spec: PodSpec) -> PodReport:
+        def running() -> PodReport | None:
+            report = self.report(spec)
+            return report if report and report.state == RUNNING else None
+
+        report = wait_until(running, 60, f"the start of {spec.name}")
+        assert report is not None
+        return report
+
+    def wait_end(self, spec: PodSpec, timeout: float = 60.0) -> PodReport:
         def ended() -> PodReport | None:
             self.advance(0.25)
             report = self.report(spec)
@@ -76,10 +104,32 @@ class EngineCase:
     def close(self) -> None:
         for report in self.engine.pods():
             self.engine.stop(report.name, 0)
-        wait_until(lambda: all(report.is_proven_gone for report in self.engine.pods()), 15, "all pods gone")
+        wait_until(lambda: all(report.is_proven_gone for report in self.engine.pods()), 60, "all pods gone")
+        for report in self.engine.pods():
+            self.engine.forget(report.name)
+        self.engine.forget_project(PROJECT)
+        self.engine.close()
 
 
-def make_case(kind: str, state_dir: Path) -> EngineCase:
+def kubernetes_settings(kube: KubeCluster) -> dict[str, Any]:
+    """Settings with which nobody else's pods and namespaces are ours."""
+    name = uuid.uuid4().hex[:6]
+    return {
+        "installation": f"contract-{name}",
+        "namespace_prefix": f"c{name}-",
+        "default_image": IMAGE,
+        "image_pull_policy": "Never",
+        "credentials": {"kubeconfig": kube.kubeconfig_text},
+    }
+
+
+def make_case(kind: str, state_dir: Path, kube: KubeCluster | None = None) -> EngineCase:
+    if kube is not None:
+        case = EngineCase(
+            open_engine(kind, kubernetes_settings(kube), state_dir), state_dir, lambda seconds: None
+        )
+        case.engine.sync_projects((ProjectReport(PROJECT, 10_000, None, 1000),))
+        return case
     if kind == "memory":
         clock = VirtualClock()
         return EngineCase(MemoryEngine(SETTINGS, clock), state_dir, clock.advance)

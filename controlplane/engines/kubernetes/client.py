@@ -14,6 +14,8 @@ import time
 from collections import Counter
 from collections.abc import Generator, Iterator, Mapping
 from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
 from typing import Any
 from urllib.parse import urlencode
 
@@ -30,7 +32,7 @@ from controlplane.engines.kubernetes.names import FIELD_MANAGER
 CONNECTIONS = 32  # kept open; more are opened and closed again
 CONNECT_SECONDS = 5.0
 TRIES = 5
-RETRYING_SECONDS = 30.0  # after so long since the first try there is no other
+RETRYING_SECONDS = 30.0
 _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
 _JSON = "application/json"
 _NOTHING: dict[str, Any] = {}
@@ -88,14 +90,17 @@ class Stream(Iterator[bytes]):
 
 
 class Client:
-    """One cluster's API. Safe for many threads. `calls` counts what was sent, by (verb, resource); `server_date` is
-    the Date header of the last answer."""
+    """One cluster's API. Safe for many threads. `calls` counts what was sent, by (verb, resource). `patience_seconds`:
+    since the first try, after which there is no other."""
 
-    def __init__(self, access: Access, bucket: TokenBucket | None = None) -> None:
+    def __init__(
+        self, access: Access, bucket: TokenBucket | None = None, *, patience_seconds: float = RETRYING_SECONDS
+    ) -> None:
         self.access = access
+        self._patience_seconds = patience_seconds
         self.bucket = bucket or TokenBucket()
         self.calls: Counter[tuple[str, str]] = Counter()
-        self.server_date: str | None = None
+        self._dated: tuple[str, float] | None = None  # the last answer's Date header, and when that was (monotonic)
         self._counting = threading.Lock()
         self._pool = urllib3.PoolManager(
             maxsize=CONNECTIONS,
@@ -165,6 +170,18 @@ class Client:
         finally:
             response.close()  # its rest is not read: the connection goes with it
 
+    @property
+    def server_date(self) -> str | None:
+        """The Date header of the last answer."""
+        return self._dated[0] if self._dated else None
+
+    def server_time(self) -> datetime:
+        """Now by the server's clock, to a second or two: ours may be an hour off. Ours before its first answer."""
+        if self._dated is None:
+            return datetime.now(UTC)
+        date, heard_at = self._dated
+        return parsedate_to_datetime(date) + timedelta(seconds=time.monotonic() - heard_at)
+
     def close(self) -> None:
         self._pool.clear()
 
@@ -181,7 +198,7 @@ class Client:
         is_repeatable: bool = True,
     ) -> Any:
         payload = orjson.dumps(body) if body is not None else None
-        give_up_at = time.monotonic() + RETRYING_SECONDS
+        give_up_at = time.monotonic() + self._patience_seconds
         for tried in range(1, TRIES + 1):
             try:
                 response = self._send(method, path, query, payload, content_type, priority, timeout_seconds)
@@ -224,7 +241,8 @@ class Client:
                 )  # fmt: skip
             except HTTPError as error:
                 raise _network_trouble(error, self.access.server) from error
-            self.server_date = response.headers.get("Date", self.server_date)
+            if date := response.headers.get("Date"):
+                self._dated = date, time.monotonic()
             if not (may_renew and response.status == 401 and self.access.renew()):
                 return response
             response.close()

@@ -10,6 +10,7 @@ import orjson
 import urllib3
 
 from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.dcgm import Get
 
 TIMEOUT_SECONDS = 3.0  # it is asked every second, and the second before is as good
@@ -25,6 +26,26 @@ def prometheus_at(url: str, token: str = "") -> Get:
         return _answer(pool, f"{url.rstrip('/')}{path}?{urlencode(query)}")
 
     return get
+
+
+def prometheus_behind(client: Client, namespace: str, service: str, port: int) -> Get:
+    """A GET from a service of the cluster, through its API server. Raises as `prometheus_at`."""
+    root = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
+
+    def get(path: str, query: Mapping[str, str]) -> Any:
+        try:
+            return client.get(root + path, query, timeout_seconds=TIMEOUT_SECONDS)
+        except ApiError as error:
+            raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
+
+    return get
+
+
+def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | None:
+    """The Prometheus of a cluster's settings; None where there is none."""
+    if settings is None:
+        return None
+    return prometheus_at(settings["url"]) if "url" in settings else prometheus_behind(client, **settings)
 
 
 def _answer(pool: urllib3.PoolManager, address: str) -> Any:

@@ -1,0 +1,331 @@
+"""Pods on a Kubernetes cluster. The cluster's objects are all that the engine knows between two calls.
+
+Every attempt has an anchor (a ConfigMap) that owns what belongs to it. A pod keeps a finalizer of ours, so that its end
+stays readable until `forget`, whoever deletes it; the anchor then remembers that the pod was, so that a late repeat of
+`start` starts nothing.
+"""
+
+from __future__ import annotations
+
+import socket
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from controlplane.engines import base
+from controlplane.engines.base import (
+    Capabilities,
+    DepartmentReport,
+    EngineRefused,
+    EngineUnreachable,
+    NodeReport,
+    PodReport,
+    PodSpec,
+    ProjectReport,
+    Shell,
+    UsageReport,
+)
+from controlplane.engines.kubernetes import dcgm, inventory, manifests, mpi, names, reports, streams, tenancy
+from controlplane.engines.kubernetes.client import ApiError, Client
+from controlplane.engines.kubernetes.keys import new_key_pair
+from controlplane.engines.kubernetes.kubeconfig import Access, access_from
+from controlplane.engines.kubernetes.logs import LogCopier, LogSource
+from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.profile import KAI, profile_from
+from controlplane.engines.kubernetes.projects import Syncer
+from controlplane.engines.kubernetes.prometheus import prometheus_of
+from controlplane.engines.kubernetes.sweeping import Sweeper
+from controlplane.engines.kubernetes.watching import Watching
+from controlplane.engines.simulated import check_place
+from controlplane.logs import LogPage, log_path, read_page
+
+DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
+FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
+RELEASE_TRIES = 5
+SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
+
+Raw = dict[str, Any]
+
+
+class KubernetesEngine:
+    """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
+
+    def __init__(self, settings: Mapping[str, Any], state_dir: Path, *, access: Access | None = None) -> None:
+        self._profile = profile_from(settings)
+        self._logs_dir = state_dir.absolute() / "logs"
+        credentials = settings.get("credentials") or {}
+        self.client = Client(access or access_from(credentials, allow_exec=bool(settings.get("allow_exec"))))
+        installation = self._profile.installation
+        self._objects = Objects(self.client, installation)
+        self._syncer = Syncer(self.client, self._objects, installation)
+        self._sweeper = Sweeper(self.client, self._objects, installation)
+        self._copier = LogCopier(self.client.access, self._log_source)
+        self._watching = Watching(self.client, installation, self._copier.notice)
+        self._paths: Mapping[str, str] = {}
+        self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        found = {base.SHELL, base.REACHES_PORTS}
+        if self._ask_prometheus is not None:
+            found.add(base.USAGE)
+        if self._profile.scheduler == KAI or any(node.device_parts > 1 for node in self._last_nodes()):
+            found.add(base.FRACTIONS)
+        return frozenset(found)
+
+    def nodes(self) -> tuple[NodeReport, ...]:
+        seen = self._watching.look()
+        return inventory.node_reports(seen.nodes.values(), [*seen.ours.values(), *seen.others], self._profile)
+
+    def start(self, spec: PodSpec) -> None:
+        base.check_pod_name(spec.name)
+        node = self._node_of(spec)
+        namespace = self._profile.namespace_of(spec.project)
+        if self._watching.pod(spec.name) is not None:
+            return
+        for pause_seconds in SETTLING_SECONDS:
+            try:
+                self._start_in(namespace, spec, node)
+                return
+            except EngineRefused as refusal:
+                # it may be due to what we took for granted; and a new namespace takes a moment to be usable
+                self._objects.forget(_namespace_path(namespace))
+                if not refusal.is_passing or refusal.code != base.ADMISSION_REFUSED:
+                    raise
+            time.sleep(pause_seconds)
+        self._start_in(namespace, spec, node)
+
+    def _start_in(self, namespace: str, spec: PodSpec, node: NodeReport | None) -> None:
+        here, profile, objects = _namespace_path(namespace), self._profile, self._objects
+        objects.require_namespace(tenancy.namespace(spec.project, profile))
+        anchor = objects.make_remembered(f"{here}/configmaps", manifests.anchor(spec, profile))
+        if (anchor.get("data") or {}).get(spec.name) == FORGOTTEN:
+            return
+        pod = manifests.pod(spec, profile, node, anchor)
+        for collection, body in manifests.beside(spec, profile, anchor):
+            objects.make_remembered(f"{here}/{collection}", body)
+        if mpi.needs_launch(spec):
+            self._make_key(here, spec, anchor)
+        self._watching.observe(objects.make(f"{here}/pods", pod))
+
+    def _make_key(self, here: str, spec: PodSpec, anchor: Raw) -> None:
+        """The key pair with which the attempt's launcher enters its hosts: whoever makes it first has made it."""
+        self._objects.make_remembered(
+            f"{here}/secrets", manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
+        )
+
+    def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
+        base.check_pod_name(pod_name)
+        pod = self._watching.pod(pod_name)
+        if pod is None:
+            pod = self._make_tombstone(pod_name, project)
+        if not self._report(pod).is_proven_gone:
+            self._end(
+                pod, max(1, grace_seconds)
+            )  # 0 would take the object away before the kubelet has ended the pod
+
+    def _make_tombstone(self, pod_name: str, project: str) -> Raw:
+        """Take the name of a pod that there is not, so that it is never started; or find that there is one."""
+        if not project:
+            raise EngineRefused(
+                base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
+            )
+        self._objects.require_namespace(tenancy.namespace(project, self._profile))
+        tombstone = manifests.tombstone(pod_name, project, self._profile)
+        made = self._objects.make(f"{_namespace_path(self._profile.namespace_of(project))}/pods", tombstone)
+        self._watching.observe(made)
+        return made
+
+    def _end(self, pod: Raw, grace_seconds: int) -> None:
+        metadata = pod["metadata"]
+        try:
+            if names.STOPPED not in metadata["labels"]:
+                pod = self.client.merge(_pod_path(pod), manifests.stop_patch())
+            if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
+                pod = (
+                    self.client.delete(_pod_path(pod), grace_seconds=grace_seconds, uid=metadata["uid"])
+                    or pod
+                )
+        except ApiError as error:
+            if error.status in (404, 409):  # it went in this moment: the watch will say how
+                return
+            raise as_refusal(error) from error
+        self._watching.observe(pod)
+
+    def pods(self) -> tuple[PodReport, ...]:
+        seen = self._watching.look()
+        now = self.client.server_time()
+        return tuple(reports.pod_report(pod, seen.nodes, now) for pod in seen.ours.values())
+
+    def forget(self, pod_name: str) -> None:
+        pod = self._watching.pod(pod_name)
+        if pod is None:
+            return
+        if not self._report(pod).is_proven_gone:
+            raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
+        if self._copier.is_wanted(pod_name) and not self._copier.wait_drained(pod_name, DRAIN_SECONDS):
+            self._copier.give_up(pod_name, "the pod was removed before the end of its output was read")
+        self._remember_end(pod)
+        self._remove(pod)
+
+    def forget_job(self, job_id: str) -> None:
+        base.check_pod_name(job_id)
+        query = {"labelSelector": names.of_job(self._profile.installation, job_id)}
+        for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
+            metadata = claim["metadata"]
+            here = _namespace_path(metadata["namespace"])
+            self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
+
+    def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
+        path = self._log_path(pod_name)
+        pod = self._watching.pod(pod_name)
+        if pod is None and not path.exists():
+            raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        if pod is not None and reports.has_ended(pod) and self._copier.is_wanted(pod_name):
+            self._copier.wait_drained(pod_name, DRAIN_SECONDS)
+        return read_page(path, offset, limit)
+
+    def usage(self) -> tuple[UsageReport, ...]:
+        gpus = dcgm.read_gpus(self._ask_prometheus) if self._ask_prometheus is not None else ()
+        seen = self._watching.look()
+        holdings = reports.holdings(seen.ours.values())
+        return dcgm.usage_of(self.nodes(), holdings, gpus)
+
+    def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
+        namespace = self._running(pod_name)
+        return streams.open_shell(
+            self.client.access, namespace, pod_name, names.MAIN_CONTAINER, columns, rows
+        )
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        return streams.open_port(self.client.access, self._running(pod_name), pod_name, port)
+
+    def copy_logs(self, paths: Mapping[str, str]) -> None:
+        self._paths = dict(paths)
+        self._copier.want(paths)
+
+    def sync_projects(
+        self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
+    ) -> None:
+        self._sweeper.sweep(self._watching.look().ours.values())
+        self._syncer.sync(tenancy.objects(projects, departments, self._profile))
+
+    def forget_project(self, project: str) -> None:
+        name = self._profile.namespace_of(project)
+        try:
+            found = self.client.get(f"/api/v1/namespaces/{name}")
+        except ApiError as error:
+            if error.status == 404:
+                return
+            raise as_refusal(error) from error
+        labels = found["metadata"].get("labels") or {}
+        if self._watching.is_ours(found) and labels.get(names.PROJECT) == project:
+            self.client.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
+            self._objects.forget(f"/api/v1/namespaces/{name}")
+
+    def close(self) -> None:
+        self._copier.close()
+        self._watching.close()
+        self.client.close()
+
+    def wait_for_change(self, timeout_seconds: float) -> bool:
+        return self._watching.wait_for_change(timeout_seconds)
+
+    def _node_of(self, spec: PodSpec) -> NodeReport | None:
+        """The node that the pod is sent to; None where the cluster's own scheduler chooses. Raises EngineRefused."""
+        if not spec.node:
+            return None
+        raw = self._watching.nodes().get(spec.node)
+        nodes = inventory.node_reports([raw], [], self._profile) if raw is not None else ()
+        check_place(spec, nodes)
+        return nodes[0]
+
+    def _last_nodes(self) -> tuple[NodeReport, ...]:
+        return inventory.node_reports(self._watching.last_nodes().values(), [], self._profile)
+
+    def _report(self, pod: Raw) -> PodReport:
+        return reports.pod_report(pod, self._watching.last_nodes(), self.client.server_time())
+
+    def _remember_end(self, pod: Raw) -> None:
+        """Tell the attempt's anchor that this pod was, in case a start of it is repeated late."""
+        labels, metadata = pod["metadata"]["labels"], pod["metadata"]
+        if not metadata.get("ownerReferences"):
+            return
+        anchor = names.anchor_name(labels[names.JOB_ID], int(labels[names.ATTEMPT]))
+        path = f"{_namespace_path(metadata['namespace'])}/configmaps/{anchor}"
+        try:
+            self.client.merge(path, {"data": {metadata["name"]: FORGOTTEN}})
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
+        self._objects.forget(path)
+
+    def _remove(self, pod: Raw) -> None:
+        """Take our finalizer off and delete the pod, in that order: either may be the last thing that we do."""
+        path, uid = _pod_path(pod), pod["metadata"]["uid"]
+        try:
+            released = self._release(path, pod)
+            if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
+                self.client.delete(path, grace_seconds=0, uid=uid)
+        except ApiError as error:
+            if error.status not in (404, 409):  # 409: another pod of this name
+                raise as_refusal(error) from error
+        self._watching.hide(pod)
+
+    def _release(self, path: str, pod: Raw) -> Raw | None:
+        for _ in range(RELEASE_TRIES):
+            try:
+                released: Raw = self.client.merge(path, manifests.release_patch(pod))
+                return released
+            except ApiError as error:
+                if error.status == 404:
+                    return None
+                if error.status != 409:
+                    raise
+            pod = self.client.get(path)
+        raise EngineUnreachable(f"{path} changes faster than it can be released.")
+
+    def _running(self, pod_name: str) -> str:
+        """The namespace of a pod that runs. Raises EngineRefused."""
+        base.check_pod_name(pod_name)
+        pod = self._watching.pod(pod_name)
+        if pod is None:
+            raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        if self._report(pod).state != base.RUNNING:
+            raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
+        return str(pod["metadata"]["namespace"])
+
+    def _log_path(self, pod_name: str) -> Path:
+        """Where the pod's log is: as we were told, or where all are."""
+        base.check_pod_name(pod_name)
+        if pod_name in self._paths:
+            return Path(self._paths[pod_name])
+        parts = base.parts_of(pod_name)
+        if parts is None:
+            raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        return log_path(self._logs_dir, *parts)
+
+    def _log_source(self, pod_name: str) -> LogSource | None:
+        """Where the copier finds a pod's log, from what we last saw."""
+        pod = self._watching.last_seen(pod_name)
+        if pod is None:
+            return None
+        report = self._report(pod)
+        status: Raw = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
+        states = (status.get("state") or {}).keys() | (status.get("lastState") or {}).keys()
+        return LogSource(
+            f"{_pod_path(pod)}/log",
+            names.MAIN_CONTAINER,
+            has_started=bool(states & {"running", "terminated"}),
+            end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
+            restarts=status.get("restartCount", 0),
+        )
+
+
+def _namespace_path(namespace: str) -> str:
+    return f"/api/v1/namespaces/{namespace}"
+
+
+def _pod_path(pod: Raw) -> str:
+    return f"{_namespace_path(pod['metadata']['namespace'])}/pods/{pod['metadata']['name']}"

@@ -1,0 +1,124 @@
+"""Making objects once: a create whose answer was lost, or that another process made too, is found and adopted."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from typing import Any
+
+from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.client import ApiError, Client
+from controlplane.engines.kubernetes.refusals import refusal_of
+
+Raw = dict[str, Any]
+
+REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
+MOST_REMEMBERED = 10_000
+# The labels that say whose an object is. One that has other values of them is somebody else's.
+IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
+
+
+class Objects:
+    """Creates in one cluster, for one installation. Thread-safe."""
+
+    def __init__(self, client: Client, installation: str) -> None:
+        self._client, self._installation = client, installation
+        self._seen: dict[str, tuple[float, Raw]] = {}
+        self._lock = threading.Lock()
+
+    def make(self, collection: str, body: Raw) -> Raw:
+        """The object as it is in the cluster: created now, or before, by us. Raises EngineRefused."""
+        try:
+            created: Raw = self._client.create(collection, body)
+            return created
+        except ApiError as error:
+            if error.reason != "AlreadyExists":
+                raise as_refusal(error) from error
+        return self._adopt(f"{collection}/{body['metadata']['name']}", body)
+
+    def make_remembered(self, collection: str, body: Raw) -> Raw:
+        """As `make`; an object that was seen a moment ago is not asked for again."""
+        path = f"{collection}/{body['metadata']['name']}"
+        return self._remembered(path, lambda: self.make(collection, body))
+
+    def require_namespace(self, body: Raw) -> Raw:
+        """The namespace, made if it is missing. Raises EngineRefused for one that is not ours."""
+        path = f"/api/v1/namespaces/{body['metadata']['name']}"
+        return self._remembered(path, lambda: self._require_namespace(path, body))
+
+    def forget(self, prefix: str) -> None:
+        """What we saw under this path is not there any more, or not as we saw it."""
+        with self._lock:
+            self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
+
+    def was_seen(self, path: str) -> bool:
+        """Whether somebody here may be working with this object right now."""
+        seen = self._seen.get(path)
+        return seen is not None and time.monotonic() - seen[0] < 4 * REMEMBERED_SECONDS
+
+    def check_namespace(self, found: Raw) -> None:
+        """Raise EngineRefused unless the namespace is ours and there to stay."""
+        name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
+        if labels.get(names.INSTALLATION) != self._installation:
+            raise EngineRefused(
+                NAMESPACE_NOT_OURS,
+                f"The namespace {name} exists and is not ours: it has no label"
+                f" {names.INSTALLATION}={self._installation}. Remove it, or choose another namespace_prefix.",
+            )
+        if found["metadata"].get("deletionTimestamp"):
+            raise EngineRefused(
+                NAMESPACE_NOT_OURS,
+                f"The namespace {name} is being deleted; wait until it is gone.",
+                is_passing=True,
+            )
+
+    def _require_namespace(self, path: str, body: Raw) -> Raw:
+        try:
+            found: Raw = self._client.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
+            found = self._make_namespace(path, body)
+        self.check_namespace(found)
+        return found
+
+    def _make_namespace(self, path: str, body: Raw) -> Raw:
+        try:
+            made: Raw = self._client.create("/api/v1/namespaces", body)
+            return made
+        except ApiError as error:
+            if error.status != 409:
+                raise as_refusal(error) from error
+        found: Raw = self._client.get(path)
+        return found
+
+    def _adopt(self, path: str, body: Raw) -> Raw:
+        try:
+            found: Raw = self._client.get(path)
+        except ApiError as error:
+            if error.status == 404:  # gone between the two calls: the caller's next try makes it
+                raise EngineUnreachable(f"{path} was there and is gone.") from error
+            raise as_refusal(error) from error
+        wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
+        if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
+            raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
+        return found
+
+    def _remembered(self, path: str, make: Callable[[], Raw]) -> Raw:
+        seen = self._seen.get(path)
+        if seen is not None and time.monotonic() - seen[0] < REMEMBERED_SECONDS:
+            return seen[1]
+        made = make()
+        now = time.monotonic()
+        with self._lock:
+            if len(self._seen) >= MOST_REMEMBERED:
+                self._seen = {path: seen for path, seen in self._seen.items() if self.was_seen(path)}
+            self._seen[path] = (now, made)
+        return made
+
+
+def as_refusal(error: ApiError) -> Exception:
+    """The engine's word for the server's no."""
+    return refusal_of(error.status, error.reason, error.message, error.details)

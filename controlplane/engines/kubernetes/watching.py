@@ -1,0 +1,177 @@
+"""What the cluster has, as this process sees it: pods and nodes, kept up to date by watches.
+
+The watches start when they are first needed: a process that only opens shells has no use for the whole cluster.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.client import Client
+from controlplane.engines.kubernetes.reflector import Reflector
+from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node
+
+SYNC_SECONDS = 10.0  # how long a first caller waits for the first list
+STALE_SECONDS = 15.0  # older than that, what we saw may not be what is
+SILENCE_SECONDS = 150.0  # a watch that is alive says something more often
+
+Raw = dict[str, Any]
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """One look at everything: our pods by name, all pods that hold something on nodes, and nodes by name."""
+
+    ours: Mapping[str, Raw]
+    others: tuple[Raw, ...]
+    nodes: Mapping[str, Raw]
+
+
+class Watching:
+    """Thread-safe. `installation` tells which pods are ours."""
+
+    def __init__(self, client: Client, installation: str, on_change: Callable[[], None]) -> None:
+        self._client, self._installation, self._on_change = client, installation, on_change
+        self._changed = threading.Condition()
+        self._changes = self._heard = 0
+        self._starting = threading.Lock()
+        self._is_started = False
+        self._probing = threading.Lock()
+        self._probed_at = -STALE_SECONDS
+        self._hidden: set[str] = set()  # uids of pods that we removed, until the watch says so
+        self._keys: dict[str, str] = {}  # of our pods, by name
+        self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
+        self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
+
+    def look(self) -> Cluster:
+        """What there is now. Raises EngineUnreachable when that is not known, or was known too long ago."""
+        self._require_fresh()
+        pods, ours, others = self._pods.items(), {}, []
+        for raw in pods.values():
+            if raw is None:
+                continue
+            if not self.is_ours(raw):
+                others.append(raw)
+            elif raw["metadata"]["uid"] not in self._hidden:
+                ours[raw["metadata"]["name"]] = raw
+        return Cluster(ours, tuple(others), self._nodes.items())
+
+    def nodes(self) -> Mapping[str, Raw]:
+        """Nodes by name. Raises EngineUnreachable."""
+        self._require_fresh()
+        return self._nodes.items()
+
+    def last_nodes(self) -> Mapping[str, Raw]:
+        """Nodes by name as we last saw them, however long ago."""
+        return self._nodes.items()
+
+    def pod(self, name: str) -> Raw | None:
+        """One of our pods. Raises EngineUnreachable."""
+        self._require_fresh()
+        return self.last_seen(name)
+
+    def last_seen(self, name: str) -> Raw | None:
+        """One of our pods as we last saw it, however long ago."""
+        raw: Raw | None = self._pods.items().get(self._keys.get(name, ""))
+        return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
+
+    def is_ours(self, raw: Raw) -> bool:
+        labels = raw["metadata"].get("labels") or {}
+        return labels.get(names.INSTALLATION) == self._installation
+
+    def observe(self, raw: Raw) -> None:
+        """Take over what a call of ours answered, before the watch tells it."""
+        self._pods.observe(raw)
+
+    def hide(self, raw: Raw) -> None:
+        """This pod was removed by us; the watch will say so later."""
+        with self._changed:
+            if len(self._hidden) > 1000:
+                known = {pod["metadata"]["uid"] for pod in self._pods.items().values() if pod}
+                self._hidden &= known
+                self._keys = {name: key for name, key in self._keys.items() if key in self._pods.items()}
+            self._hidden |= {raw["metadata"]["uid"]}
+
+    def wait_for_change(self, timeout_seconds: float) -> bool:
+        """Block until something changed since the last call."""
+        self._start()
+        with self._changed:
+            has_changed = self._changed.wait_for(lambda: self._changes != self._heard, timeout_seconds)
+            self._heard = self._changes
+            return has_changed
+
+    def close(self) -> None:
+        if self._is_started:
+            self._pods.close()
+            self._nodes.close()
+
+    def _start(self) -> None:
+        with self._starting:
+            if not self._is_started:
+                self._is_started = True
+                self._nodes.start()
+                self._pods.start()
+
+    def _require_fresh(self) -> None:
+        self._start()
+        for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
+            if not reflector.wait_synced(SYNC_SECONDS):
+                raise EngineUnreachable(
+                    f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
+                )
+            age = reflector.seconds_since_contact()
+            if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
+                raise EngineUnreachable(f"The cluster was last heard of {age:.0f} s ago: {reflector.trouble}")
+            if age > STALE_SECONDS:
+                self._probe()
+
+    def _probe(self) -> None:
+        """A quiet cluster says something once a minute only: ask whether it is there."""
+        with self._probing:
+            if time.monotonic() - self._probed_at > STALE_SECONDS:
+                self._client.get("/version", timeout_seconds=5)
+                self._probed_at = time.monotonic()
+
+    def _notice(self) -> None:
+        with self._changed:
+            self._changes += 1
+            self._changed.notify_all()
+        self._on_change()
+
+    def _trim_pod(self, raw: Raw) -> Raw | None:
+        """Our pods without the fields that nobody reads; of others' pods what they hold, None where that is nothing."""
+        if self.is_ours(raw):
+            raw["metadata"].pop("managedFields", None)
+            self._keys[raw["metadata"]["name"]] = names.key_of(
+                raw["metadata"]["namespace"], raw["metadata"]["name"]
+            )
+            return raw
+        spec, status = raw.get("spec") or {}, raw.get("status") or {}
+        node = spec.get("nodeName") or pinned_node(raw)
+        if not node or status.get("phase") in TERMINAL:
+            return None
+        containers = ("containers", "initContainers")
+        return {
+            "metadata": {
+                key: raw["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")
+            },
+            "spec": {"nodeName": node, "overhead": spec.get("overhead")}
+            | {kind: [_held(one) for one in spec.get(kind) or ()] for kind in containers},
+            "status": {"phase": status.get("phase")},
+        }
+
+
+def _held(container: Raw) -> Raw:
+    return {"resources": container.get("resources") or {}, "restartPolicy": container.get("restartPolicy")}
+
+
+def _trim_node(raw: Raw) -> Raw:
+    raw["metadata"].pop("managedFields", None)
+    raw.get("status", {}).pop("images", None)
+    return raw
