@@ -65,9 +65,9 @@ def _run(cluster: Cluster, now: datetime) -> bool:
     began = time.perf_counter()
     observation = observe(cluster, now)
     observe_ms = (time.perf_counter() - began) * 1000
-    plan, decide_ms = decide(observation.view)
+    decided = decide(cluster, observation, now)
     began = time.perf_counter()
-    recorded = record(cluster, plan, observation, now)
+    recorded = record(cluster, decided.plan, observation, now)
     if recorded.has_commands:
         Cycle.objects.create(
             cluster=cluster,
@@ -76,10 +76,10 @@ def _run(cluster: Cluster, now: datetime) -> bool:
             preempted=recorded.preempted,
             held=recorded.held,
             observe_ms=observe_ms,
-            decide_ms=decide_ms,
+            decide_ms=decided.ms,
             record_ms=(time.perf_counter() - began) * 1000,
         )
-    return recorded.has_commands
+    return recorded.has_commands or decided.has_orders
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

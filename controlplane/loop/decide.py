@@ -1,14 +1,38 @@
-"""DECIDE: hands the view to the pure scheduler and times it, nothing else."""
+"""DECIDE: what a cluster's scheduler says, timed: our own, or the cluster's. Nothing else."""
 
 import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from datetime import datetime
 
+from controlplane.loop.observe import Observation
+from controlplane.loop.offers import Offered, decide_by_cluster
+from controlplane.models import Cluster
 from controlplane.scheduling.cycle import decide as decide_purely
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.view import ClusterView
 
 
-def decide(view: ClusterView) -> tuple[Plan, float]:
-    """Return the plan for a view and the milliseconds that deciding took."""
+@dataclass(frozen=True, slots=True)
+class Decided:
+    """A plan and the milliseconds that it took. `has_orders`: there is something to execute besides it."""
+
+    plan: Plan
+    ms: float
+    has_orders: bool = False
+
+
+def decide(cluster: Cluster, seen: Observation, now: datetime) -> Decided:
+    """Have the cluster's scheduler decide on what was observed."""
     began = time.perf_counter()
-    plan = decide_purely(view)
-    return plan, (time.perf_counter() - began) * 1000
+    offered = SCHEDULERS[cluster.scheduler](cluster, seen, now)
+    return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)
+
+
+def _decide_ourselves(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
+    return Offered(decide_purely(seen.view), has_orders=False)
+
+
+SCHEDULERS: Mapping[str, Callable[[Cluster, Observation, datetime], Offered]] = {
+    "planner": _decide_ourselves,
+    "kai": decide_by_cluster,
+}

@@ -14,6 +14,7 @@ from controlplane.credentials import engine_settings
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused
 from controlplane.loop.attached import engine_for
+from controlplane.loop.offers import refuse_offer
 from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Cluster, Command
 from jobs.models import Pod
@@ -45,12 +46,14 @@ def note_given_up(cluster: Cluster, command: Command, refusal: EngineRefused) ->
     """A refused start fails its pod, which never ran, and a look that was never had refuses its cluster; other
     refusals mean that there is nothing left to do."""
     if command.kind == Command.START_POD:
-        Pod.objects.filter(name=command.pod_name, released_at=None).update(
+        refused = Pod.objects.filter(name=command.pod_name, released_at=None).update(
             state="failed",
             reason=refusal.code,
             message=refusal.message[:LONGEST_MESSAGE],
             finished_at=timezone.now(),
         )
+        if not refused:
+            refuse_offer(command, refusal)
     elif command.kind == Command.CHECK_CLUSTER:
         failed = {"name": "look", "outcome": "failed", "message": refusal.message, "without_it": ""}
         settle_check(command, [failed], timezone.now())

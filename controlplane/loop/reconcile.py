@@ -14,6 +14,8 @@ from django.utils import timezone
 
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.engines.base import Engine, EngineUnreachable, PodReport
+from controlplane.loop.evictions import send_back
+from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
 from controlplane.models import Cluster, Command, Event
 from controlplane.telemetry.collect import record_allocation
@@ -34,6 +36,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> None:
         return
     note_reachable(cluster, True, "")
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
+    send_back(reports, pods)
     states = {pod.pk: pod.state for pod in pods}
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     for first in range(0, len(changed), BATCH):
@@ -144,11 +147,11 @@ def _clear_away(cluster: Cluster, reports: Mapping[str, PodReport], held: set[st
             kind__in=["stop_pod", "forget_pod"],
         ).values_list("pod_name", flat=True)
     )
-    starting = _starting(names)
+    staying = _starting(names) | standing_offers(cluster, strays)
     orders = [
         _end_order(cluster, report)
         for report in strays
-        if report.name not in on_their_way and report.name not in starting
+        if report.name not in on_their_way and report.name not in staying
     ]
     Command.objects.bulk_create(orders)
 

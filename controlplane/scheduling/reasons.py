@@ -132,6 +132,8 @@ def _waiting_for_volume(details: Details) -> str:
 
 def _preempted(details: Details) -> str:
     by_job, by_project = details.get("by_name") or details.get("by_job"), details.get("by_project")
+    if details.get("kind") == "move":
+        return "The cluster's scheduler moved it to make room. It keeps its place and restarts when GPUs are free."
     if details.get("kind") == "preempt":
         taker = f"job {by_job} of higher priority in the same project"
     else:

@@ -1,0 +1,67 @@
+"""Pods that gave way to another job, as the cluster's own scheduler decided: their jobs go back to the queue."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db import transaction
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
+from controlplane.engines.base import PodReport
+from controlplane.models import Event
+from controlplane.scheduling.reasons import PREEMPTED, describe
+from jobs import lifecycle
+from jobs.models import Job, Pod
+from jobs.stopping import send_towards
+
+
+def send_back(reports: Mapping[str, PodReport], pods: Sequence[Pod]) -> None:
+    """Send the jobs of these pods back to the queue where the engine says that they were preempted, also while they
+    still run. Before their ends are read, so that they are told who got the room and use no retry."""
+    taken = {
+        pod.job_id: report
+        for pod in pods
+        if (report := reports.get(pod.name)) is not None and report.reason == POD_PREEMPTED
+    }
+    if not taken:
+        return
+    running = (lifecycle.STARTING, lifecycle.RUNNING, lifecycle.SCALING)
+    for job in Job.objects.filter(pk__in=taken, state__in=running).select_related("project"):
+        _send_back(job, taken[job.pk])
+
+
+def _send_back(job: Job, report: PodReport) -> None:
+    details = {
+        **_taker(job, report.taken_by),
+        "milli_gpus": job.allocated_milli,
+        "cluster_says": report.message,
+    }
+    with transaction.atomic():
+        event = send_towards(
+            job,
+            next_state=lifecycle.QUEUED,
+            reason=PREEMPTED,
+            message=describe(PREEMPTED, details)[:500],
+            details=details,
+            actor=SYSTEM,
+        )
+        if event is not None:
+            Event.objects.append([event])
+
+
+def _taker(job: Job, taken_by: str) -> dict[str, Any]:
+    """Who got the room: a job of ours, work of others by its name, or nobody where the pods were only moved."""
+    if not taken_by:
+        return {"kind": "move"}
+    beneficiary = _job(taken_by)
+    if beneficiary is None:
+        return {"kind": "reclaim", "by_name": taken_by}
+    project = beneficiary.project.name
+    kind = "preempt" if beneficiary.project_id == job.project_id else "reclaim"
+    return {"kind": kind, "by_job": taken_by, "by_name": beneficiary.name, "by_project": project}
+
+
+def _job(taken_by: str) -> Job | None:
+    if "/" in taken_by:
+        return None
+    return Job.objects.filter(pk=taken_by).select_related("project").first()

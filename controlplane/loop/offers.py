@@ -1,0 +1,245 @@
+"""Where a cluster's own scheduler decides: queued jobs stand in the cluster as pods that have no node yet.
+
+An offer is the next attempt of a queued job, with the names that the attempt's pods will have. It has no rows of its
+own until that scheduler has placed all of its pods: then it is recorded as the attempt. An offer that is withdrawn (its
+job was stopped, its priority changed, a pod of it was lost) uses its number up, so that no pod's name is used twice:
+from then on its pods are strays, and reconcile ends those.
+"""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db import transaction
+
+from controlplane.access import SYSTEM
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused, PodReport
+from controlplane.loop.attached import engine_for
+from controlplane.loop.observe import Observation
+from controlplane.loop.podspecs import start_payload
+from controlplane.models import Cluster, Command, Event
+from controlplane.scheduling.ledger import WHOLE_GPU
+from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.view import ClusterView, PodPlacement
+from jobs import lifecycle
+from jobs.kinds.registry import KINDS
+from jobs.models import Job
+from jobs.stopping import send_towards
+
+LOST_AFTER_SECONDS = 5  # an offered pod that the engine has not shown for this long is lost
+MOST_OFFERED = 500  # jobs offered in one cycle
+
+Reports = Mapping[str, PodReport]
+_VOID = base.DISRUPTIONS | {base.STOPPED}
+
+
+@dataclass(frozen=True, slots=True)
+class Offered:
+    """What one cycle decided. `has_orders`: pods are to be made."""
+
+    plan: Plan
+    has_orders: bool
+
+
+def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
+    """Take over what the cluster's scheduler has placed, and offer it what waits."""
+    reports = _reports(cluster)
+    queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
+    attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
+    answer = decide_offers(
+        seen.view, _offers(reports, attempts), _shared_devices(seen.view, reports.values())
+    )
+    started = {start.job for start in answer.plan.starts}
+    wishes = [wish for wish in answer.wishes if wish.job not in started]
+    return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, reports, now))
+
+
+def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
+    """Return the names of these pods without rows that are offers and stay. Those that are void use up their number."""
+    if cluster.scheduler == "planner":
+        return set()
+    groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
+    for report in strays:
+        parts = base.parts_of(report.name)
+        if parts is not None:
+            groups[parts[0], parts[1]].append(report)
+    rows = Job.objects.filter(pk__in={job for job, _ in groups}, project__cluster=cluster)
+    jobs = {str(key): (state, number) for key, state, number in rows.values_list("pk", "state", "attempt")}
+    staying: set[str] = set()
+    for (job, number), pods in groups.items():
+        state, attempt = jobs.get(job, ("", 0))
+        if number != attempt + 1:
+            continue
+        if state == lifecycle.QUEUED and not any(_is_void(pod) for pod in pods):
+            staying |= {pod.name for pod in pods}
+        else:
+            _use_up([job], number)
+    return staying
+
+
+def refuse_offer(command: Command, refusal: EngineRefused) -> None:
+    """A job whose offer is refused for good cannot run there: it fails, as one whose start is refused."""
+    payload = command.payload
+    job = Job.objects.filter(
+        pk=payload["job_id"], state=lifecycle.QUEUED, attempt=payload["attempt"] - 1
+    ).first()
+    if job is None or payload["node"]:
+        return
+    with transaction.atomic():
+        event = send_towards(
+            job,
+            next_state=lifecycle.FAILED,
+            reason=refusal.code,
+            message=refusal.message[:500],
+            details={},
+            actor=SYSTEM,
+        )
+        if event is not None:
+            Event.objects.append([event])
+
+
+def _reports(cluster: Cluster) -> Reports:
+    """What the engine says now. One that has just gone out of reach offers nothing new, by what was observed before."""
+    if not cluster.is_reachable:
+        return {}
+    return {report.name: report for report in engine_for(cluster).pods()}
+
+
+def _is_void(report: PodReport) -> bool:
+    """Whether a pod can no longer become part of an attempt. One that ran to its own end can."""
+    has_ended = report.state in base.FINAL_STATES
+    return report.reason in _VOID or (has_ended and not report.node)
+
+
+def _use_up(jobs: Iterable[str], number: int) -> None:
+    """Nothing will have this attempt's number any more."""
+    waiting = Job.objects.filter(pk__in=jobs, attempt=number - 1).exclude(state__in=lifecycle.ACTIVE_STATES)
+    waiting.update(attempt=number)
+
+
+def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
+    """What stands in the cluster for queued jobs."""
+    pods: dict[str, list[tuple[int, PodReport]]] = defaultdict(list)
+    for report in reports.values():
+        parts = base.parts_of(report.name)
+        if parts is not None and attempts.get(parts[0], -1) == parts[1] - 1 and not _is_void(report):
+            pods[parts[0]].append((parts[2], report))
+    return {job: _offer(found) for job, found in pods.items()}
+
+
+def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
+    bound = tuple(Bound(rank, pod.node, pod.device_group) for rank, pod in pods if pod.node)
+    verdict = next((pod.verdict for _, pod in pods if pod.verdict is not None), None)
+    if verdict is None:
+        return Offer(bound)
+    return Offer(bound, verdict.reason, verdict.message, verdict.details)
+
+
+def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Group, int]:
+    """The device of every group that a pod of an active job is in."""
+    groups = {
+        parts[::2]: (report.node, report.device_group)
+        for report in reports
+        if report.device_group and (parts := base.parts_of(report.name)) is not None
+    }
+    if not groups:
+        return {}
+    return {
+        group: at.devices[0][0]
+        for job in view.jobs
+        for at in job.placements
+        if at.devices and (group := groups.get((job.id, at.rank))) is not None and group[0] == at.node
+    }
+
+
+def _make_offers(
+    cluster: Cluster,
+    wishes: Sequence[Wish],
+    view: ClusterView,
+    attempts: Mapping[str, int],
+    reports: Reports,
+    now: datetime,
+) -> bool:
+    """Order the pods of jobs that do not stand in the cluster yet. Offers that are no more what they should be are
+    withdrawn; the next cycle makes them anew. True when there is something to execute."""
+    jobs = {job.id: job for job in view.jobs}
+    first = {
+        wish.job: base.pod_name(wish.job, attempts[wish.job] + 1, 0)
+        for wish in wishes
+        if wish.job in attempts
+    }
+    known = _ordered(first.values())
+    fresh: list[Wish] = []
+    for wish in wishes:
+        name = first.get(wish.job)
+        if name is None:
+            continue
+        order = known.get(name)
+        if order is None:
+            fresh.append(wish)
+        elif order.offers != (jobs[wish.job].priority, list(wish.node_pools)) or (
+            name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))
+        ):
+            _use_up([wish.job], attempts[wish.job] + 1)
+    if not fresh:
+        return False
+    _order(cluster, fresh[:MOST_OFFERED])
+    return True
+
+
+@dataclass(frozen=True, slots=True)
+class _Order:
+    """The last order to make a pod: what it offered, and when it was carried out."""
+
+    offers: tuple[int, list[str]]
+    done_at: datetime | None
+
+    def is_older_than(self, at: datetime) -> bool:
+        return self.done_at is not None and self.done_at < at
+
+
+def _ordered(names: Iterable[str]) -> dict[str, _Order]:
+    rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(names)).order_by("pk")
+    columns = ("pod_name", "payload__priority", "payload__node_pools", "finished_at")
+    return {
+        name: _Order((priority, list(pools or ())), finished_at)
+        for name, priority, pools, finished_at in rows.values_list(*columns)
+    }
+
+
+def _order(cluster: Cluster, wishes: Sequence[Wish]) -> None:
+    rows = Job.objects.filter(pk__in=[wish.job for wish in wishes]).select_related("project")
+    jobs = {str(job.pk): job for job in rows}
+    Command.objects.bulk_create(
+        Command(kind=Command.START_POD, cluster=cluster, pod_name=payload["name"], payload=payload)
+        for wish in wishes
+        if wish.job in jobs
+        for payload in offer_payloads(jobs[wish.job], wish.node_pools)
+    )
+
+
+def offer_payloads(job: Job, node_pools: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the JSON of the PodSpecs of the job's next attempt, without nodes. The row is not changed."""
+    number, job.attempt = job.attempt, job.attempt + 1
+    try:
+        shapes = KINDS[job.kind].pods(job.spec)
+        placements = {shape.rank: PodPlacement(shape.rank, "", _asked(job)) for shape in shapes}
+        return [
+            {**start_payload(job, shape, placements, defaultdict(int)), "node_pools": list(node_pools)}
+            for shape in shapes
+        ]
+    finally:
+        job.attempt = number
+
+
+def _asked(job: Job) -> tuple[tuple[int, int], ...]:
+    """Devices by number: whole ones, a share, or one whose share its memory says."""
+    if job.gpu_memory_mib is not None:
+        return ((0, 0),)
+    if job.milli_gpus < WHOLE_GPU:
+        return ((0, job.milli_gpus),) if job.milli_gpus else ()
+    return tuple((index, WHOLE_GPU) for index in range(job.milli_gpus // WHOLE_GPU))
