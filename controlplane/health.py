@@ -1,6 +1,6 @@
 """Probes for supervisors: does the process serve, and does the control plane work?"""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import timedelta
 
 from django.db import DatabaseError, connection
@@ -11,6 +11,17 @@ from django.http import HttpRequest, HttpResponse, JsonResponse
 from controlplane.models import Lease
 
 FRESH_SECONDS = 10
+
+
+class ProbeMiddleware:
+    """Answers probes before anything else, under any host name: balancers ask for them by a pod's address."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        probe = PROBES.get(request.path)
+        return probe(request) if probe else self._get_response(request)
 
 
 def healthz(_request: HttpRequest) -> HttpResponse:
@@ -29,6 +40,9 @@ def readyz(request: HttpRequest) -> HttpResponse:
     return JsonResponse(
         {"status": "unavailable", "failing": failing}, status=503, headers={"Retry-After": "1"}
     )
+
+
+PROBES = {"/healthz": healthz, "/readyz": readyz}
 
 
 def _failing_check(excluded: Sequence[str]) -> str | None:

@@ -65,6 +65,7 @@ INSTALLED_APPS = [
     "dashboards.apps.DashboardsConfig",
 ]
 MIDDLEWARE = [
+    "controlplane.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "controlplane.browser_policy.ContentSecurityPolicyMiddleware",

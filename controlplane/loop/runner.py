@@ -9,6 +9,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
+from django.conf import settings
 from django.db import close_old_connections, connections
 from django.utils import timezone
 
@@ -29,6 +30,7 @@ PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
 ROLLUP_EVERY = 60  # collections
 TENANTS_EVERY = 3  # periods
+ALIVE = "loop.alive"
 
 
 class Runner:
@@ -103,6 +105,7 @@ class Runner:
         connections.close_all()
 
     def _cycle(self) -> None:
+        self._mark_alive()
         if not self._is_successor:
             if free_what_the_dead_hold():
                 self._ring_lanes()
@@ -114,6 +117,15 @@ class Runner:
             self._cycle_bell.set()
         elif has_commands:
             self._ring_lanes()
+
+    def _mark_alive(self) -> None:
+        """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""
+        mark = settings.STATE_DIR / "control" / ALIVE
+        try:
+            mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            mark.touch()
+        except OSError:
+            logger.warning("%s could not be written; nobody can see that the loop lives", mark, exc_info=True)
 
     def _ring_lanes(self) -> None:
         self._lanes_bell.set()

@@ -97,6 +97,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
         ]
         wait_until(lambda: status_of(port, "/readyz") == 200, 30, "the loop's first cycle")
         wait_until(lambda: says(tmp_path / "worker", " ready"), 30, "the worker's connection to Redis")
+        assert (tmp_path / "worker" / "control" / "loop.alive").exists()  # the worker's liveness probe
         for process in (web, *workers):
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(15) for process in (web, *workers)]

@@ -32,6 +32,8 @@ def test_an_option_that_is_none_is_refused() -> None:
 def test_a_probe_may_leave_the_loop_out(client: Client) -> None:
     assert client.get("/readyz").json()["failing"] == "loop"
     assert client.get("/readyz?exclude=loop").status_code == 200
+    assert client.get("/readyz?exclude=loop", headers={"host": "10.1.2.3:8000"}).status_code == 200
+    assert client.get("/login", headers={"host": "10.1.2.3:8000"}).status_code == 400
     now = timezone.now()
     Lease.objects.create(name="loop", expires_at=now + timedelta(minutes=1), completed_at=now)
     assert client.get("/readyz").status_code == 200
