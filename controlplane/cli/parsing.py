@@ -50,7 +50,10 @@ class Parser(argparse.ArgumentParser):
             help="table, wide, json, yaml or jsonpath=PATH",
         )
         group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
-        group.add_argument("--context", metavar="NAME", help="a server you logged in to, by name")
+        if "--context" in self.flags():  # a command's own: its server is the one in use
+            self.set_defaults(context=None)
+        else:
+            group.add_argument("--context", metavar="NAME", help="a server you logged in to, by name")
         group.add_argument("-h", "--help", action="help", help="show this help")
 
     def format_help(self) -> str:

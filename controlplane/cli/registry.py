@@ -101,6 +101,12 @@ GROUPS = (
             Command("project edit", "projects:project_edit", "Change a project"),
             Command("project delete", "projects:project_delete", "Delete a project"),
             Command("project members", "projects:project_members", "List, add and remove members"),
+            Command(
+                "list departments", "departments:list_departments", "List departments with their projects"
+            ),
+            Command("department create", "departments:department_create", "Create a department (admins)"),
+            Command("department edit", "departments:department_edit", "Change a department (admins)"),
+            Command("department delete", "departments:department_delete", "Delete a department (admins)"),
         ),
     ),
     Group(
@@ -117,6 +123,22 @@ GROUPS = (
             Command("node cordon", "nodes:node_cordon", "Let nothing new start on nodes"),
             Command("node uncordon", "nodes:node_uncordon", "Let work start on nodes again"),
             Command("node drain", "nodes:node_drain", "Cordon nodes and move their jobs away"),
+            Command(
+                "node confirm-dead", "nodes:node_confirm_dead", "Release what a lost node holds (admins)"
+            ),
+            Command(
+                "list clusters",
+                "clusters:list_clusters",
+                "List clusters and how they stand",
+                is_watchable=True,
+            ),
+            Command(
+                "describe cluster", "clusters:describe_cluster", "Show a cluster and what was found there"
+            ),
+            Command("cluster add", "clusters:cluster_add", "Attach a Kubernetes cluster (admins)"),
+            Command("cluster edit", "clusters:cluster_edit", "Change settings or credentials (admins)"),
+            Command("cluster check", "clusters:cluster_check", "Look at a cluster again (admins)"),
+            Command("cluster remove", "clusters:cluster_remove", "Detach a cluster (admins)"),
         ),
     ),
     Group(

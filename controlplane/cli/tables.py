@@ -26,6 +26,11 @@ STATE_STYLES = {
     "cordoned": "yellow",
     "not_ready": "red",
     "ok": "green",
+    "attached": "green",
+    "checking": "cyan",
+    "warning": "yellow",
+    "unreachable": "red",
+    "refused": "red",
 }
 
 

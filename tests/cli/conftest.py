@@ -128,3 +128,26 @@ def job(name: str = "hyper1", state: str = "running", **status: Any) -> dict[str
             **status,
         },
     }
+
+
+def cluster(name: str = "prod", engine: str = "kubernetes", **status: Any) -> dict[str, Any]:
+    """A cluster as REST answers it."""
+    return {
+        "name": name,
+        "engine": engine,
+        "scheduler": "planner",
+        "settings": {},
+        "status": {
+            "state": "attached",
+            "is_checking": False,
+            "checked_at": "2026-01-02T03:04:05Z",
+            "checks": [],
+            "is_reachable": True,
+            "unreachable_message": "",
+            **status,
+        },
+        "created_at": "2026-01-02T03:04:05Z",
+        "nodes": 2,
+        "nodes_ready": 2,
+        "gpus": 16,
+    }

@@ -6,7 +6,7 @@ import subprocess
 import pytest
 
 from controlplane.cli.commands.projects import MEMBER_COLUMNS
-from tests.cli.conftest import JOB_ID, job
+from tests.cli.conftest import JOB_ID, cluster, job
 from tests.cli.scripted import Reply, events, page, problem
 
 
@@ -157,6 +157,7 @@ def test_doctor_when_all_is_well(server, yard):
         ("/readyz", {}),
         ("whoami", {"username": "ana"}),
         ("projects/team-a", {}),
+        ("clusters", page(cluster("local"))),
     ):
         server.on("GET", path, answer)
     ran = yard("doctor")
@@ -167,6 +168,7 @@ def test_doctor_when_all_is_well(server, yard):
         "ready",
         "login",
         "project",
+        "clusters",
     ]
 
 
@@ -215,7 +217,7 @@ def test_a_config_file_that_is_none_is_said_and_kept(yard, settings):
     ("typed", "words"),
     [
         (["li"], ["list"]),
-        (["list", ""], ["jobs", "nodes", "projects", "tokens", "users"]),
+        (["list", ""], ["clusters", "departments", "jobs", "nodes", "projects", "tokens", "users"]),
         (["list", "jobs", "--st"], ["--state"]),
         (["stop", "hy"], ["hyper1", "hyper2"]),
         (["logs", "-p", "team"], ["team-a"]),

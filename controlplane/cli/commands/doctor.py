@@ -8,7 +8,7 @@ import time
 from argparse import Namespace
 from collections.abc import Callable, Iterator
 from email.utils import parsedate_to_datetime
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from controlplane.cli import lookup
 from controlplane.cli.errors import DONE, FAILED, ApiError, CliError
@@ -57,6 +57,7 @@ def _findings(session: Session) -> Iterator[Finding]:
     yield logged_in
     if not logged_in.exit_code:
         yield _tried("project", lambda: _project(session))
+        yield _tried("clusters", lambda: _clusters(session))
 
 
 def _config_file(session: Session) -> Finding:
@@ -94,6 +95,26 @@ def _project(session: Session) -> Finding:
         return Finding("project", "warning", "none chosen: yard config project NAME, or -p each time")
     session.get(lookup.project_path(name))
     return Finding("project", "ok", name)
+
+
+def _clusters(session: Session) -> Finding:
+    """What does not work on the clusters; checks are seen by admins."""
+    clusters = session.client.pages("clusters", {}, 500)["results"]
+    troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
+    if troubles:
+        return Finding("clusters", "warning", "; ".join(troubles))
+    names = ", ".join(cluster["name"] for cluster in clusters)
+    return Finding("clusters", "ok", names) if names else Finding("clusters", "warning", "none is attached")
+
+
+def _trouble(cluster: dict[str, Any]) -> str:
+    name, status = cluster["name"], cluster["status"]
+    if status["state"] != "attached":
+        return f"{name} is {status['state']}: yard describe cluster {name}"
+    if not status["is_reachable"]:
+        return f"{name} does not answer: {status['unreachable_message']}"
+    odd = [check["name"] for check in status["checks"] if check["outcome"] != "ok"]
+    return f"{name} lacks {', '.join(odd)}: yard describe cluster {name}" if odd else ""
 
 
 def _tried(check: str, look: Callable[[], Finding]) -> Finding:

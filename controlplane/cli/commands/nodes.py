@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import sys
 from argparse import Namespace
 
 from controlplane.cli import formats
 from controlplane.cli.commands.jobs import devices_text
-from controlplane.cli.errors import DONE
+from controlplane.cli.errors import DONE, CliError
 from controlplane.cli.lookup import each_name, node_path
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -41,6 +42,7 @@ NODE_COLUMNS = (
         lambda node: ", ".join(sorted({str(device.get("model")) for device in node["devices"]})),
         is_wide=True,
     ),
+    Column("MESSAGE", lambda node: node.get("message"), is_wide=True),
     Column("SEEN", lambda node: formats.age(node.get("seen_at")), is_wide=True, is_number=True),
 )
 DEVICE_COLUMNS = (
@@ -49,6 +51,7 @@ DEVICE_COLUMNS = (
     Column("MEMORY", lambda device: formats.mebibytes(device.get("memory_mib")), is_number=True),
     Column("USED", lambda device: formats.mebibytes(device.get("memory_used_mib")), is_number=True),
     Column("UTIL", lambda device: formats.percent(device.get("utilization")), is_number=True),
+    Column("USED BY", lambda device: "others" if device.get("is_foreign") else ""),
 )
 POD_COLUMNS = (
     Column("POD", lambda pod: pod.get("name")),
@@ -83,6 +86,8 @@ def describe_node(args: Namespace, session: Session) -> int:
         session.output.data(node)
         return DONE
     session.output.rows([node], NODE_COLUMNS)
+    if node.get("message"):
+        session.output.line(f"\n{node['message']}")
     session.output.line("\nGPUs")
     session.output.rows(node["devices"], DEVICE_COLUMNS)
     if node["pods"]:
@@ -126,6 +131,35 @@ def node_drain(args: Namespace, session: Session) -> int:
         session.output.object(answer, drain_text(name, answer, args.dry_run))
 
     return each_name(args.names, session, drain)
+
+
+def node_confirm_dead_arguments(parser: Parser) -> None:
+    """One name, or a look first."""
+    parser.examples = ["yard node confirm-dead dgx1-1 --dry-run", "yard node confirm-dead dgx1-1 --yes"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="list the jobs that would go on, change nothing"
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+
+
+def node_confirm_dead(args: Namespace, session: Session) -> int:
+    """Say that a node which does not answer is dead: its pods' GPUs are released, their jobs go on elsewhere."""
+    if sys.stdin.isatty() and not (args.yes or args.dry_run):
+        _confirm(args.name)
+    query = {"dry_run": True} if args.dry_run else None
+    answer = session.client.post(f"{node_path(args.name)}/confirm-dead", query=query)
+    jobs = ", ".join(job["name"] for job in answer["moves"]) or "no job"
+    verb = "would be released" if args.dry_run else "released and cordoned"
+    session.output.object(answer, f"node {args.name} {verb}; it held {jobs}")
+    return DONE
+
+
+def _confirm(name: str) -> None:
+    question = f"Is {name} off, or cut from its storage and network? Work on it will run a second time. Type its name: "
+    print(question, end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise CliError("nothing was released")
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:

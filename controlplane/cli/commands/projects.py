@@ -114,17 +114,39 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 def project_delete_arguments(parser: Parser) -> None:
     """A name."""
-    parser.examples = ["yard project delete team-a", "yard project delete team-a --yes"]
+    parser.examples = ["yard project delete team-a --dry-run", "yard project delete team-a --yes"]
     parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, change nothing")
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
 
 def project_delete(args: Namespace, session: Session) -> int:
     """Delete it with the records of its finished jobs; refused while jobs are unfinished."""
-    if sys.stdin.isatty() and not args.yes:
-        _confirm(args.name)
-    session.output.object(session.client.delete(project_path(args.name)), f"project {args.name} deleted")
+    path = project_path(args.name)
+    is_asking = sys.stdin.isatty() and not args.yes
+    if args.dry_run or is_asking:
+        taken = session.client.delete(path, {"dry_run": True})
+        if args.dry_run:
+            session.output.object(taken, f"project {args.name} would be deleted with {along(taken)}")
+            return DONE
+        _confirm(args.name, along(taken))
+    taken = session.client.delete(path)
+    session.output.object(taken, f"project {args.name} deleted with {along(taken)}")
     return DONE
+
+
+def along(taken: Row) -> str:
+    """What deleting a project takes along, for a person."""
+    parts = [
+        f"{taken['finished_jobs']} finished jobs and their logs",
+        f"{taken['working_directories']} working directories",
+        f"{taken['members']} memberships",
+    ]
+    if taken["unfinished_jobs"]:
+        parts.insert(0, f"{taken['unfinished_jobs']} unfinished jobs (stop them first)")
+    if taken["namespace"]:
+        parts.append(f"the namespace {taken['namespace']} on {taken['cluster']} and all that is in it")
+    return ", ".join(parts)
 
 
 def project_members_arguments(parser: Parser) -> None:
@@ -152,10 +174,9 @@ def project_members(args: Namespace, session: Session) -> int:
     return DONE
 
 
-def _add_fields(parser: Parser) -> None:
-    number, seconds = _or_none(decimal_number), _or_none(duration_seconds)
-    parser.add_argument("--description", metavar="TEXT")
-    parser.add_argument("--department", metavar="NAME", help="the department that it belongs to, or none")
+def add_share(parser: Parser) -> None:
+    """The options of what a project or a department is entitled to."""
+    number = _or_none(decimal_number)
     parser.add_argument("--gpu-quota", type=decimal_number, metavar="GPUS", help="guaranteed GPUs")
     parser.add_argument(
         "--over-quota-weight",
@@ -164,9 +185,26 @@ def _add_fields(parser: Parser) -> None:
         help="share of the surplus; 0 never, none: as the quota",
     )
     parser.add_argument("--gpu-limit", type=number, metavar="GPUS", help="never more than this, or none")
-    parser.add_argument(
-        "--priority", type=int, metavar="N", help="projects of a higher priority take the surplus first"
+    parser.add_argument("--priority", type=int, metavar="N", help="a higher one takes the surplus first")
+
+
+def share_fields(args: Namespace) -> dict[str, Any]:
+    """The fields of a body that `add_share` gave."""
+    return _given(
+        {
+            "gpu_quota": args.gpu_quota,
+            "over_quota_weight": args.over_quota_weight,
+            "gpu_limit": args.gpu_limit,
+            "priority": args.priority,
+        }
     )
+
+
+def _add_fields(parser: Parser) -> None:
+    seconds = _or_none(duration_seconds)
+    parser.add_argument("--description", metavar="TEXT")
+    parser.add_argument("--department", metavar="NAME", help="the department that it belongs to, or none")
+    add_share(parser)
     parser.add_argument(
         "--node-pools",
         action="append",
@@ -183,18 +221,19 @@ def _add_fields(parser: Parser) -> None:
 
 
 def _fields(args: Namespace) -> dict[str, Any]:
-    given = {
-        "description": args.description,
-        "gpu_quota": args.gpu_quota,
-        "over_quota_weight": args.over_quota_weight,
-        "gpu_limit": args.gpu_limit,
-        "priority": args.priority,
-        "department": args.department,
-        "node_pools": dict(args.node_pools) if args.node_pools else None,
-        "interactive_max_seconds": args.interactive_max,
-        "interactive_idle_seconds": args.interactive_idle,
-    }
-    return {name: None if value == _NONE else value for name, value in given.items() if value is not None}
+    return share_fields(args) | _given(
+        {
+            "description": args.description,
+            "department": args.department,
+            "node_pools": dict(args.node_pools) if args.node_pools else None,
+            "interactive_max_seconds": args.interactive_max,
+            "interactive_idle_seconds": args.interactive_idle,
+        }
+    )
+
+
+def _given(fields: dict[str, Any]) -> dict[str, Any]:
+    return {name: None if value == _NONE else value for name, value in fields.items() if value is not None}
 
 
 def _or_none(read: Any) -> Any:
@@ -221,9 +260,9 @@ def _pools(text: str) -> tuple[str, list[str]]:
     return kind, [pool for pool in pools.split(",") if pool]
 
 
-def _confirm(name: str) -> None:
+def _confirm(name: str, goes: str) -> None:
     print(
-        f"Type the project's name to delete it with its finished jobs ({name}): ",
+        f"With it go {goes}.\nType the project's name to delete it ({name}): ",
         end="",
         file=sys.stderr,
         flush=True,
@@ -245,6 +284,7 @@ def _project_fields(project: Row) -> list[tuple[str, object]]:
         ("Description", project.get("description")),
         ("Department", project.get("department")),
         ("Cluster", project.get("cluster")),
+        ("Namespace", status.get("namespace")),
         ("GPU quota", formats.gpus(project.get("gpu_quota"))),
         ("Over-quota weight", formats.gpus(project.get("over_quota_weight")) or "as the quota"),
         ("GPU limit", formats.gpus(project.get("gpu_limit")) or "none"),

@@ -1,0 +1,279 @@
+"""Clusters: list, describe, add, edit, check, remove."""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import time
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
+from controlplane.cli.parsing import Parser, duration_seconds, key_value
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+POLL_SECONDS = 0.5
+TIMEOUT_SECONDS = 120
+
+
+def state_of(cluster: Row) -> str:
+    """A cluster's condition in one word."""
+    status = cluster["status"]
+    return "unreachable" if status["state"] == "attached" and not status["is_reachable"] else status["state"]
+
+
+CLUSTER_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("ENGINE", lambda row: row["engine"]),
+    Column("SCHEDULER", lambda row: row["scheduler"]),
+    Column("STATE", state_of),
+    Column("NODES", lambda row: row["nodes"], is_number=True),
+    Column("READY", lambda row: row["nodes_ready"], is_number=True),
+    Column("GPUS", lambda row: row["gpus"], is_number=True),
+    Column("CHECKED", lambda row: formats.age(row["status"]["checked_at"]), is_number=True, is_wide=True),
+)
+CHECK_COLUMNS = (
+    Column("CHECK", lambda check: check["name"]),
+    Column("RESULT", lambda check: check["outcome"]),
+    Column("FOUND", lambda check: check["message"]),
+    Column("WITHOUT IT", lambda check: "" if check["outcome"] == "ok" else check["without_it"]),
+)
+
+
+def list_clusters_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard list clusters", "yard list clusters -o wide"]
+
+
+def list_clusters(args: Namespace, session: Session) -> int:
+    """Every cluster, also those that were refused."""
+    session.output.objects(session.client.pages("clusters", {}, 500), CLUSTER_COLUMNS)
+    return DONE
+
+
+def describe_cluster_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard describe cluster prod"]
+    parser.add_argument("name", metavar="NAME")
+
+
+def describe_cluster(args: Namespace, session: Session) -> int:
+    """One cluster with what was found there; admins see settings and checks."""
+    _show(session, session.get(_path(args.name)))
+    return DONE
+
+
+def cluster_add_arguments(parser: Parser) -> None:
+    """A name, and how it is reached."""
+    parser.examples = [
+        "yard cluster add prod --kubeconfig ~/.kube/config --context prod",
+        "yard cluster add here --in-cluster --scheduler kai",
+        "yard cluster add prod --kubeconfig prod.yaml --set work_storage_class=fast --set work_size=50Gi",
+    ]
+    parser.add_argument("name", metavar="NAME", help="a DNS label of at most 50 characters")
+    _add_access(parser)
+    _add_wait(parser)
+    parser.add_argument("--dry-run", action="store_true", help="check what was given, attach nothing")
+
+
+def cluster_add(args: Namespace, session: Session) -> int:
+    """Attach it; it is looked at first, and what was found is printed. Exit code 1 when it was refused."""
+    credentials = _credentials(args)
+    if not credentials:
+        raise CliError("how is the cluster reached?", USAGE, "give --kubeconfig FILE or --in-cluster")
+    body = {"name": args.name, "engine": "kubernetes", **credentials, "settings": dict(args.set or [])}
+    if args.scheduler:
+        body["scheduler"] = args.scheduler
+    if args.dry_run:
+        cluster = session.client.post("clusters", body, {"dry_run": True})
+        session.output.object(cluster, f"cluster {args.name} would be looked at (nothing was attached)")
+        return DONE
+    return _after(args, session, session.client.post("clusters", body))
+
+
+def cluster_edit_arguments(parser: Parser) -> None:
+    """A name and what changes."""
+    parser.examples = [
+        "yard cluster edit prod --set work_size=50Gi --unset pool_label",
+        "yard cluster edit prod --kubeconfig new.yaml",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    _add_access(parser)
+    parser.add_argument(
+        "--unset", action="append", metavar="KNOB", help="back to its default; repeat for more"
+    )
+    _add_wait(parser)
+
+
+def cluster_edit(args: Namespace, session: Session) -> int:
+    """Change what was given; an attached cluster stays as it is until the new was found good."""
+    changes = _credentials(args)
+    if args.scheduler:
+        changes["scheduler"] = args.scheduler
+    if args.set or args.unset:
+        present = session.get(_path(args.name))["settings"] or {}
+        kept = {name: value for name, value in present.items() if name not in (args.unset or [])}
+        changes["settings"] = {**kept, **dict(args.set or [])}
+    if not changes:
+        raise CliError("nothing to change", USAGE, "see: yard help cluster edit")
+    return _after(args, session, session.client.patch(_path(args.name), changes))
+
+
+def cluster_check_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard cluster check prod"]
+    parser.add_argument("name", metavar="NAME")
+    _add_wait(parser)
+
+
+def cluster_check(args: Namespace, session: Session) -> int:
+    """Look again; exit code 1 when something failed."""
+    return _after(args, session, session.client.post(f"{_path(args.name)}/check"))
+
+
+def cluster_remove_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard cluster remove prod", "yard cluster remove prod --yes"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--dry-run", action="store_true", help="say what would go, change nothing")
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
+
+
+def cluster_remove(args: Namespace, session: Session) -> int:
+    """Detach it and erase its credentials; refused while projects are on it."""
+    cluster = session.get(_path(args.name))
+    goes = f"its {cluster['nodes']} nodes leave the lists and its credentials are erased; nothing in it is touched"
+    if args.dry_run:
+        session.client.delete(_path(args.name), {"dry_run": True})
+        session.output.line(f"cluster {args.name} would be detached: {goes}")
+        return DONE
+    if sys.stdin.isatty() and not args.yes:
+        _confirm(args.name, goes)
+    session.client.delete(_path(args.name))
+    session.output.object({"name": args.name}, f"cluster {args.name} detached: {goes}")
+    return DONE
+
+
+def knob(text: str) -> tuple[str, Any]:
+    """`NAME=VALUE`; a value that is JSON is taken as that, any other is text."""
+    name, value = key_value(text)
+    try:
+        return name, json.loads(value)
+    except ValueError:
+        return name, value
+
+
+def _add_access(parser: Parser) -> None:
+    group = parser.add_argument_group("how it is reached")
+    group.add_argument("--kubeconfig", metavar="FILE", help="a kubeconfig; - reads standard input")
+    group.add_argument(
+        "--context", dest="kube_context", metavar="C", help="the context of it (default: its current one)"
+    )
+    group.add_argument("--in-cluster", action="store_true", help="the cluster that the server itself runs in")
+    group.add_argument(
+        "--allow-exec", action="store_true", help="let the kubeconfig run its login program on the server"
+    )
+    group = parser.add_argument_group("how it is used")
+    group.add_argument("--scheduler", choices=("planner", "kai"), help="who places jobs (default planner)")
+    group.add_argument(
+        "--set",
+        action="append",
+        type=_knob_argument,
+        metavar="KNOB=VALUE",
+        help="a setting of the cluster, as text or JSON; repeat for more",
+    )
+
+
+def _add_wait(parser: Parser) -> None:
+    parser.add_argument("--no-wait", action="store_true", help="do not wait for what the look finds")
+    parser.add_argument(
+        "--timeout",
+        type=duration_seconds,
+        default=TIMEOUT_SECONDS,
+        metavar="TIME",
+        help="of the wait; exit code 7 when it passes (default 2m)",
+    )
+
+
+def _knob_argument(text: str) -> tuple[str, Any]:
+    if "=" not in text:
+        raise argparse.ArgumentTypeError(f"{text!r} is not KNOB=VALUE")
+    return knob(text)
+
+
+def _credentials(args: Namespace) -> dict[str, Any]:
+    """The fields of the body that say how the cluster is reached; only the chosen context leaves this machine."""
+    given: dict[str, Any] = {}
+    if args.in_cluster:
+        given["in_cluster"] = True
+    if args.kubeconfig:
+        from controlplane.cli.kubeconfig import read_context
+
+        given["kubeconfig"] = read_context(args.kubeconfig, args.kube_context)
+    if args.kube_context:
+        given["context"] = args.kube_context
+    if args.allow_exec:
+        given["allow_exec"] = True
+    return given
+
+
+def _after(args: Namespace, session: Session, cluster: Row) -> int:
+    """What follows an order to look: wait for it and show what was found."""
+    if args.no_wait:
+        session.output.object(cluster, f"cluster {cluster['name']} is being looked at")
+        return DONE
+    cluster = _looked_at(session, cluster, args.timeout)
+    _show(session, cluster)
+    failed = [check["name"] for check in cluster["status"]["checks"] if check["outcome"] == "failed"]
+    if not failed:
+        return DONE
+    if cluster["status"]["state"] == "attached":
+        session.output.say(f"yard: {', '.join(failed)} failed; {cluster['name']} stays attached as it was")
+    else:
+        session.output.say(
+            f"yard: {cluster['name']} was refused; mend it with yard cluster edit, or remove it"
+        )
+    return FAILED
+
+
+def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
+    deadline = time.monotonic() + timeout_seconds
+    while cluster["status"]["is_checking"]:
+        if time.monotonic() > deadline:
+            raise CliError(
+                f"{cluster['name']} is still being looked at", TIMED_OUT, "see: yard describe cluster"
+            )
+        session.pause(POLL_SECONDS)
+        cluster = session.get(_path(cluster["name"]))
+    return cluster
+
+
+def _show(session: Session, cluster: Row) -> None:
+    if session.output.is_data:
+        session.output.data(cluster)
+        return
+    status = cluster["status"]
+    session.output.rows([cluster], CLUSTER_COLUMNS)
+    if not status["is_reachable"]:
+        session.output.line(f"\nNot reachable: {status['unreachable_message']}")
+    if cluster["settings"] and cluster["engine"] == "kubernetes":
+        session.output.line("\nSettings")
+        settings = ((name, json.dumps(value)) for name, value in cluster["settings"].items())
+        session.output.line("\n".join(f"  {name}={value}" for name, value in settings))
+    if status["checks"]:
+        session.output.line(f"\nChecks, {formats.age(status['checked_at'])} ago")
+        session.output.rows(status["checks"], CHECK_COLUMNS)
+
+
+def _confirm(name: str, goes: str) -> None:
+    print(f"{goes}. Type the cluster's name to detach it ({name}): ", end="", file=sys.stderr, flush=True)
+    if sys.stdin.readline().strip() != name:
+        raise CliError("nothing was detached")
+
+
+def _path(name: str) -> str:
+    return f"clusters/{segment(name)}"

@@ -1,0 +1,80 @@
+"""Departments: list, create, edit, delete. A project is put into one with `yard project edit --department`."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.commands.projects import add_share, share_fields
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column
+
+DEPARTMENT_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("QUOTA", lambda row: formats.gpus(row.get("gpu_quota")), is_number=True),
+    Column("WEIGHT", lambda row: formats.gpus(row.get("over_quota_weight")), is_number=True),
+    Column("LIMIT", lambda row: formats.gpus(row.get("gpu_limit")), is_number=True),
+    Column("PRIORITY", lambda row: row.get("priority"), is_number=True),
+    Column("PROJECTS", lambda row: ", ".join(row["projects"])),
+)
+
+
+def list_departments_arguments(parser: Parser) -> None:
+    """Nothing of its own."""
+    parser.examples = ["yard list departments"]
+
+
+def list_departments(args: Namespace, session: Session) -> int:
+    """Every department with its projects."""
+    session.output.objects(session.client.pages("departments", {}, 10_000), DEPARTMENT_COLUMNS)
+    return DONE
+
+
+def department_create_arguments(parser: Parser) -> None:
+    """A name and a share."""
+    parser.examples = [
+        "yard department create research --gpu-quota 12",
+        "yard project edit team-a --department research",
+    ]
+    parser.add_argument("name", metavar="NAME", help="a DNS label of at most 50 characters")
+    add_share(parser)
+
+
+def department_create(args: Namespace, session: Session) -> int:
+    """Create it, empty."""
+    made = session.client.post("departments", {"name": args.name, **share_fields(args)})
+    session.output.object(made, f"department {args.name} created")
+    return DONE
+
+
+def department_edit_arguments(parser: Parser) -> None:
+    """A name and what changes."""
+    parser.examples = ["yard department edit research --gpu-quota 16 --gpu-limit none"]
+    parser.add_argument("name", metavar="NAME")
+    add_share(parser)
+
+
+def department_edit(args: Namespace, session: Session) -> int:
+    """Change what was given and nothing else."""
+    changes = share_fields(args)
+    if not changes:
+        raise CliError("nothing to change", USAGE, "see: yard help department edit")
+    changed = session.client.patch(f"departments/{segment(args.name)}", changes)
+    session.output.object(changed, f"department {args.name} changed")
+    return DONE
+
+
+def department_delete_arguments(parser: Parser) -> None:
+    """A name."""
+    parser.examples = ["yard department delete research"]
+    parser.add_argument("name", metavar="NAME")
+
+
+def department_delete(args: Namespace, session: Session) -> int:
+    """Delete it; refused while it has projects."""
+    session.client.delete(f"departments/{segment(args.name)}")
+    session.output.object({"name": args.name}, f"department {args.name} deleted")
+    return DONE

@@ -1,0 +1,119 @@
+"""One context of a kubeconfig, complete in itself: what a server that cannot see this machine's files needs."""
+
+from __future__ import annotations
+
+import base64
+import json
+import os
+import sys
+from typing import Any
+
+from controlplane.cli.errors import USAGE, CliError
+
+Entry = dict[str, Any]
+
+# A path in the file, and the field that holds its content instead.
+_FILES = {
+    "certificate-authority": "certificate-authority-data",
+    "client-certificate": "client-certificate-data",
+    "client-key": "client-key-data",
+}
+
+
+def read_context(path: str, context: str | None) -> str:
+    """The text to send for the kubeconfig at `path` ("-": standard input): only the named context, or the current one,
+    with the content of the files that it names. Raises CliError (2) for what cannot be read.
+    """
+    text = _read(path)
+    config = _parsed(text, path)
+    name = context or config.get("current-context")
+    names = [str(entry.get("name")) for entry in _entries(config, "contexts")]
+    if not name or name not in names:
+        asked = f"has no context {name!r}" if name else "has no current context; give --context"
+        raise CliError(f"{path} {asked}", USAGE, f"it has: {', '.join(names) or 'none'}")
+    chosen = _named(config, "contexts", name)
+    folder = os.path.dirname(os.path.abspath(path))
+    return _dumped(
+        {
+            "apiVersion": "v1",
+            "kind": "Config",
+            "current-context": name,
+            "contexts": [chosen],
+            "clusters": [_inlined(config, "cluster", chosen, folder)],
+            "users": [_inlined(config, "user", chosen, folder)],
+        }
+    )
+
+
+def _read(path: str) -> str:
+    if path == "-":
+        return sys.stdin.read()
+    try:
+        with open(os.path.expanduser(path), encoding="utf-8") as file:
+            return file.read()
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{path} cannot be read: {error}", USAGE) from error
+
+
+def _parsed(text: str, path: str) -> Entry:
+    try:
+        config = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
+    except ValueError as error:
+        raise CliError(f"{path} cannot be read: {error}", USAGE) from error
+    if not isinstance(config, dict):
+        raise CliError(f"{path} is not a kubeconfig", USAGE)
+    return config
+
+
+def _yaml(text: str) -> Any:
+    try:
+        import yaml
+    except ImportError as error:
+        hint = "or give it as JSON: kubectl config view --flatten --minify --raw -o json"
+        raise CliError("reading a kubeconfig needs PyYAML: pip install pyyaml", USAGE, hint) from error
+    try:
+        return yaml.safe_load(text)
+    except yaml.YAMLError as error:
+        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
+        raise ValueError(f"it is not YAML near line {mark.line + 1}" if mark else "it is not YAML") from error
+
+
+def _dumped(config: Entry) -> str:
+    """As JSON, which every reader of YAML reads; a date in a plugin's words is text again."""
+    return json.dumps(config, default=str)
+
+
+def _entries(config: Entry, plural: str) -> list[Entry]:
+    entries = config.get(plural)
+    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+
+
+def _named(config: Entry, plural: str, name: object) -> Entry:
+    found = next((entry for entry in _entries(config, plural) if entry.get("name") == name), None)
+    singular = plural.removesuffix("s")
+    if found is None or not isinstance(found.get(singular), dict):
+        raise CliError(f"the kubeconfig has no {singular} named {name!r}", USAGE)
+    return found
+
+
+def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
+    """The cluster or the user of the context, with files' contents in place of their paths."""
+    entry = _named(config, f"{singular}s", chosen["context"].get(singular))
+    content = dict(entry[singular])
+    for path_field, data_field in _FILES.items():
+        path = content.pop(path_field, None)
+        if path and not content.get(data_field):
+            content[data_field] = base64.b64encode(_bytes(folder, str(path))).decode()
+    token_file = content.pop("tokenFile", None)
+    if token_file and not content.get("token"):
+        content["token"] = _bytes(folder, str(token_file)).decode().strip()
+    return {**entry, singular: content}
+
+
+def _bytes(folder: str, path: str) -> bytes:
+    """Paths in a kubeconfig are relative to it."""
+    try:
+        with open(os.path.join(folder, os.path.expanduser(path)), "rb") as file:
+            return file.read()
+    except OSError as error:
+        raise CliError(f"the kubeconfig names a file that cannot be read: {error}", USAGE) from error
