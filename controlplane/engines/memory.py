@@ -70,7 +70,7 @@ class Faults:
     how long starts, stops and forgets take, by the real clock; `stop_delay_seconds` is how long pods take to end
     after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
     but raise. `foreign` are (node, device index) that pods of others hold; `project_refusal` (code, message) is
-    what telling it the projects ends with.
+    what telling it the projects ends with; `start_waits` (code, message) keeps pods starting, for that reason.
     """
 
     is_unreachable: bool = False
@@ -82,6 +82,7 @@ class Faults:
     nodes_down: frozenset[str] = frozenset()
     foreign: frozenset[tuple[str, int]] = frozenset()
     project_refusal: tuple[str, str] | None = None
+    start_waits: tuple[str, str] | None = None
 
 
 @dataclass(slots=True)
@@ -151,7 +152,7 @@ class MemoryEngine(PlainEngine):
         self._check_reachable()
         with self._changed:
             self._settle()
-            return tuple(pod.report for pod in self._pods.values())
+            return tuple(self._report_now(pod) for pod in self._pods.values())
 
     def forget(self, pod_name: str) -> None:
         self._take_time()
@@ -233,6 +234,12 @@ class MemoryEngine(PlainEngine):
         is_down = node.name in self.faults.nodes_down
         message = "The memory engine plays it down." if is_down else ""
         return replace(node, devices=devices, is_ready=not is_down, message=message)
+
+    def _report_now(self, pod: _Pod) -> PodReport:
+        waits = self.faults.start_waits
+        if waits is None or pod.report.state != base.RUNNING:
+            return pod.report
+        return replace(pod.report, state=base.STARTING, reason=waits[0], message=waits[1], started_at=None)
 
     def _take_time(self) -> None:
         self._check_reachable()

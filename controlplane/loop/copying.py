@@ -35,7 +35,7 @@ class LogKeeper:
         """Tell every engine which logs to copy. False when another process does."""
         if not self._holds():
             return False
-        released = set()
+        released: set[str] = set()
         for cluster in attached_clusters():
             try:
                 engine = engine_for(cluster)

@@ -61,9 +61,9 @@ def _run(cluster: Cluster, now: datetime) -> bool:
     if _is_due(cluster, now):
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
-    reconcile(cluster, engine, now)
+    haunted = reconcile(cluster, engine, now)
     began = time.perf_counter()
-    observation = observe(cluster, now)
+    observation = observe(cluster, now, haunted)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
     began = time.perf_counter()

@@ -73,7 +73,7 @@ class Lane:
         self.name, self.bell = kind.name, threading.Event()
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
-        self._is_closed = False
+        self._is_closed, self._closing = False, threading.Lock()
         self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
         self._under_way: dict[Future[Any], tuple[Cluster, Command]] = {}
 
@@ -95,23 +95,25 @@ class Lane:
 
     def close(self) -> None:
         """Take nothing more. What has not begun is carried out by whoever comes next, when its claim expires."""
-        self._is_closed = True
-        self._pool.shutdown(wait=False, cancel_futures=True)
+        with self._closing:
+            self._is_closed = True
+            self._pool.shutdown(wait=False, cancel_futures=True)
         self.bell.set()
 
     def _take(self) -> None:
         """Claim as much as keeps the pool busy until the next look, and hand it over."""
         room = 2 * self._kind.width - len(self._under_way)
-        if self._is_closed or room < self._kind.width:
+        if not self.is_open() or room < self._kind.width:
             return
         commands = self._claim(room)
         if not commands:
             return
         cluster = Cluster.objects.get(pk=self._cluster_id)
-        for command in commands:
-            future = self._pool.submit(carry_out, cluster, command)
-            self._under_way[future] = (cluster, command)
-            future.add_done_callback(lambda _: self.bell.set())
+        with self._closing:
+            for command in commands if self.is_open() else ():
+                future = self._pool.submit(carry_out, cluster, command)
+                self._under_way[future] = (cluster, command)
+                future.add_done_callback(lambda _: self.bell.set())
 
     def _claim(self, limit: int) -> list[Command]:
         mine = [command.pk for _, command in self._under_way.values()]

@@ -41,8 +41,9 @@ class Observation:
     told: Mapping[str, Told]
 
 
-def observe(cluster: Cluster, now: datetime) -> Observation:
-    """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards."""
+def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset()) -> Observation:
+    """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards. Nodes in
+    `haunted` get nothing new (see reconcile)."""
     holders = _Placements(cluster)
     rows = list(_unfinished(cluster))
     jobs = tuple(_job_view(row, holders) for row in rows)
@@ -51,7 +52,7 @@ def observe(cluster: Cluster, now: datetime) -> Observation:
     view = ClusterView(
         name=cluster.name,
         now=int(now.timestamp()),
-        nodes=_node_views(cluster, held),
+        nodes=_node_views(cluster, held, haunted),
         projects=tuple(_project_view(project) for project in projects),
         departments=_department_views(projects),
         jobs=jobs,
@@ -155,7 +156,9 @@ def _seconds(at: datetime | None) -> int | None:
     return None if at is None else int(at.timestamp())
 
 
-def _node_views(cluster: Cluster, held: Mapping[tuple[str, int], int]) -> tuple[NodeView, ...]:
+def _node_views(
+    cluster: Cluster, held: Mapping[tuple[str, int], int], haunted: frozenset[str]
+) -> tuple[NodeView, ...]:
     devices: dict[int, list[DeviceView]] = defaultdict(list)
     rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
     columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
@@ -170,7 +173,7 @@ def _node_views(cluster: Cluster, held: Mapping[tuple[str, int], int]) -> tuple[
             devices=tuple(devices[node.pk]),
             milli_cpus=node.milli_cpus,
             memory_mib=node.memory_mib,
-            is_schedulable=node.is_ready and not node.is_cordoned,
+            is_schedulable=node.is_ready and not node.is_cordoned and node.name not in haunted,
         )
         for node in Node.objects.filter(cluster=cluster).select_related("pool").order_by("name")
     )

@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import prefetch_related_objects
+from django.db.models import Q, prefetch_related_objects
 from django.utils import timezone
 
 from controlplane.engines.base import STARTING as POD_STARTING
@@ -23,17 +23,22 @@ from jobs.models import Allocation, Pod
 
 logger = logging.getLogger(__name__)
 
+STOP_AGAIN_SECONDS = 30
 BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
 
-def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> None:
-    """Bring rows in line with the engine. One that does not answer changes nothing but its mark."""
+def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
+    """Bring rows in line with the engine. One that does not answer changes nothing but its mark.
+
+    Returns the nodes on which pods run that no row holds any more, as when a node that was called dead comes back:
+    they get nothing new until those pods are gone.
+    """
     try:
         reports = {report.name: report for report in engine.pods()}
     except EngineUnreachable as error:
         note_reachable(cluster, False, str(error))
-        return
+        return frozenset()
     note_reachable(cluster, True, "")
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
     send_back(reports, pods)
@@ -41,8 +46,12 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> None:
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     for first in range(0, len(changed), BATCH):
         _write(changed[first : first + BATCH], states, now)
-    _clear_away(cluster, reports, {pod.name for pod in pods})
+    held = {pod.name for pod in pods}
+    strays = [report for name, report in reports.items() if name not in held]
+    if strays:
+        _clear_away(cluster, strays, now)
     settle_jobs(cluster, now)
+    return _haunted(strays)
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
@@ -63,7 +72,7 @@ def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
         return _compare_missing(pod, now)
     if pod.state == "failed" and not report.is_proven_gone:
         return False  # its start was given up, or it failed with processes left: it stays failed until it is gone
-    before = (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
+    before = (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
     if pod.state != "failed":
         pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
         pod.exit_code = report.exit_code
@@ -74,7 +83,7 @@ def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
     pod.ports = {str(port): list(address) for port, address in report.ports.items()}
     if report.is_proven_gone:
         pod.released_at = now
-    return before != (pod.state, pod.reason, pod.exit_code, pod.ports, pod.released_at)
+    return before != (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
 
 
 def _compare_missing(pod: Pod, now: datetime) -> bool:
@@ -134,26 +143,32 @@ def _pod_event(pod: Pod) -> Event:
     )
 
 
-def _clear_away(cluster: Cluster, reports: Mapping[str, PodReport], held: set[str]) -> None:
-    """Order the end of pods that no row holds: forgotten once gone, stopped when they still run."""
-    strays = [report for name, report in reports.items() if name not in held]
-    if not strays:
-        return
+def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> None:
+    """Order the end of pods that no row holds: forgotten once gone, stopped when they still run. One that does not
+    end is ordered to again from time to time: its node may be away."""
     names = [report.name for report in strays]
-    on_their_way = set(
-        Command.objects.filter(
-            pod_name__in=names,
-            state__in=[Command.PENDING, Command.CLAIMED],
-            kind__in=["stop_pod", "forget_pod"],
-        ).values_list("pod_name", flat=True)
-    )
+    orders = Command.objects.filter(pod_name__in=names, kind__in=(Command.STOP_POD, Command.FORGET_POD))
+    is_open = Q(state__in=(Command.PENDING, Command.CLAIMED))
+    is_recent = Q(kind=Command.STOP_POD, finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
+    told = dict(orders.filter(is_open | is_recent).order_by("kind").values_list("pod_name", "state"))
     staying = _starting(names) | standing_offers(cluster, strays)
-    orders = [
+    Command.objects.bulk_create(
         _end_order(cluster, report)
         for report in strays
-        if report.name not in on_their_way and report.name not in staying
-    ]
-    Command.objects.bulk_create(orders)
+        if report.name not in staying and not _is_told(told.get(report.name), report)
+    )
+
+
+def _is_told(state: str | None, report: PodReport) -> bool:
+    """Whether an order is on its way, or was carried out a moment ago and may not have ended the pod yet."""
+    return state is not None and (state in (Command.PENDING, Command.CLAIMED) or not report.is_proven_gone)
+
+
+def _haunted(strays: list[PodReport]) -> frozenset[str]:
+    names = [report.name for report in strays if not report.is_proven_gone]
+    if not names:
+        return frozenset()
+    return frozenset(Pod.objects.filter(name__in=names).values_list("node__name", flat=True))
 
 
 def _starting(names: list[str]) -> set[str]:

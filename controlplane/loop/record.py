@@ -22,6 +22,7 @@ from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.stopping import job_event, send_towards
 
 LONGEST_MESSAGE = 500
+KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")  # of a queued job's details
 
 
 @dataclass(slots=True)
@@ -205,9 +206,10 @@ def _record_holds(told: Mapping[str, Told], recorded: Recorded) -> None:
 
 
 def _news(hold: Hold, known: Told | None) -> Told | None:
-    """Return what a hold tells, or None when the row tells it already. Who took the GPUs is kept until the start."""
+    """Return what a hold tells, or None when the row tells it already. Who took the GPUs, or what else ended its last
+    attempt, is kept until the start."""
     before = known.details if known is not None else {}
-    kept = {name: before[name] for name in ("by_job", "by_name", "by_project") if name in before}
+    kept = {name: before[name] for name in KEPT if name in before}
     details = {**kept, **hold.details, "is_promised": hold.is_promised}
     message = describe(hold.reason, details)[:LONGEST_MESSAGE]
     told = Told(hold.reason, message, details, hold.queue_position)

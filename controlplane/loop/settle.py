@@ -1,6 +1,7 @@
 """Move jobs by how their pods stand, and end those that are over a limit. Rules are pure (jobs.kinds.settle)."""
 
 from collections import defaultdict
+from collections.abc import Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -8,24 +9,37 @@ from django.db import transaction
 from django.db.models import Exists, OuterRef, Q
 
 from controlplane.access import SYSTEM
+from controlplane.engines.base import DISRUPTIONS
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.models import Cluster, Command, Event
+from controlplane.scheduling.reasons import DISRUPTED, describe, words_for
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
-from jobs.kinds.settle import PodStanding, Step, next_step
+from jobs.kinds.settle import PodStanding, Step, next_step, waits_for
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
 from jobs.stopping import ending, job_event, move, order_stops, remove, send_towards
 
 REMIND_AFTER_SECONDS = 30
+SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
+BATCH = 100  # jobs moved in one transaction: others write too
+LONGEST_MESSAGE = 500
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:
     """Move every job of a cluster as far as its pods and limits allow."""
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
+    moving = []
     for job in jobs:
-        _settle(job, standings.get((job.pk, job.attempt), []), now)
+        pods = standings.get((job.pk, job.attempt), [])
+        step = _next_step(job, pods, now)
+        if step is not None:
+            moving.append((job, step))
+        elif job.state == lifecycle.STARTING:
+            _tell_waiting(job, pods)
+    for first in range(0, len(moving), BATCH):
+        _settle(moving[first : first + BATCH], now)
     _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
     _remind(jobs, now)
 
@@ -49,7 +63,9 @@ def _unsettled(cluster: Cluster) -> list[Job]:
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
     on_their_way = Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING))
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
-    return list(active.filter(on_their_way | Exists(ended) | limits).select_related("project", "user"))
+    # in the order of their keys, as every writer of several rows goes
+    unsettled = active.filter(on_their_way | Exists(ended) | limits).order_by("pk")
+    return list(unsettled.select_related("project", "user"))
 
 
 def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
@@ -62,21 +78,60 @@ def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
         )
     )
     for job_id, number, rank, state, exit_code, released_at, reason, message in rows:
-        standing = PodStanding(rank, state, exit_code, released_at is not None, reason, message)
+        standing = PodStanding(
+            rank, state, exit_code, released_at is not None, reason, message, reason in DISRUPTIONS
+        )
         found[job_id, number].append(standing)
     return found
 
 
-def _settle(job: Job, pods: list[PodStanding], now: datetime) -> None:
-    step = next_step(KINDS[job.kind], job.state, job.next_state, job.failures, job.spec["retries"], pods)
-    if step is None:
+def _next_step(job: Job, pods: list[PodStanding], now: datetime) -> Step | None:
+    disruptions = _disruptions(job, now) if any(pod.is_disrupted for pod in pods) else 0
+    kind, retries = KINDS[job.kind], job.spec["retries"]
+    return next_step(kind, job.state, job.next_state, job.failures, retries, pods, disruptions)
+
+
+def _disruptions(job: Job, now: datetime) -> int:
+    """Return how many attempts in a row were disrupted before this one; one that has run for long starts anew."""
+    count = 0
+    attempts = Attempt.objects.filter(job=job).order_by("-number")
+    columns = ("number", "outcome", "started_at", "ended_at")
+    for number, outcome, started_at, ended_at in attempts.values_list(*columns)[:10]:
+        ran = (ended_at or now) - (started_at or ended_at or now)
+        is_earlier = number < job.attempt
+        if ran >= SETTLED_IN or (is_earlier and outcome != DISRUPTED):
+            break
+        count += is_earlier
+    return count
+
+
+def _tell_waiting(job: Job, pods: list[PodStanding]) -> None:
+    """Show what a starting job waits for; what it was started for comes back when it runs."""
+    pod = waits_for(pods)
+    if pod is None:
         return
+    message = words_for(pod.reason, pod.message)
+    if (job.reason, job.message) == (pod.reason, message):
+        return
+    told = {"reason": pod.reason, "message": message, "details": {"started": job.reason, **job.details}}
     with transaction.atomic():
-        moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
-        if moved and job.is_deleted and job.is_final:
-            Event.objects.append([remove(job, SYSTEM)])
-        elif moved:
-            Event.objects.append([job_event(f"job.{job.state}", job, SYSTEM, {"exit_code": job.exit_code})])
+        if Job.objects.filter(pk=job.pk, state=lifecycle.STARTING).update(**told):
+            job.reason, job.message = pod.reason, message
+            Event.objects.append([job_event("job.starting", job, SYSTEM)])
+
+
+def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
+    """Take these steps in one transaction; each under its own guard."""
+    with transaction.atomic():
+        events = []
+        for job, step in steps:
+            moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
+            if moved and job.is_deleted and job.is_final:
+                events.append(remove(job, SYSTEM))
+            elif moved:
+                events.append(job_event(f"job.{job.state}", job, SYSTEM, {"exit_code": job.exit_code}))
+        if events:
+            Event.objects.append(events)
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
@@ -84,7 +139,8 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
     fields = {
         "next_state": step.target,
         "reason": step.reason,
-        "message": step.message,
+        "message": step.message[:LONGEST_MESSAGE],
+        "details": dict(step.details),
         "exit_code": step.exit_code,
     }
     if not move(
@@ -98,9 +154,13 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 def _finish(job: Job, step: Step, now: datetime) -> bool:
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
-        fields |= {"reason": step.reason, "message": step.message}
+        fields |= {
+            "reason": step.reason,
+            "message": step.message[:LONGEST_MESSAGE],
+            "details": dict(step.details),
+        }
     if step.target == lifecycle.RUNNING:
-        fields |= {"started_at": now, "active_at": now}
+        fields |= {"started_at": now, "active_at": now, **_started_for(job)}
     else:
         # an attempt that was decided before its last pods were stopped keeps the exit code that decided it
         exit_code = step.exit_code if job.exit_code is None else job.exit_code
@@ -113,11 +173,20 @@ def _finish(job: Job, step: Step, now: datetime) -> bool:
     return True
 
 
-def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Count a failure that will be retried, and hold the retry back."""
-    if not step.backoff_seconds:
+def _started_for(job: Job) -> dict[str, Any]:
+    """What the scheduler started it for, in place of what it then waited for."""
+    if "started" not in job.details:
         return {}
-    return {"failures": job.failures + 1, "not_before": now + timedelta(seconds=step.backoff_seconds)}
+    details = {name: value for name, value in job.details.items() if name != "started"}
+    reason = job.details["started"]
+    return {"reason": reason, "message": describe(reason, details)[:LONGEST_MESSAGE], "details": details}
+
+
+def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
+    """Count a failure that uses up a retry, and hold the next attempt back."""
+    failures = {"failures": job.failures + 1} if step.is_retry else {}
+    wait = timedelta(seconds=step.backoff_seconds)
+    return failures | ({"not_before": now + wait} if wait else {})
 
 
 def _note_attempt(job: Job, step: Step, now: datetime) -> None:

@@ -31,6 +31,8 @@ JUST_SUBMITTED = "just_submitted"
 STARTED_IN_QUOTA = "started_in_quota"
 STARTED_OVER_QUOTA = "started_over_quota"
 
+DISRUPTED = "disrupted"  # outcome of an attempt that ended by no fault of the job
+
 Details = Mapping[str, Any]
 
 
@@ -47,6 +49,13 @@ class Reason:
 def describe(code: str, details: Details | None = None) -> str:
     """The sentence for a reason: what is the matter, then the next step. KeyError on an unknown code."""
     return REASONS[code].sentence(details or {})
+
+
+def words_for(code: str, message: str) -> str:
+    """An engine's own words as a sentence, or ours for its code where it gave none; "" for a code that says it all."""
+    if not message:
+        return describe(code) if code in REASONS else ""
+    return message if message.endswith((".", "!", "?")) else f"{message}."
 
 
 def gpus(milli_gpus: int) -> str:
@@ -205,6 +214,8 @@ def _backing_off(details: Details) -> str:
     # the moment, not the seconds left: a reason that changed every second would be written every second
     at = details.get("not_before")
     when = f"at {datetime.fromtimestamp(at, UTC):%H:%M:%S} UTC" if at is not None else "soon"
+    if details.get("disruption"):
+        return f"{details['disruption']} It starts again {when}."
     return f"Its last attempt failed. It is tried again {when}."
 
 
@@ -222,6 +233,10 @@ def _started_in_quota(details: Details) -> str:
 
 def _started_over_quota(details: Details) -> str:
     return f"Started on idle GPUs above the quota of {_project(details)}; others may reclaim them."
+
+
+def _said(sentence: str) -> Callable[[Details], str]:
+    return lambda details: sentence
 
 
 def _table(*rows: tuple[str, str, str, Callable[[Details], str]]) -> dict[str, Reason]:
@@ -249,8 +264,38 @@ QUEUED_REASONS = _table(
 )
 """Why a job is queued, most specific first: the dictionary's order is the precedence."""
 
+POD_REASONS = _table(
+    ("waiting_for_node", "Waiting for node", "info", _said("The cluster has not placed it on its node yet.")),
+    ("pulling_image", "Pulling image", "info", _said("Its node fetches the image.")),
+    ("node_lost", "Node lost", "error", _said("Its node was lost.")),
+    ("unschedulable", "Unschedulable", "error", _said("The cluster could not place it where it was sent.")),
+    ("evicted", "Evicted", "error", _said("The cluster put it off its node.")),
+    ("pod_deleted", "Pod deleted", "error", _said("Somebody else deleted its pod in the cluster.")),
+    ("out_of_memory", "Out of memory", "error", _said("It used more memory than it had asked for.")),
+    (
+        "image_pull_failed",
+        "No image",
+        "error",
+        _said("Its image could not be fetched; check its name and secrets."),
+    ),
+    ("container_not_created", "No container", "error", _said("Its container could not be made.")),
+    ("quota_refused", "Quota refused", "error", _said("The cluster's own quota has no room for it.")),
+    ("admission_refused", "Not admitted", "error", _said("A rule of the cluster refused its pod.")),
+    (
+        "namespace_not_ours",
+        "Namespace taken",
+        "error",
+        _said("Its namespace in the cluster belongs to others."),
+    ),
+    ("not_permitted", "Not permitted", "error", _said("Our account in the cluster may not start it.")),
+    ("name_taken", "Name taken", "error", _said("The cluster has an object of others with its name.")),
+    ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
+)
+"""What a cluster says of a pod (codes of controlplane.engines.base); its own words, where it has some, come first."""
+
 REASONS = {
     **QUEUED_REASONS,
+    **POD_REASONS,
     **_table(
         (STARTED_IN_QUOTA, "Started", "info", _started_in_quota),
         (STARTED_OVER_QUOTA, "Started over quota", "info", _started_over_quota),

@@ -1,17 +1,23 @@
 """What becomes of an attempt, given how its pods stand. Pure: the loop writes what this says."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
 
+from controlplane.scheduling.reasons import BACKING_OFF, DISRUPTED, words_for
 from jobs import lifecycle
 from jobs.kinds.base import Kind, PodEnd
 
 BACKOFF_SECONDS = (10, 20, 40, 80, 160, 300)
+# The first disruption sends a job back at once; one that is disrupted again and again comes back less and less often,
+# and for ever: what keeps it from running is not its own fault.
+DISRUPTION_BACKOFF_SECONDS = (0, *BACKOFF_SECONDS)
 
 
 @dataclass(frozen=True, slots=True)
 class PodStanding:
-    """One pod of the current attempt. `is_released`: proven gone, its devices are free."""
+    """One pod of the current attempt. `is_released`: proven gone, its devices are free. `is_disrupted`: how it ended
+    says nothing of the job (controlplane.engines.base.DISRUPTIONS)."""
 
     rank: int
     state: str
@@ -19,11 +25,15 @@ class PodStanding:
     is_released: bool
     reason: str = ""
     message: str = ""
+    is_disrupted: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next state of a job. `is_stop`: its remaining pods are to be stopped first, then it goes to `target`."""
+    """The next state of a job. `is_stop`: its remaining pods are to be stopped first, then it goes to `target`.
+
+    `is_retry`: one of the job's own retries is used up. `details`: what the job's reason keeps beside its message.
+    """
 
     target: str
     reason: str = ""
@@ -32,55 +42,100 @@ class Step:
     is_stop: bool = False
     outcome: str = ""
     backoff_seconds: int = 0
+    is_retry: bool = False
+    details: Mapping[str, Any] = field(default_factory=dict)
 
 
 def next_step(
-    kind: Kind, state: str, next_state: str, failures: int, retries: int, pods: Sequence[PodStanding]
+    kind: Kind,
+    state: str,
+    next_state: str,
+    failures: int,
+    retries: int,
+    pods: Sequence[PodStanding],
+    disruptions: int = 0,
 ) -> Step | None:
-    """Return what follows for an active job, or None while there is nothing to do."""
+    """Return what follows for an active job, or None while there is nothing to do.
+
+    `disruptions`: how many attempts in a row were disrupted before this one.
+    """
     outcome = kind.outcome([PodEnd(pod.rank, pod.state, pod.exit_code) for pod in pods])
     is_gone = all(pod.is_released for pod in pods)
     if state == lifecycle.STOPPING:
-        return _after_stop(next_state, outcome, pods) if is_gone else None
+        return _after_stop(next_state, outcome, pods, disruptions) if is_gone else None
     if outcome is not None:
-        return _after_outcome(outcome, failures, retries, pods, is_gone)
+        return _after_outcome(outcome, failures, retries, pods, is_gone, disruptions)
     if state == lifecycle.STARTING and pods and all(pod.state == lifecycle.RUNNING for pod in pods):
         return Step(lifecycle.RUNNING)
     return None
 
 
-def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding]) -> Step:
-    """Work that finished while it was being sent back to the queue is done, not lost."""
+def waits_for(pods: Sequence[PodStanding]) -> PodStanding | None:
+    """Return the pod of an attempt that is starting which says what it waits for; the lowest rank speaks."""
+    return next((pod for pod in pods if pod.state in ("pending", "starting") and pod.reason), None)
+
+
+def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding], disruptions: int) -> Step:
+    """Work that finished while it was being sent back to the queue is done, not lost; and when the loss of a node
+    shows only after its peers have failed over it, that was what failed."""
     if outcome == lifecycle.SUCCEEDED and next_state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return Step(lifecycle.SUCCEEDED, "completed", "Completed.", 0, outcome=outcome)
+    disrupted = _disrupted(pods)
+    if next_state == lifecycle.FAILED and disrupted is not None:
+        return _after_disruption(disrupted, disruptions, is_gone=True)
     codes = [pod.exit_code for pod in pods if pod.exit_code is not None]
     return Step(next_state, exit_code=codes[0] if codes else None, outcome=next_state)
 
 
 def _after_outcome(
-    outcome: str, failures: int, retries: int, pods: Sequence[PodStanding], is_gone: bool
+    outcome: str,
+    failures: int,
+    retries: int,
+    pods: Sequence[PodStanding],
+    is_gone: bool,
+    disruptions: int,
 ) -> Step:
     if outcome == lifecycle.SUCCEEDED:
         return Step(lifecycle.SUCCEEDED, "completed", "Completed.", 0, is_stop=not is_gone, outcome=outcome)
+    disrupted = _disrupted(pods)
+    if disrupted is not None:
+        return _after_disruption(disrupted, disruptions, is_gone=is_gone)
     culprit = next(pod for pod in pods if pod.state == lifecycle.FAILED)
+    why = words_for(culprit.reason, culprit.message)
     if failures < retries:
         wait = BACKOFF_SECONDS[min(failures, len(BACKOFF_SECONDS) - 1)]
-        why = culprit.message or culprit.reason
-        message = f"Attempt failed ({why}); retry {failures + 1} of {retries} in {wait} s."
         return Step(
             lifecycle.QUEUED,
-            "backing_off",
-            message,
+            BACKING_OFF,
+            f"Attempt failed ({why or culprit.reason}); retry {failures + 1} of {retries} in {wait} s.",
             culprit.exit_code,
             not is_gone,
             outcome,
             backoff_seconds=wait,
+            is_retry=True,
         )
     return Step(
-        lifecycle.FAILED,
-        culprit.reason,
-        culprit.message,
-        culprit.exit_code,
-        is_stop=not is_gone,
-        outcome=outcome,
+        lifecycle.FAILED, culprit.reason, why, culprit.exit_code, is_stop=not is_gone, outcome=outcome
+    )
+
+
+def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
+    """Return the pod whose disruption counts before all that its peers made of it."""
+    return next((pod for pod in pods if pod.state == lifecycle.FAILED and pod.is_disrupted), None)
+
+
+def _after_disruption(pod: PodStanding, disruptions: int, *, is_gone: bool) -> Step:
+    """Back to the queue, whole, with what happened in words; no retry is used up."""
+    wait = DISRUPTION_BACKOFF_SECONDS[min(disruptions, len(DISRUPTION_BACKOFF_SECONDS) - 1)]
+    why = words_for(pod.reason, pod.message)
+    when = f"in {wait} s" if wait else "as soon as there is room"
+    return Step(
+        lifecycle.QUEUED,
+        pod.reason,
+        f"{why} It starts again {when}.",
+        pod.exit_code,
+        not is_gone,
+        DISRUPTED,
+        backoff_seconds=wait,
+        details={"disrupted_by": pod.reason, "disruption": why},
     )

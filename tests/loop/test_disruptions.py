@@ -1,0 +1,152 @@
+"""What a cluster does to pods: the job goes back to the queue, in words, and starts again."""
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.nodes import confirm_dead, uncordon_node
+from controlplane.loop.inventory import sync_nodes
+from controlplane.models import Command, Event, Node
+from controlplane.scheduling.reasons import describe
+from jobs.actions import stop_job
+from jobs.models import Attempt, Job, Pod
+from tests.builders import make_job, make_project, make_user
+from tests.loop.plant import Plant
+
+
+def running(plant: Plant, **body) -> Job:
+    job = make_job(make_project(quota=8), **body)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+    return job
+
+
+def evict(plant: Plant, rank: int = 0, reason: str = "evicted") -> None:
+    pod = Pod.objects.get(rank=rank, released_at=None)
+    plant.engine.finish(pod.name, 137, reason, "The node was low on memory")
+
+
+def test_an_evicted_job_starts_again_and_keeps_its_retries(plant):
+    job = running(plant, retries=2)
+    evict(plant)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.failures) == ("running", 2, 0)
+    first = Attempt.objects.get(number=1)
+    assert (first.outcome, first.reason) == ("disrupted", "evicted")
+    assert first.message == "The node was low on memory. It starts again as soon as there is room."
+
+
+def test_a_job_that_is_disrupted_every_time_waits_longer_and_says_why(plant):
+    job = running(plant)
+    for _ in range(3):
+        evict(plant, reason="unschedulable")
+        plant.settle()
+        plant.in_seconds(11)
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.failures) == ("queued", "backing_off", 0)
+    assert job.message.startswith("The node was low on memory. It starts again at ")
+    assert job.details["disrupted_by"] == "unschedulable"
+    plant.in_seconds(21)
+    job.refresh_from_db()
+    assert job.state == "running"
+    plant.in_seconds(601)
+    evict(plant)  # long after: it had settled in
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_a_gang_goes_back_whole_once_every_old_pod_is_gone(plant):
+    job = running(plant, workers=3)
+    plant.engine.faults.stop_delay_seconds = 4
+    evict(plant, rank=1)
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.next_state, job.reason) == ("stopping", "queued", "evicted")
+    plant.tick(1)
+    assert Pod.objects.filter(attempt__number=2).count() == 0
+    plant.in_seconds(6)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    assert Pod.objects.filter(released_at=None).count() == 3
+
+
+def test_a_disrupted_job_that_is_being_stopped_is_stopped(plant):
+    job = running(plant)
+    plant.engine.faults.stop_delay_seconds = 4
+    stop_job(job, actor=SYSTEM)
+    plant.tick()
+    evict(plant)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "stopped"
+
+
+def test_a_starting_job_shows_what_it_waits_for_until_it_runs(plant):
+    plant.engine.faults.start_waits = ("pulling_image", "Pulling image registry/train:1 (2 GB)")
+    job = make_job(make_project(), "big-image")
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("starting", "pulling_image")
+    assert job.message == "Pulling image registry/train:1 (2 GB)."
+    assert Event.objects.filter(kind="job.starting", message=job.message).count() == 1
+    plant.engine.faults.start_waits = None
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("running", "started_in_quota")
+    assert job.message == describe("started_in_quota", job.details)
+    assert "started" not in job.details
+
+
+# An operator says that a node is dead
+
+
+def confirm_first_node_dead(plant: Plant) -> Node:
+    plant.engine.faults.nodes_down = frozenset({"dgx1-1"})
+    sync_nodes(plant.cluster, plant.engine, plant.clock())
+    node = Node.objects.get(name="dgx1-1")
+    confirm_dead(node, actor=Actor(user=make_user("root", is_admin=True)))
+    return node
+
+
+def test_a_dead_nodes_job_goes_on_elsewhere_only_after_the_operators_word(plant):
+    job = running(plant, gpus=8)
+    plant.engine.faults.nodes_down = frozenset({"dgx1-1"})
+    plant.in_seconds(30)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 1)  # a node that does not answer frees nothing
+    confirm_first_node_dead(plant)
+    plant.tick()
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, Pod.objects.get(released_at=None).node.name) == ("running", 2, "dgx1-2")
+    first = Attempt.objects.get(number=1)
+    assert (first.outcome, first.reason) == ("disrupted", "node_lost")
+    assert "root confirmed that dgx1-1 is dead." in first.message
+
+
+def test_a_node_that_comes_back_gets_nothing_until_its_old_pods_are_gone(plant):
+    old = running(plant, gpus=8)
+    plant.engine.faults.stop_delay_seconds = 3600  # nothing of a dead node ends
+    node = confirm_first_node_dead(plant)
+    plant.settle()
+    waiting = make_job(old.project, "waiting", gpus=8, kind="train")
+    plant.engine.faults.nodes_down = frozenset()
+    uncordon_node(node, actor=Actor(user=make_user("root", is_admin=True)))
+    sync_nodes(plant.cluster, plant.engine, plant.clock())
+    plant.in_seconds(3)
+    waiting.refresh_from_db()
+    assert waiting.state == "queued"
+    plant.in_seconds(10)  # the stray's grace is over
+    waiting.refresh_from_db()
+    assert (waiting.state, Pod.objects.get(job=waiting, released_at=None).node.name) == ("running", "dgx1-1")
+
+
+def test_a_stray_that_does_not_end_is_not_ordered_to_every_second(plant, monkeypatch):
+    running(plant)
+    monkeypatch.setattr(plant.engine, "stop", lambda *_: None)  # its node is dead: nobody hears it
+    confirm_first_node_dead(plant)
+    stops = Command.objects.filter(kind="stop_pod")
+    plant.in_seconds(20)
+    assert stops.count() == 1
+    plant.in_seconds(20)
+    assert stops.count() > 1
