@@ -50,7 +50,7 @@ _NO_PROGRAM = re.compile(
     r"executable file not found|exec: .*: no such file or directory|stat .*: no such file"
 )
 _NO_RIGHT = re.compile(r"exec: .*permission denied|exec format error")
-_NO_DIRECTORY = re.compile(r"chdir|mkdir .* working dir|cwd")
+_NO_DIRECTORY = re.compile(r"chdir|init: mkdir|cwd")
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
 _SHUT_DOWN = ("Terminated", "NodeShutdown", "Shutdown")
 _SIGNALS = {
@@ -326,13 +326,12 @@ def _end(
         reason,
         message,
         exit_code=_exit_code(reason, ended, state),
-        started_at=None if reason in _NEVER_BEGAN else _time(ended.get("startedAt")),
+        started_at=None if ended.get("reason") in _START_ERRORS else _time(ended.get("startedAt")),
         finished_at=(_time(ended.get("finishedAt")) or _fallback_end(raw)) if is_gone or ended else None,
         is_proven_gone=is_gone,
     )
 
 
-_NEVER_BEGAN = (base.COMMAND_NOT_FOUND, base.COMMAND_NOT_EXECUTABLE, base.WORKING_DIR_MISSING)
 _SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, base.WORKING_DIR_MISSING: 126}
 
 
