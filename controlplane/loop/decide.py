@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime
 
 from controlplane.loop.observe import Observation
-from controlplane.loop.offers import Offered, decide_by_cluster
+from controlplane.loop.offers import OURS, Offered, decide_by_cluster
 from controlplane.models import Cluster
 from controlplane.scheduling.cycle import decide as decide_purely
 from controlplane.scheduling.plan import Plan
@@ -33,6 +33,6 @@ def _decide_ourselves(cluster: Cluster, seen: Observation, now: datetime) -> Off
 
 
 SCHEDULERS: Mapping[str, Callable[[Cluster, Observation, datetime], Offered]] = {
-    "planner": _decide_ourselves,
+    OURS: _decide_ourselves,
     "kai": decide_by_cluster,
 }

@@ -30,6 +30,7 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.stopping import send_towards
 
+OURS = "planner"  # of Cluster.scheduler: we decide
 LOST_AFTER_SECONDS = 5  # an offered pod that the engine has not shown for this long is lost
 MOST_OFFERED = 500  # jobs offered in one cycle
 
@@ -59,9 +60,9 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
 
 
 def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
-    """Return the names of these pods without rows that are offers and stay. Those that are void use up their number."""
-    if cluster.scheduler == "planner":
-        return set()
+    """Return the names of these pods without rows that are offers and stay. Those that are void use up their number:
+    all of them where we decide (again)."""
+    takes_offers = cluster.scheduler != OURS
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in strays:
         parts = base.parts_of(report.name)
@@ -74,7 +75,7 @@ def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
         state, attempt = jobs.get(job, ("", 0))
         if number != attempt + 1:
             continue
-        if state == lifecycle.QUEUED and not any(_is_void(pod) for pod in pods):
+        if takes_offers and state == lifecycle.QUEUED and not any(_is_void(pod) for pod in pods):
             staying |= {pod.name for pod in pods}
         else:
             _use_up([job], number)

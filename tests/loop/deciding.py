@@ -1,0 +1,75 @@
+"""A memory engine whose cluster decides by itself where pods without a node go: the test plays its scheduler."""
+
+from dataclasses import dataclass, field, replace
+
+from controlplane.engines import base
+from controlplane.engines.base import PodReport, PodSpec, Verdict
+from controlplane.engines.memory import MemoryEngine, _Pod
+from controlplane.loop.attached import give_engine
+from controlplane.models import Cluster
+from tests.loop.plant import Plant
+
+
+class DecidingEngine(MemoryEngine):
+    """Pods without a node wait until `bind`; `say` is why they do, `evict` takes a running one away."""
+
+    def start(self, spec: PodSpec) -> None:
+        if spec.node:
+            super().start(spec)
+        elif self.faults.start_refusal is not None:
+            raise base.EngineRefused(*self.faults.start_refusal)
+        elif spec.name not in self._pods:
+            waiting = PodReport(spec.name, base.STARTING, base.WAITING_FOR_NODE)
+            self._pods[spec.name] = _Pod(spec, waiting)
+
+    def waiting(self) -> list[str]:
+        """Names of the pods that have no node."""
+        return [name for name, pod in self._pods.items() if not pod.report.node]
+
+    def spec_of(self, name: str) -> PodSpec:
+        """What the pod was offered with."""
+        spec = self._pods[name].spec
+        assert spec is not None
+        return spec
+
+    def bind(self, name: str, node: str, group: str = "") -> None:
+        """The cluster's scheduler places a pod, and it runs at once."""
+        self._change(
+            name, state=base.RUNNING, reason="", node=node, device_group=group, started_at=self._clock()
+        )
+
+    def say(self, name: str, verdict: Verdict) -> None:
+        """The cluster's scheduler says why it does not place a pod."""
+        self._change(name, verdict=verdict)
+
+    def evict(self, name: str, taken_by: str, *, is_gone: bool = False) -> None:
+        """The cluster's scheduler takes a pod's room; with `is_gone` it has ended before anybody looks."""
+        fields = {"state": base.FAILED, "exit_code": 143, "is_proven_gone": True} if is_gone else {}
+        self._change(
+            name,
+            reason=base.PREEMPTED,
+            taken_by=taken_by,
+            message="Pod was preempted by workload x.",
+            **fields,
+        )
+
+    def _change(self, name: str, **fields: object) -> None:
+        with self._changed:
+            self._pods[name].report = replace(self._pods[name].report, **fields)  # type: ignore[arg-type]
+            self._changed.notify_all()
+
+
+@dataclass
+class DecidingPlant(Plant):
+    """A plant whose cluster decides by itself."""
+
+    engine: DecidingEngine = field(init=False)
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        Cluster.objects.filter(pk=self.cluster.pk).update(scheduler="kai")
+        self.cluster.refresh_from_db()
+
+    def restart_engine(self) -> None:
+        self.engine = DecidingEngine(self.cluster.settings, clock=self.clock)
+        give_engine(self.cluster, self.engine)

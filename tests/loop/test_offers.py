@@ -1,0 +1,275 @@
+"""Jobs on a cluster whose own scheduler decides: offered, taken over where they were placed, and sent back."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.access import Actor
+from controlplane.engines.base import Verdict
+from controlplane.models import Command, Event
+from jobs.actions import edit_job, resume_job, stop_job, suspend_job
+from jobs.models import Allocation, Attempt, Job, Pod
+from tests.builders import make_job, make_project, make_user
+from tests.loop.deciding import DecidingPlant
+
+NO_ROOM = Verdict("cluster_full", "no nodes with enough resources were found")
+
+
+@pytest.fixture
+def plant(db: None) -> Iterator[DecidingPlant]:
+    plant = DecidingPlant()
+    yield plant
+    plant.close()
+
+
+def actor() -> Actor:
+    return Actor(user=make_user())
+
+
+def pod(job: Job, rank: int = 0, attempt: int = 1) -> str:
+    return f"{job.pk}-{attempt}-{rank}"
+
+
+def devices(job: Job) -> list[tuple[int, str, int, int]]:
+    held = Allocation.objects.filter(pod__job=job, released_at=None).order_by("pod__rank", "device__index")
+    return list(held.values_list("pod__rank", "device__node__name", "device__index", "milli_gpus"))
+
+
+def run(plant: DecidingPlant, job: Job, node: str = "dgx1-1") -> None:
+    plant.settle(2)
+    for rank in range(job.pods_wanted):
+        plant.engine.bind(pod(job, rank, job.attempt + 1), node)
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_a_queued_job_stands_in_the_cluster_and_stays_queued(plant):
+    job = make_job(make_project(), gpus=2, priority=70)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.attempt, job.queue_position) == ("queued", "just_submitted", 0, 1)
+    assert plant.engine.waiting() == [pod(job)]
+    spec = plant.engine.spec_of(pod(job))
+    assert (spec.node, spec.priority, spec.min_pods, len(spec.devices)) == ("", 70, 1, 2)
+    assert not Pod.objects.exists()
+    assert Command.objects.count() == 1  # neither offered twice nor taken for a stray
+
+
+def test_where_it_was_placed_becomes_its_attempt(plant):
+    project = make_project()
+    first, second = make_job(project, "first", gpus=2), make_job(project, "second", gpus=1)
+    plant.settle()
+    plant.engine.bind(pod(second), "dgx1-2")
+    plant.settle()
+    plant.engine.bind(pod(first), "dgx1-2")
+    plant.settle()
+    assert plant.states() == {"first": "running", "second": "running"}
+    assert devices(second) == [(0, "dgx1-2", 0, 1000)]
+    assert devices(first) == [(0, "dgx1-2", 1, 1000), (0, "dgx1-2", 2, 1000)]
+    second.refresh_from_db()
+    assert (second.attempt, second.reason, second.queue_position) == (1, "started_in_quota", None)
+    assert plant.allocated() == {"team-a": 3}
+
+
+def test_a_gang_starts_when_all_of_it_was_placed(plant):
+    job = make_job(make_project(), workers=3, gpus=2)
+    plant.settle()
+    assert [plant.engine.spec_of(name).min_pods for name in plant.engine.waiting()] == [3, 3, 3]
+    for rank, node in enumerate(["dgx1-1", "dgx1-1"]):
+        plant.engine.bind(pod(job, rank), node)
+    plant.settle()
+    assert plant.states() == {"job": "queued"}
+    plant.engine.bind(pod(job, 2), "dgx1-2")
+    plant.settle()
+    assert plant.states() == {"job": "running"}
+    assert devices(job) == [
+        (0, "dgx1-1", 0, 1000), (0, "dgx1-1", 1, 1000), (1, "dgx1-1", 2, 1000), (1, "dgx1-1", 3, 1000),
+        (2, "dgx1-2", 0, 1000), (2, "dgx1-2", 1, 1000),
+    ]  # fmt: skip
+
+
+def test_what_the_clusters_scheduler_says_is_the_reason(plant):
+    project = make_project(quota=1)
+    job = make_job(project, "nb", kind="interactive", gpus=2)
+    other = make_job(project, "big", gpus=8)
+    plant.settle()
+    over = Verdict(
+        "interactive_over_quota", "Non-preemptible workload is over quota.", {"quota_milli_gpus": 1000}
+    )
+    plant.engine.say(pod(job), over)
+    plant.engine.say(pod(other), NO_ROOM)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.reason == "interactive_over_quota"
+    assert "has 1 GPU, 0 of them in use" in job.message
+    assert job.details["cluster_says"] == "Non-preemptible workload is over quota."
+    other.refresh_from_db()
+    # nothing runs by our rows: the words are all that there is to tell
+    assert (other.reason, other.details["cluster_says"]) == ("cluster_full", NO_ROOM.message)
+    assert {job.queue_position, other.queue_position} == {1, 2}
+
+
+def test_no_room_is_explained_by_our_own_numbers(plant):
+    project, rival = make_project(quota=0), make_project("team-b", quota=16)
+    for number in range(4):
+        run(plant, make_job(rival, f"b-{number}", gpus=4), f"dgx1-{number % 2 + 1}")
+    job = make_job(project, gpus=2)
+    plant.settle()
+    plant.engine.say(pod(job), NO_ROOM)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.reason == "over_fair_share"
+    assert job.message.startswith("All 16 GPUs are in use")
+    assert job.details["holders"][0]["project"] == "team-b"
+    assert job.details["cluster_says"] == NO_ROOM.message
+
+
+def test_a_stopped_job_leaves_the_cluster(plant):
+    job = make_job(make_project())
+    plant.settle()
+    stop_job(job, actor=actor())
+    plant.settle()
+    assert plant.states() == {"job": "stopped"}
+    assert plant.engine.pods() == ()
+
+
+def test_a_resumed_job_is_offered_anew_under_another_number(plant):
+    job = make_job(make_project())
+    plant.settle()
+    suspend_job(job, actor=actor())
+    plant.tick()
+    resume_job(job, actor=actor())
+    plant.settle()
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+    plant.engine.bind(pod(job, attempt=2), "dgx1-1")
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    assert list(Attempt.objects.values_list("number", flat=True)) == [2]
+
+
+def test_another_priority_is_another_offer(plant):
+    job = make_job(make_project(), priority=50)
+    plant.settle()
+    edit_job(job, {"priority": 90}, actor=actor())
+    plant.settle()
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+    assert plant.engine.spec_of(pod(job, attempt=2)).priority == 90
+
+
+def test_a_pod_that_somebody_deletes_is_offered_again(plant):
+    job = make_job(make_project())
+    plant.settle()
+    plant.engine.lose(pod(job))
+    plant.in_seconds(8)
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+
+
+def test_an_eviction_sends_a_running_job_back_and_names_who_got_the_room(plant):
+    victim = make_job(make_project(), "victim", gpus=2)
+    run(plant, victim)
+    taker = make_job(make_project("team-b"), "taker", gpus=2)
+    plant.settle()
+    plant.engine.faults.stop_delay_seconds = 3
+    plant.engine.evict(pod(victim), str(taker.pk))
+    plant.tick()
+    victim.refresh_from_db()
+    assert (victim.state, victim.next_state, victim.reason) == ("stopping", "queued", "preempted")
+    assert victim.message.startswith("Its GPUs went to job taker of team-b, which was owed them.")
+    plant.in_seconds(4)
+    victim.refresh_from_db()
+    assert (victim.state, victim.reason, victim.failures) == ("queued", "preempted", 0)
+    assert victim.details["by_job"] == str(taker.pk)
+    assert victim.details["kind"] == "reclaim"
+    assert pod(victim, attempt=2) in plant.engine.waiting()
+    assert Attempt.objects.get(job=victim).outcome == "queued"
+
+
+@pytest.mark.parametrize("taken_by", ["", "yard-x/their-group"])
+def test_an_eviction_that_nobody_saw_costs_no_retry(plant, taken_by):
+    victim = make_job(make_project(), retries=0)
+    run(plant, victim)
+    plant.engine.evict(pod(victim), taken_by, is_gone=True)
+    plant.settle()
+    victim.refresh_from_db()
+    assert (victim.state, victim.failures, victim.attempt) == ("queued", 0, 1)
+    assert plant.engine.waiting() == [pod(victim, attempt=2)]
+    told = Event.objects.filter(job_id=victim.pk, kind="job.stopping").get()
+    assert ("moved it" in told.message) is (taken_by == "")
+    assert (taken_by in told.message) is True
+
+
+def test_a_refused_offer_fails_the_job(plant):
+    plant.engine.faults.start_refusal = ("admission_refused", "The policy says no.")
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.message) == ("failed", "admission_refused", "The policy says no.")
+
+
+def test_shares_stand_together_as_the_cluster_put_them(plant):
+    project = make_project()
+    jobs = [make_job(project, f"share-{milli}", gpus=milli / 1000) for milli in (500, 400, 300)]
+    plant.settle()
+    for job, group in zip(jobs, ["g1", "g2", "g1"], strict=True):
+        plant.engine.bind(pod(job), "dgx1-1", group)
+        plant.settle(2)
+    assert [devices(job)[0][2:] for job in jobs] == [(0, 500), (1, 400), (0, 300)]
+
+
+def test_a_pod_that_ended_before_anybody_looked_is_an_attempt(plant):
+    job = make_job(make_project())
+    plant.settle()
+    plant.engine.bind(pod(job), "dgx1-1")
+    plant.engine.finish(pod(job))
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.exit_code) == ("succeeded", 1, 0)
+    assert plant.engine.pods() == ()
+
+
+def test_a_failed_job_is_offered_again_only_when_its_time_has_come(plant):
+    job = make_job(make_project(), retries=1)
+    run(plant, job)
+    plant.engine.finish(pod(job), exit_code=3)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("queued", "backing_off")
+    assert plant.engine.waiting() == []
+    plant.in_seconds(12)
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+
+
+def test_an_offer_is_for_the_pools_that_the_job_may_use(plant):
+    project = make_project(node_pools={"train": ["default"]})
+    job = make_job(project)
+    plant.settle()
+    assert plant.engine.spec_of(pod(job)).node_pools == ("default",)
+    missing = make_job(project, "elsewhere", node_pool="spot")
+    plant.settle()
+    missing.refresh_from_db()
+    assert missing.reason == "no_such_node_pool"
+    assert plant.engine.waiting() == [pod(job)]
+
+
+def test_nothing_is_offered_to_a_cluster_that_does_not_answer(plant):
+    plant.engine.faults.is_unreachable = True
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert job.reason == "engine_unreachable"
+    plant.engine.faults.is_unreachable = False
+    plant.settle()
+    assert plant.engine.waiting() == [pod(job)]
+
+
+def test_back_in_planner_mode_offers_are_withdrawn_and_the_planner_decides(plant):
+    job = make_job(make_project())
+    plant.settle()
+    plant.cluster.scheduler = "planner"
+    plant.cluster.save(update_fields=["scheduler"])
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    assert [report.name for report in plant.engine.pods()] == [pod(job, attempt=2)]
