@@ -31,7 +31,7 @@ from controlplane.engines.kubernetes.names import FIELD_MANAGER
 
 CONNECTIONS = 32  # kept open; more are opened and closed again
 CONNECT_SECONDS = 5.0
-TRIES = 5
+TRIES = 8
 RETRYING_SECONDS = 30.0
 _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
 _JSON = "application/json"
@@ -100,7 +100,9 @@ class Client:
         self._patience_seconds = patience_seconds
         self.bucket = bucket or TokenBucket()
         self.calls: Counter[tuple[str, str]] = Counter()
-        self._dated: tuple[str, float] | None = None  # the last answer's Date header, and when that was (monotonic)
+        self._dated: tuple[str, float] | None = (
+            None  # the last answer's Date header, and when that was (monotonic)
+        )
         self._counting = threading.Lock()
         self._pool = urllib3.PoolManager(
             maxsize=CONNECTIONS,
@@ -110,8 +112,10 @@ class Client:
             **({"server_hostname": access.server_name} if access.tls and access.server_name else _NOTHING),
         )
 
-    def get(self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10) -> Any:
-        return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds)
+    def get(
+        self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10, tries: int = TRIES
+    ) -> Any:
+        return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
         """POST. ApiError 409 where the name is taken: perhaps by the object of an answer that was lost."""
@@ -196,10 +200,11 @@ class Client:
         priority: int,
         timeout_seconds: float = 10,
         is_repeatable: bool = True,
+        tries: int = TRIES,
     ) -> Any:
         payload = orjson.dumps(body) if body is not None else None
         give_up_at = time.monotonic() + self._patience_seconds
-        for tried in range(1, TRIES + 1):
+        for tried in range(1, tries + 1):
             try:
                 response = self._send(method, path, query, payload, content_type, priority, timeout_seconds)
                 if response.status < 300:
@@ -207,7 +212,7 @@ class Client:
                 self._refuse(response)
             except _TryAgain as again:
                 is_allowed = is_repeatable or not again.may_have_acted
-                if not is_allowed or tried == TRIES or time.monotonic() > give_up_at:
+                if not is_allowed or tried == tries or time.monotonic() > give_up_at:
                     raise again.last from again
                 time.sleep(backoff_seconds(tried, *_BACKOFF_SECONDS))
             except orjson.JSONDecodeError as error:

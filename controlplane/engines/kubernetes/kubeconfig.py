@@ -75,7 +75,8 @@ class Access:
 def access_from(
     credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """The access that stored credentials give: {"in_cluster": true} or {"kubeconfig": text, "context": name}.
+    """The access that stored credentials give: {"in_cluster": true} or {"kubeconfig": text, "context": name}, the
+    latter with "allow_exec" where an admin allowed a login program.
 
     Raises EngineRefused with one of the codes above.
     """
@@ -84,7 +85,8 @@ def access_from(
     text, context = credentials.get("kubeconfig"), credentials.get("context") or ""
     if not isinstance(text, str) or not text.strip():
         raise EngineRefused(CREDENTIALS_MISSING, "The cluster has no kubeconfig: attach it again with one.")
-    return access_of_kubeconfig(text, str(context), allow_exec=allow_exec, now=now)
+    may_run = allow_exec or credentials.get("allow_exec") is True
+    return access_of_kubeconfig(text, str(context), allow_exec=may_run, now=now)
 
 
 def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:

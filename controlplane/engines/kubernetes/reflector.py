@@ -28,6 +28,7 @@ WATCH_SECONDS = (300.0, 600.0)  # the server ends a watch at random between thes
 # Servers send a bookmark about every minute, so that a longer silence is a connection that died without a word.
 SILENCE_SECONDS = 130.0
 BACKOFF_SECONDS = (0.8, 30.0)
+_LIST_SECONDS = 60.0
 _BYE_SECONDS = 5.0
 
 
@@ -130,7 +131,9 @@ class Reflector:
         query = {**self._query, "limit": str(PAGE)}
         found: list[Entry] = []
         while True:
-            page = self._client.get(self._path, query, timeout_seconds=60)
+            page = self._client.get(
+                self._path, query, timeout_seconds=_LIST_SECONDS, tries=1
+            )  # we wait ourselves
             found += [self._model.entry(obj) for obj in page.get("items") or ()]
             more = page["metadata"].get("continue")
             if not more or self._closing.is_set():

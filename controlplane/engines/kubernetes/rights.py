@@ -1,0 +1,74 @@
+"""What the engine does in a cluster: every verb on every resource that it uses, and no more. Pure.
+
+The one list: the look at a new cluster asks for these rights, and the chart's roles are tested against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+
+# When a rule is needed: always, with a setting, or for one feature without which the rest works.
+ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator", "optional"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work then."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    without_it: str
+    when: str = ALWAYS
+
+    def __str__(self) -> str:
+        return f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''}"
+
+
+_JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
+_KEPT = ("get", "list", "create", "patch", "delete")
+
+NEEDED: tuple[Rule, ...] = (
+    Rule("", "namespaces", _KEPT, _TENANCY),
+    Rule("", "pods", ("get", "list", "watch", "create", "patch", "delete"), _JOBS),
+    Rule("", "nodes", ("get", "list", "watch"), "Nodes and their GPUs are not seen."),
+    Rule("", "configmaps", _KEPT, _JOBS),
+    Rule("", "services", ("get", "create"), "Jobs of several pods cannot run."),
+    Rule("", "secrets", ("get", "create"), "mpi jobs cannot run."),
+    Rule(
+        "", "persistentvolumeclaims", ("get", "list", "create", "delete"), "Working directories are not kept."
+    ),
+    Rule("", "pods/log", ("get",), "Logs are not kept."),
+    # Websockets are opened by GET; newer servers ask for create as well.
+    Rule("", "pods/exec", ("get", "create"), "There is no terminal in pods.", OPTIONAL),
+    Rule("", "pods/portforward", ("get", "create"), "Notebooks and other ports cannot be opened.", OPTIONAL),
+    Rule("", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL),
+    Rule("", "resourcequotas", _KEPT, _TENANCY),
+    Rule("networking.k8s.io", "networkpolicies", _KEPT, _TENANCY),
+    Rule("rbac.authorization.k8s.io", "roles", _KEPT, _TENANCY),
+    Rule("rbac.authorization.k8s.io", "rolebindings", _KEPT, _TENANCY),
+    Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
+    Rule(
+        "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
+    ),
+    Rule(
+        "kubeflow.org", "mpijobs", _KEPT, "mpi jobs cannot be given to the MPI operator.", WITH_MPI_OPERATOR
+    ),
+    Rule("scheduling.k8s.io", "priorityclasses", _KEPT, "KAI does not know our priorities.", WITH_KAI),
+    Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
+    Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
+)
+
+
+def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
+    """The rules that matter on a cluster with these settings."""
+    settings = {
+        ALWAYS: True,
+        OPTIONAL: True,
+        WITH_KAI: profile.scheduler == KAI,
+        WITH_MPI_OPERATOR: profile.mpi_operator,
+    }
+    return (rule for rule in NEEDED if settings[rule.when])
