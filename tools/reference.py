@@ -6,9 +6,16 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from controlplane.environment import SETTINGS  # noqa: E402  needs the path above
+from controlplane.engines.kubernetes import rights  # noqa: E402  needs the path above
+from controlplane.environment import SETTINGS  # noqa: E402  the same
 
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
+CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
+# when the chart's role has a rule, in the words of its values
+CONDITIONS = {
+    rights.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
+    rights.WITH_MPI_OPERATOR: ".Values.cluster.settings.mpi_operator",
+}
 
 
 def settings_page() -> str:
@@ -32,11 +39,25 @@ def settings_page() -> str:
     )
 
 
+def cluster_role() -> str:
+    """The rules of the chart's ClusterRole: what the engine says that it needs."""
+    lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rights.py: edit that."]
+    for rule in rights.NEEDED:
+        condition = CONDITIONS.get(rule.when)
+        group, verbs = rule.group or '""', ", ".join(rule.verbs)
+        words = f"apiGroups: [{group}], resources: [{rule.resource}], verbs: [{verbs}]"
+        lines += [f"{{{{- if {condition} }}}}"] if condition else []
+        lines += [f"- {{{words}}}"]
+        lines += ["{{- end }}"] if condition else []
+    return "\n".join([*lines, ""])
+
+
 def main() -> None:
-    """Write the pages."""
-    SETTINGS_PAGE.parent.mkdir(parents=True, exist_ok=True)
-    SETTINGS_PAGE.write_text(settings_page())
-    print(SETTINGS_PAGE.relative_to(ROOT))
+    """Write the pages, and the chart's role."""
+    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role())):
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+        print(path.relative_to(ROOT))
 
 
 if __name__ == "__main__":

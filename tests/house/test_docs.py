@@ -29,6 +29,10 @@ def test_the_settings_page_is_what_the_code_says() -> None:
     assert reference.SETTINGS_PAGE.read_text() == reference.settings_page(), "run `make reference`"
 
 
+def test_the_charts_role_is_what_the_engine_needs() -> None:
+    assert reference.CLUSTER_ROLE.read_text() == reference.cluster_role(), "run `make reference`"
+
+
 def test_every_variable_that_the_code_reads_is_a_declared_setting() -> None:
     declared = {setting.name for setting in SETTINGS} | CLIENT_VARIABLES
     sources = list(python_files(("controlplane", "jobs", "dashboards", "datasets")))

@@ -1,0 +1,60 @@
+"""The Helm chart as tests use it: rendered by the real helm, as documents."""
+
+from __future__ import annotations
+
+import subprocess
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from tests.servers import CHECKOUT
+from tools.kube import build
+
+CHART = CHECKOUT / "deploy" / "chart"
+VALUES = sorted(CHECKOUT.glob("deploy/values-*.yaml"))
+NAMESPACE, RELEASE = "trainyard", "yard"
+NAME = f"{RELEASE}-trainyard"
+ADDRESS = "publicUrl=https://yard.example.org"
+# helm was built without the flags that tell it the version of its client library
+KUBE_VERSION = "1.34.4"
+
+Raw = dict[str, Any]
+
+
+class ChartRefused(Exception):
+    """What helm said."""
+
+
+def helm(*arguments: str) -> str:
+    """What helm prints. Raises ChartRefused."""
+    command = [str(build.ready()["helm"]), *arguments]
+    result = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    if result.returncode != 0:
+        raise ChartRefused(result.stderr)
+    return result.stdout
+
+
+def render(*files: Path, sets: Sequence[str] = (ADDRESS,), namespace: str = NAMESPACE) -> list[Raw]:
+    """The objects of the chart with these values, hooks among them."""
+    words = ["template", RELEASE, str(CHART), "--namespace", namespace, "--kube-version", KUBE_VERSION]
+    text = helm(*words, *_values(files, sets))
+    return [document for document in yaml.safe_load_all(text) if document]
+
+
+def of_kind(objects: Sequence[Raw], kind: str) -> list[Raw]:
+    return [one for one in objects if one["kind"] == kind]
+
+
+def pods_of(objects: Sequence[Raw]) -> dict[str, Raw]:
+    """The pods that the objects would make, by the name of their owner."""
+    return {
+        one["metadata"]["name"]: one["spec"]["template"]
+        for one in objects
+        if one["kind"] in {"Deployment", "Job"}
+    }
+
+
+def _values(files: Sequence[Path], sets: Sequence[str]) -> list[str]:
+    return [*(f"--values={file}" for file in files), *(f"--set={one}" for one in sets)]
