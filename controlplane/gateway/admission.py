@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 import time
 import uuid
 from collections.abc import Callable
@@ -13,8 +14,10 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
+from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
 from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
+from controlplane.loop.attached import engine_for
 from controlplane.models import Role
 from jobs.models import Job, Pod
 
@@ -22,12 +25,20 @@ T = TypeVar("T")
 RECHECK_SECONDS = 1.0
 MOST_REMEMBERED = 5_000
 
+CONNECT_SECONDS = 5.0
+MOST_ENGINE_CALLS = 32  # at a time; those beyond wait
+
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
+_engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")
 _remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
 
 
 class NotSignedIn(Exception):
     """There is no credential, or it is wrong, revoked or expired."""
+
+
+class NoAnswer(Exception):
+    """Nobody listens on the port, or what answers does not speak HTTP."""
 
 
 class NotRunning(Exception):
@@ -36,12 +47,43 @@ class NotRunning(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One declared port of a job, and where it is reached now."""
+    """One declared port of a job, and the pod and the engine through which it is reached now."""
 
     job_id: str
     port: int
-    host: str
-    host_port: int
+    pod_name: str
+    engine: Engine
+
+    async def connect(self) -> socket.socket:
+        """A stream to the port, which does not block. Raises NoAnswer."""
+        opening = asyncio.ensure_future(in_engine(self.engine.open_port, self.pod_name, self.port))
+        try:
+            stream = await asyncio.wait_for(asyncio.shield(opening), CONNECT_SECONDS)
+        except EngineRefused as refusal:
+            raise NoAnswer(refusal.message.rstrip(".")) from refusal
+        except EngineUnreachable as error:
+            raise NoAnswer(f"its cluster does not answer: {error}") from error
+        except (OSError, TimeoutError) as error:
+            raise NoAnswer("nothing listens on the port yet") from error
+        finally:
+            opening.add_done_callback(_close_unless(opening.done()))
+        stream.setblocking(False)
+        return stream
+
+
+def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], None]:
+    """For a stream that opens after nobody waits for it any more."""
+
+    def close(opening: asyncio.Future[socket.socket]) -> None:
+        if not is_taken and not opening.cancelled() and opening.exception() is None:
+            opening.result().close()
+
+    return close
+
+
+async def in_engine(work: Callable[..., T], *arguments: object) -> T:
+    """Run a call to an engine, which may wait for its network, off the event loop and beside the database's thread."""
+    return await asyncio.get_running_loop().run_in_executor(_engine_threads, work, *arguments)
 
 
 async def in_thread(work: Callable[..., T], *arguments: object) -> T:
@@ -92,10 +134,19 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
-    address = running_pod(job, 0).ports.get(str(port))
-    if address is None:
-        raise NotRunning("The job's engine gives no way to this port.")
-    return Service(str(job.pk), port, address[0], address[1])
+    pod = running_pod(job, 0)
+    engine = _engine(pod)
+    if REACHES_PORTS not in engine.capabilities:
+        raise NotRunning(f"Cluster {pod.node.cluster.name} gives no way to its pods' ports.")
+    return Service(str(job.pk), port, pod.name, engine)
+
+
+def _engine(pod: Pod) -> Engine:
+    """The engine of the pod's cluster. Raises NotRunning when it cannot be opened now."""
+    try:
+        return engine_for(pod.node.cluster)
+    except EngineUnreachable as error:
+        raise NotRunning(str(error)) from error
 
 
 def running_pod(job: Job, rank: int) -> Pod:

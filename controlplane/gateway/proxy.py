@@ -15,9 +15,16 @@ from urllib.parse import quote
 from controlplane.access import Forbidden, NotVisible
 from controlplane.gateway import headers as rules
 from controlplane.gateway import tickets
-from controlplane.gateway.admission import NotRunning, NotSignedIn, Service, admit_service, until_refused
+from controlplane.gateway.admission import (
+    NoAnswer,
+    NotRunning,
+    NotSignedIn,
+    Service,
+    admit_service,
+    until_refused,
+)
 from controlplane.gateway.sockets import carry_websocket
-from controlplane.gateway.upstream import ClientLeft, Exchange, NoAnswer, exchange
+from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
 from controlplane.live.identity import SESSION, Credential, credential_of, is_own_origin
 from controlplane.live.wire import (
     Headers,
@@ -108,10 +115,10 @@ async def _forward(
     """Carry request and answer until one side ends, or the right to be here does."""
     reply = _Reply(send)
     try:
-        async with exchange(service.host, service.host_port) as pod:
-            headers = _request_headers(scope, address, service)
+        async with exchange(service) as pod:
+            headers = _request_headers(scope, address, pod.address)
             request = asyncio.create_task(pod.send(scope["method"], address.target, headers, receive))
-            response = asyncio.create_task(_carry_answer(pod, reply, address, service))
+            response = asyncio.create_task(_carry_answer(pod, reply, address))
             rights = asyncio.create_task(until_refused(credential, address.job_id))
             await _first_of(response, request, rights)
             if rights.done() and not rights.cancelled() and not reply.is_started:
@@ -147,11 +154,11 @@ async def _first_of(response: asyncio.Task[None], *others: asyncio.Task[None]) -
             raise result
 
 
-async def _carry_answer(pod: Exchange, send: Send, address: Address, service: Service) -> None:
+async def _carry_answer(pod: Exchange, send: Send, address: Address) -> None:
     response = await pod.start()
     passed = rules.to_browser(
         [(bytes(name), bytes(value)) for name, value in response.headers],
-        address=f"{service.host}:{service.host_port}",
+        address=pod.address,
         prefix=address.prefix,
         public_prefix=address.public_prefix,
         is_ticketed=address.ticket is not None,
@@ -180,11 +187,8 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, address: Addres
     if address is None or service is None or credential is None:
         await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
-    target = f"ws://{service.host}:{service.host_port}{address.target.decode('ascii')}"
-    rights = until_refused(credential, address.job_id)
-    await carry_websocket(
-        scope, receive, send, target, _request_headers(scope, address, service, is_websocket=True), rights
-    )
+    headers, rights = _request_headers(scope, address), until_refused(credential, address.job_id)
+    await carry_websocket(scope, receive, send, service, address.target.decode("ascii"), headers, rights)
 
 
 def _address(scope: Scope) -> Address | None:
@@ -208,7 +212,8 @@ def _credential(scope: Scope, address: Address) -> Credential | None:
     return credential_of(scope)
 
 
-def _request_headers(scope: Scope, address: Address, service: Service, is_websocket: bool = False) -> Headers:
+def _request_headers(scope: Scope, address: Address, pod_address: str | None = None) -> Headers:
+    """Headers for the pod's server; those of a request of ours when its address is given, else of a websocket."""
     passed = rules.to_pod(
         scope["headers"],
         host=header(scope, b"host") or "",
@@ -216,12 +221,11 @@ def _request_headers(scope: Scope, address: Address, service: Service, is_websoc
         scheme="https" if scope["scheme"] in ("https", "wss") else "http",
         client=(scope.get("client") or ("",))[0],
     )
-    if is_websocket:
+    if pod_address is None:
         return passed
     if header(scope, b"transfer-encoding"):
         passed.append((b"transfer-encoding", b"chunked"))
-    own = [(b"host", f"{service.host}:{service.host_port}".encode()), (b"connection", b"close")]
-    return own + passed
+    return [(b"host", pod_address.encode()), (b"connection", b"close"), *passed]
 
 
 def _may_use_session(scope: Scope) -> bool:

@@ -15,11 +15,12 @@ from typing import Any
 import orjson
 
 from controlplane.access import Forbidden, NotVisible
-from controlplane.engines.base import EngineRefused, EngineUnreachable, Shell
+from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable, Shell
 from controlplane.gateway.admission import (
     NotRunning,
     NotSignedIn,
     admit,
+    in_engine,
     in_thread,
     running_pod,
     until_refused,
@@ -51,7 +52,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         _number(fields.get("rows"), DEFAULT_ROWS),
     )
     try:
-        shell = await in_thread(_open, credential, match["job_id"], rank, columns, rows, scope)
+        engine, pod_name = await in_thread(_enter, credential, match["job_id"], rank, scope)
+        shell = await in_engine(engine.open_shell, pod_name, columns, rows)
     except NotSignedIn:
         await refuse_websocket(scope, receive, send, 401, 4401)
     except NotVisible:
@@ -69,14 +71,12 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await _serve(scope, receive, send, shell, credential, match["job_id"])
 
 
-def _open(
-    credential: Credential | None, job_id: str, rank: int, columns: int, rows: int, scope: Scope
-) -> Shell:
-    """On the gateway's thread: check, record who enters, open."""
+def _enter(credential: Credential | None, job_id: str, rank: int, scope: Scope) -> tuple[Engine, str]:
+    """On the gateway's thread: check, and record who enters which pod."""
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record_shell(job, rank, actor=actor)
-    return engine_for(pod.node.cluster).open_shell(pod.name, columns, rows)
+    return engine_for(pod.node.cluster), pod.name
 
 
 async def _serve(

@@ -10,6 +10,8 @@ from websockets.asyncio.client import ClientConnection, connect
 from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidStatus
 from websockets.typing import Subprotocol
 
+from controlplane.gateway.admission import NoAnswer, Service
+from controlplane.gateway.upstream import public_address
 from controlplane.live.identity import BEARER
 from controlplane.live.wire import Headers, Receive, Scope, Send, refuse_websocket
 
@@ -22,7 +24,8 @@ async def carry_websocket(
     scope: Scope,
     receive: Receive,
     send: Send,
-    uri: str,
+    service: Service,
+    target: str,
     headers: Headers,
     rights: Coroutine[Any, Any, None],
 ) -> None:
@@ -30,8 +33,10 @@ async def carry_websocket(
     `rights` ends."""
     offered = _subprotocols(scope)
     try:
+        stream = await service.connect()
         pod = await connect(
-            uri,
+            f"ws://{public_address(stream, service.port)}{target}",
+            sock=stream,
             subprotocols=[Subprotocol(name) for name in offered] or None,
             additional_headers=[(name.decode("latin-1"), value.decode("latin-1")) for name, value in headers],
             user_agent_header=None,
@@ -40,7 +45,7 @@ async def carry_websocket(
             open_timeout=OPEN_SECONDS,
             proxy=None,
         )
-    except (OSError, TimeoutError, InvalidHandshake) as error:
+    except (NoAnswer, OSError, TimeoutError, InvalidHandshake) as error:
         rights.close()
         status = _refusal_status(error)
         await refuse_websocket(scope, receive, send, status, 4000 + status)

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import asyncio
+import socket
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 
 import h11
 
+from controlplane.gateway.admission import NoAnswer, Service
 from controlplane.live.wire import Headers, Receive
 
-CONNECT_SECONDS = 5.0
 READ_BYTES = 64 * 1024
 MOST_HEADER_BYTES = 64 * 1024
-
-
-class NoAnswer(Exception):
-    """Nobody listens on the port, or what answers does not speak HTTP."""
 
 
 class ClientLeft(Exception):
@@ -24,9 +21,10 @@ class ClientLeft(Exception):
 
 
 class Exchange:
-    """A connection to the pod's server for one request."""
+    """A connection to the pod's server for one request. `address`: its host and port, for the Host header."""
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, address: str) -> None:
+        self.address = address
         self._reader = reader
         self._writer = writer
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES)
@@ -87,13 +85,24 @@ class Exchange:
 
 
 @asynccontextmanager
-async def exchange(host: str, port: int) -> AsyncIterator[Exchange]:
+async def exchange(service: Service) -> AsyncIterator[Exchange]:
     """Connect for one request. Raises NoAnswer."""
+    stream = await service.connect()
+    address = public_address(stream, service.port)
     try:
-        reader, writer = await asyncio.wait_for(asyncio.open_connection(host, port), CONNECT_SECONDS)
-    except (OSError, TimeoutError) as error:
-        raise NoAnswer("nothing listens on the port yet") from error
+        reader, writer = await asyncio.open_connection(sock=stream)
+    except OSError as error:
+        stream.close()
+        raise NoAnswer("the connection was lost") from error
     try:
-        yield Exchange(reader, writer)
+        yield Exchange(reader, writer, address)
     finally:
         writer.close()
+
+
+def public_address(stream: socket.socket, port: int) -> str:
+    """Host and port as the pod's server knows itself: where we are connected to, or, behind a tunnel, its own."""
+    if stream.family not in (socket.AF_INET, socket.AF_INET6):
+        return f"127.0.0.1:{port}"
+    host, peer_port = stream.getpeername()[:2]
+    return f"[{host}]:{peer_port}" if ":" in host else f"{host}:{peer_port}"

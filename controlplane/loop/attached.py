@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from controlplane.credentials import engine_settings
-from controlplane.engines.base import Engine
+from controlplane.credentials import CredentialsUnreadable, engine_settings
+from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
 from controlplane.engines.registry import open_engine
 from controlplane.models import Cluster
 
@@ -46,7 +46,7 @@ def attached_clusters() -> Iterator[Cluster]:
 def engine_for(cluster: Cluster) -> Engine:
     """Return the cluster's engine. One whose settings or credentials have changed is closed before it opens anew.
 
-    Raises CredentialsUnreadable, ValueError for settings that no engine can be opened with.
+    Raises EngineUnreachable when it cannot be opened, such as with credentials that cannot be read any more.
     """
     if cluster.pk in _given:
         return _given[cluster.pk]
@@ -59,8 +59,7 @@ def engine_for(cluster: Cluster) -> Engine:
         known = _opened.get(cluster.pk)
         if known is None or known.words != words:
             _close(cluster.pk)
-            engine = open_engine(cluster.engine, engine_settings(cluster), settings.STATE_DIR)
-            known = _opened[cluster.pk] = _Opened(words, engine)
+            known = _opened[cluster.pk] = _Opened(words, _open(cluster))
         return known.engine
 
 
@@ -69,6 +68,13 @@ def close_engines(keep: Collection[int] = ()) -> None:
     with _lock:
         for key in [key for key in _opened if key not in keep]:
             _close(key)
+
+
+def _open(cluster: Cluster) -> Engine:
+    try:
+        return open_engine(cluster.engine, engine_settings(cluster), settings.STATE_DIR)
+    except (CredentialsUnreadable, EngineRefused, ValueError) as error:
+        raise EngineUnreachable(f"Cluster {cluster.name} cannot be opened: {error}") from error
 
 
 def _close(key: int) -> None:

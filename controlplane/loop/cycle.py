@@ -4,12 +4,13 @@ import logging
 import time
 from datetime import datetime
 
+from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, release, renew
 from controlplane.loop.decide import decide
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import observe
-from controlplane.loop.reconcile import reconcile
+from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
 from controlplane.loop.settle import remove_expired
 from controlplane.models import Cluster, Cycle
@@ -57,11 +58,7 @@ def _run_guarded(cluster: Cluster, now: datetime) -> bool | None:
 
 
 def _run(cluster: Cluster, now: datetime) -> bool:
-    engine = engine_for(cluster)
-    if _is_due(cluster, now):
-        sync_nodes(cluster, engine, now)
-        remove_expired(cluster, now)
-    haunted = reconcile(cluster, engine, now)
+    haunted = _look(cluster, now)
     began = time.perf_counter()
     observation = observe(cluster, now, haunted)
     observe_ms = (time.perf_counter() - began) * 1000
@@ -80,6 +77,19 @@ def _run(cluster: Cluster, now: datetime) -> bool:
             record_ms=(time.perf_counter() - began) * 1000,
         )
     return recorded.has_commands or decided.has_orders
+
+
+def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
+    """Take over what the engine says; one that cannot be opened is out of reach. Returns what reconcile does."""
+    try:
+        engine = engine_for(cluster)
+    except EngineUnreachable as error:
+        note_reachable(cluster, False, str(error))
+        return frozenset()
+    if _is_due(cluster, now):
+        sync_nodes(cluster, engine, now)
+        remove_expired(cluster, now)
+    return reconcile(cluster, engine, now)
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

@@ -48,7 +48,7 @@ def test_a_job_that_is_disrupted_every_time_waits_longer_and_says_why(plant):
     plant.in_seconds(21)
     job.refresh_from_db()
     assert job.state == "running"
-    plant.in_seconds(601)
+    plant.tick(601)
     evict(plant)  # long after: it had settled in
     plant.settle()
     job.refresh_from_db()

@@ -1,0 +1,118 @@
+"""How the gateway comes to a pod's port: through its engine, whatever stream that opens."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+
+import pytest
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.memory import MemoryEngine
+from controlplane.gateway import admission
+from controlplane.gateway.admission import NoAnswer, NotRunning, Service, find_service
+from controlplane.gateway.upstream import exchange, public_address
+from controlplane.live.identity import Credential
+from tests.builders import make_job, make_project
+from tests.loop.plant import Plant
+
+
+class Tunnel(MemoryEngine):
+    """An engine whose way to a port is no TCP connection of ours; `hold` keeps it from opening."""
+
+    def __init__(self) -> None:
+        super().__init__({"nodes": {}})
+        self.hold = threading.Event()
+        self.hold.set()
+        self.error: Exception | None = None
+        self.far: list[socket.socket] = []
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        assert self.hold.wait(10)
+        if self.error is not None:
+            raise self.error
+        near, far = socket.socketpair()
+        self.far.append(far)
+        return near
+
+    def close(self) -> None:
+        for far in self.far:
+            far.close()
+
+
+@pytest.fixture
+def tunnel():
+    engine = Tunnel()
+    yield engine
+    engine.close()
+
+
+def service(engine: Tunnel) -> Service:
+    return Service("job", 8888, "pod-1-0", engine)
+
+
+async def test_a_request_goes_through_a_tunnel(tunnel):
+    async with exchange(service(tunnel)) as pod:
+        assert pod.address == "127.0.0.1:8888"  # as the pod's server knows itself
+        far = tunnel.far[0]
+        far.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi")
+        gone = asyncio.Event()
+
+        async def receive():
+            await gone.wait()
+
+        request = asyncio.create_task(pod.send("GET", b"/x", [(b"host", pod.address.encode())], receive))
+        response = await pod.start()
+        assert response.status_code == 200
+        assert b"".join([piece async for piece in pod.body()]) == b"hi"
+        request.cancel()
+        assert far.recv(1000).startswith(b"GET /x HTTP/1.1")
+
+
+@pytest.mark.parametrize(
+    ("error", "words"),
+    [
+        (EngineRefused("pod_not_running", "Pod x is not running."), "Pod x is not running"),
+        (EngineUnreachable("no route"), "its cluster does not answer: no route"),
+        (ConnectionRefusedError(), "nothing listens on the port yet"),
+    ],
+)
+async def test_what_keeps_a_port_from_opening_is_said_in_words(tunnel, error, words):
+    tunnel.error = error
+    with pytest.raises(NoAnswer, match=words):
+        await service(tunnel).connect()
+
+
+async def test_an_engine_that_is_slow_holds_nobody_else_up(tunnel, monkeypatch):
+    monkeypatch.setattr(admission, "CONNECT_SECONDS", 0.05)
+    tunnel.hold.clear()
+    with pytest.raises(
+        NoAnswer
+    ):  # the loop's clock goes on: the time is over although the engine still waits
+        await service(tunnel).connect()
+    tunnel.hold.set()
+    monkeypatch.setattr(admission, "CONNECT_SECONDS", 5)
+    stream = await service(tunnel).connect()
+    stream.close()
+    late = tunnel.far[0]
+    assert (
+        await asyncio.get_running_loop().run_in_executor(None, late.recv, 1) == b""
+    )  # it was closed, not lost
+
+
+def test_a_tcp_stream_tells_where_it_leads():
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        address = server.getsockname()
+        with socket.create_connection(address) as stream:
+            assert public_address(stream, 8888) == f"127.0.0.1:{address[1]}"
+
+
+@pytest.mark.django_db
+def test_an_engine_without_a_way_to_ports_says_so(plant: Plant, monkeypatch):
+    job = make_job(make_project(), ports=[{"port": 8888}])
+    plant.settle()
+    job.refresh_from_db()
+    monkeypatch.setattr(admission, "admit", lambda *_: (None, job))
+    with pytest.raises(NotRunning, match="Cluster memory gives no way to its pods' ports"):
+        find_service(Credential("token", "x"), str(job.pk), 8888)
