@@ -26,8 +26,19 @@ from controlplane.engines.base import (
     Shell,
     UsageReport,
 )
-from controlplane.engines.kubernetes import dcgm, inventory, manifests, mpi, names, reports, streams, tenancy
+from controlplane.engines.kubernetes import (
+    dcgm,
+    inventory,
+    kai,
+    manifests,
+    mpi,
+    names,
+    reports,
+    streams,
+    tenancy,
+)
 from controlplane.engines.kubernetes.client import ApiError, Client
+from controlplane.engines.kubernetes.kai_answers import KaiAnswers
 from controlplane.engines.kubernetes.keys import new_key_pair
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
 from controlplane.engines.kubernetes.logs import LogCopier, LogSource
@@ -62,6 +73,7 @@ class KubernetesEngine:
         self._sweeper = Sweeper(self.client, self._objects, installation)
         self._copier = LogCopier(self.client.access, self._log_source)
         self._watching = Watching(self.client, installation, self._copier.notice)
+        self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
@@ -70,7 +82,7 @@ class KubernetesEngine:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
-        if self._profile.scheduler == KAI or any(node.device_parts > 1 for node in self._last_nodes()):
+        if self._kai is not None or any(node.device_parts > 1 for node in self._last_nodes()):
             found.add(base.FRACTIONS)
         return frozenset(found)
 
@@ -82,7 +94,9 @@ class KubernetesEngine:
         base.check_pod_name(spec.name)
         node = self._node_of(spec)
         namespace = self._profile.namespace_of(spec.project)
-        if self._watching.pod(spec.name) is not None:
+        known = self._watching.pod(spec.name)
+        if known is not None or (self._kai is not None and spec.node):
+            self._note_devices(known, spec)
             return
         for pause_seconds in SETTLING_SECONDS:
             try:
@@ -103,11 +117,25 @@ class KubernetesEngine:
         if (anchor.get("data") or {}).get(spec.name) == FORGOTTEN:
             return
         pod = manifests.pod(spec, profile, node, anchor)
+        if self._kai is not None:
+            pod = kai.dress(pod, spec, profile)
+            for path, body in kai.beside(spec, manifests.owner(anchor), profile):
+                objects.make_remembered(path, body)
         for collection, body in manifests.beside(spec, profile, anchor):
             objects.make_remembered(f"{here}/{collection}", body)
         if mpi.needs_launch(spec):
             self._make_key(here, spec, anchor)
         self._watching.observe(objects.make(f"{here}/pods", pod))
+
+    def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
+        """A pod that KAI has placed is started already; one that has gone meanwhile must not come again."""
+        if self._kai is None or known is None or not spec.node or reports.devices_of(known) == spec.devices:
+            return
+        try:
+            self._watching.observe(self.client.merge(_pod_path(known), kai.devices_patch(spec)))
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
 
     def _make_key(self, here: str, spec: PodSpec, anchor: Raw) -> None:
         """The key pair with which the attempt's launcher enters its hosts: whoever makes it first has made it."""
@@ -156,7 +184,8 @@ class KubernetesEngine:
     def pods(self) -> tuple[PodReport, ...]:
         seen = self._watching.look()
         now = self.client.server_time()
-        return tuple(reports.pod_report(pod, seen.nodes, now) for pod in seen.ours.values())
+        found = tuple(reports.pod_report(pod, seen.nodes, now) for pod in seen.ours.values())
+        return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
 
     def forget(self, pod_name: str) -> None:
         pod = self._watching.pod(pod_name)
@@ -223,9 +252,13 @@ class KubernetesEngine:
         if self._watching.is_ours(found) and labels.get(names.PROJECT) == project:
             self.client.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
             self._objects.forget(f"/api/v1/namespaces/{name}")
+        if self._kai is not None:
+            self._kai.forget_project(project)
 
     def close(self) -> None:
         self._copier.close()
+        if self._kai is not None:
+            self._kai.close()
         self._watching.close()
         self.client.close()
 

@@ -9,13 +9,15 @@ grouper off. Units are KAI's: GPUs in devices (0.5 is half of one), CPUs in mill
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from datetime import datetime, timedelta
 from typing import Any
 
 from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.manifests import write_devices
 from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.scheduling import reasons
 
@@ -33,11 +35,13 @@ SHARED_CONFIG = "runai/shared-gpu-configmap"
 DEVICE_GROUP = "runai-gpu-group"  # label: pods with the same value share one device
 RESERVATIONS = "kai-resource-reservation"  # namespace of the pods that hold a shared device whole
 
+PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PRIORITY_CLASS = "trainyard-priority-"
 UNBOUNDED = -1
 
 EVICTED = "Evict"  # reason of the events that KAI writes about a PodGroup that gives way
 EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
+EVENT_DELAY = timedelta(seconds=3)  # between a pod's deletion and the event that tells whom it was for
 _EVICTOR = "evictor-pod-group-name"
 _EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
 _CONSOLIDATION = "consolidation"
@@ -94,18 +98,6 @@ def department_queue(department: str, profile: ClusterProfile) -> str:
 def project_queue(project: str, profile: ClusterProfile) -> str:
     """A project's queue has the name of its namespace, which is ours alone."""
     return profile.namespace_of(project)
-
-
-def queue_differs(wanted: Mapping[str, Any], found: Mapping[str, Any] | None) -> bool:
-    """Whether a Queue must be written: it is missing, or somebody edited what is ours in it."""
-    if found is None:
-        return True
-    spec, labels = found.get("spec") or {}, found["metadata"].get("labels") or {}
-    ours = wanted["metadata"]["labels"]
-    # KAI's storage leaves out an empty parent
-    return {**spec, "parentQueue": spec.get("parentQueue", "")} != {
-        "parentQueue": "", **wanted["spec"]
-    } or any(labels.get(key) != value for key, value in ours.items())  # fmt: skip
 
 
 def is_ours(queue: Mapping[str, Any], profile: ClusterProfile) -> bool:
@@ -173,8 +165,18 @@ def priority_class(priority: int) -> dict[str, Any]:
     }
 
 
+def beside(
+    spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
+) -> tuple[tuple[str, dict[str, Any]], ...]:
+    """What must be there before the pod, as (path of the list, object). `owner` is an ownerReference."""
+    return (
+        (PRIORITY_CLASSES, priority_class(spec.priority)),
+        (pod_groups_path(profile.namespace_of(spec.project)), pod_group(spec, owner, profile)),
+    )
+
+
 def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) -> dict[str, Any]:
-    """The PodGroup of the pod's attempt; equal for all of its pods. `owner` is an ownerReference."""
+    """The PodGroup of the pod's attempt; equal for all of its pods."""
     queue = project_queue(spec.project, profile)
     wanted: dict[str, Any] = {
         "queue": queue,
@@ -199,11 +201,13 @@ def pod_group(spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile) 
 
 
 def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """A pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation."""
+    """A pod as KAI takes it: its scheduler, queue and group, and a share of a device by annotation. Which devices it
+    holds is noted when it has them."""
     metadata = pod["metadata"]
     labels = {**metadata.get("labels", {}), QUEUE_LABEL: project_queue(spec.project, profile)}
+    noted = {key: value for key, value in metadata.get("annotations", {}).items() if key != names.DEVICES}
     annotations = {
-        **metadata.get("annotations", {}),
+        **noted,
         POD_GROUP: names.anchor_name(spec.job_id, spec.attempt),
         SKIP_GROUPER: "true",
         **share_annotations(spec),
@@ -246,6 +250,17 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
 
 
 # Answers
+
+
+def group_key(pod: Mapping[str, Any]) -> str:
+    """The key of a pod's PodGroup."""
+    metadata = pod["metadata"]
+    return names.key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
+
+
+def devices_patch(spec: PodSpec) -> dict[str, Any]:
+    """A merge patch that notes which devices of its node we count a placed pod on."""
+    return {"metadata": {"annotations": {names.DEVICES: write_devices(spec.devices)}}}
 
 
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
@@ -336,28 +351,37 @@ def _taker(noted: Mapping[str, str]) -> str:
 def with_answers(
     report: PodReport,
     pod: Mapping[str, Any],
-    group: Mapping[str, Any] | None,
+    said: Verdict | None,
     evicted: Eviction | None,
-    profile: ClusterProfile,
+    now: datetime,
 ) -> PodReport:
     """A pod's report with what KAI says of its attempt: who shares its device, why it waits, whom it gives way to."""
-    metadata = pod["metadata"]
-    shared = (metadata.get("labels") or {}).get(DEVICE_GROUP, "")
+    shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
-    if not report.node and group is not None and report.state == base.STARTING:
-        return replace(report, verdict=verdict(group, profile))
-    is_going = "deletionTimestamp" in metadata or report.state == base.FAILED
-    if evicted is not None and is_going and report.reason != base.STOPPED:
-        message = evicted.message or report.message
-        return replace(report, reason=base.PREEMPTED, message=message, taken_by=evicted.taken_by)
+    if not report.node and report.state == base.STARTING:
+        return replace(report, verdict=said or _binding_error(pod))
+    if report.reason in (base.POD_DELETED, base.EVICTED, base.KILLED):
+        return _given_way(report, pod, evicted, now)
     return report
 
 
-def shared_with_us(pods: Iterable[Mapping[str, Any]], groups: frozenset[str]) -> frozenset[str]:
-    """Keys of KAI's reservation pods that hold a device for pods of ours, by their device groups: not foreign."""
-    return frozenset(
-        names.key_of(pod["metadata"]["namespace"], pod["metadata"]["name"])
-        for pod in pods
-        if pod["metadata"]["namespace"] == RESERVATIONS
-        and (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP) in groups
-    )
+def _given_way(
+    report: PodReport, pod: Mapping[str, Any], evicted: Eviction | None, now: datetime
+) -> PodReport:
+    """KAI deletes a pod and tells why in an event of its own, which may come a moment after the end."""
+    deleted_at = pod["metadata"].get("deletionTimestamp")
+    if evicted is not None and deleted_at:
+        message = evicted.message or report.message
+        return replace(report, reason=base.PREEMPTED, message=message, taken_by=evicted.taken_by)
+    is_young = deleted_at is not None and now - datetime.fromisoformat(deleted_at) < EVENT_DELAY
+    if is_young and report.state == base.FAILED and report.reason == base.POD_DELETED:
+        return replace(report, state=base.RUNNING, is_proven_gone=False, exit_code=None, finished_at=None)
+    return report
+
+
+def _binding_error(pod: Mapping[str, Any]) -> Verdict | None:
+    """What kept a pod from the node that KAI had chosen."""
+    for condition in (pod.get("status") or {}).get("conditions") or ():
+        if condition.get("type") == "PodBound" and condition.get("status") == "False":
+            return Verdict(reasons.CLUSTER_FULL, " ".join(str(condition.get("message", "")).split()))
+    return None

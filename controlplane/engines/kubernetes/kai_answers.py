@@ -1,0 +1,89 @@
+"""What KAI says, kept up to date by watches: the conditions of our pod groups, and the events of its evictions."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterable, Mapping
+from datetime import datetime
+from typing import Any
+
+from controlplane.engines.base import PodReport, Verdict
+from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes.client import ApiError, Client
+from controlplane.engines.kubernetes.objects import as_refusal
+from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.reflector import Reflector
+from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
+
+SYNC_SECONDS = 5.0
+
+Raw = dict[str, Any]
+
+
+class KaiAnswers:
+    """Thread-safe. The watches start with the first question."""
+
+    def __init__(self, client: Client, profile: ClusterProfile) -> None:
+        self._client, self._profile = client, profile
+        self._groups = Reflector(
+            client,
+            kai.pod_groups_path(),
+            query={"labelSelector": names.ours(profile.installation)},
+            keep=lambda raw: kai.verdict(raw, profile),
+        )
+        self._evictions = Reflector(
+            client, "/api/v1/events", query={"fieldSelector": kai.EVICTION_EVENTS}, keep=kai.eviction
+        )
+        self._starting = threading.Lock()
+        self._is_started = False
+
+    def add_to(
+        self, reports: Iterable[PodReport], pods: Mapping[str, Raw], now: datetime
+    ) -> tuple[PodReport, ...]:
+        """The reports with KAI's words in them; `pods`: the objects by name, `now` by the server's clock."""
+        self._start()
+        verdicts = self._groups.items()
+        evictions = dict(found for found in self._evictions.items().values() if found is not None)
+        unknown = self._trouble()
+        return tuple(
+            kai.with_answers(
+                report,
+                pods[report.name],
+                unknown or verdicts.get(kai.group_key(pods[report.name])),
+                evictions.get(kai.group_key(pods[report.name])),
+                now,
+            )
+            for report in reports
+        )
+
+    def forget_project(self, project: str) -> None:
+        """Remove the project's queue, if it is ours. KAI keeps one that still has pod groups until they are gone."""
+        path = f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}"
+        try:
+            found = self._client.get(path)
+            if kai.is_ours(found, self._profile):
+                self._client.delete(path, uid=found["metadata"]["uid"])
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
+
+    def close(self) -> None:
+        if self._is_started:
+            self._groups.close()
+            self._evictions.close()
+
+    def _start(self) -> None:
+        with self._starting:
+            if not self._is_started:
+                self._is_started = True
+                self._groups.start()
+                self._evictions.start()
+                # what was evicted while nobody looked is told with whom it was for
+                self._groups.wait_synced(SYNC_SECONDS)
+                self._evictions.wait_synced(SYNC_SECONDS)
+
+    def _trouble(self) -> Verdict | None:
+        """Said of every waiting pod while the pod groups cannot be read, as when their definition was removed."""
+        if not self._groups.trouble:
+            return None
+        return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {self._groups.trouble}")
