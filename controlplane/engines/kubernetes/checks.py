@@ -13,7 +13,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
-from typing import Any
+from typing import Any, TypeAlias
 
 from controlplane.cluster_settings import SettingsInvalid
 from controlplane.engines.base import EngineRefused, EngineUnreachable
@@ -46,7 +46,8 @@ class Check:
     without_it: str = ""
 
 
-Checks = Iterator[Check]
+Checks: TypeAlias = Iterator[Check]
+Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
@@ -78,27 +79,30 @@ def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
 
 def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None]) -> None:
     client = Client(access, patience_seconds=_CALL_SECONDS)
+    for step in _STEPS:
+        found = _outcome_of(step, client, profile)
+        for check in found:
+            add(check)
+        if step in _FIRST and any(check.outcome == FAILED for check in found):
+            break
+    client.close()
+
+
+def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Check, ...]:
+    """What one step finds; an answer that it cannot use is a finding of that step."""
+    name, server = step.__name__.strip("_"), client.access.server
     try:
-        for step in _STEPS:
-            for check in step(client, profile):
-                add(check)
-                if check.outcome == FAILED and step in _FIRST:
-                    return
+        return tuple(step(client, profile))
     except (EngineUnreachable, EngineRefused) as error:
-        add(Check("reachable", FAILED, str(error)))
+        return (Check(name, FAILED, str(error)),)
     except ApiError as error:
-        add(_refused_answer(access, error))
-    finally:
-        client.close()
-
-
-def _refused_answer(access: Access, error: ApiError) -> Check:
-    if error.status == 401:
-        words = f"{access.server} does not accept the credentials: {error.message}"
-        return Check("identity", FAILED, words)
-    if not error.reason:  # no Status object: no API server said this
-        return Check("reachable", FAILED, _not_kubernetes(access.server, f"it answers {error.status}"))
-    return Check("reachable", FAILED, f"{access.server} answers {error}")
+        if error.status == 401:
+            return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
+        if not error.reason:  # no Status object: no API server said this
+            return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
+        return (Check(name, FAILED, f"{server} answers {error}"),)
+    except (KeyError, TypeError, AttributeError, ValueError) as error:
+        return (Check(name, FAILED, _not_kubernetes(server, f"its answer has no {error}")),)
 
 
 def _not_kubernetes(server: str, why: str) -> str:
@@ -334,5 +338,15 @@ def _number(text: Any) -> int:
     return int(digits) if digits.isascii() and digits.isdecimal() else 0
 
 
-_FIRST = (_credentials, _reachable, _identity)  # without them the rest says nothing
-_STEPS = (*_FIRST, _clock, _rights, _gpus, _storage, _snapshots, _mpi_operator, _kai, _prometheus)
+_FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)  # without them the rest says nothing
+_STEPS: tuple[Step, ...] = (
+    *_FIRST,
+    _clock,
+    _rights,
+    _gpus,
+    _storage,
+    _snapshots,
+    _mpi_operator,
+    _kai,
+    _prometheus,
+)
