@@ -5,6 +5,7 @@ Kubernetes puts several channels into one websocket: the first byte of a message
 
 from __future__ import annotations
 
+import contextlib
 import select
 import socket
 import ssl
@@ -208,11 +209,10 @@ class Carrier:
 
     def _finish(self) -> None:
         self.ended.set()
-        try:
+        with contextlib.suppress(OSError, WebSocketException):
             self._websocket.settimeout(1)
             self._websocket.close(timeout=1)
-        except (OSError, WebSocketException):
-            self._websocket.shutdown()
+        self._websocket.shutdown()  # after the server's own close, `close` does nothing
         for end in (self._far, self._wake_in, self._wake_out):
             end.close()
 
