@@ -21,6 +21,7 @@ URL = re.compile(
     r"https?://(?:[A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9a-fA-F:.]+\])(?::[1-9][0-9]{0,4})?(?:/[^\s@?#]*)?"
 )
 MOUNT_PATH = re.compile(r"/[-A-Za-z0-9_./]+")
+TAKEN_PATHS = ("/work", "/dev", "/proc", "/sys", "/etc/trainyard")  # of pods
 OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
 EVERY_POOL = "*"
 
@@ -141,6 +142,20 @@ def topology(value: Any) -> dict[str, str]:
     return {name: readers[name](level) for name, level in value.items()}
 
 
+def host_paths(value: Any) -> dict[str, str]:
+    """{"/in/the/pod": "/on/the/node"}, none of them where a pod has something else."""
+    paths: dict[str, str] = checks.mapped(MOUNT_PATH, 1000, mount_path, 20)(value)
+    for inside, outside in paths.items():
+        is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
+        if is_taken or ".." in f"{inside}/{outside}".split("/"):
+            raise Refused(
+                "bad_path",
+                f"Give absolute paths without '..', and none in {', '.join(TAKEN_PATHS)}.",
+                "/" + checks.pointer_part(inside),
+            )
+    return paths
+
+
 def url(value: Any) -> str:
     """An http or https address without a user name."""
     address: str = checks.text(2000)(value)
@@ -253,7 +268,7 @@ KNOBS: dict[str, Knob] = {
         checks.switch, False, "Whether pods use the node's network; needs pod_security privileged."
     ),
     "host_paths": Knob(
-        checks.mapped(MOUNT_PATH, 1000, mount_path, 20),
+        host_paths,
         {},
         "Directories of the nodes mounted read-only, {'/in/the/pod': '/on/the/node'}; needs pod_security privileged.",
     ),

@@ -32,6 +32,8 @@ _PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
 
 def refusal_of(status: int, reason: str, message: str, details: Mapping[str, Any]) -> EngineRefused:
     """What an answer of 4xx means: its HTTP status, and reason, message and details of its Status object."""
+    if denied := _denied(message):  # with whatever status the webhook or policy chose
+        return denied
     if status == 409:
         return _conflict(reason, message)
     if status == 422:
@@ -78,7 +80,7 @@ def _forbidden(status: int, message: str, details: Mapping[str, Any]) -> EngineR
             f"The project's namespace is being deleted: {_words(message)}",
             is_passing=True,
         )
-    return _denied(message) or _not_permitted(status, message)
+    return _not_permitted(status, message)
 
 
 def _is_terminating(message: str, details: Mapping[str, Any]) -> bool:

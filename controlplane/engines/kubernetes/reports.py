@@ -82,7 +82,7 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         return _open(
             raw, base.RUNNING, reason, message, started_at=_time(container["state"]["running"]["startedAt"])
         )
-    return _starting(raw, container, nodes, now)
+    return _starting(raw, nodes, now)
 
 
 def has_ended(raw: Raw) -> bool:
@@ -160,11 +160,22 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
     if _was_deleted(raw, ended):
         return base.POD_DELETED, "Somebody deleted the pod in the cluster."
     if not ended:
-        status = _status(raw)
-        return base.CONTAINER_NOT_CREATED, _said(
-            "The pod failed", status.get("reason"), status.get("message")
-        )
+        return base.CONTAINER_NOT_CREATED, _said("The pod could not be prepared", *_unprepared(raw))
     return _exit(ended)
+
+
+def _unprepared(raw: Raw) -> tuple[object, ...]:
+    """The words of what failed before the command could begin."""
+    for status in _status(raw).get("initContainerStatuses") or ():
+        ended = (status.get("state") or {}).get("terminated") or {}
+        if ended.get("exitCode"):
+            return (
+                status.get("name"),
+                ended.get("reason"),
+                f"exit code {ended['exitCode']}",
+                ended.get("message"),
+            )
+    return _status(raw).get("reason"), _status(raw).get("message")
 
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
@@ -244,10 +255,9 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     return _open(raw, base.STARTING, base.WAITING_FOR_NODE, message)
 
 
-def _starting(raw: Raw, container: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """A bound pod whose command has not begun."""
-    waiting = (container.get("state") or {}).get("waiting") or {}
-    what, words = waiting.get("reason", ""), waiting.get("message", "")
+    what, words = _obstacle(raw)
     age = _age(_bound_at(raw), now)
     if what in _PULL_ERRORS:
         limit = REFUSED_PULL_SECONDS if _PULL_REFUSED.search(f"{what} {words}") else PULL_SECONDS
@@ -269,6 +279,15 @@ def _starting(raw: Raw, container: Raw, nodes: Mapping[str, Raw], now: datetime)
         message = f"Its volumes or its network were not ready on {_node_name(raw)} for {int(age)} s."
         return _late(raw, base.CONTAINER_NOT_CREATED, message, True)
     return _open(raw, base.STARTING)
+
+
+def _obstacle(raw: Raw) -> tuple[str, str]:
+    """Reason and message of the first container that waits for something, those that prepare the pod before."""
+    for status in (*(_status(raw).get("initContainerStatuses") or ()), _main_status(raw)):
+        waiting = (status.get("state") or {}).get("waiting") or {}
+        if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
+            return str(waiting["reason"]), str(waiting.get("message", ""))
+    return "", ""
 
 
 def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:

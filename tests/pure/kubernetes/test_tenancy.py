@@ -1,0 +1,43 @@
+"""What a cluster keeps of projects: what the golden files do not say by themselves."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from controlplane.engines.kubernetes import kai, names, tenancy
+from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from tests.pure.kubernetes.goldens import RESTRICTED, TEAM
+
+
+def test_everything_is_ours_and_has_its_paths():
+    objects = tenancy.objects([TEAM], (), RESTRICTED)
+    assert [one.body["kind"] for one in objects][:3] == ["PriorityClass", "PriorityClass", "Namespace"]
+    assert all(one.body["metadata"]["labels"][names.INSTALLATION] == "trainyard" for one in objects)
+    quota = next(one for one in objects if one.body["kind"] == "ResourceQuota")
+    assert quota.path == "/api/v1/namespaces/yard-team-a/resourcequotas/trainyard-limit"
+    assert quota.every == "/api/v1/resourcequotas"
+
+
+def test_bounds_are_never_tighter_than_the_planners():
+    shared = replace(TEAM, quota_milli_gpus=2500, limit_milli_gpus=3100)
+    limit, guaranteed = tenancy.quotas(shared, RESTRICTED)
+    assert limit["spec"]["hard"] == {"requests.nvidia.com/gpu": "4"}
+    assert guaranteed["spec"]["hard"] == {"requests.nvidia.com/gpu": "3"}
+    assert tenancy.quotas(shared, RESTRICTED, parts=4)[1]["spec"]["hard"] == {
+        "requests.nvidia.com/gpu": "10",
+        "requests.nvidia.com/gpu.shared": "10",
+    }
+
+
+def test_each_role_may_what_those_below_it_may_and_nobody_may_make_pods():
+    rules = [tenancy.role("team-a", name, RESTRICTED)["rules"] for name in tenancy.ROLES]
+    assert rules[0] == rules[1][: len(rules[0])] == rules[2][: len(rules[0])]
+    assert rules[1] == rules[2][: len(rules[1])]
+    assert not any(
+        "pods" in rule["resources"] and {"create", "update", "patch"} & {*rule["verbs"]} for rule in rules[2]
+    )
+
+
+def test_under_kai_the_queues_are_kept_too():
+    kinds = [one.body["kind"] for one in tenancy.objects([TEAM], (), ClusterProfile(scheduler=KAI))]
+    assert kinds.count("Queue") == len(kai.queues([TEAM], (), ClusterProfile(scheduler=KAI))) == 2
