@@ -238,7 +238,8 @@ class KubernetesEngine:
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
         self._sweeper.sweep(self._watching.look().ours.values())
-        self._syncer.sync(tenancy.objects(projects, departments, self._profile))
+        parts = 1 if self._kai else max((node.device_parts for node in self._last_nodes()), default=1)
+        self._syncer.sync(tenancy.objects(projects, departments, self._profile, parts))
 
     def forget_project(self, project: str) -> None:
         name = self._profile.namespace_of(project)
