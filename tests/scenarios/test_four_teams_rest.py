@@ -1,15 +1,12 @@
 """The four-team scenario on a running control plane: `make up`, REST, and real processes on the local engine."""
 
 from collections.abc import Iterator
-from functools import partial
-from typing import Any
 
 import psutil
 import pytest
 
-from tests.scenarios.four_teams.script import TEAMS, Observed, Step, assert_step, expectations, steps
+from tests.scenarios.four_teams.rest import play, stop_all
 from tests.servers import ControlPlane, control_plane
-from tests.waiting import wait_until
 
 pytestmark = pytest.mark.slow
 
@@ -19,49 +16,7 @@ def plane(tmp_path) -> Iterator[ControlPlane]:
     clusters = {"TRAINYARD_CLUSTERS": "local:dgx1-1=8x32768,dgx1-2=8x32768"}
     with control_plane(tmp_path / "state", clusters) as plane:
         yield plane
-        for job in jobs(plane, "queued,starting,running"):
-            plane.call("POST", f"/api/v1/jobs/{job['id']}/stop")
-        wait_until(lambda: not jobs(plane, "queued,starting,running,stopping"), 30, "the end of all jobs")
-
-
-def jobs(plane: ControlPlane, states: str) -> list[dict[str, Any]]:
-    status, page = plane.call("GET", f"/api/v1/jobs?state={states}&limit=100")
-    assert status == 200, page
-    return page["results"]
-
-
-def perform(plane: ControlPlane, step: Step) -> None:
-    for name in step.jobs:
-        if step.action == "delete":
-            (job,) = [job for job in jobs(plane, "queued,starting,running") if job["name"] == name]
-            status, answer = plane.call("DELETE", f"/api/v1/jobs/{job['id']}")
-            assert status in (200, 202, 204), answer
-            continue
-        body = {"name": name, "kind": step.kind, "gpus": step.gpus, "command": ["sleep", "infinity"]}
-        status, answer = plane.call("POST", f"/api/v1/projects/{step.project}/jobs", body)
-        assert status == 201, answer
-
-
-def observe(plane: ControlPlane, running_before: frozenset[str], ended: frozenset[str]) -> Observed:
-    """What REST shows: allocation by project from the jobs' pods, and who lost its place since the step before."""
-    allocated = dict.fromkeys(TEAMS, 0.0)
-    devices, running = set(), set()
-    active = jobs(plane, "starting,running,stopping")
-    for job in active:
-        for pod in job["status"]["pods"]:
-            for device in pod["devices"]:
-                devices.add((pod["node"], device["index"]))
-                allocated[job["project"]] += device["share"]
-        if job["status"]["state"] == "running":
-            running.add(job["name"])
-    waiting = frozenset(job["name"] for job in jobs(plane, "queued"))
-    return Observed(
-        allocated={team: round(gpus, 3) for team, gpus in allocated.items()},
-        physical_gpus_used=len(devices),
-        running=len(running),
-        preempted=(running_before - running - ended) & waiting,
-        waiting=waiting,
-    )
+        stop_all(plane)
 
 
 def processes_of(plane: ControlPlane) -> int:
@@ -75,31 +30,5 @@ def processes_of(plane: ControlPlane) -> int:
 
 
 def test_twenty_steps_with_real_processes(plane):
-    for team, quota in TEAMS.items():
-        status, answer = plane.call("POST", "/api/v1/projects", {"name": team, "gpu_quota": quota})
-        assert status == 201, answer
-    expected, before = expectations(), frozenset[str]()
-    running: frozenset[str] = frozenset()
-    for step in steps():
-        perform(plane, step)
-        ended = frozenset(step.jobs) if step.action == "delete" else frozenset[str]()
-        mismatches = ["nothing was seen yet"]
-        matching = partial(_matching, plane, expected[step.seq], running, ended, before, mismatches)
-        try:
-            observed = wait_until(matching, timeout=20, what=f"step {step.seq}")
-        except AssertionError as error:
-            raise AssertionError(mismatches[-1]) from error
-        before |= observed.preempted
-        running = frozenset(job["name"] for job in jobs(plane, "running"))
+    play(plane)
     assert processes_of(plane) == 14
-
-
-def _matching(plane, wanted, running, ended, before, mismatches) -> Observed | None:
-    """The observation once it is what the step wants. A reclaim takes a few cycles, so a mismatch may pass."""
-    observed = observe(plane, running, ended)
-    try:
-        assert_step(wanted, observed, before)
-    except AssertionError as mismatch:
-        mismatches.append(f"{mismatch}")
-        return None
-    return observed
