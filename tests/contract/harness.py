@@ -23,6 +23,7 @@ from controlplane.engines.local.engine import LocalEngine
 from controlplane.engines.memory import MemoryEngine, VirtualClock
 from controlplane.engines.registry import open_engine
 from tests.kube import KubeCluster
+from tests.kubernetes.chart import engine_kubeconfig
 from tests.waiting import wait_until
 from tools.kube.parts import IMAGE
 
@@ -119,7 +120,7 @@ def kubernetes_settings(kube: KubeCluster) -> dict[str, Any]:
         "namespace_prefix": f"c{name}-",
         "default_image": IMAGE,
         "image_pull_policy": "Never",
-        "credentials": {"kubeconfig": kube.kubeconfig_text},
+        "credentials": {"kubeconfig": engine_kubeconfig(kube)},  # with the chart's rights and no more
     }
 
 

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from tests.kube import KubeCluster
 from tests.servers import CHECKOUT
 from tools.kube import build
 
@@ -21,6 +22,7 @@ ADDRESS = "publicUrl=https://yard.example.org"
 KUBE_VERSION = "1.34.4"
 
 Raw = dict[str, Any]
+_kubeconfigs: dict[tuple[str, str, tuple[str, str] | None], str] = {}  # of the clusters of this run
 
 
 class ChartRefused(Exception):
@@ -58,3 +60,32 @@ def pods_of(objects: Sequence[Raw]) -> dict[str, Raw]:
 
 def _values(files: Sequence[Path], sets: Sequence[str]) -> list[str]:
     return [*(f"--values={file}" for file in files), *(f"--set={one}" for one in sets)]
+
+
+def engine_kubeconfig(kube: KubeCluster, without: tuple[str, str] | None = None) -> str:
+    """A kubeconfig with the rights that the chart gives to the control plane, and no more: what the engine's suites
+    run with. `without` takes a verb on a resource away."""
+    key = (kube.url, kube.token, without)
+    if key not in _kubeconfigs:
+        _kubeconfigs[key] = _apply_rights(kube, without)
+    return _kubeconfigs[key]
+
+
+def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None) -> str:
+    suffix = "-".join(without).replace("/", "-") if without else "all"
+    namespace = f"chart-rights-{suffix}"
+    objects = render(sets=(ADDRESS, "cluster.settings.mpi_operator=true"), namespace=namespace)
+    (role,) = of_kind(objects, "ClusterRole")
+    if without is not None:
+        role["rules"] = [_less(rule, *without) for rule in role["rules"]]
+    account = next(one for one in objects if one["kind"] == "ServiceAccount")
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
+    kube.apply(yaml.safe_dump_all([home, account, role, *of_kind(objects, "ClusterRoleBinding")]))
+    return kube.kubeconfig_for(kube.service_account_token(namespace, account["metadata"]["name"]))
+
+
+def _less(rule: Raw, verb: str, resource: str) -> Raw:
+    """The rule without the verb, where it is about the resource. A rule of the chart names one resource."""
+    if rule["resources"] != [resource]:
+        return rule
+    return {**rule, "verbs": [one for one in rule["verbs"] if one != verb]}

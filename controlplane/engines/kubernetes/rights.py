@@ -6,9 +6,11 @@ The one list: the look at a new cluster asks for these rights, and the chart's r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from itertools import chain
 
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.engines.kubernetes.tenancy import RULES
 
 # When a rule is needed: always, with a setting, or for one feature without which the rest works.
 ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator", "optional"
@@ -31,7 +33,7 @@ class Rule:
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 _KEPT = ("get", "list", "create", "patch", "delete")
 
-NEEDED: tuple[Rule, ...] = (
+_OWN: tuple[Rule, ...] = (
     Rule("", "namespaces", _KEPT, _TENANCY),
     Rule("", "pods", ("get", "list", "watch", "create", "patch", "delete"), _JOBS),
     Rule("", "nodes", ("get", "list", "watch"), "Nodes and their GPUs are not seen."),
@@ -50,6 +52,7 @@ NEEDED: tuple[Rule, ...] = (
     Rule("networking.k8s.io", "networkpolicies", _KEPT, _TENANCY),
     Rule("rbac.authorization.k8s.io", "roles", _KEPT, _TENANCY),
     Rule("rbac.authorization.k8s.io", "rolebindings", _KEPT, _TENANCY),
+    Rule("scheduling.k8s.io", "priorityclasses", _KEPT, _TENANCY),
     Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
     Rule(
         "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
@@ -57,10 +60,23 @@ NEEDED: tuple[Rule, ...] = (
     Rule(
         "kubeflow.org", "mpijobs", _KEPT, "mpi jobs cannot be given to the MPI operator.", WITH_MPI_OPERATOR
     ),
-    Rule("scheduling.k8s.io", "priorityclasses", _KEPT, "KAI does not know our priorities.", WITH_KAI),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
     Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
 )
+
+
+def _with_granted(own: tuple[Rule, ...]) -> tuple[Rule, ...]:
+    """Add what projects' roles grant: an API server lets nobody give away a right that they do not have."""
+    rules = {(rule.group, rule.resource): rule for rule in own}
+    for group, resources, verbs in chain.from_iterable(RULES.values()):
+        for resource in resources:
+            rule = rules.get((group, resource)) or Rule(group, resource, (), _TENANCY)
+            more = tuple(verb for verb in verbs if verb not in rule.verbs)
+            rules[group, resource] = replace(rule, verbs=(*rule.verbs, *more))
+    return tuple(rules.values())
+
+
+NEEDED = _with_granted(_OWN)
 
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
