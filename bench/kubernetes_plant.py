@@ -51,11 +51,19 @@ class Api:
         self._pool = urllib3.PoolManager(
             maxsize=CONNECTIONS,
             ca_certs=str(kube.ca),
-            headers={"Authorization": f"Bearer {kube.token}", "Content-Type": "application/json"},
+            headers={"Authorization": f"Bearer {kube.token}"},
         )
 
-    def __call__(self, method: str, path: str, body: Any = None, accept: str = "application/json") -> Any:
-        headers = {**self._pool.headers, "Accept": accept}
+    def __call__(
+        self,
+        method: str,
+        path: str,
+        body: Any = None,
+        *,
+        kind: str = "application/json",
+        accept: str = "application/json",
+    ) -> Any:
+        headers = {**self._pool.headers, "Accept": accept, "Content-Type": kind}
         answer = self._pool.request(
             method, f"{self._url}{path}", headers=headers, body=None if body is None else json.dumps(body)
         )

@@ -1,0 +1,165 @@
+"""The Kubernetes engine on a real API server, beside kube-scheduler alone and, where its programs are, KAI Scheduler.
+
+One cluster of fake nodes for all of it, one after the other, so that each has the machine for itself.
+Run: python -m bench.kubernetes    (TRAINYARD_KAI_BIN names KAI's programs; BENCH_NODES=100 makes it smaller)
+"""
+
+from __future__ import annotations
+
+import os
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from bench.harness import Row, report
+from bench.kubernetes_plant import (
+    NAMESPACE,
+    Api,
+    add_nodes,
+    at_once,
+    kai,
+    place_with_kai,
+    place_with_kube_scheduler,
+    remove_pods,
+    wait_bound,
+)
+from bench.kubernetes_reading import follow_latencies, job_calls, reflector_costs
+from tests import servers
+from tests.kube import KubeCluster, kube_cluster
+from tests.waiting import wait_until
+
+NODES, GPUS = int(os.environ.get("BENCH_NODES", "500")), 8
+RECLAIMS = 7
+# kube-scheduler's own limit of 50 requests a second is lifted for everybody: for itself and for binding our pods
+SCHEDULER = {"kube-scheduler": ("--kube-api-qps=1000", "--kube-api-burst=2000")}
+OURS = "trainyard.io/installation"
+
+
+def main() -> None:
+    """Measure everything and report."""
+    count = NODES * GPUS
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        with kube_cluster(more=SCHEDULER) as kube:
+            api = Api(kube)
+            add_nodes(api, NODES, GPUS)
+            api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
+            wait_until(lambda: _has_account(api), timeout=30, what="the namespace's service account")
+            floor = place_with_kube_scheduler(api, count)
+            remove_pods(api)
+            with our_plant(kube, Path(directory) / "state") as call:
+                rate = place_with_us(api, call, count)
+                reclaims = [1000 * reclaim(api, call, number) for number in range(RECLAIMS)]
+            remove_ours(api)
+            peer, absence = _kai_rate(kube, api, count)
+        rows = [*placement_rows(count, rate, floor, peer, absence), reclaim_row(count, reclaims)]
+        report("kubernetes", [*rows, *job_calls(), *reflector_costs(), *follow_latencies(Path(directory))])
+
+
+def placement_rows(count: int, rate: float, floor: float, peer: float | None, absence: str) -> list[Row]:
+    """Jobs a second, from the first submission over REST to the last pod bound."""
+    work = f"{count:,} one-GPU jobs on {NODES} nodes, submit to all bound"
+    beside_floor = Row(
+        work, ">= 0.5x kube-scheduler alone", "/s", [rate], floor / 2, at_least=True,
+        peer="kube-scheduler, the pods alone", peer_samples=[floor],
+    )  # fmt: skip
+    beside_kai = Row(
+        "the same beside KAI Scheduler", ">= 3x KAI", "/s", [rate], None if peer is None else 3 * peer, at_least=True,
+        peer="KAI, pods and pod groups" if peer else f"KAI: {absence}", peer_samples=[peer] if peer else [],
+    )  # fmt: skip
+    return [beside_floor, beside_kai]
+
+
+def reclaim_row(count: int, samples: list[float]) -> Row:
+    """From an owner's submission to its pod on the node that a borrower had."""
+    work = f"one GPU reclaimed with {count:,} running, submit to bound"
+    return Row(work, "<= 2 s", "ms", samples, limit=2000)
+
+
+@contextmanager
+def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
+    """A control plane on PostgreSQL with the cluster attached, a borrower and an owner without jobs."""
+    with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
+
+        def call(method: str, path: str, body: Any = None) -> Any:
+            status, answer = running.call(method, f"/api/v1{path}", body)
+            if status >= 300:
+                raise RuntimeError(f"{method} {path}: {status} {answer}")
+            return answer
+
+        settings = {"default_image": "none"}
+        kubeconfig = {"kubeconfig": kube.kubeconfig_text, "context": "trainyard", "settings": settings}
+        call("POST", "/clusters", {"name": "fake", "engine": "kubernetes", **kubeconfig})
+        wait_until(lambda: _has_nodes(call), timeout=120, what="the nodes of the attached cluster")
+        call(
+            "POST", "/projects", {"name": "borrower", "cluster": "fake", "gpu_quota": NODES * GPUS - RECLAIMS}
+        )
+        call("POST", "/projects", {"name": "owner", "cluster": "fake", "gpu_quota": RECLAIMS})
+        yield call
+
+
+def place_with_us(api: Api, call: Callable[..., Any], count: int) -> float:
+    """Submit `count` jobs over REST with eight clients and wait until all their pods are bound; jobs a second."""
+    body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
+    began = time.perf_counter()
+    at_once(
+        lambda number: call("POST", "/projects/borrower/jobs", {**body, "name": f"job-{number:05d}"}),
+        range(count),
+    )
+    wait_bound(api, count, OURS)
+    return count / (time.perf_counter() - began)
+
+
+def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
+    """Seconds from an owner's submission to its pod being bound, on a cluster that is full."""
+    body = {"name": f"mine-{number}", "kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
+    began = time.perf_counter()
+    job = call("POST", "/projects/owner/jobs", body)
+    path = f"/api/v1/namespaces/yard-owner/pods/{job['id']}-1-0"
+    wait_until(lambda: _is_bound(api, path), timeout=60, what="the owner's pod to be bound")
+    return time.perf_counter() - began
+
+
+def remove_ours(api: Api) -> None:
+    """Take our pods away without their control plane: the finalizer is ours to strip in a bench of ours."""
+    pods = api("GET", f"/api/v1/pods?labelSelector={OURS}")["items"]
+
+    def remove(pod: dict[str, Any]) -> None:
+        path = f"/api/v1/namespaces/{pod['metadata']['namespace']}/pods/{pod['metadata']['name']}"
+        api("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
+
+    at_once(remove, pods)
+    for project in ("borrower", "owner"):
+        api("DELETE", f"/api/v1/namespaces/yard-{project}/pods?gracePeriodSeconds=0")
+    wait_until(
+        lambda: not api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"],
+        timeout=300,
+        what="our end",
+    )
+
+
+def _kai_rate(kube: KubeCluster, api: Api, count: int) -> tuple[float | None, str]:
+    definitions = Path(os.environ.get("TRAINYARD_CRDS", "../shared/kubernetes/crds")) / "kai"
+    with kai(kube, api, definitions) as absence:
+        return (None, absence) if absence else (place_with_kai(api, count), "")
+
+
+def _is_bound(api: Api, path: str) -> bool:
+    try:
+        return bool(api("GET", path)["spec"].get("nodeName"))
+    except RuntimeError:
+        return False  # not created yet
+
+
+def _has_nodes(call: Callable[..., Any]) -> bool:
+    return any(cluster["nodes_ready"] == NODES for cluster in call("GET", "/clusters")["results"])
+
+
+def _has_account(api: Api) -> bool:
+    return bool(api("GET", f"/api/v1/namespaces/{NAMESPACE}/serviceaccounts")["items"])
+
+
+if __name__ == "__main__":
+    main()
