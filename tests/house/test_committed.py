@@ -27,7 +27,10 @@ TEXT = {
     ".svg",
     ".sh",
 }
-MACHINE_PATH = re.compile(r"(?<![\w.])/(?:home/[a-z]|root/\.|Users/[A-Z]|work/|tmp/h/)[\w./-]*")
+# a pod's working directory on a cluster is the same everywhere: its checkpoints may be named
+MACHINE_PATH = re.compile(
+    r"(?<![\w.])/(?:home/[a-z]|root/\.|Users/[A-Z]|work/(?!checkpoints\b)|tmp/h/)[\w./-]*"
+)
 HOST = re.compile(r"""(?:https?:)?//([a-z0-9.-]+\.[a-z]{2,})(?=[/"'\s:)])""", re.IGNORECASE)
 # XML namespaces are names, not addresses
 NAMESPACES = {"www.w3.org"}

@@ -102,7 +102,7 @@ GOLDENS: dict[str, Golden] = {
                 kind="interactive",
                 is_preemptible=False,
                 ports=(8888, 6006),
-                env={"TOKEN": "a$(b)c", "HOME": "/home/ana", "TRAINYARD_RANK": "7"},
+                env={"TOKEN": "a$(b)c", "HOME": "/scratch", "TRAINYARD_RANK": "7"},
                 secret_env={"AWS_SECRET": SecretValue("aws", "key")},
                 labels={"purpose": "demo", "kai.scheduler/queue": "other", "note": "two words"},
             )
