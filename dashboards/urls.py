@@ -5,6 +5,7 @@ from django.urls import path, re_path
 from dashboards.pages import (
     analytics,
     charts,
+    clusters,
     counts,
     doors,
     job_form,
@@ -38,7 +39,16 @@ urlpatterns = [
     path("projects/<str:name>/members/remove", projects.member_remove, name="member-remove"),
     path("nodes", nodes.node_list, name="nodes"),
     path("nodes/<str:name>", nodes.node_page, name="node"),
-    re_path(rf"^nodes/{NODE}/do/(?P<verb>cordon|uncordon|drain)$", nodes.node_verb, name="node-verb"),
+    re_path(
+        rf"^nodes/{NODE}/do/(?P<verb>cordon|uncordon|drain|confirm-dead)$", nodes.node_verb, name="node-verb"
+    ),
+    path("clusters", clusters.cluster_list, name="clusters"),
+    path("new/cluster", clusters.cluster_new, name="cluster-new"),
+    path("clusters/<str:name>", clusters.cluster_page, name="cluster"),
+    path("clusters/<str:name>/edit", clusters.cluster_edit, name="cluster-edit"),
+    re_path(
+        r"^clusters/(?P<name>[^/]+)/do/(?P<verb>check|detach)$", clusters.cluster_verb, name="cluster-verb"
+    ),
     path("users", people.user_list, name="users"),
     path("users/<str:username>", people.user_page, name="user"),
     re_path(rf"^users/(?P<username>[^/]+)/do/(?P<verb>{USER_VERBS})$", people.user_verb, name="user-verb"),

@@ -163,6 +163,7 @@ _DEVICE_COLUMNS = (
     "memory_used_mib",
     "utilization",
     "allocated_milli",
+    "is_foreign",
 )
 
 
@@ -182,7 +183,7 @@ def _node(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, An
 
 
 def _device(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("index", "utilization", "memory_used_mib", "memory_mib", "model", "shares")
+    names = ("index", "utilization", "memory_used_mib", "memory_mib", "model", "is_foreign", "shares")
     return {name: row[name] for name in names}
 
 

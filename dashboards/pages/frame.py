@@ -101,7 +101,7 @@ def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
         ("analytics", _("Analytics"), ""),
     ]
     if actor.is_admin:
-        items.append(("users", _("Users"), ""))
+        items += [("users", _("Users"), ""), ("clusters", _("Clusters"), "")]
     return [
         {
             "url": reverse(name),

@@ -1,4 +1,6 @@
-"""Nodes: list, one node with its devices and pods, cordon, uncordon, drain."""
+"""Nodes: list, one node with its devices and pods, cordon, uncordon, drain, confirm dead."""
+
+from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
 from django.shortcuts import redirect
@@ -6,7 +8,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids
-from controlplane.actions.nodes import cordon_node, drain_node, jobs_on, uncordon_node
+from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
 from controlplane.models import Node
 from controlplane.queries.nodes import node_detail, node_rows
 from dashboards.pages.frame import attempt, show, signed_in
@@ -58,10 +60,10 @@ def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
 @require_POST
 @signed_in
 def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
-    """Cordon, uncordon or drain."""
+    """Cordon, uncordon, drain or confirm dead."""
     node = node_for(actor, name)
     require_admin(actor)
-    verbs = {
+    verbs: dict[str, tuple[Callable[[], object], str]] = {
         "cordon": (
             lambda: cordon_node(node, actor=actor),
             _("Cordoned: its pods stay, it gets no new ones."),
@@ -72,6 +74,10 @@ def node_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpR
             _("Draining: preemptible jobs go back to the queue."),
         ),
     }
+    verbs["confirm-dead"] = (
+        lambda: confirm_dead(node, actor=actor),
+        _("Released: its jobs go on elsewhere. It stays cordoned."),
+    )
     carry_out, done = verbs[verb]
     attempt(request, carry_out, done)
     return redirect("node", name)

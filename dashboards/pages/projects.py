@@ -35,7 +35,9 @@ class ProjectForm(forms.Form):
 
     name = NameField(longest=50, label=gettext_lazy("Name"))
     cluster = forms.ModelChoiceField(
-        Cluster.objects.filter(detached_at=None), label=gettext_lazy("Cluster"), empty_label=None
+        Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED),
+        label=gettext_lazy("Cluster"),
+        empty_label=None,
     )
     gpu_quota_milli = GpuField(label=gettext_lazy("GPU quota"), help_text=gettext_lazy("Guaranteed GPUs."))
     over_quota_weight_milli = GpuField(

@@ -16,15 +16,7 @@ def words() -> dict[str, str]:
         "copied": _("Copied"),
         "palette": _("Search or jump to…"),
         "palette_empty": _("Nothing has that name."),
-        "key_palette": _("search or jump to"),
-        "key_overview": _("overview"),
-        "key_jobs": _("jobs"),
-        "key_projects": _("projects"),
-        "key_nodes": _("nodes"),
-        "key_analytics": _("analytics"),
-        "key_filter": _("filter this page"),
-        "key_rows": _("move between rows, open one"),
-        "key_help": _("keyboard shortcuts"),
+        **_keys(),
         "chart_table": _("The chart as a table"),
         "log_attempt": _("attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
@@ -54,6 +46,7 @@ def words() -> dict[str, str]:
         "job_count": _("{count} job"),
         "jobs_count": _("{count} jobs"),
         "free": _("free"),
+        "foreign": _("used by others"),
         "starts_about": _("Starts in about {earliest} to {latest}."),
         "idle": _("idle"),
         "not_ready_node": _("not ready"),
@@ -62,4 +55,19 @@ def words() -> dict[str, str]:
         "shell_exit": _("The shell ended with code {code}."),
         "gpus_one": _("{gpus} GPU"),
         "gpus_many": _("{gpus} GPUs"),
+    }
+
+
+def _keys() -> dict[str, str]:
+    """What the keyboard's shortcuts do."""
+    return {
+        "key_palette": _("search or jump to"),
+        "key_overview": _("overview"),
+        "key_jobs": _("jobs"),
+        "key_projects": _("projects"),
+        "key_nodes": _("nodes"),
+        "key_analytics": _("analytics"),
+        "key_filter": _("filter this page"),
+        "key_rows": _("move between rows, open one"),
+        "key_help": _("keyboard shortcuts"),
     }

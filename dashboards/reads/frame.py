@@ -25,6 +25,6 @@ def unfinished_jobs(actor: Actor) -> int:
 
 def clusters() -> list[dict[str, Any]]:
     """Attached clusters by name."""
-    rows = Cluster.objects.filter(detached_at=None).order_by("name")
+    rows = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED).order_by("name")
     counted = rows.annotate(node_count=Count("nodes")).values("name", "engine", "is_reachable", "node_count")
     return [{**row} for row in counted]

@@ -209,6 +209,7 @@ def cell(device: Mapping[str, Any], state: State) -> Row:
         "index": device["index"],
         "parts": parts,
         "is_idle": bool(parts) and not device["utilization"],
+        "is_foreign": device["is_foreign"],
         "title": _title(device, state),
     }
 
@@ -250,7 +251,7 @@ def _title(device: Mapping[str, Any], state: State) -> str:
     return (
         f"GPU {device['index']}: {', '.join(names)}, {use}"
         if names
-        else f"GPU {device['index']}: {_('free')}"
+        else f"GPU {device['index']}: {_('used by others') if device['is_foreign'] else _('free')}"
     )
 
 

@@ -250,7 +250,7 @@ def _department_named(name: str | None) -> Department | None:
 
 
 def _cluster_named(name: str | None) -> Cluster:
-    attached = Cluster.objects.filter(detached_at=None).order_by("pk")
+    attached = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED).order_by("pk")
     cluster = attached.first() if name is None else attached.filter(name=name).first()
     if cluster is None:
         known = ", ".join(attached.values_list("name", flat=True)) or "none yet: register one"

@@ -31,6 +31,7 @@ def device(index: int = 0, utilization: float | None = None, shares: tuple[Any, 
         "model": "V100",
         "memory_mib": 32768,
         "utilization": utilization,
+        "is_foreign": False,
         "shares": list(shares),
     }
 

@@ -1,0 +1,218 @@
+"""Clusters, for admins: list, one with what was found there, attach, edit, check again, detach."""
+
+import json
+from typing import Any
+
+from django.contrib import messages
+from django.core.files.uploadedfile import UploadedFile
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_POST
+
+from controlplane.access import Actor, NotVisible, require_admin
+from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
+from controlplane.actions.clusters import (
+    SCHEDULERS,
+    WITH_CREDENTIALS,
+    check_cluster,
+    detach_cluster,
+    edit_cluster,
+    register_cluster,
+)
+from controlplane.actions.outcomes import Conflict, Invalid, invalid
+from controlplane.cluster_settings import KNOBS
+from controlplane.models import Cluster
+from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.reads import clusters as reads
+from jobs.kinds import checks
+from jobs.kinds.checks import Refused
+
+ENGINE = "kubernetes"  # what can be attached from the browser
+KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings")  # never the kubeconfig
+
+
+@signed_in
+def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Every cluster with how it stands."""
+    require_admin(actor)
+    return show(request, actor, "dashboards/clusters.html", {"clusters": reads.attached()})
+
+
+@signed_in
+def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """One cluster: what was found there, its nodes, what detaching takes along."""
+    require_admin(actor)
+    cluster = _cluster_for(name)
+    context = {
+        "cluster": reads.rows([cluster])[0],
+        "nodes": reads.nodes_of(cluster),
+        "projects": list(cluster.projects.order_by("name")),
+        "can_check": cluster.engine in WITH_CREDENTIALS,
+    }
+    return show(request, actor, "dashboards/cluster.html", context)
+
+
+@signed_in
+def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """The form that attaches a cluster."""
+    require_admin(actor)
+    errors: dict[str, str] = {}
+    if request.method == "POST":
+        try:
+            cluster = _attach(request, actor)
+            return redirect("cluster", cluster.name)
+        except Invalid as refused:
+            errors = _by_field(refused)
+        except Conflict as conflict:
+            errors = {"name": conflict.detail}
+    return _form(request, actor, None, errors)
+
+
+@signed_in
+def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """The form that changes scheduler, settings or credentials."""
+    require_admin(actor)
+    cluster = _cluster_for(name)
+    if cluster.engine not in WITH_CREDENTIALS:
+        raise NotVisible(f"{name} is changed with REST.")
+    errors: dict[str, str] = {}
+    if request.method == "POST":
+        try:
+            _edit(request, actor, cluster)
+            return redirect("cluster", cluster.name)
+        except Invalid as refused:
+            errors = _by_field(refused)
+        except Conflict as conflict:
+            errors = {"settings": conflict.detail}
+    return _form(request, actor, cluster, errors)
+
+
+@require_POST
+@signed_in
+def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> HttpResponseBase:
+    """Check again, or detach."""
+    require_admin(actor)
+    cluster = _cluster_for(name)
+    if verb == "check":
+        attempt(request, lambda: check_cluster(cluster, actor=actor), _("It is being looked at."))
+        return redirect("cluster", name)
+    if attempt(
+        request, lambda: detach_cluster(cluster, actor=actor), _("%(name)s is detached.") % {"name": name}
+    ):
+        return redirect("clusters")
+    return redirect("cluster", name)
+
+
+def _cluster_for(name: str) -> Cluster:
+    cluster = Cluster.objects.filter(name=name, detached_at=None).first()
+    if cluster is None:
+        raise NotVisible(f"There is no cluster named {name!r}.")
+    return cluster
+
+
+def _attach(request: HttpRequest, actor: Actor) -> Cluster:
+    try:
+        name = checks.dns_label(50)(request.POST.get("name", "").strip())
+    except Refused as refused:
+        raise invalid("/name", refused.code, refused.detail) from refused
+    return register_cluster(
+        name,
+        ENGINE,
+        settings_for(ENGINE, _settings(request), is_new=True),
+        actor=actor,
+        scheduler=request.POST.get("scheduler", "planner"),
+        credentials=credentials_for(ENGINE, _access(request), is_new=True),
+    )
+
+
+def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
+    changes = {
+        "settings": settings_for(cluster.engine, _settings(request), is_new=False),
+        "scheduler": request.POST.get("scheduler", cluster.scheduler),
+    }
+    changed = {name: value for name, value in changes.items() if value != getattr(cluster, name)}
+    access = credentials_for(cluster.engine, _access(request), is_new=False)
+    if not changed and not access:
+        messages.info(request, _("Nothing was changed."))
+        return
+    edit_cluster(cluster, changed, actor=actor, credentials=access)
+
+
+def _access(request: HttpRequest) -> dict[str, Any]:
+    """How the cluster is reached, as REST takes it."""
+    if request.POST.get("reach") == "in_cluster":
+        return {"in_cluster": True}
+    return {
+        "kubeconfig": _kubeconfig(request),
+        "context": request.POST.get("context", "").strip(),
+        "allow_exec": bool(request.POST.get("allow_exec")),
+    }
+
+
+def _kubeconfig(request: HttpRequest) -> str:
+    """The chosen file, or what was pasted."""
+    chosen = request.FILES.get("kubeconfig_file")
+    text = request.POST.get("kubeconfig", "").strip()
+    try:
+        if isinstance(chosen, UploadedFile):
+            text = chosen.read(KUBECONFIG_BYTES + 1).decode()
+        return str(checks.text(KUBECONFIG_BYTES)(text))
+    except UnicodeDecodeError as error:
+        raise invalid("/kubeconfig", "kubeconfig_unreadable", _("The file is not text.")) from error
+    except Refused as refused:
+        raise invalid("/kubeconfig", refused.code, refused.detail) from refused
+
+
+def _settings(request: HttpRequest) -> dict[str, Any]:
+    """One KNOB=VALUE a line; a value that is JSON is taken as that, any other is text."""
+    settings: dict[str, Any] = {}
+    for line in request.POST.get("settings", "").splitlines():
+        name, equals, value = (part.strip() for part in line.partition("="))
+        if not line.strip():
+            continue
+        if not equals:
+            raise invalid(
+                "/settings", "not_a_setting", _("%(line)s is not KNOB=VALUE.") % {"line": line.strip()[:60]}
+            )
+        try:
+            settings[name] = json.loads(value)
+        except ValueError:
+            settings[name] = value
+    return settings
+
+
+def _by_field(refused: Invalid) -> dict[str, str]:
+    """What is wrong, by the form's fields; of settings the name is said."""
+    found: dict[str, str] = {}
+    for error in refused.errors:
+        field, _slash, inside = error.pointer.removeprefix("/").partition("/")
+        told = f"{inside}: {error.detail}" if inside else error.detail
+        found[field] = f"{found[field]} {told}" if field in found else told
+    return found
+
+
+def _form(
+    request: HttpRequest, actor: Actor, cluster: Cluster | None, errors: dict[str, str]
+) -> HttpResponseBase:
+    context = {
+        "cluster": cluster,
+        "errors": errors,
+        "raw": {name: request.POST.get(name, "") for name in KEPT_FIELDS} if errors else _filled(cluster),
+        "schedulers": SCHEDULERS[ENGINE],
+        "knobs": [
+            {"name": name, "text": knob.text, "default": json.dumps(knob.default)}
+            for name, knob in KNOBS.items()
+        ],
+    }
+    return show(request, actor, "dashboards/cluster_form.html", context, status=400 if errors else 200)
+
+
+def _filled(cluster: Cluster | None) -> dict[str, str]:
+    if cluster is None:
+        return {"scheduler": "planner", "reach": "kubeconfig"}
+    lines = (
+        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
+        for name, value in cluster.settings.items()
+    )
+    return {"scheduler": cluster.scheduler, "reach": "kubeconfig", "settings": "\n".join(lines)}

@@ -1,0 +1,42 @@
+"""Clusters as the admin pages show them."""
+
+from typing import Any
+
+from controlplane.models import Cluster, Node
+from controlplane.queries.nodes import cluster_rows
+
+Row = dict[str, Any]
+NODES_SHOWN = 50
+TONES = {"attached": "good", "checking": "accent", "refused": "bad", "unreachable": "bad"}
+OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
+
+
+def attached() -> list[Row]:
+    """Every cluster that is not detached, by name."""
+    return rows(list(Cluster.objects.filter(detached_at=None).order_by("name")))
+
+
+def rows(clusters: list[Cluster]) -> list[Row]:
+    """Clusters with the state, its colour and how many checks did not go well."""
+    return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
+
+
+def nodes_of(cluster: Cluster) -> list[Node]:
+    """The first nodes of a cluster by name, those that are not ready before all others."""
+    return list(
+        Node.objects.filter(cluster=cluster).select_related("pool").order_by("is_ready", "name")[:NODES_SHOWN]
+    )
+
+
+def _row(shown: Row) -> Row:
+    status = shown["status"]
+    is_lost = status["state"] == Cluster.ATTACHED and not status["is_reachable"]
+    state = "unreachable" if is_lost else status["state"]
+    checks = [check | {"tone": OUTCOMES[check["outcome"]]} for check in status["checks"]]
+    return shown | {
+        "state": state,
+        "tone": TONES[state],
+        "checks": checks,
+        "odd": sum(check["outcome"] != "ok" for check in checks),
+        "failed": sum(check["outcome"] == "failed" for check in checks),
+    }

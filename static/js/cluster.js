@@ -1,0 +1,30 @@
+// While a cluster is being looked at its page asks every second what was found.
+
+import { $ } from "./dom.js";
+import { localise } from "./format.js";
+import { morph } from "./regions.js";
+
+const EVERY = 1000; // milliseconds
+const PARTS = ["cluster-title", "cluster-state"];
+
+function later() {
+  if ($("#cluster-title[data-checking]")) setTimeout(look, EVERY);
+}
+
+async function look() {
+  try {
+    const response = await fetch(location.href, { headers: { Accept: "text/html" } });
+    if (response.ok) show(new DOMParser().parseFromString(await response.text(), "text/html"));
+  } finally {
+    later();
+  }
+}
+
+function show(fresh) {
+  for (const id of PARTS) {
+    const old = document.getElementById(id), next = fresh.getElementById(id);
+    if (next) { morph(old, next); localise(old); }
+  }
+}
+
+later();

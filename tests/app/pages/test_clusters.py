@@ -1,0 +1,157 @@
+"""The admin's pages of clusters: attach, what was found, edit, check again, detach; secrets are never shown."""
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from django.core.files.uploadedfile import SimpleUploadedFile
+from django.test import Client
+from django.utils import timezone
+
+from controlplane.actions.clusters import settle_check
+from controlplane.credentials import decrypt
+from controlplane.models import Cluster, Command, Device, Node, User
+from tests.app.api.test_clusters import BAD, GOOD, KUBECONFIG, SECRET
+from tests.builders import make_project
+from tests.cast import Cast
+
+Visit = Callable[[User | None], Client]
+FORM = {"name": "prod", "reach": "kubeconfig", "kubeconfig": KUBECONFIG, "scheduler": "planner"}
+WARNING = {
+    "name": "storage",
+    "outcome": "warning",
+    "message": "No class.",
+    "without_it": "Checkpoints are lost.",
+}
+
+
+def attach(client: Client, **fields: Any) -> Cluster:
+    answer = client.post("/new/cluster", FORM | fields)
+    assert (answer.status_code, answer["Location"]) == (302, "/clusters/prod")
+    return Cluster.objects.get(name="prod")
+
+
+def settle(cluster: Cluster, *checks: dict[str, str]) -> None:
+    order = Command.objects.filter(cluster=cluster, state="pending").get()
+    settle_check(order, checks, timezone.now())
+    Command.objects.update(state="done")
+
+
+def page(client: Client, path: str) -> str:
+    answer = client.get(path)
+    assert answer.status_code == 200, path
+    return answer.content.decode()
+
+
+def test_a_cluster_is_attached_from_a_file_with_settings(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    sent = SimpleUploadedFile("config", KUBECONFIG.encode())
+    cluster = attach(
+        client, kubeconfig="", kubeconfig_file=sent, settings='work_size=5Gi\n\nspot_pools=["*"]\n'
+    )
+    assert decrypt(cluster.credentials) == {"kubeconfig": KUBECONFIG}
+    assert cluster.settings == {"work_size": "5Gi", "spot_pools": ["*"]}
+    shown = page(client, "/clusters/prod")
+    assert "data-checking" in shown
+    assert "It is being looked at before it is used" in shown
+    settle(cluster, GOOD, WARNING)
+    shown = page(client, "/clusters/prod")
+    assert "data-checking" not in shown
+    for text in ("Attached", "Missing", "Without it:", "Checkpoints are lost.", "work_size"):
+        assert text in shown
+    assert "one finding" in page(client, "/clusters")
+
+
+def test_a_refused_cluster_says_so_and_is_edited_checked_and_detached(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    cluster = attach(client)
+    settle(cluster, BAD)
+    assert "It is not used." in page(client, "/clusters/prod")
+    assert "does not answer" in page(client, "/clusters/prod")
+    assert "prod" not in page(client, "/nodes")
+    form = {"reach": "in_cluster", "scheduler": "kai", "settings": ""}
+    assert client.post("/clusters/prod/edit", form).status_code == 302
+    cluster.refresh_from_db()
+    assert (decrypt(cluster.credentials), cluster.scheduler) == ({"in_cluster": True}, "kai")
+    settle(cluster, GOOD)
+    assert client.post("/clusters/prod/do/check")["Location"] == "/clusters/prod"
+    assert "Until that is done everything stays as it was." in page(client, "/clusters/prod")
+    settle(cluster, BAD)
+    assert "The cluster is used as before." in page(client, "/clusters/prod")
+    assert client.post("/clusters/prod/do/detach")["Location"] == "/clusters"
+    assert client.get("/clusters/prod").status_code == 404
+
+
+def test_an_edit_without_a_kubeconfig_keeps_the_one_that_is_there(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    cluster = attach(client)
+    settle(cluster, GOOD)
+    assert (
+        client.post("/clusters/prod/edit", {"reach": "kubeconfig", "scheduler": "planner"}).status_code == 302
+    )
+    assert not Command.objects.filter(state="pending").exists()
+    client.post("/clusters/prod/edit", {"scheduler": "planner", "settings": "work_size=9Gi"})
+    settle(cluster, GOOD)
+    cluster.refresh_from_db()
+    assert (cluster.settings, decrypt(cluster.credentials)) == (
+        {"work_size": "9Gi"},
+        {"kubeconfig": KUBECONFIG},
+    )
+
+
+@pytest.mark.parametrize(
+    ("fields", "told"),
+    [
+        ({"name": "Prod!"}, "lower-case letters"),
+        ({"name": "memory"}, "There is a cluster named memory already."),
+        ({"kubeconfig": ""}, "Give a kubeconfig"),
+        ({"kubeconfig": "a: ["}, "The kubeconfig is not YAML"),
+        ({"kubeconfig_file": SimpleUploadedFile("x", b"\xff\xfe")}, "The file is not text."),
+        ({"kubeconfig_file": SimpleUploadedFile("x", b"x" * 300_000)}, "At most 262144 bytes."),
+        ({"context": "moon"}, "has no context"),
+        ({"settings": "work_size"}, "work_size is not KNOB=VALUE."),
+        ({"settings": "work_sise=1Gi"}, "work_sise: There is no such setting"),
+        ({"settings": "host_network=true"}, "host_network: Pod security forbids this"),
+        ({"scheduler": "volcano"}, "The scheduler of a kubernetes cluster is one of"),
+    ],
+)
+def test_what_is_wrong_is_said_at_its_field_and_the_secret_does_not_come_back(
+    cast: Cast, visit: Visit, fields: dict[str, Any], told: str
+):
+    answer = visit(cast.root).post("/new/cluster", FORM | fields)
+    text = answer.content.decode().replace("&#x27;", "'")
+    assert answer.status_code == 400
+    assert told in text
+    assert SECRET not in text
+    assert not Cluster.objects.filter(engine="kubernetes").exists()
+
+
+def test_no_page_shows_the_credentials(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    settle(attach(client), GOOD)
+    for path in ("/clusters", "/clusters/prod", "/clusters/prod/edit", "/new/cluster", "/nodes", "/"):
+        assert SECRET not in page(client, path)
+
+
+def test_projects_keep_a_cluster(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    cluster = attach(client)
+    settle(cluster, GOOD)
+    make_project("team-k", cluster=cluster)
+    assert "Delete them first" in page(client, "/clusters/memory")
+    assert "One project is on it. Delete it first:" in page(client, "/clusters/prod")
+    assert client.post("/clusters/prod/do/detach", follow=True).redirect_chain == [("/clusters/prod", 302)]
+    assert Cluster.objects.filter(name="prod", detached_at=None).exists()
+
+
+def test_a_lost_node_says_why_and_can_be_declared_dead(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    Device.objects.filter(node__name="dgx1-1", index=7).update(is_foreign=True)
+    assert "used by others" in page(client, "/nodes/dgx1-1")
+    assert "It is dead…" not in page(client, "/nodes/dgx1-1")
+    Node.objects.filter(name="dgx1-1").update(is_ready=False, message="Kubelet stopped posting node status.")
+    shown = page(client, "/nodes/dgx1-1")
+    for text in ("Kubelet stopped posting", "It is dead…"):
+        assert text in shown
+    client.post("/nodes/dgx1-1/do/confirm-dead")
+    assert Node.objects.get(name="dgx1-1").is_cordoned
