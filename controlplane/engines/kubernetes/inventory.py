@@ -119,9 +119,13 @@ def _counts(pod: Raw, profile: ClusterProfile) -> bool:
 
 
 def _places(pod: Raw, held: set[int], profile: ClusterProfile) -> set[int]:
-    """The places that a pod of ours holds. Where KAI places pods they only have a number: the first that are free."""
-    places = {share.index for share in devices_of(pod)}
-    if profile.scheduler != KAI:
+    """The places that a pod of ours holds. Where KAI places pods they are only a number until the pod is bound and
+    they are noted: then the first that are free.
+    """
+    devices = devices_of(pod)
+    places = {share.index for share in devices}
+    is_taken = any(share.milli_gpus == ANY_SHARE and share.index in held for share in devices)
+    if profile.scheduler != KAI or not is_taken:
         return places
     free = (place for place in range(len(held) + len(places)) if place not in held)
     return {place for place, _ in zip(free, places, strict=False)}

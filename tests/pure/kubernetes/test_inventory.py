@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.engines.base import NodeReport
@@ -131,6 +131,15 @@ def test_under_kai_any_share_goes_and_its_reservations_are_not_foreign():
     )
     assert found.device_parts == 1000
     assert foreign(found) == [3]
+    noted = report(
+        node(),
+        pod(1, devices="3:1000:1"),
+        pod(1, devices="2:500:1"),
+        pod(1, devices="2:500:1"),
+        pod(1),
+        profile=profile,
+    )
+    assert foreign(noted) == [1]
 
 
 @pytest.mark.parametrize(
@@ -214,6 +223,7 @@ def test_what_is_no_quantity_is_refused(text: object):
         quantities.amount(text)
 
 
+@settings(max_examples=50)
 @given(
     gpus=st.integers(0, 8),
     held=st.sets(st.integers(0, 7), max_size=4),

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.engines import base
@@ -273,6 +273,7 @@ def test_holdings_are_what_bound_pods_have():
     assert reports.holdings([edited])[0].devices == ()
 
 
+@settings(max_examples=40)
 @given(
     st.sampled_from(sorted(RECORDED)),
     st.sampled_from(["phase", "conditions", "containerStatuses", "startTime"]),
