@@ -21,6 +21,7 @@ from collections.abc import AsyncIterator, Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
+import orjson
 
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.loglines import Cursor, Lines
@@ -35,7 +36,7 @@ MOST_STREAMS = 4000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
 IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
-FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 10.0
+FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
@@ -62,7 +63,11 @@ class LogStoreBusy(Exception):
 
 
 class StreamRefused(Exception):
-    """The API server answered with an error."""
+    """The API server answered with an error. `is_missing`: there is no such log, or none any more."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"{status} {words}")
+        self.is_missing = status == 404
 
 
 @dataclass(slots=True, eq=False)
@@ -86,6 +91,7 @@ class _Log:
     ended_at: float | None = None
     is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
     problem: str = ""
+    is_missing: bool = False
 
 
 class LogCopier:
@@ -272,15 +278,20 @@ class LogCopier:
                 await self._copy_into(writer, entry, source)
             entry.problem = ""
         except (aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy) as error:
-            entry.problem = str(error) or type(error).__name__
-            log.info("log of %s: %s", entry.name, entry.problem)
+            if entry.problem != (problem := str(error) or type(error).__name__):
+                log.info("log of %s: %s", entry.name, problem)
+            entry.problem, entry.is_missing = problem, isinstance(error, StreamRefused) and error.is_missing
         finally:
             entry.task = None
             self._ring()
         self._pause(entry)
-        is_late = entry.ended_at is not None and time.monotonic() - entry.ended_at > self._drain_seconds
-        if source.end_word and is_late and not entry.is_drained:
+        if source.end_word and not entry.is_drained and self._is_hopeless(entry):
             self._end(entry, f"the end of the output could not be read: {entry.problem}", source.end_word)
+
+    def _is_hopeless(self, entry: _Log) -> bool:
+        """Whether what an ended pod printed will not be read any more."""
+        is_late = entry.ended_at is not None and time.monotonic() - entry.ended_at > self._drain_seconds
+        return is_late or entry.is_missing
 
     def _pause(self, entry: _Log) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
@@ -368,7 +379,7 @@ class LogCopier:
             if response.status == 401:
                 await asyncio.to_thread(self._access.renew)
             if response.status != 200:
-                raise StreamRefused(f"{response.status} {(await response.text())[:300]}")
+                raise StreamRefused(response.status, _words_of(await response.read()))
             yield response.content
 
     def _store(self, writer: LogWriter, entry: _Log, pieces: list[tuple[int, bytes, bytes]]) -> None:
@@ -413,6 +424,15 @@ def _check_alone(writer: LogWriter) -> None:
     """Another process that writes the same file has taken over: the caller looks again where the store ends."""
     if writer.has_grown():
         raise LogStoreBusy("another process wrote to the log")
+
+
+def _words_of(body: bytes) -> str:
+    """The message of a Status object, or what stands in its place."""
+    try:
+        said = orjson.loads(body)["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = body.decode("utf-8", "replace")
+    return " ".join(str(said).split())[:300]
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:

@@ -105,10 +105,10 @@ class Syncer:
 
 def contains(found: Any, wanted: Any) -> bool:
     """Whether all that is wanted stands in what was found; the server adds to it and writes quantities anew."""
+    if found is None:
+        return not wanted  # the server leaves out what says nothing
     if isinstance(wanted, Mapping):
-        if not isinstance(found, Mapping):
-            return not wanted and found is None
-        return all(
+        return isinstance(found, Mapping) and all(
             contains(found.get(key), value)
             for key, value in wanted.items()
             if key not in ("kind", "apiVersion")

@@ -1,0 +1,434 @@
+"""The engine on a real API server with fake nodes: what is lost, doubled, refused or done behind our back."""
+
+from __future__ import annotations
+
+import secrets
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused, EngineUnreachable, PodReport, PodSpec, ProjectReport
+from controlplane.engines.kubernetes import names, projects, sweeping, watching
+from controlplane.engines.kubernetes.engine import KubernetesEngine
+from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
+from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
+from tests.kube import MERGE, KubeCluster
+from tests.kubernetes.proxy import Faults, fault_proxy
+from tests.waiting import wait_until
+
+REPORT = ProjectReport(PROJECT, 8000, None, 1000)
+MOST_CALLS = 12  # per job over its life
+
+
+@pytest.fixture(scope="module")
+def node(kube: KubeCluster) -> str:
+    name = f"engine-{secrets.token_hex(3)}"
+    kube.add_node(name, gpus=8)
+    return name
+
+
+class Case(EngineCase):
+    """An engine with settings of its own, and other engines that stand for the same installation."""
+
+    def __init__(self, kube: KubeCluster, node: str, state_dir: Path, **settings: Any) -> None:
+        self.settings = {**kubernetes_settings(kube), "image_pull_policy": "", **settings}
+        self.kube, self.node, self.others = kube, node, []
+        super().__init__(KubernetesEngine(self.settings, state_dir), state_dir, lambda seconds: None)
+        self.namespace = f"{self.settings['namespace_prefix']}{PROJECT}"
+        self.engine.sync_projects((REPORT,))
+
+    def spec(self, *command: str, **fields: Any) -> PodSpec:
+        return super().spec(*command, **{"node": self.node, **fields})
+
+    def again(self, **more: Any) -> KubernetesEngine:
+        """The same control plane after a restart."""
+        engine = KubernetesEngine(self.settings, self.state_dir, **more)
+        self.others.append(engine)
+        return engine
+
+    def path(self, kind: str, name: str = "") -> str:
+        return f"/api/v1/namespaces/{self.namespace}/{kind}/{name}".rstrip("/")
+
+    def found(self, kind: str = "pods") -> list[str]:
+        """Names of the objects that we made, as the server has them."""
+        items = self.kube.must("GET", self.path(kind))["items"]
+        return [
+            item["metadata"]["name"]
+            for item in items
+            if names.INSTALLATION in item["metadata"].get("labels", ())
+        ]
+
+    def wait_reason(self, spec: PodSpec, reason: str) -> PodReport:
+        def there() -> PodReport | None:
+            report = self.report(spec)
+            return report if report and report.reason == reason else None
+
+        report = wait_until(there, 30, f"{spec.name} to say {reason}")
+        assert report is not None
+        return report
+
+    def close(self) -> None:
+        for engine in self.others:
+            engine.close()
+        super().close()
+
+
+@pytest.fixture
+def case(kube: KubeCluster, node: str, tmp_path: Path) -> Iterator[Case]:
+    case = Case(kube, node, tmp_path)
+    yield case
+    case.close()
+
+
+# Once, whatever is lost
+
+
+def start_surely(engine: KubernetesEngine, spec: PodSpec) -> int:
+    """As the loop does: again until there is an answer. How often."""
+    for tries in range(1, 50):
+        try:
+            engine.start(spec)
+        except EngineUnreachable:
+            continue
+        return tries
+    raise AssertionError("never an answer")
+
+
+def test_pods_whose_start_was_not_answered_are_adopted(case: Case):
+    with fault_proxy(case.kube) as proxy:
+        engine = case.again(access=proxy.access())
+        engine.nodes()
+        proxy.faults = Faults(lose_answer=0.4, drop=0.1)
+        specs = [case.spec(rank=rank, job_id=f"job-{rank}") for rank in range(8)]
+        tries = sum(start_surely(engine, spec) for spec in specs)
+        proxy.faults = Faults()
+        assert tries > len(specs)
+        assert sorted(case.found()) == sorted(spec.name for spec in specs)
+        wait_until(lambda: len(engine.pods()) == len(specs), what="all of them to be seen")
+
+
+def test_late_watch_events_start_nothing_twice(case: Case):
+    with fault_proxy(case.kube) as proxy:
+        engine = case.again(access=proxy.access())
+        engine.nodes()
+        proxy.faults = Faults(stall_seconds=3)
+        spec = case.spec()
+        engine.start(spec)
+        assert [report.name for report in engine.pods()] == [spec.name]
+        engine.start(spec)
+        case.engine.start(replace(spec, command=("false",)))
+        proxy.faults = Faults()
+        (uid,) = {pod["metadata"]["uid"] for pod in case.kube.must("GET", case.path("pods"))["items"]}
+        case.wait_running(spec)
+        assert case.kube.must("GET", case.path("pods", spec.name))["metadata"]["uid"] == uid
+
+
+def test_a_start_that_is_repeated_late_starts_nothing(case: Case):
+    spec = case.start()
+    case.wait_running(spec)
+    case.engine.stop(spec.name, 1)
+    case.wait_end(spec)
+    case.engine.forget(spec.name)
+    assert case.report(spec) is None
+    case.engine.start(spec)
+    case.again().start(spec)
+    assert case.found() == []
+
+
+def test_after_a_restart_everything_is_found_again(case: Case):
+    running, ended = case.start(), case.start()
+    case.wait_running(running)
+    case.wait_running(ended)
+    case.engine.close()
+    case.kube.end_pod(case.namespace, ended.name, 3)
+    case.engine = case.again()
+    assert case.wait_end(ended).exit_code == 3
+    assert case.wait_running(running).node == case.node
+    case.engine.start(running)
+    case.engine.stop(running.name, 1)
+    assert case.wait_end(running).reason == base.STOPPED
+
+
+def test_a_name_that_somebody_else_took_is_left_alone(case: Case):
+    spec = case.spec()
+    pod = {
+        "metadata": {"name": spec.name},
+        "spec": {
+            "containers": [{"name": "theirs", "image": "x", "securityContext": RESTRICTED}],
+            "securityContext": {
+                "runAsNonRoot": True,
+                "runAsUser": 1,
+                "seccompProfile": {"type": "RuntimeDefault"},
+            },
+        },
+    }
+    case.kube.must("POST", case.path("pods"), pod)
+    for _ in range(2):
+        with pytest.raises(EngineRefused) as refusal:
+            case.engine.start(spec)
+        assert refusal.value.code == base.NAME_TAKEN
+    case.engine.stop("other-1-0", 1, PROJECT)
+    assert case.kube.must("GET", case.path("pods", spec.name))["spec"]["containers"][0]["name"] == "theirs"
+
+
+RESTRICTED = {"allowPrivilegeEscalation": False, "capabilities": {"drop": ["ALL"]}}
+
+
+# Behind our back
+
+
+def test_a_pod_that_somebody_deletes_is_reported_until_we_forget_it(case: Case):
+    spec = case.start()
+    case.wait_running(spec)
+    case.kube.kubectl("-n", case.namespace, "delete", "pod", spec.name, "--wait=false")
+    report = case.wait_end(spec)
+    assert (report.state, report.reason) == (base.FAILED, base.POD_DELETED)
+    assert report.reason in base.DISRUPTIONS
+    assert case.found() == [spec.name]
+    case.engine.forget(spec.name)
+    assert case.report(spec) is None
+    wait_until(lambda: case.found() == [], what="the object to go")
+
+
+def test_a_node_that_is_not_ready_keeps_its_pods_until_it_is_declared_dead(case: Case):
+    lost = f"lost-{secrets.token_hex(3)}"
+    case.kube.add_node(lost, gpus=2)
+    spec = case.start(node=lost)
+    case.wait_running(spec)
+    silent = {"conditions": [{"type": "Ready", "status": "False", "reason": "Test", "message": "no word"}]}
+
+    def is_ready() -> bool:
+        return next(report.is_ready for report in case.engine.nodes() if report.name == lost)
+
+    left_alone = {"metadata": {"annotations": {"kwok.x-k8s.io/node": None}}}
+    case.kube.must("PATCH", f"/api/v1/nodes/{lost}", left_alone, kind=MERGE)
+    case.kube.patch_status(f"/api/v1/nodes/{lost}", silent)
+    wait_until(lambda: not is_ready(), what="the node not to be ready")
+    report = case.report(spec)
+    assert report is not None
+    assert (report.state, report.is_proven_gone) == (base.RUNNING, False)
+    case.kube.kubectl("taint", "node", lost, "node.kubernetes.io/out-of-service=yes:NoSchedule")
+    report = case.wait_end(spec)
+    assert (report.reason, report.exit_code) == (base.NODE_LOST, None)
+    case.engine.forget(spec.name)
+    assert case.report(spec) is None
+    case.kube.must("DELETE", f"/api/v1/nodes/{lost}")
+
+
+def test_a_pod_of_somebody_else_holds_its_gpus(case: Case):
+    name = f"shared-{secrets.token_hex(3)}"
+    case.kube.add_node(name, gpus=4)
+    theirs = {
+        "metadata": {"name": name},
+        "spec": {
+            "nodeName": name,
+            "containers": [
+                {
+                    "name": "c",
+                    "image": "x",
+                    "resources": {"limits": {"nvidia.com/gpu": "3"}, "requests": {"cpu": "2"}},
+                }
+            ],
+        },
+    }
+    wait_until(
+        lambda: case.kube.api("POST", "/api/v1/namespaces/default/pods", theirs)[0] == 201, what="their pod"
+    )
+
+    def foreign() -> list[int]:
+        report = next(report for report in case.engine.nodes() if report.name == name)
+        return [device.index for device in report.devices if device.is_foreign]
+
+    wait_until(lambda: foreign() == [1, 2, 3], what="three GPUs to be theirs")
+    case.kube.must("DELETE", f"/api/v1/namespaces/default/pods/{name}?gracePeriodSeconds=0")
+    case.kube.must("DELETE", f"/api/v1/nodes/{name}")
+    wait_until(lambda: name not in [report.name for report in case.engine.nodes()], what="the node to go")
+
+
+# Refusals
+
+
+def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str, tmp_path: Path):
+    settings = kubernetes_settings(kube)
+    namespace = f"{settings['namespace_prefix']}{PROJECT}"
+    kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
+    engine = KubernetesEngine(settings, tmp_path)
+    spec = EngineCase(engine, tmp_path, lambda seconds: None).spec(node=node)
+    for call in (lambda: engine.start(spec), lambda: engine.sync_projects((REPORT,))):
+        with pytest.raises(EngineRefused) as refusal:
+            call()
+        assert refusal.value.code == base.NAMESPACE_NOT_OURS
+        assert namespace in refusal.value.message
+    engine.forget_project(PROJECT)
+    engine.close()
+    found = kube.must("GET", f"/api/v1/namespaces/{namespace}")
+    assert "deletionTimestamp" not in found["metadata"]
+    assert kube.must("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")["items"] == []
+    kube.must("DELETE", f"/api/v1/namespaces/{namespace}")
+
+
+def test_the_clusters_quota_refuses_in_its_own_words(case: Case):
+    case.engine.sync_projects((replace(REPORT, quota_milli_gpus=1000, limit_milli_gpus=1000),))
+
+    def is_in_force() -> bool:
+        quotas = case.kube.must("GET", case.path("resourcequotas"))["items"]
+        return bool(quotas) and all("used" in quota["status"] for quota in quotas)
+
+    wait_until(is_in_force, what="the quota to be in force")
+    case.start()
+    with pytest.raises(EngineRefused) as refusal:
+        case.start()
+    assert (refusal.value.code, refusal.value.is_passing) == (base.QUOTA_REFUSED, True)
+    assert "nvidia.com/gpu" in refusal.value.message
+    assert len(case.engine.pods()) == 1
+
+
+def test_a_policy_of_the_cluster_refuses_in_its_own_words(case: Case):
+    name = f"no-{secrets.token_hex(3)}"
+    group = "admissionregistration.k8s.io/v1"
+    rule = {"apiGroups": [""], "apiVersions": ["v1"], "operations": ["CREATE"], "resources": ["pods"]}
+    where = {"namespaceSelector": {"matchLabels": {"kubernetes.io/metadata.name": case.namespace}}}
+    validation = {"expression": "false", "message": "Pods need a cost centre."}
+    for kind, spec in (
+        (
+            "ValidatingAdmissionPolicy",
+            {"matchConstraints": {"resourceRules": [rule]}, "validations": [validation]},
+        ),
+        (
+            "ValidatingAdmissionPolicyBinding",
+            {"policyName": name, "validationActions": ["Deny"], "matchResources": where},
+        ),
+    ):
+        plural = {"ValidatingAdmissionPolicy": "validatingadmissionpolicies"}.get(kind, f"{kind.lower()}s")
+        body = {"apiVersion": group, "kind": kind, "metadata": {"name": name}, "spec": spec}
+        case.kube.must("POST", f"/apis/{group}/{plural}", body)
+
+    def refusal() -> EngineRefused | None:
+        try:
+            case.start()
+        except EngineRefused as refused:
+            return refused
+        return None
+
+    refused = wait_until(refusal, 30, "the policy to count")
+    assert refused is not None
+    assert refused.code == base.ADMISSION_REFUSED
+    assert "cost centre" in refused.message
+    case.kube.must("DELETE", f"/apis/{group}/validatingadmissionpolicies/{name}")
+
+
+def test_a_cluster_that_does_not_answer_is_unreachable_and_not_empty(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(watching, "SYNC_SECONDS", 0.1)
+    text = case.kube.kubeconfig_text.replace(case.kube.url, "https://127.0.0.1:1")
+    engine = case.again(access=access_of_kubeconfig(text))
+    for call in (engine.nodes, engine.pods, lambda: engine.start(case.spec())):
+        with pytest.raises(EngineUnreachable):
+            call()
+
+
+def test_a_cluster_that_has_not_been_heard_of_is_unreachable(case: Case, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(watching, "STALE_SECONDS", 0.2)
+    with fault_proxy(case.kube) as proxy:
+        engine = case.again(access=proxy.access())
+        assert engine.nodes()
+        proxy.faults = Faults(drop=1)
+        proxy.cut_all()
+
+        def is_unreachable() -> bool:
+            try:
+                engine.pods()
+            except EngineUnreachable:
+                return True
+            return False
+
+        wait_until(is_unreachable, what="the engine to know that it knows nothing")
+        proxy.faults = Faults()
+        wait_until(lambda: not is_unreachable(), 30, "the cluster to be heard of again")
+
+
+# What is kept and removed
+
+
+def test_a_job_costs_few_calls(case: Case):
+    case.wait_running(case.start())  # the namespace is known from here on
+    before = case.engine.client.calls.total()
+    spec = case.start()
+    case.wait_running(spec)
+    case.engine.stop(spec.name, 1, PROJECT)
+    case.wait_end(spec)
+    case.engine.forget(spec.name)
+    case.engine.forget_job(spec.job_id)
+    log_calls = 2  # one stream that follows, one that drains
+    assert case.engine.client.calls.total() - before + log_calls <= MOST_CALLS
+
+
+def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, monkeypatch: pytest.MonkeyPatch):
+    theirs = {"metadata": {"name": "theirs", "labels": {names.JOB_ID: "x"}}}
+    case.kube.must("POST", case.path("configmaps"), theirs)
+    running, gone = case.start(), case.start(world_size=2)
+    for spec in (running, gone):
+        case.wait_running(spec)
+    case.engine.stop(gone.name, 1)
+    case.wait_end(gone)
+    case.engine.forget(gone.name)
+    assert len(case.found("configmaps")) == 2
+    assert len(case.found("services")) == 1
+    case.again().sync_projects((REPORT,))
+    assert len(case.found("configmaps")) == 2  # young ones may be about to be used
+    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    case.engine.sync_projects((REPORT,))
+    assert len(case.found("configmaps")) == 2  # and so may those that this process has just used
+    case.again().sync_projects((REPORT,))
+    assert case.found("configmaps") == [f"{running.job_id}-1"]
+    assert case.kube.api("GET", case.path("configmaps", "theirs"))[0] == 200
+    wait_until(lambda: case.found("services") == [], 30, "what the anchor owned to go")
+
+
+def test_what_was_edited_by_hand_is_put_right_and_what_is_right_costs_nothing(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+):
+    quota = case.path("resourcequotas", "trainyard-guaranteed")
+    as_it_was = case.kube.must("GET", quota)["spec"]
+    case.kube.must("PATCH", quota, {"spec": {"hard": {"requests.nvidia.com/gpu": "800"}}}, kind=MERGE)
+    case.kube.must(
+        "DELETE",
+        "/apis/networking.k8s.io/v1" + case.path("networkpolicies", "trainyard").removeprefix("/api/v1"),
+    )
+    calls = case.engine.client.calls.total()
+    case.engine.sync_projects((REPORT,))
+    assert case.engine.client.calls.total() == calls  # it was looked at a moment ago
+    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+    case.engine.sync_projects((REPORT,))
+    assert case.kube.must("GET", quota)["spec"] == as_it_was
+    patched = sum(n for (verb, _), n in case.engine.client.calls.items() if verb == "patch")
+    case.engine.sync_projects((REPORT,))
+    other = case.again()
+    other.sync_projects((REPORT,))
+    assert sum(n for (verb, _), n in case.engine.client.calls.items() if verb == "patch") == patched
+    assert not [key for key in other.client.calls if key[0] == "patch"]  # nor after a restart
+
+
+def test_a_project_that_is_deleted_takes_its_namespace_along(case: Case):
+    case.engine.forget_project(PROJECT)
+    wait_until(lambda: case.kube.api("GET", f"/api/v1/namespaces/{case.namespace}")[0] == 404, 30, "it to go")
+    case.engine.forget_project(PROJECT)
+    spec = case.start()
+    case.wait_running(spec)
+
+
+def test_many_starts_at_once(case: Case):
+    specs = [case.spec(devices=(), job_id=f"many-{n}") for n in range(40)]
+    threads = [threading.Thread(target=case.engine.start, args=(spec,)) for spec in specs for _ in range(2)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert sorted(case.found()) == sorted(spec.name for spec in specs)
+    assert len(case.engine.pods()) == len(specs)
