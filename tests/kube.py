@@ -14,6 +14,7 @@ from __future__ import annotations
 import json
 import os
 import secrets
+import shutil
 import ssl
 import subprocess
 import sys
@@ -24,7 +25,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TextIO
 
 import psutil
 
@@ -32,9 +33,11 @@ from tests.servers import CHECKOUT
 from tests.waiting import wait_until
 from tools.kube import build, sweep
 from tools.kube.cell import Network
+from tools.kube.parts import CNI_PROGRAMS
+from tools.kube.supervise import CANNOT, PATH
 
 GPU = "nvidia.com/gpu"
-NODE_PACKAGES = {"containerd": "containerd", "runc": "runc", "ctr": "containerd"}
+NODE_PACKAGES = {"containerd": "containerd", "runc": "runc", "ctr": "containerd", "busybox": "busybox-static"}
 MERGE, STRATEGIC = "application/merge-patch+json", "application/strategic-merge-patch+json"
 APPLY = "application/apply-patch+yaml"
 STORAGE_CLASS = """
@@ -209,6 +212,8 @@ def why_not(*, node: bool = False) -> str:
     """Why there can be no cluster here, in one sentence; empty when there can. Builds nothing."""
     if sys.platform != "linux" or os.geteuid() != 0:
         return "A cluster of our own needs Linux and root (namespaces and a network)."
+    if not _finds("ip"):
+        return "A cluster of our own needs `ip`: apt-get install iproute2."
     if node and (missing := _missing_packages()):
         return f"A real node needs Debian's packages: apt-get install {' '.join(missing)}."
     return ""
@@ -275,9 +280,12 @@ def start(
     (directory / "plan.json").write_text(json.dumps(plan))
     process = _supervisor(directory, is_ours=is_ours)
     try:
-        network = _network(process, directory)
-        cluster = KubeCluster(directory, network, token, programs, process)
-        _wait_until_usable(cluster, node)
+        # Opened now: its directory goes with the supervisor.
+        with (directory / "logs" / "supervisor.log").open(encoding="utf-8", errors="replace") as log:
+            wait_until(lambda: _is_published(process, directory, log), 30, "the cluster's cell")
+            network = Network(**json.loads((directory / "cluster.json").read_text()))
+            cluster = KubeCluster(directory, network, token, programs, process)
+            _wait_until_usable(cluster, node, log)
     except BaseException:
         stop(process)
         raise
@@ -306,26 +314,31 @@ def _supervisor(directory: Path, *, is_ours: bool) -> subprocess.Popen[bytes]:
         )
 
 
-def _network(process: subprocess.Popen[bytes], directory: Path) -> Network:
-    published, log = directory / "cluster.json", directory / "logs" / "supervisor.log"
-    words = log.open(encoding="utf-8")  # its directory goes with the supervisor
-    with words:
-        wait_until(lambda: published.exists() or process.poll() is not None, 30, "the cluster's cell")
-        if process.poll() is not None:
-            raise KubeMissing(
-                words.read().strip().rpartition("\n")[2] or "The cluster's supervisor has ended."
-            )
-    return Network(**json.loads(published.read_text()))
+def _is_published(process: subprocess.Popen[bytes], directory: Path, log: TextIO) -> bool:
+    _must_live(process, log)
+    return (directory / "cluster.json").exists()
 
 
-def _wait_until_usable(cluster: KubeCluster, node: str) -> None:
+def _must_live(process: subprocess.Popen[bytes], log: TextIO) -> None:
+    """Raise KubeMissing where the supervisor found that this machine gives no cell; any other end is an error."""
+    if process.poll() is None:
+        return
+    words = log.read().strip()
+    if process.returncode == CANNOT:
+        raise KubeMissing(words.rpartition("\n")[2])
+    raise AssertionError(f"the cluster's supervisor has ended with {process.returncode}: {words}")
+
+
+def _wait_until_usable(cluster: KubeCluster, node: str, log: TextIO) -> None:
+    def is_usable() -> bool:
+        _must_live(cluster.process, log)
+        return _answers(cluster) and (not node or cluster.is_node_ready(node))
+
     try:
-        wait_until(lambda: _answers(cluster), 60, "the API server and its first service account")
-        if node:
-            wait_until(lambda: cluster.is_node_ready(node), 60, f"the real node {node}")
+        wait_until(is_usable, 90, "the API server, its first service account and the real node")
     except AssertionError as error:
         logs = sorted((cluster.state_dir / "logs").glob("*.log"))
-        tails = "\n".join(f"--- {log.name}\n{log.read_text(errors='replace')[-1500:]}" for log in logs)
+        tails = "\n".join(f"--- {part.name}\n{part.read_text(errors='replace')[-1500:]}" for part in logs)
         raise AssertionError(f"{error}\n{tails}") from error
 
 
@@ -337,15 +350,14 @@ def _answers(cluster: KubeCluster) -> bool:
 
 
 def _missing_packages() -> list[str]:
-    found = os.environ.get("PATH", "") + ":/usr/sbin:/sbin"
-    missing = {package for program, package in NODE_PACKAGES.items() if not _which(program, found)}
-    if not Path("/usr/lib/cni/bridge").exists():
+    missing = {package for program, package in NODE_PACKAGES.items() if not _finds(program)}
+    if not Path(CNI_PROGRAMS, "bridge").exists():
         missing.add("containernetworking-plugins")
     return sorted(missing)
 
 
-def _which(program: str, path: str) -> bool:
-    return any((Path(place) / program).exists() for place in path.split(":"))
+def _finds(program: str) -> bool:
+    return shutil.which(program, path=PATH) is not None
 
 
 def _program(process: psutil.Process) -> str:

@@ -25,6 +25,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "redis-server": lambda: shutil.which("redis-server"),
     "chromium": servers.chromium,
     "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
+    "iproute2": lambda: shutil.which("ip"),
     "containerd": lambda: shutil.which("containerd"),
     "runc": lambda: shutil.which("runc"),
     "containernetworking-plugins": Path("/usr/lib/cni/bridge").exists,

@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -36,9 +37,9 @@ def pods(kube: KubeCluster) -> str:
     return f"/api/v1/namespaces/{name}/pods"
 
 
-def pod(name: str, *command: str, node: str = "node-a", **metadata: Any) -> dict[str, Any]:
+def pod(name: str, *command: str, node: str = "node-a", gpus: int = 1, **metadata: Any) -> dict[str, Any]:
     container = {"name": "main", "image": IMAGE, "command": list(command) or ["sleep", "1000"]}
-    container["resources"] = {"limits": {"nvidia.com/gpu": "1"}}
+    container["resources"] = {"limits": {"nvidia.com/gpu": str(gpus)}}
     spec = {"restartPolicy": "Never", "terminationGracePeriodSeconds": 1, "containers": [container]}
     spec |= {"nodeSelector": {"kubernetes.io/hostname": node}, "shareProcessNamespace": True}
     return {"metadata": {"name": name, **metadata}, "spec": spec}
@@ -169,8 +170,9 @@ def _in_cell(cluster: KubeCluster) -> list[psutil.Process]:
 def test_a_cluster_that_ends_leaves_nothing(kube_node):
     with kube_cluster(node="other") as cluster:  # beside another one with a real node
         marker = f"{cluster.network.slot}{os.getpid()}"
-        cluster.must("POST", "/api/v1/namespaces/default/pods", pod("p", "sleep", marker, node="other") | {})
-        cluster.set_gpus("other", 1)
+        cluster.must(
+            "POST", "/api/v1/namespaces/default/pods", pod("p", "sleep", marker, node="other", gpus=0)
+        )
         wait_until(lambda: _sleepers(marker), 60, "the container's process")
         assert traces(cluster)
         began = time.monotonic()
@@ -188,45 +190,56 @@ def _sleepers(marker: str) -> list[psutil.Process]:
 
 
 STARTER = """
-import sys, time
+import json, sys, time
 from tests.kube import kube_cluster
-with kube_cluster() as cluster:
+with kube_cluster(node="orphan") as cluster:
+    cluster.must("POST", "/api/v1/namespaces/default/pods", json.loads(sys.argv[1]))
     print(cluster.state_dir, cluster.process.pid, cluster.network.slot, flush=True)
     time.sleep(1000)
 """
 
 
 @pytest.fixture
-def orphan(kube: KubeCluster) -> Iterator[tuple[subprocess.Popen[str], KubeCluster]]:
-    """A test run of somebody else with a cluster of its own."""
-    command = [sys.executable, "-c", STARTER]
+def orphan(kube: KubeCluster) -> Iterator[tuple[subprocess.Popen[str], KubeCluster, str]]:
+    """A test run of somebody else with a cluster of its own, in which a container runs `sleep` with this number."""
+    marker = f"9{secrets.randbelow(10**6)}"
+    body = json.dumps(pod("p", "sleep", marker, node="orphan", gpus=0))
+    command = [sys.executable, "-c", STARTER, body]
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout
         state_dir, pid, slot = starter.stdout.readline().split()
         seen = KubeCluster(Path(state_dir), Network(int(slot)), kube.token, {}, starter)  # type: ignore[arg-type]  text
+        wait_until(lambda: _sleepers(marker), 60, "the container's process")
         try:
-            yield starter, seen
+            yield starter, seen, marker
         finally:
             starter.kill()
-            if psutil.pid_exists(int(pid)):
-                wait_until(lambda: not psutil.pid_exists(int(pid)), 15, "its supervisor's end")
+            wait_until(lambda: not psutil.pid_exists(int(pid)), 15, "its supervisor's end")
 
 
 def test_a_killed_test_run_leaves_nothing(orphan):
-    starter, cluster = orphan
+    starter, cluster, marker = orphan
     assert traces(cluster)
     starter.kill()
     wait_until(lambda: not traces(cluster), 15, "the orphaned cluster's end")
+    assert not _sleepers(marker)
 
 
 def test_what_a_killed_supervisor_leaves_is_swept_by_the_next_start(orphan):
-    _, cluster = orphan
+    _, cluster, marker = orphan
     supervisor = int((cluster.state_dir / "lock").read_text())
     assert not sweep.is_dead(cluster.state_dir)
     os.kill(supervisor, signal.SIGKILL)
     wait_until(lambda: sweep.is_dead(cluster.state_dir), 15, "the death of all that held the lock")
     assert cluster.state_dir in sweep.sweep()
     wait_until(lambda: not traces(cluster), 15, "the cluster's end")
+    assert not _sleepers(marker)
+
+
+@pytest.mark.parametrize(("age_seconds", "is_dead"), [(0, False), (3600, True)])
+def test_a_directory_without_a_lock_is_dead_after_a_while(tmp_path, age_seconds, is_dead):
+    os.utime(tmp_path, (time.time() - age_seconds,) * 2)
+    assert sweep.is_dead(tmp_path) is is_dead
 
 
 # Where it cannot be had
@@ -259,6 +272,37 @@ def test_assets_win_over_the_cache(monkeypatch, tmp_path):
     (tmp_path / "kubectl").touch()
     monkeypatch.setenv("KUBEBUILDER_ASSETS", str(tmp_path))
     assert build.find()["kubectl"] == tmp_path / "kubectl"
+
+
+FAKE_GO = """#!/bin/sh
+echo ran >> {log}
+case "$*" in
+*/server/v3) touch "$3" ;;
+*kube-apiserver*) for name in {kubernetes}; do touch "$3$name"; done ;;
+build*) touch "$3" ;;
+*) package="${{4%@*}}"; touch "$GOBIN/${{package##*/}}" ;;
+esac
+"""
+
+
+def test_two_builders_build_once(monkeypatch, tmp_path):
+    log, go = tmp_path / "log", tmp_path / "bin" / "go"
+    go.parent.mkdir()
+    go.write_text(FAKE_GO.format(log=log, kubernetes=" ".join(build.KUBERNETES_PROGRAMS)))
+    go.chmod(0o755)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
+    monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    found: list[dict[str, Path]] = []
+    builders = [
+        threading.Thread(target=lambda: found.append(build.ready(lambda words: None))) for _ in range(2)
+    ]
+    for builder in builders:
+        builder.start()
+    for builder in builders:
+        builder.join(60)
+    assert [set(programs) for programs in found] == [set(build.PROGRAMS)] * 2
+    assert log.read_text().count("ran") == len(build.SOURCES)
 
 
 def test_a_machine_without_namespaces_is_told_so(monkeypatch):

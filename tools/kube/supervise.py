@@ -38,26 +38,23 @@ from tools.kube.parts import (
     write_files,
 )
 
+CANNOT = 3  # exit code
 PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
 
 def main() -> int:
-    """The outer process. Exit code 0, or 1 when there can be no cluster; the reason is the last line of its log."""
+    """The outer process. Exit code 0, or CANNOT when this machine gives no cell: the last line of its log says why."""
     state_dir = Path(sys.argv[1]).resolve()
     lock = take_lock(state_dir)
     plan = Plan(**json.loads((state_dir / "plan.json").read_text()))
     stop = _stop_signal()
+    ready, tell = os.pipe()
+    heard, answer = os.pipe()
+    inner, network, code = 0, None, 0
     try:
-        ready, tell = os.pipe()
-        heard, answer = os.pipe()
         inner = cell.fork()
         if inner == 0:
             _inner(plan, state_dir, tell, heard)
-    except CannotIsolate as error:
-        print(error, flush=True)
-        return 1
-    network = None
-    try:
         os.close(tell)
         if os.read(ready, 1):
             network = cell.connect(inner)
@@ -68,11 +65,11 @@ def main() -> int:
             _wait(stop, inner, watches_stdin="--until-stdin-closes" in sys.argv)
     except CannotIsolate as error:
         print(error, flush=True)
-        return 1
+        code = CANNOT
     finally:
-        end(inner, network, state_dir)
+        code = end(inner, network, state_dir) or code
         os.close(lock)
-    return 0
+    return code
 
 
 def take_lock(state_dir: Path) -> int:
@@ -85,16 +82,17 @@ def take_lock(state_dir: Path) -> int:
     return lock
 
 
-def end(inner: int, network: Network | None, state_dir: Path) -> None:
-    """Kill the cell and remove what a kernel does not remove by itself."""
-    with contextlib.suppress(ProcessLookupError):
-        os.kill(inner, signal.SIGKILL)
-    with contextlib.suppress(ChildProcessError):
-        os.waitpid(inner, 0)  # returns when every process of the cell is gone
+def end(inner: int, network: Network | None, state_dir: Path) -> int:
+    """Kill the cell and remove what a kernel does not remove by itself. The exit code of a cell that had ended."""
+    status = 0
+    if inner:
+        os.kill(inner, signal.SIGKILL)  # it is there until we have waited for it
+        status = os.waitpid(inner, 0)[1]  # returns when every process of the cell is gone
     if network:
         cell.disconnect(network)
     cell.remove_cgroups(cell.cgroup_of(state_dir))
     shutil.rmtree(state_dir)
+    return max(0, os.waitstatus_to_exitcode(status))
 
 
 def _stop_signal() -> int:
@@ -125,6 +123,7 @@ def _publish(path: Path, text: str) -> None:
 
 def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
     """The first process of the cell; never returns."""
+    code = 1
     try:
         signal.set_wakeup_fd(-1)
         cell.detach_rest()
@@ -134,10 +133,11 @@ def _inner(plan: Plan, state_dir: Path, tell: int, heard: int) -> None:
             _run(plan, Network(slot[0]), state_dir)
     except CannotIsolate as error:
         print(error, flush=True)
+        code = CANNOT
     except Exception:  # noqa: BLE001  nobody is above this process; the log is where it is read
         traceback.print_exc()
     finally:
-        os._exit(1)
+        os._exit(code)
 
 
 def _run(plan: Plan, network: Network, state_dir: Path) -> None:

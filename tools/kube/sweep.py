@@ -6,11 +6,15 @@ import fcntl
 import os
 import shutil
 import tempfile
+import time
 from pathlib import Path
 
 from tools.kube import cell
 
 PREFIX = "trainyard-kube-"
+SECONDS_TO_BEGIN = (
+    600  # a directory without a lock is one that was just made, or one whose maker died at once
+)
 
 
 def sweep() -> list[Path]:
@@ -27,7 +31,7 @@ def is_dead(state_dir: Path) -> bool:
     try:
         lock = os.open(state_dir / "lock", os.O_RDWR)
     except FileNotFoundError:
-        return False  # its starter has made it and not begun yet
+        return _age_seconds(state_dir) > SECONDS_TO_BEGIN
     try:
         fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
     except BlockingIOError:
@@ -35,6 +39,14 @@ def is_dead(state_dir: Path) -> bool:
     finally:
         os.close(lock)
     return True
+
+
+def _age_seconds(directory: Path) -> float:
+    """How long ago it was made; 0 for one that is not there."""
+    try:
+        return time.time() - directory.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0
 
 
 def remove(state_dir: Path) -> None:
