@@ -1,8 +1,9 @@
 """RECORD: Plan -> rows, commands and events in one transaction, every write under a guard on what was observed."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
+from typing import Any
 
 from django.db import IntegrityError, transaction
 
@@ -22,6 +23,7 @@ from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.stopping import job_event, send_towards
 
 LONGEST_MESSAGE = 500
+BATCH = 200  # attempts begun with one query each for their pods, devices and orders
 KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")  # of a queued job's details
 
 
@@ -55,9 +57,7 @@ def record(cluster: Cluster, plan: Plan, seen: Observation, now: datetime) -> Re
         for preempt in plan.preempts:
             _record_preempt(preempt, jobs, recorded)
         if plan.starts:
-            nodes = _Nodes(cluster)
-            for start in plan.starts:
-                _record_start(start, jobs, nodes, now, recorded)
+            _record_starts(plan.starts, jobs, _Nodes(cluster), now, recorded)
         _record_holds(told, recorded)
         _record_shares(cluster, shares, recorded)
         if recorded.started:
@@ -75,7 +75,10 @@ class _Nodes:
         rows = Device.objects.filter(node__cluster=cluster).values_list(
             "node__name", "index", "pk", "memory_mib"
         )
-        self.devices = {(node, index): (pk, memory_mib) for node, index, pk, memory_mib in rows}
+        self.devices: dict[tuple[str, int], int] = {}
+        self.memory_mib: dict[tuple[str, int], int] = {}
+        for node, index, pk, memory_mib in rows:
+            self.devices[node, index], self.memory_mib[node, index] = pk, memory_mib
 
 
 def _jobs_of(plan: Plan) -> Mapping[str, Job]:
@@ -106,90 +109,114 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job], recorded: Recorde
         recorded.events.append(event)
 
 
-def _record_start(
-    start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime, recorded: Recorded
+def _record_starts(
+    starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime, recorded: Recorded
 ) -> None:
-    job = jobs.get(start.job)
-    if job is None:
-        return
+    """Begin the attempts of all these jobs, many with one query. Where the database refuses some, because a device of
+    the plan was taken meanwhile, one by one: those stay queued for the next cycle."""
+    for first in range(0, len(starts), BATCH):
+        batch = [start for start in starts[first : first + BATCH] if start.job in jobs]
+        try:
+            with transaction.atomic():
+                begun = _begin_attempts(batch, jobs, nodes, now)
+        except IntegrityError:
+            begun = [start for start in batch if _begin_alone(start, jobs, nodes, now)]
+        recorded.started += len(begun)
+        for start in begun:
+            where = {"nodes": sorted({placement.node for placement in start.placements})}
+            recorded.events.append(job_event("job.starting", jobs[start.job], SYSTEM, where))
+
+
+def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> bool:
+    jobs[start.job].refresh_from_db()
     try:
         with transaction.atomic():
-            if not _begin_attempt(job, start, nodes, now):
-                return
+            return bool(_begin_attempts([start], jobs, nodes, now))
     except IntegrityError:
-        # a device of the plan was taken meanwhile; the database refused, the job stays queued for the next cycle
-        job.refresh_from_db()
-        return
-    recorded.started += 1
-    recorded.events.append(
-        job_event("job.starting", job, SYSTEM, {"nodes": sorted({p.node for p in start.placements})})
-    )
-
-
-def _begin_attempt(job: Job, start: Start, nodes: _Nodes, now: datetime) -> bool:
-    milli = sum(placement.milli_gpus for placement in start.placements)
-    claimed = Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt).update(
-        state=lifecycle.STARTING,
-        reason=start.reason,
-        message=describe(start.reason, start.details)[:LONGEST_MESSAGE],
-        details=dict(start.details),
-        attempt=job.attempt + 1,
-        allocated_milli=milli,
-        queue_position=None,
-        not_before=None,
-        exit_code=None,
-        progress={},
-        gpu_utilization=None,
-        active_at=now,
-    )
-    if claimed != 1:
         return False
-    job.refresh_from_db(fields=["state", "reason", "message", "details", "attempt", "allocated_milli"])
-    attempt = Attempt.objects.create(job=job, number=job.attempt, created_at=now)
-    shapes = {shape.rank: shape for shape in KINDS[job.kind].pods(job.spec)}
-    pods = Pod.objects.bulk_create(
-        _pod(job, attempt, placement, shapes[placement.rank].role, nodes) for placement in start.placements
+
+
+def _begin_attempts(
+    starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
+) -> list[Start]:
+    """Return those whose job was still waiting: they have an attempt, pods, devices and orders now."""
+    begun = [start for start in starts if _claim(jobs[start.job], start, now)]
+    attempts = Attempt.objects.bulk_create(
+        Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
     )
-    _take_devices(pods, start.placements, nodes)
-    _order_starts(job, shapes, start.placements, nodes)
+    placed = [
+        (_pod(attempt, placement, shapes[placement.rank], nodes), placement)
+        for start, attempt in zip(begun, attempts, strict=True)
+        for shapes in (_shapes(attempt.job),)
+        for placement in start.placements
+    ]
+    Pod.objects.bulk_create(pod for pod, _ in placed)
+    _take_devices(placed, nodes)
+    Command.objects.bulk_create(
+        order for start in begun for order in _start_orders(jobs[start.job], start.placements, nodes)
+    )
+    return begun
+
+
+def _claim(job: Job, start: Start, now: datetime) -> bool:
+    """Move a job that still waits to its next attempt."""
+    fields: dict[str, Any] = {
+        "state": lifecycle.STARTING,
+        "reason": start.reason,
+        "message": describe(start.reason, start.details)[:LONGEST_MESSAGE],
+        "details": dict(start.details),
+        "attempt": job.attempt + 1,
+        "allocated_milli": sum(placement.milli_gpus for placement in start.placements),
+        "queue_position": None,
+        "not_before": None,
+        "exit_code": None,
+        "progress": {},
+        "gpu_utilization": None,
+        "active_at": now,
+    }
+    waiting = Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt)
+    if waiting.update(**fields) != 1:
+        return False
+    for name, value in fields.items():
+        setattr(job, name, value)
     return True
 
 
-def _pod(job: Job, attempt: Attempt, placement: PodPlacement, role: str, nodes: _Nodes) -> Pod:
+def _shapes(job: Job) -> Mapping[int, PodShape]:
+    return {shape.rank: shape for shape in KINDS[job.kind].pods(job.spec)}
+
+
+def _pod(attempt: Attempt, placement: PodPlacement, shape: PodShape, nodes: _Nodes) -> Pod:
+    job = attempt.job
     return Pod(
         job=job,
         attempt=attempt,
         node_id=nodes.node_ids[placement.node],
         rank=placement.rank,
-        role=role,
+        role=shape.role,
         name=pod_name(str(job.pk), job.attempt, placement.rank),
         milli_cpus=job.spec["cpus"],
         memory_mib=job.spec["memory_mib"],
     )
 
 
-def _take_devices(pods: list[Pod], placements: tuple[PodPlacement, ...], nodes: _Nodes) -> None:
+def _take_devices(placed: Sequence[tuple[Pod, PodPlacement]], nodes: _Nodes) -> None:
     Allocation.objects.bulk_create(
-        Allocation(pod=pod, device_id=nodes.devices[placement.node, index][0], milli_gpus=milli)
-        for pod, placement in zip(pods, placements, strict=True)
+        Allocation(pod=pod, device_id=nodes.devices[placement.node, index], milli_gpus=milli)
+        for pod, placement in placed
         for index, milli in placement.devices
     )
 
 
-def _order_starts(
-    job: Job, shapes: Mapping[int, PodShape], placements: tuple[PodPlacement, ...], nodes: _Nodes
-) -> None:
-    memory = {key: memory_mib for key, (_, memory_mib) in nodes.devices.items()}
-    by_rank = {placement.rank: placement for placement in placements}
-    Command.objects.bulk_create(
-        Command(
+def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -> Iterator[Command]:
+    shapes, by_rank = _shapes(job), {placement.rank: placement for placement in placements}
+    for rank in by_rank:
+        yield Command(
             kind=Command.START_POD,
             cluster_id=job.project.cluster_id,
             pod_name=pod_name(str(job.pk), job.attempt, rank),
-            payload=start_payload(job, shapes[rank], by_rank, memory),
+            payload=start_payload(job, shapes[rank], by_rank, nodes.memory_mib),
         )
-        for rank in by_rank
-    )
 
 
 def _record_holds(told: Mapping[str, Told], recorded: Recorded) -> None:
