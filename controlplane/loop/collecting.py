@@ -3,6 +3,7 @@
 import logging
 from datetime import datetime
 
+from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is_fresh, release
 from controlplane.models import Cluster
@@ -35,6 +36,8 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
     """Collect from one cluster; False when that failed, which must not stop the others."""
     try:
         collect(engine_for(cluster), cluster, now)
+    except EngineUnreachable:
+        return False  # the loop tells that
     except Exception:
         logger.exception("collecting from cluster %s failed; the next second tries again", cluster.name)
         return False

@@ -4,8 +4,9 @@ One process does it, as long as it lives: the engine's copier goes on between tw
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
+from functools import partial
 
 from django.conf import settings
 from django.db.models import Q
@@ -37,14 +38,7 @@ class LogKeeper:
             return False
         released: set[str] = set()
         for cluster in attached_clusters():
-            try:
-                engine = engine_for(cluster)
-                if WRITES_LOG_STORE not in engine.capabilities:
-                    engine.copy_logs(self._wanted(cluster, now, released))
-            except EngineUnreachable:
-                continue  # the loop tells that
-            except Exception:
-                logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)
+            _tell(cluster, partial(self._wanted, cluster, now, released))
         self._complete &= released
         return True
 
@@ -65,9 +59,7 @@ class LogKeeper:
 
     def _let_go(self) -> None:
         for cluster in attached_clusters():
-            engine = engine_for(cluster)
-            if WRITES_LOG_STORE not in engine.capabilities:
-                engine.copy_logs({})
+            _tell(cluster, dict)
 
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
         """Return log files by pod: of all that may still print, and of those whose log has no end yet. Notes in
@@ -89,3 +81,15 @@ class LogKeeper:
         if name not in self._complete and tail(path, 1).complete:
             self._complete.add(name)
         return name in self._complete
+
+
+def _tell(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
+    """Tell an engine which logs to copy, unless it writes them itself. Its trouble stops no other's."""
+    try:
+        engine = engine_for(cluster)
+        if WRITES_LOG_STORE not in engine.capabilities:
+            engine.copy_logs(wanted())
+    except EngineUnreachable:
+        return  # the loop tells that
+    except Exception:
+        logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)

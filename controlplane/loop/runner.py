@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 from django.utils import timezone
 
-from controlplane.engines.base import Engine, EngineUnreachable
+from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.attached import attached_clusters, close_engines, engine_for
 from controlplane.loop.collecting import collect_once
 from controlplane.loop.copying import LogKeeper
@@ -22,6 +22,7 @@ from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.holders import free_what_the_dead_hold
 from controlplane.loop.tenants import sync_projects_once
 from controlplane.loop.wake import listen, stop_listening
+from controlplane.models import Cluster
 from controlplane.telemetry.rollup import roll_up
 
 logger = logging.getLogger(__name__)
@@ -171,12 +172,12 @@ class Runner:
             self._is_stopping.wait(PERIOD_SECONDS)
             return
         with ThreadPoolExecutor(len(clusters)) as pool:
-            if any(pool.map(self._wait_for, (engine_for(cluster) for cluster in clusters))):
+            if any(pool.map(self._wait_for, clusters)):
                 self._cycle_bell.set()
 
-    def _wait_for(self, engine: Engine) -> bool:
+    def _wait_for(self, cluster: Cluster) -> bool:
         try:
-            return engine.wait_for_change(PERIOD_SECONDS)
+            return engine_for(cluster).wait_for_change(PERIOD_SECONDS)
         except EngineUnreachable:
             self._is_stopping.wait(PERIOD_SECONDS)
             return False

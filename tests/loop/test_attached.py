@@ -6,6 +6,8 @@ from controlplane.credentials import encrypt
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import attached
 from controlplane.loop.attached import attached_clusters, close_engines, engine_for, give_engine
+from controlplane.loop.collecting import collect_once
+from controlplane.loop.copying import LogKeeper
 from controlplane.models import Cluster
 
 pytestmark = pytest.mark.django_db
@@ -87,3 +89,17 @@ def test_an_engine_that_was_given_is_used_as_it_is(opened):
     finally:
         give_engine(cluster, None)
     assert opened == []
+
+
+def test_a_cluster_that_cannot_be_opened_is_out_of_reach_in_words(plant, caplog):
+    broken = Cluster.objects.create(
+        name="broken", engine="kubernetes", settings={}, credentials="from another key"
+    )
+    plant.settle()
+    assert collect_once(plant.clock())
+    assert LogKeeper().look(plant.clock())
+    broken.refresh_from_db()
+    assert not broken.is_reachable
+    assert "Cluster broken cannot be opened: The cluster's credentials" in broken.unreachable_message
+    assert Cluster.objects.get(pk=plant.cluster.pk).is_reachable
+    assert not [record for record in caplog.records if record.levelname == "ERROR"]
