@@ -5,7 +5,7 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
-NODES ?= 1
+NODES ?= 0
 GPUS ?= 8
 
 .PHONY: help install up test lint kube kube-down demo bench reference picture lock
@@ -35,7 +35,7 @@ bench: ## measure what is claimed, and print the table
 demo: install ## four projects, their quotas, users and running jobs to look at (while `make up` runs)
 	@$(PY) manage.py demo
 
-kube: install ## a real Kubernetes to try things on: one node runs containers, NODES=1 are fake, GPUS=8 each
+kube: install ## a real Kubernetes to try things on: a node that runs containers, NODES=0 fake ones, GPUS=8 each
 	@$(PY) -m tools.kube up --nodes $(NODES) --gpus $(GPUS)
 
 kube-down: ## end it, and leave nothing of it

@@ -11,7 +11,7 @@ from pathlib import Path
 from tests import kube
 from tests.waiting import wait_until
 from tools.kube import build, sweep
-from tools.kube.parts import IMAGE
+from tools.kube.parts import IMAGE, QUICKSTART_IMAGE
 
 ROOT = Path(__file__).resolve().parents[2]
 MEMORY_MIB = 32768
@@ -37,7 +37,7 @@ def main() -> int:
 def _options() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("verb", choices=["up", "down", "build"])
-    parser.add_argument("--nodes", type=int, default=1, help="fake nodes beside the real one")
+    parser.add_argument("--nodes", type=int, default=0, help="fake nodes beside the real one")
     parser.add_argument("--gpus", type=int, default=8, help="GPUs of each node")
     return parser.parse_args()
 
@@ -64,7 +64,9 @@ def _up(state_dir: Path, nodes: int, gpus: int) -> None:
     print(f"KUBECONFIG={cluster.kubeconfig}")
     print(f"kubectl: {cluster.programs['kubectl']}")
     if real:
-        print(f"{real} runs containers. Its one image is {IMAGE}: this machine's userland, Python and torch.")
+        print(
+            f"{real} runs containers of {IMAGE} (this machine's userland, Python, torch) and {QUICKSTART_IMAGE}."
+        )
 
 
 def _down(state_dir: Path) -> None:

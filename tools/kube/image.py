@@ -3,7 +3,8 @@
 `trainyard.test/python:1` is this machine's own userland: the image itself holds a few links and empty directories,
 and every container gets /usr, the interpreter, the virtual environment and the checkout mounted read-only by the
 runtime's base specification. So it weighs kilobytes, has bash, sleep and Python with torch and `workloads`, and is
-there as soon as containerd is. `trainyard.test/pause:1` is the same under another name, running busybox's `sleep`.
+there as soon as containerd is. `trainyard.test/quickstart:1` is the same and runs the quickstart, and
+`trainyard.test/pause:1` runs busybox's `sleep`.
 """
 
 from __future__ import annotations
@@ -17,7 +18,7 @@ import tarfile
 from pathlib import Path
 from typing import Any
 
-from tools.kube.parts import IMAGE, PAUSE_IMAGE
+from tools.kube.parts import IMAGE, PAUSE_IMAGE, QUICKSTART_IMAGE
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 VIRTUAL_ENVIRONMENT, IMAGE_CHECKOUT = "/opt/trainyard/environment", "/opt/trainyard/checkout"
@@ -61,10 +62,14 @@ def mounted() -> dict[Path, str]:
 
 
 def write_archive(path: Path) -> None:
-    """A tar that `ctr images import` reads: manifest.json, one config per image, one layer for both."""
+    """A tar that `ctr images import` reads: manifest.json, one config per image, one layer for all."""
     layer = _layer()
     diff_id = f"sha256:{hashlib.sha256(layer).hexdigest()}"
-    images = {IMAGE: ["bash"], PAUSE_IMAGE: [f"/{SLEEPER}", "sleep", "infinity"]}
+    images = {
+        IMAGE: ["bash"],
+        QUICKSTART_IMAGE: ["python", "-m", "workloads.quickstart.train"],
+        PAUSE_IMAGE: [f"/{SLEEPER}", "sleep", "infinity"],
+    }
     with tarfile.open(path, "w") as archive:
         manifest = []
         _add(archive, "layer.tar", layer)

@@ -14,7 +14,8 @@ from tools.kube.cell import DNS_ADDRESS, SERVICE_ADDRESS, Network
 HERE = Path(__file__).resolve().parent
 CNI_PROGRAMS = "/usr/lib/cni"
 CONTAINERD_SOCKET = "/run/containerd/containerd.sock"
-IMAGE, PAUSE_IMAGE = "trainyard.test/python:1", "trainyard.test/pause:1"
+IMAGE, QUICKSTART_IMAGE = "trainyard.test/python:1", "trainyard.test/quickstart:1"
+PAUSE_IMAGE = "trainyard.test/pause:1"
 FAKE_NODE = "kwok.x-k8s.io/node=fake"
 
 
