@@ -1,5 +1,8 @@
 """/metrics: who may read it, and what alerts can count on."""
 
+from collections.abc import Callable
+from contextlib import AbstractContextManager
+
 import pytest
 from django.test import Client, override_settings
 
@@ -42,9 +45,11 @@ def test_projects_queues_and_clusters_are_told(client: Client, cast: Cast) -> No
 
 
 def test_the_questions_do_not_grow_with_jobs(
-    client: Client, cast: Cast, django_assert_num_queries: object
+    client: Client,
+    cast: Cast,
+    django_assert_num_queries: Callable[[int], AbstractContextManager[object]],
 ) -> None:
     for number in range(5):
         make_job(cast.project, f"job-{number}", gpus=1)
-    with django_assert_num_queries(7):  # type: ignore[operator]  # a fixture of pytest-django
+    with django_assert_num_queries(7):
         read(client)
