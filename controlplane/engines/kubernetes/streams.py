@@ -32,20 +32,28 @@ _FIRST_WORD_SECONDS = 5.0  # for a prompt, or for the reason why there is none
 _ENDING_SECONDS = 2.0
 _REFUSING_SECONDS = 0.05  # a refusal is there within 10 ms on one machine; later it is an end without a word
 
-# The outer sh leads the session and carries a mark in its arguments, by which everything in the session is found.
-_START = 'export TERM="${TERM:-xterm-256color}"; if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?'
-# Ends every process of the session whose leader has the mark $1 as its $0. A connection that is cut ends nothing: the
-# container runtime lets the processes run. Only what every shell has built in, for images that have nothing else.
+# The outer sh leads the session. It carries a mark in its arguments, and what runs in it carries it in its environment.
+_START = (
+    'export TRAINYARD_SHELL="$0" TERM="${TERM:-xterm-256color}";'
+    " if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?"
+)
+# Ends every process of every session in which a process has the mark $1. A connection that is cut ends some or none of
+# them. Only what every shell has built in, for images that have nothing else.
 _END = """
+mark=$1; sessions=
+session_of() { session=none; read -r line < "$1/stat" || return; set -- ${line##*) }; session=$4; }
 for p in /proc/[0-9]*; do
-  line=; read -r line < "$p/cmdline"
-  case "${p#/proc/}" in $$) ;; *) case "$line" in *"$1"*) leader=${p#/proc/};; esac;; esac
+  [ "${p#/proc/}" = $$ ] && continue
+  for f in cmdline environ; do
+    while line=; read -r line || [ -n "$line" ]; do
+      case "$line" in *"$mark"*) session_of "$p"; sessions="$sessions $session ";; esac
+    done < "$p/$f"
+  done
 done 2>/dev/null
-[ -n "$leader" ] || exit 0
+[ -n "$sessions" ] || exit 0
 for p in /proc/[0-9]*; do
-  line=; read -r line < "$p/stat"
-  rest=${line##*) }; set -- $rest
-  [ "$4" = "$leader" ] && kill -9 "${p#/proc/}"
+  session_of "$p"
+  case "$sessions" in *" $session "*) kill -9 "${p#/proc/}";; esac
 done 2>/dev/null
 exit 0
 """
@@ -120,14 +128,14 @@ class PodShell:
         self._carrier.send(_RESIZE, orjson.dumps(size))
 
     def close(self) -> int | None:
-        """End the connection, then whatever is left of the terminal's session in the container."""
+        """End whatever is left of the terminal's session in the container, then the connection."""
         if self._is_closed:
             return None
         self._is_closed = True
         exit_code = self._heard.exit_code()
+        self._end_session()  # first: once the connection is gone, the session has no leader to be known by
         self._carrier.near.close()
         self._carrier.close()
-        self._end_session()
         return exit_code
 
     def _end_session(self) -> None:
