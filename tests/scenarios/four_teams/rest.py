@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -18,8 +19,13 @@ from tests.servers import ControlPlane
 from tests.waiting import wait_until
 
 
-def play(plane: ControlPlane, timeout: float = 20) -> None:
-    """All twenty steps, each within `timeout` seconds. Fourteen pods run at the end."""
+def play(
+    plane: ControlPlane, timeout: float = 20, is_settled: Callable[[Step], bool] = lambda step: True
+) -> None:
+    """All twenty steps, each within `timeout` seconds. Fourteen pods run at the end.
+
+    `is_settled`: whether what decides has looked at the step, where that is not the loop itself.
+    """
     for team, quota in TEAMS.items():
         status, answer = plane.call("POST", "/api/v1/projects", {"name": team, "gpu_quota": quota})
         assert status == 201, answer
@@ -31,6 +37,7 @@ def play(plane: ControlPlane, timeout: float = 20) -> None:
         mismatches = ["nothing was seen yet"]
         matching = partial(_matching, plane, expected[step.seq], running, ended, before, mismatches)
         try:
+            wait_until(partial(is_settled, step), timeout=timeout, what=f"an answer to step {step.seq}")
             observed = wait_until(matching, timeout=timeout, what=f"step {step.seq}")
         except AssertionError as error:
             raise AssertionError(mismatches[-1]) from error
