@@ -1,7 +1,8 @@
 """Keep node and device rows equal to what the engine reports. A node that vanished is not ready, never deleted."""
 
 import logging
-from collections.abc import Iterable, Sequence
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
 from typing import Any
 
@@ -24,9 +25,14 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     except EngineUnreachable:
         return False
     known = {node.name: node for node in Node.objects.filter(cluster=cluster)}
+    devices: dict[int, dict[int, Device]] = defaultdict(dict)
+    for device in Device.every.filter(node__cluster=cluster):
+        devices[device.node_id][device.index] = device
     with transaction.atomic():
         events = [
-            event for report in reports for event in _take_over(cluster, report, known.get(report.name), now)
+            event
+            for report in reports
+            for event in _take_over(cluster, report, known.get(report.name), devices, now)
         ]
         events += _vanished(known.values(), {report.name for report in reports})
         if events:
@@ -45,7 +51,13 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
     return [report for report in reports if report.name not in taken]
 
 
-def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: datetime) -> list[Event]:
+def _take_over(
+    cluster: Cluster,
+    report: NodeReport,
+    node: Node | None,
+    devices: Mapping[int, Mapping[int, Device]],
+    now: datetime,
+) -> list[Event]:
     fresh: dict[str, Any] = {
         "milli_cpus": report.milli_cpus,
         "memory_mib": report.memory_mib,
@@ -56,23 +68,24 @@ def _take_over(cluster: Cluster, report: NodeReport, node: Node | None, now: dat
     if node is None:
         pool, _ = NodePool.objects.get_or_create(cluster=cluster, name=report.pool or "default")
         node = Node.objects.create(cluster=cluster, pool=pool, name=report.name, seen_at=now, **fresh)
-        _take_devices(node, report)
+        _take_devices(node, report, {})
         return [Event(kind="node.registered", node_id=node.pk, message=node.name)]
-    has_other_devices = _take_devices(node, report)
+    has_other_devices = _take_devices(node, report, devices.get(node.pk, {}))
     if not has_other_devices and all(getattr(node, name) == value for name, value in fresh.items()):
         return []
     Node.objects.filter(pk=node.pk).update(**fresh, seen_at=now)
     return [Event(kind="node.changed", node_id=node.pk, message=fresh["message"] or node.name)]
 
 
-def _take_devices(node: Node, report: NodeReport) -> bool:
+def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:
     """Add new devices, take over what changed of the known ones, and mark those that are gone. True when any did."""
-    known = {device.index: device for device in Device.every.filter(node=node)}
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
-    Device.every.bulk_create(fresh)
+    if fresh:
+        Device.every.bulk_create(fresh)
     changed = [device for index, device in known.items() if _update(device, reported.get(index))]
-    Device.every.bulk_update(changed, [*REPORTED, "is_present"])
+    if changed:
+        Device.every.bulk_update(changed, [*REPORTED, "is_present"])
     return bool(fresh or changed)
 
 
