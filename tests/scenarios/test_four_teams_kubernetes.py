@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.engines.kubernetes import names
 from tests.kube import GPU, KubeCluster, KubeMissing, gpu_labels, kube_cluster
 from tests.scenarios.four_teams.rest import jobs, play, stop_all
 from tests.scenarios.four_teams.script import NODES, TEAMS
@@ -52,6 +53,12 @@ def pods(kube: KubeCluster) -> list[dict[str, Any]]:
     return found
 
 
+def name_of(pod: dict[str, Any]) -> str:
+    """What users call a pod."""
+    labels = pod["metadata"]["labels"]
+    return "-".join(labels[label] for label in (names.JOB_NAME, names.ATTEMPT, names.RANK))
+
+
 def replicas(pod: dict[str, Any]) -> int:
     return int(pod["spec"]["containers"][0]["resources"]["limits"][GPU])
 
@@ -62,7 +69,7 @@ def test_twenty_steps_on_kubernetes(plane, kube):
     assert len(running) == 14
     assert {pod["metadata"]["namespace"] for pod in running} <= {f"yard-{team}" for team in TEAMS}
     shown = {(pod["node"], pod["name"]) for job in jobs(plane, "running") for pod in job["status"]["pods"]}
-    assert {(pod["spec"]["nodeName"], pod["metadata"]["name"]) for pod in running} == shown
+    assert {(pod["spec"]["nodeName"], name_of(pod)) for pod in running} == shown
     for node, gpus in NODES.items():
         on_node = [replicas(pod) for pod in running if pod["spec"]["nodeName"] == node]
         assert sum(on_node) <= gpus * REPLICAS
