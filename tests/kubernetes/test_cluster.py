@@ -181,6 +181,44 @@ def test_a_cluster_that_ends_leaves_nothing(kube_node):
     assert not traces(cluster)
 
 
+def test_make_kube_stays_and_make_kube_down_leaves_nothing(tmp_path):
+    words = make_kube(tmp_path, "up", "--nodes", "1", "--gpus", "2")
+    state_dir = tmp_path / "kube"
+    network = Network(**json.loads((state_dir / "cluster.json").read_text()))
+    process = psutil.Process(int((state_dir / "lock").read_text()))
+    cluster = KubeCluster(state_dir, network, token_in(state_dir), {}, process)
+    try:
+        assert f"KUBECONFIG={state_dir}/kubeconfig" in words
+        nodes = {
+            node["metadata"]["name"]: node["status"] for node in cluster.must("GET", "/api/v1/nodes")["items"]
+        }
+        assert {name: status["allocatable"]["nvidia.com/gpu"] for name, status in nodes.items()} == {
+            "node-0": "2",
+            "node-1": "2",
+        }
+        assert "running already" in make_kube(tmp_path, "up")
+        assert traces(cluster)
+    finally:
+        words = make_kube(tmp_path, "down")
+    assert "gone" in words
+    assert not traces(cluster)
+    assert "No cluster is running" in make_kube(tmp_path, "down")
+
+
+def make_kube(directory: Path, *words: str) -> str:
+    """What `make kube` and `make kube-down` print."""
+    command = [sys.executable, "-m", "tools.kube", *words]
+    environment = {**os.environ, "TRAINYARD_STATE_DIR": str(directory)}
+    result = subprocess.run(
+        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, check=True
+    )
+    return result.stdout
+
+
+def token_in(state_dir: Path) -> str:
+    return str(json.loads((state_dir / "kubeconfig").read_text())["users"][0]["user"]["token"])
+
+
 def _sleepers(marker: str) -> list[psutil.Process]:
     return [
         process
@@ -208,7 +246,7 @@ def orphan(kube: KubeCluster) -> Iterator[tuple[subprocess.Popen[str], KubeClust
     with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as starter:
         assert starter.stdout
         state_dir, pid, slot = starter.stdout.readline().split()
-        seen = KubeCluster(Path(state_dir), Network(int(slot)), kube.token, {}, starter)  # type: ignore[arg-type]  text
+        seen = KubeCluster(Path(state_dir), Network(int(slot)), kube.token, {}, starter)
         wait_until(lambda: _sleepers(marker), 60, "the container's process")
         try:
             yield starter, seen, marker
