@@ -82,3 +82,14 @@ def test_admins_entries_replace_the_built_in_ones(tmp_path: Path):
 )  # fmt: skip
 def test_references_in_arguments(text: str, expected: str):
     assert expand(text, {"A": "1"}) == expected
+
+
+def test_a_kubernetes_cluster_is_declared_by_a_kubeconfig_or_by_being_in_it(tmp_path: Path):
+    path = tmp_path / "kubeconfig"
+    path.write_text("apiVersion: v1")
+    inside, other = parse_clusters("kubernetes:in-cluster"), parse_clusters(f"kubernetes:{path}@admin@prod")
+    assert (inside[0].engine, inside[0].credentials) == ("kubernetes", {"in_cluster": True})
+    assert other[0].credentials == {"kubeconfig": "apiVersion: v1", "context": "admin@prod"}
+    assert (inside[0].settings, other[0].settings) == ({}, {})
+    with pytest.raises(ClustersSyntaxError, match="cannot be read"):
+        parse_clusters(f"kubernetes:{tmp_path}/nothing")
