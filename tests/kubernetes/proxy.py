@@ -77,7 +77,7 @@ class FaultProxy:
         self._open: set[socket.socket] = set()
         self._server = ThreadingHTTPServer(("127.0.0.1", 0), _Handler)
         self._server.daemon_threads, self._server.block_on_close = True, False
-        self._server.proxy = self  # type: ignore[attr-defined]
+        self._server.proxy = self  # type: ignore[attr-defined]  # ours, on their server
         self.url = f"http://127.0.0.1:{self._server.server_port}"
         self._thread = threading.Thread(target=self._server.serve_forever, args=(0.05,), daemon=True)
         self._thread.start()
@@ -140,7 +140,7 @@ class _Handler(BaseHTTPRequestHandler):
 
     def setup(self) -> None:
         super().setup()
-        self.proxy = self.server.proxy  # type: ignore[attr-defined]
+        self.proxy = self.server.proxy  # type: ignore[attr-defined]  # ours, on their server
         self.proxy.note(self.connection, True)
         self.upstream = http.client.HTTPSConnection(
             *self.proxy.upstream, context=self.proxy.context, timeout=700
@@ -166,7 +166,7 @@ class _Handler(BaseHTTPRequestHandler):
     def do_GET(self) -> None:
         self._serve()
 
-    do_POST = do_PATCH = do_DELETE = do_PUT = do_GET  # noqa: N815
+    do_POST = do_PATCH = do_DELETE = do_PUT = do_GET  # noqa: N815  the name that http.server looks for
 
     def _serve(self) -> None:
         path, query = urlsplit(self.path).path, parse_qs(urlsplit(self.path).query)

@@ -146,7 +146,7 @@ class Page(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.body)
 
-    do_POST = do_GET  # noqa: N815
+    do_POST = do_GET  # noqa: N815  the name that http.server looks for
 
     def log_message(self, *_):
         """Nothing is printed."""

@@ -113,7 +113,7 @@ def test_items_are_a_picture_that_does_not_move(world):
     wait_until(lambda: len(reflector.items()) == len(before) + 1, 5, "the new object")
     assert f"{world.namespace}/a" not in before
     with pytest.raises(TypeError):
-        reflector.items()["x"] = 1  # type: ignore[index]
+        reflector.items()["x"] = 1  # type: ignore[index]  # it is read-only
 
 
 def test_our_own_writes_are_seen_at_once(world):

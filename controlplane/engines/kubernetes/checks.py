@@ -21,7 +21,7 @@ from controlplane.engines.kubernetes import dcgm
 from controlplane.engines.kubernetes.client import ApiError, ApiFailed, Client
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
-from controlplane.engines.kubernetes.prometheus import prometheus_at
+from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.rights import OPTIONAL, Rule, needed_for
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -281,12 +281,13 @@ def _kai(client: Client, profile: ClusterProfile) -> Checks:
 
 def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
     without = "Charts show what jobs print themselves, and no use of GPUs."
-    if not profile.prometheus:
+    get = prometheus_of(profile.prometheus, client)
+    if get is None:
         yield Check("prometheus", WARNING, "No Prometheus is set.", without)
         return
     try:
-        gpus = dcgm.read_gpus(_prometheus_get(client, profile.prometheus))
-    except (EngineUnreachable, ApiError) as error:
+        gpus = dcgm.read_gpus(get)
+    except EngineUnreachable as error:
         yield Check("prometheus", WARNING, str(error), without)
         return
     if gpus:
@@ -294,13 +295,6 @@ def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
     else:
         words = "Prometheus answers and has no figures of the DCGM exporter."
         yield Check("prometheus", WARNING, words, without)
-
-
-def _prometheus_get(client: Client, where: Mapping[str, Any]) -> dcgm.Get:
-    if "url" in where:
-        return prometheus_at(where["url"])
-    base = f"/api/v1/namespaces/{where['namespace']}/services/{where['service']}:{where['port']}/proxy"
-    return lambda path, query: client.get(base + path, query, timeout_seconds=_CALL_SECONDS)
 
 
 def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:

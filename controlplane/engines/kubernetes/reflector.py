@@ -19,6 +19,7 @@ import orjson
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.client import ApiError, Client, Stream, backoff_seconds
+from controlplane.engines.kubernetes.names import key_of
 
 log = logging.getLogger(__name__)
 
@@ -217,7 +218,8 @@ class Model:
 
     def entry(self, obj: dict[str, Any]) -> Entry:
         metadata = obj["metadata"]
-        return key_of(metadata), number_of(metadata.get("resourceVersion")), self._keep(obj)
+        key = key_of(metadata.get("namespace") or "", metadata["name"])
+        return key, number_of(metadata.get("resourceVersion")), self._keep(obj)
 
     def take(self, obj: dict[str, Any], *, is_gone: bool) -> bool:
         """A watch's event. Whether it was news."""
@@ -266,12 +268,6 @@ class Model:
             self._items[key] = kept
         self._shown = None
         return True
-
-
-def key_of(metadata: Mapping[str, Any]) -> str:
-    """ "namespace/name", or "name" of what is in no namespace."""
-    namespace = metadata.get("namespace")
-    return f"{namespace}/{metadata['name']}" if namespace else str(metadata["name"])
 
 
 def number_of(version: Any) -> int | None:

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.engines.kubernetes.client import backoff_seconds, verb_and_resource
-from controlplane.engines.kubernetes.reflector import Model, key_of, number_of
+from controlplane.engines.kubernetes.reflector import Model, number_of
 
 
 @pytest.mark.parametrize(
@@ -31,9 +31,7 @@ def test_backoff_stays_in_its_bounds():
     assert all(backoff_seconds(10_000, 0.8, 30) <= 30 for _ in range(100))
 
 
-def test_keys_and_numbers():
-    assert key_of({"name": "a", "namespace": "n"}) == "n/a"
-    assert key_of({"name": "a"}) == "a"
+def test_numbers():
     assert [number_of(version) for version in ("12", "", None, "1a", "²", 3)] == [
         12,
         None,
