@@ -331,6 +331,7 @@ def test_two_builders_build_once(monkeypatch, tmp_path):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     monkeypatch.setenv("PATH", f"{go.parent}:/usr/bin:/bin")
     monkeypatch.delenv("KUBEBUILDER_ASSETS", raising=False)
+    (build.cache_dir() / ".building-killed").mkdir(parents=True)
     found: list[dict[str, Path]] = []
     builders = [
         threading.Thread(target=lambda: found.append(build.ready(lambda words: None))) for _ in range(2)
@@ -341,6 +342,7 @@ def test_two_builders_build_once(monkeypatch, tmp_path):
         builder.join(60)
     assert [set(programs) for programs in found] == [set(build.PROGRAMS)] * 2
     assert log.read_text().count("ran") == len(build.SOURCES)
+    assert {path.name for path in build.cache_dir().iterdir()} == {".lock", *build.PROGRAMS}
 
 
 def test_a_machine_without_namespaces_is_told_so(monkeypatch):

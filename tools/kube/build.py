@@ -20,6 +20,7 @@ from pathlib import Path
 KUBERNETES = "1.34.4"
 HERE = Path(__file__).resolve().parent
 GO_HOMES = ("/usr/local/go/bin", "/usr/lib/go/bin", "/opt/homebrew/bin")
+UNFINISHED = ".building-"
 Say = Callable[[str], None]
 
 
@@ -84,11 +85,13 @@ def cache_dir() -> Path:
 
 def _build(sources: Sequence[Source], say: Say) -> None:
     go = _go()
+    for left in cache_dir().glob(f"{UNFINISHED}*"):  # by a builder that was killed: we are alone here
+        shutil.rmtree(left)
     for number, source in enumerate(sources, 1):
         say(f"building {', '.join(source.programs)} with {go} ({number} of {len(sources)})")
         began = time.monotonic()
         # Beside its place, so that the move is a rename: a program is there whole or not at all.
-        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=".building-") as directory:
+        with tempfile.TemporaryDirectory(dir=cache_dir(), prefix=UNFINISHED) as directory:
             _run_go(go, source, Path(directory))
             for name in source.programs:
                 os.replace(Path(directory) / name, cache_dir() / name)
