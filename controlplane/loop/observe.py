@@ -162,10 +162,11 @@ def _node_views(
     devices: dict[int, list[DeviceView]] = defaultdict(list)
     rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
     columns = ("node_id", "node__name", "index", "memory_mib", "is_foreign", "allocated_milli")
-    for node_id, node, index, memory_mib, is_foreign, allocated in rows.values_list(*columns):
+    grain = ("node__device_parts", "node__is_one_part_per_pod")
+    for node_id, node, index, memory_mib, is_foreign, allocated, *parts in rows.values_list(*columns, *grain):
         # what others hold of a device is all that no pod of ours does: nothing more is placed there
         foreign = 1000 - allocated if is_foreign else 0
-        devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign))
+        devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
     return tuple(
         NodeView(
             name=node.name,

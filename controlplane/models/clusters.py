@@ -72,6 +72,9 @@ class Node(models.Model):
     is_cordoned = models.BooleanField(default=False)
     message = models.CharField(max_length=500, blank=True, default="")  # why the engine calls it not ready
     seen_at = models.DateTimeField(default=timezone.now)
+    # in how many parts each GPU is given out (1,000: any share, 1: whole only), and whether a pod gets one part at most
+    device_parts = models.PositiveSmallIntegerField(default=1000)
+    is_one_part_per_pod = models.BooleanField(default=False)
 
     def __str__(self) -> str:
         return self.name

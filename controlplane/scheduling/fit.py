@@ -11,7 +11,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView
+from controlplane.scheduling.view import ClusterView, Grain, JobView, PodPlacement, ProjectView
+
+NEVER = WHOLE_GPU + 1  # a share that no device has
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,11 +40,17 @@ class Request:
         """Whether each pod takes a share of one device."""
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
-    def share_of(self, memory_mib: int) -> int:
-        """The milli-GPUs that a share takes of a device with this memory; above 1,000 when it cannot fit."""
-        if self.gpu_memory_mib is None:
-            return self.milli_gpus
-        return -(-self.gpu_memory_mib * WHOLE_GPU // memory_mib) if memory_mib else WHOLE_GPU + 1
+    def share_of(self, grain: Grain) -> int:
+        """The milli-GPUs that a share takes of a device of this grain; above 1,000 when it cannot fit."""
+        asked = self.milli_gpus
+        if self.gpu_memory_mib is not None:
+            asked = -(-self.gpu_memory_mib * WHOLE_GPU // grain.memory_mib) if grain.memory_mib else NEVER
+        if grain.parts == WHOLE_GPU:
+            return asked
+        parts = -(-asked * grain.parts // WHOLE_GPU)
+        if grain.parts == 1 or (grain.is_single and parts > 1):
+            return NEVER
+        return parts * WHOLE_GPU // grain.parts
 
 
 def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
@@ -62,13 +70,13 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
     """What the whole gang counts against quotas. A share by memory counts as on the smallest device it fits."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
-    sizes = {
-        device.memory_mib
+    grains = {
+        device.grain
         for node in view.nodes
         if not request.pools or node.pool in request.pools
         for device in node.devices
     }
-    shares = [request.share_of(size) for size in sizes]
+    shares = [request.share_of(grain) for grain in grains]
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
@@ -145,7 +153,7 @@ def _place_pod(request: Request, room: Room, pools: Sequence[str], rank: int) ->
         )
     needed = request.whole_devices
     for node in _nodes_by_tightness(room, pools, needed):
-        if has_host_room(request, node):
+        if has_host_room(request, node) and not (needed and node.is_divided):
             positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
             devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
             return PodPlacement(rank, node.name, devices)
@@ -172,8 +180,8 @@ def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: i
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for pool in pools:
-        for memory_mib, devices in room.pools[pool].shared.items():
-            share = request.share_of(memory_mib)
+        for grain, devices in room.pools[pool].shared.items():
+            share = request.share_of(grain)
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
@@ -192,7 +200,7 @@ def _place_share_on_whole(
     for node in _nodes_by_tightness(room, pools, 1):
         if has_host_room(request, node):
             for position, free in enumerate(node.free):
-                share = request.share_of(node.memory_mib_of[position])
+                share = request.share_of(node.grains[position])
                 if free == WHOLE_GPU and share <= WHOLE_GPU:
                     return PodPlacement(rank, node.name, ((node.indexes[position], share),))
     return None

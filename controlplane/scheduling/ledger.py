@@ -12,31 +12,33 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.scheduling.view import ClusterView, DeviceView, JobView, NodeView, PodPlacement
+from controlplane.scheduling.view import ClusterView, DeviceView, Grain, JobView, NodeView, PodPlacement
 
 WHOLE_GPU = 1000
 
 
 @dataclass(slots=True)
 class NodeRoom:
-    """What is free on one node. `order` is its place among all nodes by name; a closed node gets nothing new."""
+    """What is free on one node. `order` is its place among all nodes by name; a closed node gets nothing new. A divided
+    one gives its devices out in single parts, so that no pod has a whole one."""
 
     order: int
     name: str
     pool: str
     is_open: bool
     indexes: tuple[int, ...]
-    memory_mib_of: tuple[int, ...]
+    grains: tuple[Grain, ...]
     free: list[int]
     milli_cpus: int
     memory_mib: int
+    is_divided: bool
     whole: int = 0
 
     def copy(self) -> NodeRoom:
         """The same room, with its own numbers."""
         return NodeRoom(
-            self.order, self.name, self.pool, self.is_open, self.indexes, self.memory_mib_of,
-            self.free.copy(), self.milli_cpus, self.memory_mib, self.whole,
+            self.order, self.name, self.pool, self.is_open, self.indexes, self.grains,
+            self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.whole,
         )  # fmt: skip
 
 
@@ -44,17 +46,17 @@ class NodeRoom:
 class PoolIndex:
     """The open nodes of one pool, so that the tightest fit is found without looking at every node.
 
-    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[memory_mib]`: the partly
-    used devices of that size as (free milli-GPUs, node order, device position), ascending.
+    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[grain]`: the partly
+    used devices of that kind as (free milli-GPUs, node order, device position), ascending.
     """
 
     by_whole: list[list[int]] = field(default_factory=list)
-    shared: dict[int, list[tuple[int, int, int]]] = field(default_factory=dict)
+    shared: dict[Grain, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def copy(self) -> PoolIndex:
         """The same index, with its own lists."""
         by_whole = [bucket.copy() for bucket in self.by_whole]
-        return PoolIndex(by_whole, {memory: devices.copy() for memory, devices in self.shared.items()})
+        return PoolIndex(by_whole, {grain: devices.copy() for grain, devices in self.shared.items()})
 
 
 Clamp = tuple[PodPlacement, int, int]
@@ -139,7 +141,7 @@ class Room:
         node.whole += (after == WHOLE_GPU) - (before == WHOLE_GPU)
         if not node.is_open:
             return
-        shared = self.pools[node.pool].shared[node.memory_mib_of[position]]
+        shared = self.pools[node.pool].shared[node.grains[position]]
         if 0 < before < WHOLE_GPU:
             _remove(shared, (before, node.order, position))
         if 0 < after < WHOLE_GPU:
@@ -151,7 +153,7 @@ class Room:
             index.by_whole.append([])
         index.by_whole[node.whole].append(node.order)
         for position, free in enumerate(node.free):
-            shared = index.shared.setdefault(node.memory_mib_of[position], [])
+            shared = index.shared.setdefault(node.grains[position], [])
             if 0 < free < WHOLE_GPU:
                 insort(shared, (free, node.order, position))
 
@@ -247,10 +249,11 @@ def _node_room(order: int, node: NodeView) -> NodeRoom:
         pool=node.pool,
         is_open=node.is_schedulable,
         indexes=tuple(device.index for device in devices),
-        memory_mib_of=tuple(device.memory_mib for device in devices),
+        grains=tuple(device.grain for device in devices),
         free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
+        is_divided=any(device.is_single and device.parts > 1 for device in devices),
     )
 
 

@@ -180,8 +180,8 @@ def _shared_device(room: NodeRoom, item: Waiting, group: str, index: int | None)
     """(device, milli-GPUs) of a share: on the device of its group; on a free one when the group is new; on the fullest
     with room when the cluster names no groups."""
     fits = []
-    for number, free, memory_mib in zip(room.indexes, room.free, room.memory_mib_of, strict=True):
-        wanted = item.request.share_of(memory_mib)
+    for number, free, grain in zip(room.indexes, room.free, room.grains, strict=True):
+        wanted = item.request.share_of(grain)
         if wanted <= free and index in (None, number):
             fits.append((bool(group) and free != WHOLE_GPU, free, number, wanted))
     if not fits:

@@ -88,10 +88,21 @@ def _spec_impossible(details: Details) -> str:
     resource, largest = details.get("resource", "gpus"), int(details.get("largest", 0))
     pools = details.get("node_pools") or ()
     where = f"node pool {', '.join(pools)}" if pools else "this cluster"
+    if resource == "gpu_share":
+        return _share_impossible(where, largest)
     asked = _amount(resource, int(details.get("asked", 0)))
     if resource == "pods":
         return f"Its {asked} do not fit together on {where}, even when it is empty. At most {largest} do."
     return f"No node of {where} has {asked}. The largest that fits is {_amount(resource, largest)}."
+
+
+def _share_impossible(where: str, largest: int) -> str:
+    if largest:
+        return f"A pod gets at most {gpus(largest)} of a GPU on {where}, which shares in fixed parts. Ask for that."
+    return (
+        f"No node of {where} shares its GPUs. Ask for a whole one, or have an admin switch on time-slicing or MPS in "
+        "the device plugin."
+    )
 
 
 def _amount(resource: str, number: int) -> str:

@@ -134,6 +134,8 @@ def _could_host(request: Request, node: NodeRoom, candidates: Sequence[Candidate
     devices = request.whole_devices
     if devices == 0:
         return True
+    if node.is_divided:
+        return False
     return node.whole + sum(len(item.on_node(node.name)) for item in candidates) >= devices
 
 
@@ -292,7 +294,7 @@ def _capacity(request: Request, node: NodeRoom, free: Sequence[int], milli_cpus:
     if request.memory_mib:
         pods = min(pods, memory_mib // request.memory_mib)
     if request.is_share:
-        shares = [(room, request.share_of(size)) for room, size in zip(free, node.memory_mib_of, strict=True)]
+        shares = [(room, request.share_of(grain)) for room, grain in zip(free, node.grains, strict=True)]
         pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
     elif request.whole_devices:
         pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
@@ -331,7 +333,7 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
 def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
     """On each device, the fewest holders whose shares are enough."""
     for position, free in enumerate(local.node.free):
-        missing = request.share_of(local.node.memory_mib_of[position]) - free
+        missing = request.share_of(local.node.grains[position]) - free
         if missing <= local.by_device()[1][position]:
             yield from _holders_worth(local, position, missing)
 

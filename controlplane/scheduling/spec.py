@@ -18,7 +18,7 @@ from controlplane.scheduling.fit import (
 from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
-from controlplane.scheduling.view import ClusterView, JobView, ProjectView
+from controlplane.scheduling.view import ClusterView, Grain, JobView, ProjectView
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +95,13 @@ class SpecCheck:
         memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
         cpus, ram = max(node.milli_cpus for node in nodes), max(node.memory_mib for node in nodes)
         no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
+        grains = {device.grain for node in nodes for device in node.devices}
+        share = max(map(_largest_share, grains), default=WHOLE_GPU)
         gpus = ("gpus", one.milli_gpus, self._most_gpus(one), no_gpu)
-        if one.gpu_memory_mib is not None:
+        if one.gpu_memory_mib is not None and (share == WHOLE_GPU or one.gpu_memory_mib > memory):
             gpus = ("gpu_memory", one.gpu_memory_mib, memory, no_gpu)
+        elif one.is_share and share < WHOLE_GPU:
+            gpus = ("gpu_share", min(map(one.share_of, grains)), share, no_gpu)
         return [
             gpus,
             ("cpus", one.milli_cpus, cpus, replace(one, milli_cpus=0)),
@@ -105,8 +109,10 @@ class SpecCheck:
         ]
 
     def _most_gpus(self, request: Request) -> int:
+        """The most whole GPUs that a pod can have; none of a node that gives them out in single parts."""
         nodes = [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
-        return max((len(node.devices) for node in nodes), default=0) * WHOLE_GPU
+        counts = [sum(_largest_whole(device.grain) for device in node.devices) for node in nodes]
+        return max(counts, default=0) * WHOLE_GPU
 
     @staticmethod
     def _refusal(resource: str, asked: int, largest: int, pools: list[str]) -> Refusal:
@@ -117,6 +123,17 @@ class SpecCheck:
         if self._empty is None:
             self._empty = open_empty_room(self._view)
         return self._empty
+
+
+def _largest_share(grain: Grain) -> int:
+    """The largest share of one device that a pod can have, 1,000 where there is no bound, 0 where there are none."""
+    if grain.parts == 1:
+        return 0
+    return WHOLE_GPU // grain.parts if grain.is_single else WHOLE_GPU
+
+
+def _largest_whole(grain: Grain) -> int:
+    return 0 if grain.is_single and grain.parts > 1 else 1
 
 
 def line_up(

@@ -8,19 +8,37 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from typing import Any, Literal, NamedTuple
 
 JobState = Literal["queued", "active"]
 """queued: wants to start. active: starting, running or stopping, and holds its placements."""
 
 
+class Grain(NamedTuple):
+    """How a device is given out: its memory, and in how many `parts` (1,000: any share; 1: whole only), to which shares
+    are rounded up. `is_single`: a pod gets one part at most, so that the whole of a divided device goes to nobody.
+    """
+
+    memory_mib: int
+    parts: int = 1000
+    is_single: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class DeviceView:
-    """One GPU. `held_milli_gpus`: held by pods of no active job in this view (not yet proven gone)."""
+    """One GPU. `held_milli_gpus`: held by pods of no active job in this view (not yet proven gone). `parts` and
+    `is_single` are those of its Grain."""
 
     index: int
     memory_mib: int
     held_milli_gpus: int = 0
+    parts: int = 1000
+    is_single: bool = False
+
+    @property
+    def grain(self) -> Grain:
+        """How it is given out."""
+        return Grain(self.memory_mib, self.parts, self.is_single)
 
 
 @dataclass(frozen=True, slots=True)
