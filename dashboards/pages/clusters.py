@@ -211,8 +211,5 @@ def _form(
 def _filled(cluster: Cluster | None) -> dict[str, str]:
     if cluster is None:
         return {"scheduler": "planner", "reach": "kubeconfig"}
-    lines = (
-        f"{name}={value if isinstance(value, str) else json.dumps(value)}"
-        for name, value in cluster.settings.items()
-    )
+    lines = (f"{name}={reads.written(value)}" for name, value in cluster.settings.items())
     return {"scheduler": cluster.scheduler, "reach": "kubeconfig", "settings": "\n".join(lines)}

@@ -1,5 +1,6 @@
 """Clusters as the admin pages show them."""
 
+import json
 from typing import Any
 
 from controlplane.models import Cluster, Node
@@ -28,15 +29,24 @@ def nodes_of(cluster: Cluster) -> list[Node]:
     )
 
 
+def written(value: Any) -> str:
+    """A setting as the form takes it: text as it is, anything else as JSON."""
+    return value if isinstance(value, str) else json.dumps(value)
+
+
 def _row(shown: Row) -> Row:
     status = shown["status"]
     is_lost = status["state"] == Cluster.ATTACHED and not status["is_reachable"]
     state = "unreachable" if is_lost else status["state"]
-    checks = [check | {"tone": OUTCOMES[check["outcome"]]} for check in status["checks"]]
+    checks = [
+        check | {"name": check["name"].replace("_", " "), "tone": OUTCOMES[check["outcome"]]}
+        for check in status["checks"]
+    ]
     return shown | {
         "state": state,
         "tone": TONES[state],
         "checks": checks,
+        "knobs": {name: written(value) for name, value in shown["settings"].items()},
         "odd": sum(check["outcome"] != "ok" for check in checks),
         "failed": sum(check["outcome"] == "failed" for check in checks),
     }

@@ -14,7 +14,14 @@ OF_TEAM_A = (
 )
 OF_OWNERS = ("/projects/team-a/edit",)
 OF_MEMBERS = ("/jobs/JOB/terminal",)
-OF_ADMINS = ("/users", "/new/project", "/projects/team-a/delete")
+OF_ADMINS = (
+    "/users",
+    "/new/project",
+    "/projects/team-a/delete",
+    "/clusters",
+    "/clusters/local",
+    "/new/cluster",
+)
 SEEN = {
     "root": (*COMMON, *OF_TEAM_A, *OF_MEMBERS, *OF_OWNERS, *OF_ADMINS),
     "ana": (*COMMON, *OF_TEAM_A, *OF_MEMBERS, *OF_OWNERS),
