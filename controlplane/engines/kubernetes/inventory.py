@@ -36,7 +36,7 @@ def node_reports(
             continue
         node = (pod.get("spec") or {}).get("nodeName") or pinned_node(pod)
         if _is_ours(pod, profile):
-            ours[node] |= _places(pod, ours[node], profile)
+            ours[node] |= {share.index for share in devices_of(pod)}
         elif node:
             others[node].append(pod)
     found = (node for node in nodes if _is_for_work(node, profile))
@@ -116,19 +116,6 @@ def _devices(
 def _counts(pod: Raw, profile: ClusterProfile) -> bool:
     """Whether a pod's GPUs are gone for us. KAI holds a shared GPU by a pod of its own, for pods that may be ours."""
     return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
-
-
-def _places(pod: Raw, held: set[int], profile: ClusterProfile) -> set[int]:
-    """The places that a pod of ours holds. Where KAI places pods they are only a number until the pod is bound and
-    they are noted: then the first that are free.
-    """
-    devices = devices_of(pod)
-    places = {share.index for share in devices}
-    is_taken = any(share.milli_gpus == ANY_SHARE and share.index in held for share in devices)
-    if profile.scheduler != KAI or not is_taken:
-        return places
-    free = (place for place in range(len(held) + len(places)) if place not in held)
-    return {place for place, _ in zip(free, places, strict=False)}
 
 
 def _replicas(labels: Mapping[str, str]) -> int:

@@ -66,7 +66,8 @@ def queues(
     tops += [item.quota_milli_gpus for item in projects if not item.department]
     # without a bound of its own a department may use all, and so may the root above it
     quota = None if None in tops else sum(milli_gpus or 0 for milli_gpus in tops)
-    whole = _queue(root, "", quota, None, quota or 0, 0, profile)
+    # with a weight of 0 nobody below would ever have a share of idle GPUs
+    whole = _queue(root, "", quota, None, max(quota or 0, 1000), 0, profile)
     parents = [
         _queue(
             department_queue(item.name, profile), root, item.quota_milli_gpus, item.limit_milli_gpus,

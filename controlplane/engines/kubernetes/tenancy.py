@@ -117,7 +117,8 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
     """Bounds of what pods of the namespace request: GPUs up to the limit, and up to the quota for guaranteed work.
 
     They count what nodes give out, which is parts of GPUs where those are shared: a GPU counts as the most `parts` of
-    any node, so a bound is never tighter than the planner's.
+    any node, so a bound is never tighter than the planner's. Under KAI they bound nothing: there jobs stand in the
+    cluster while they wait, and its queues have the bounds.
     """
     found = []
     if project.limit_milli_gpus is not None:
@@ -194,7 +195,9 @@ def _quota(
     name: str, project: ProjectReport, milli_gpus: int, parts: int, profile: ClusterProfile
 ) -> dict[str, Any]:
     hard = {f"requests.{profile.gpu_resource}": _whole(milli_gpus * parts)}
-    if parts > 1:
+    if profile.scheduler == KAI:
+        hard = {}
+    elif parts > 1:
         hard[f"requests.{profile.gpu_resource}{RENAMED}"] = _whole(milli_gpus * parts)
     return {
         "apiVersion": "v1",
