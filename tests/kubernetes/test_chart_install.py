@@ -139,7 +139,8 @@ def keep_words(kube: KubeCluster, directory: Path) -> None:
 
 def web_address(kube: KubeCluster) -> str:
     query = "labelSelector=app.kubernetes.io/component=web"
-    (pod,) = kube.must("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{query}")["items"]
+    found = kube.must("GET", f"/api/v1/namespaces/{NAMESPACE}/pods?{query}")["items"]
+    (pod,) = (one for one in found if "deletionTimestamp" not in one["metadata"])
     return f"http://{pod['status']['podIP']}:8000"
 
 
@@ -173,6 +174,24 @@ def test_installed_in_the_cluster_it_attaches_it_and_runs_a_job(installed: KubeC
     assert lines[0]["text"].startswith("from ")
     log = installed.kubectl("-n", NAMESPACE, "logs", f"job/{NAME}-migrate")
     assert '"first_admin": "http://yard.test/setup/' in log  # where NOTES.txt sends the first admin
+
+
+@pytest.mark.slow
+def test_an_upgrade_migrates_first_and_takes_the_chart_s_settings_over(installed: KubeCluster) -> None:
+    before = installed.must("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{NAME}-migrate")
+    words = [f"--namespace={NAMESPACE}", f"--kubeconfig={installed.kubeconfig}", "--reuse-values", "--wait"]
+    helm("upgrade", RELEASE, str(CHART), *words, "--set=cluster.settings.work_size=5Gi")
+    after = installed.must("GET", f"/apis/batch/v1/namespaces/{NAMESPACE}/jobs/{NAME}-migrate")
+    assert before["metadata"]["uid"] != after["metadata"]["uid"]
+    assert after["status"]["succeeded"] == 1
+    wait_until(lambda: settings_of(installed).get("work_size") == "5Gi", 60, "the look at the new settings")
+    assert settings_of(installed)["node_selector"] == REAL_NODE
+
+
+def settings_of(kube: KubeCluster) -> Raw:
+    """The cluster's settings, once they are in effect."""
+    (cluster,) = attached(kube) or [{"settings": {}}]
+    return cluster["settings"]
 
 
 def attached(kube: KubeCluster) -> list[Raw]:
