@@ -347,11 +347,10 @@ class KubernetesEngine:
             return None
         report = self._report(pod)
         status: Raw = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
-        states = (status.get("state") or {}).keys() | (status.get("lastState") or {}).keys()
         return LogSource(
             f"{_pod_path(pod)}/log",
             names.MAIN_CONTAINER,
-            has_started=bool(states & {"running", "terminated"}),
+            has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             restarts=status.get("restartCount", 0),
         )

@@ -36,6 +36,7 @@ MOST_STREAMS = 4000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
 IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
+MISSING_SECONDS = 2.0  # the same where the node says that there is none
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
 MOST_AT_ONCE = 100  # streams opened in one go
@@ -63,11 +64,11 @@ class LogStoreBusy(Exception):
 
 
 class StreamRefused(Exception):
-    """The API server answered with an error. `is_missing`: there is no such log, or none any more."""
+    """The API server answered with an error. `is_missing`: there is no such log, not yet or not any more."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status} {words}")
-        self.is_missing = status == 404
+        self.is_missing = status in (400, 404)
 
 
 @dataclass(slots=True, eq=False)
@@ -276,7 +277,7 @@ class LogCopier:
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
                 await self._copy_into(writer, entry, source)
-            entry.problem = ""
+            entry.problem, entry.is_missing = "", False
         except (aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy) as error:
             if entry.problem != (problem := str(error) or type(error).__name__):
                 log.info("log of %s: %s", entry.name, problem)
@@ -290,8 +291,10 @@ class LogCopier:
 
     def _is_hopeless(self, entry: _Log) -> bool:
         """Whether what an ended pod printed will not be read any more."""
-        is_late = entry.ended_at is not None and time.monotonic() - entry.ended_at > self._drain_seconds
-        return is_late or entry.is_missing
+        if entry.ended_at is None:
+            return False
+        patience_seconds = MISSING_SECONDS if entry.is_missing else self._drain_seconds
+        return time.monotonic() - entry.ended_at > patience_seconds
 
     def _pause(self, entry: _Log) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)

@@ -297,9 +297,6 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         "serviceAccountName": profile.service_account,
         "automountServiceAccountToken": False,
         "enableServiceLinks": False,
-        # the command is then not process 1, for which the kernel ignores a SIGTERM that it does not handle: a pod would
-        # hold its GPUs for the whole grace
-        "shareProcessNamespace": True,
         # as process 1 of its own a command would ignore SIGTERM, unless it was written to be one
         "shareProcessNamespace": True,
         "runtimeClassName": profile.runtime_class if spec.devices else "",
