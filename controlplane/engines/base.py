@@ -188,8 +188,8 @@ class PodSpec:
     `launches`: the pods in which its command starts ranks, by rank and itself among them; empty for a pod that
     launches nothing. `is_host`: it runs nothing of its own, a launcher starts a rank in it.
     `node` "" leaves the choice to the cluster's own scheduler, among the nodes of `node_pools` in order of preference
-    (all, when empty). Then the indexes of `devices` only count them, and a share says its milli-GPUs or its memory,
-    with 0 for the other.
+    (all, when empty) but for `avoid_nodes`. Then the indexes of `devices` only count them, and a share says its
+    milli-GPUs or its memory, with 0 for the other.
     """
 
     name: str
@@ -217,6 +217,7 @@ class PodSpec:
     is_preemptible: bool = True
     priority: int = 50
     node_pools: tuple[str, ...] = ()
+    avoid_nodes: tuple[str, ...] = ()
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together

@@ -20,7 +20,7 @@ from controlplane.engines.base import EngineRefused, PodReport
 from controlplane.loop.attached import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
 from controlplane.scheduling.plan import Plan
@@ -168,6 +168,7 @@ def _make_offers(
     """Order the pods of jobs that do not stand in the cluster yet. Offers that are no more what they should be are
     withdrawn; the next cycle makes them anew. True when there is something to execute."""
     jobs = {job.id: job for job in view.jobs}
+    avoided = _cordoned(cluster)
     first = {
         wish.job: base.pod_name(wish.job, attempts[wish.job] + 1, 0)
         for wish in wishes
@@ -182,21 +183,27 @@ def _make_offers(
         order = known.get(name)
         if order is None:
             fresh.append(wish)
-        elif order.offers != (jobs[wish.job].priority, list(wish.node_pools)) or (
+        elif order.offers != (jobs[wish.job].priority, list(wish.node_pools), avoided) or (
             name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))
         ):
             _use_up([wish.job], attempts[wish.job] + 1)
     if not fresh:
         return False
-    _order(cluster, fresh[:MOST_OFFERED])
+    _order(cluster, fresh[:MOST_OFFERED], avoided)
     return True
+
+
+def _cordoned(cluster: Cluster) -> list[str]:
+    """Nodes that get nothing new by our word, of which the cluster's scheduler knows nothing."""
+    nodes = Node.objects.filter(cluster=cluster, is_cordoned=True).order_by("name")
+    return list(nodes.values_list("name", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
     """The last order to make a pod: what it offered, and when it was carried out."""
 
-    offers: tuple[int, list[str]]
+    offers: tuple[int, list[str], list[str]]
     done_at: datetime | None
 
     def is_older_than(self, at: datetime) -> bool:
@@ -205,34 +212,34 @@ class _Order:
 
 def _ordered(names: Iterable[str]) -> dict[str, _Order]:
     rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(names)).order_by("pk")
-    columns = ("pod_name", "payload__priority", "payload__node_pools", "finished_at")
+    wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes")
     return {
-        name: _Order((priority, list(pools or ())), finished_at)
-        for name, priority, pools, finished_at in rows.values_list(*columns)
+        name: _Order((priority, list(pools or ()), list(avoided or ())), finished_at)
+        for name, priority, pools, avoided, finished_at in rows.values_list(
+            "pod_name", *wishes, "finished_at"
+        )
     }
 
 
-def _order(cluster: Cluster, wishes: Sequence[Wish]) -> None:
+def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> None:
     rows = Job.objects.filter(pk__in=[wish.job for wish in wishes]).select_related("project")
     jobs = {str(job.pk): job for job in rows}
     Command.objects.bulk_create(
         Command(kind=Command.START_POD, cluster=cluster, pod_name=payload["name"], payload=payload)
         for wish in wishes
         if wish.job in jobs
-        for payload in offer_payloads(jobs[wish.job], wish.node_pools)
+        for payload in offer_payloads(jobs[wish.job], wish.node_pools, avoided)
     )
 
 
-def offer_payloads(job: Job, node_pools: Sequence[str]) -> list[dict[str, Any]]:
+def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) -> list[dict[str, Any]]:
     """Return the JSON of the PodSpecs of the job's next attempt, without nodes. The row is not changed."""
     number, job.attempt = job.attempt, job.attempt + 1
     try:
         shapes = KINDS[job.kind].pods(job.spec)
         placements = {shape.rank: PodPlacement(shape.rank, "", _asked(job)) for shape in shapes}
-        return [
-            {**start_payload(job, shape, placements, defaultdict(int)), "node_pools": list(node_pools)}
-            for shape in shapes
-        ]
+        where = {"node_pools": list(node_pools), "avoid_nodes": list(avoided)}
+        return [{**start_payload(job, shape, placements, defaultdict(int)), **where} for shape in shapes]
     finally:
         job.attempt = number
 

@@ -65,6 +65,7 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
             "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
             "image_pull_secrets": tuple(payload.get("image_pull_secrets", ())),
             "node_pools": tuple(payload.get("node_pools", ())),
+            "avoid_nodes": tuple(payload.get("avoid_nodes", ())),
         }
     )
 

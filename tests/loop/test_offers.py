@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.access import Actor
 from controlplane.engines.base import Verdict
-from controlplane.models import Command, Event
+from controlplane.models import Command, Event, Node
 from jobs.actions import edit_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Attempt, Job, Pod
 from tests.builders import make_job, make_project, make_user
@@ -273,3 +273,12 @@ def test_back_in_planner_mode_offers_are_withdrawn_and_the_planner_decides(plant
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("running", 2)
     assert [report.name for report in plant.engine.pods()] == [pod(job, attempt=2)]
+
+
+def test_a_node_that_is_cordoned_here_is_avoided_there(plant):
+    job = make_job(make_project())
+    plant.settle()
+    Node.objects.filter(name="dgx1-2").update(is_cordoned=True)
+    plant.settle()
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+    assert plant.engine.spec_of(pod(job, attempt=2)).avoid_nodes == ("dgx1-2",)

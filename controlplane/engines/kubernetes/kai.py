@@ -214,12 +214,30 @@ def dress(pod: Mapping[str, Any], spec: PodSpec, profile: ClusterProfile) -> dic
         **share_annotations(spec),
     }
     body = {**pod["spec"], "schedulerName": profile.scheduler_name or SCHEDULER}
+    if spec.avoid_nodes:
+        body["affinity"] = _avoiding(spec.avoid_nodes, body.get("affinity") or {})
     if is_share(spec):
         body["containers"] = [_without(profile.gpu_resource, container) for container in body["containers"]]
     return {
         **pod,
         "metadata": {**metadata, "labels": labels, "annotations": annotations},
         "spec": body,
+    }
+
+
+def _avoiding(nodes: Sequence[str], affinity: Mapping[str, Any]) -> dict[str, Any]:
+    """The affinity, and besides it never these nodes: each of its terms must say so."""
+    kind = "requiredDuringSchedulingIgnoredDuringExecution"
+    required = affinity.get("nodeAffinity", {}).get(kind, {"nodeSelectorTerms": [{}]})
+    # a field may be compared with one name only
+    fields = [{"key": "metadata.name", "operator": "NotIn", "values": [node]} for node in nodes]
+    terms = [
+        {**term, "matchFields": [*term.get("matchFields", ()), *fields]}
+        for term in required["nodeSelectorTerms"]
+    ]
+    return {
+        **affinity,
+        "nodeAffinity": {**affinity.get("nodeAffinity", {}), kind: {"nodeSelectorTerms": terms}},
     }
 
 

@@ -52,6 +52,10 @@ GOLDENS: dict[str, Golden] = {
         replace(PROFILE, topology=TOPOLOGY),
         attempt(*(unplaced(rank, world_size=2, min_pods=2) for rank in range(2))),
     ),
+    "avoiding": Golden(
+        replace(PROFILE, pool_label="pool"),
+        attempt(unplaced(node_pools=("spot", "default"), avoid_nodes=("dgx1", "dgx2"))),
+    ),
     "share": Golden(PROFILE, attempt(unplaced(devices=(DeviceShare(0, 300, 0),)))),
     "share-by-memory": Golden(PROFILE, attempt(unplaced(devices=(DeviceShare(0, 0, 20000),)))),
 }
