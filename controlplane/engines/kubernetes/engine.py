@@ -47,7 +47,7 @@ from controlplane.engines.kubernetes.profile import KAI, profile_from
 from controlplane.engines.kubernetes.projects import Syncer
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.sweeping import Sweeper
-from controlplane.engines.kubernetes.watching import Watching
+from controlplane.engines.kubernetes.watching import KnownReports, Watching
 from controlplane.engines.simulated import check_place
 from controlplane.logs import LogPage, log_path, read_page
 
@@ -74,6 +74,7 @@ class KubernetesEngine:
         self._copier = LogCopier(self.client.access, self._log_source)
         self._watching = Watching(self.client, installation, self._copier.notice)
         self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
+        self._known_reports = KnownReports()
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
 
@@ -184,7 +185,7 @@ class KubernetesEngine:
     def pods(self) -> tuple[PodReport, ...]:
         seen = self._watching.look()
         now = self.client.server_time()
-        found = tuple(reports.pod_report(pod, seen.nodes, now) for pod in seen.ours.values())
+        found = self._known_reports.of(seen.ours.values(), seen.nodes, now)
         return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
 
     def forget(self, pod_name: str) -> None:

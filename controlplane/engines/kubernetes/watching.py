@@ -7,15 +7,16 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from datetime import datetime
 from typing import Any
 
-from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.reflector import Reflector
-from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node
+from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report
 
 SYNC_SECONDS = 10.0  # how long a first caller waits for the first list
 STALE_SECONDS = 15.0  # older than that, what we saw may not be what is
@@ -165,6 +166,31 @@ class Watching:
             | {kind: [_held(one) for one in spec.get(kind) or ()] for kind in containers},
             "status": {"phase": status.get("phase")},
         }
+
+
+class KnownReports:
+    """Reports of pods, made anew only for those that have changed: most of ten thousand have not since a second ago."""
+
+    def __init__(self) -> None:
+        self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
+
+    def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
+        """The reports of these pods and no others. `nodes` and `now` as for `reports.pod_report`."""
+        earlier, self._known = self._known, {}
+        return tuple(self._one(pod, earlier.get(pod["metadata"]["uid"]), nodes, now) for pod in pods)
+
+    def _one(
+        self, pod: Raw, known: tuple[Raw, Raw, PodReport] | None, nodes: Mapping[str, Raw], now: datetime
+    ) -> PodReport:
+        node = nodes.get(pod["spec"].get("nodeName", ""))
+        if known is not None and known[0] is pod and known[1] is node:
+            report = known[2]
+        else:
+            report = pod_report(pod, nodes, now)
+        # what has no node, or still starts, changes with time alone
+        if node is not None and (report.state == RUNNING or report.is_proven_gone):
+            self._known[pod["metadata"]["uid"]] = (pod, node, report)
+        return report
 
 
 def _held(container: Raw) -> Raw:
