@@ -1,6 +1,7 @@
 """A memory engine whose cluster decides by itself where pods without a node go: the test plays its scheduler."""
 
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 from controlplane.engines import base
 from controlplane.engines.base import PodReport, PodSpec, Verdict
@@ -44,7 +45,9 @@ class DecidingEngine(MemoryEngine):
 
     def evict(self, name: str, taken_by: str, *, is_gone: bool = False) -> None:
         """The cluster's scheduler takes a pod's room; with `is_gone` it has ended before anybody looks."""
-        fields = {"state": base.FAILED, "exit_code": 143, "is_proven_gone": True} if is_gone else {}
+        fields: dict[str, Any] = {}
+        if is_gone:
+            fields = {"state": base.FAILED, "exit_code": 143, "is_proven_gone": True}
         self._change(
             name,
             reason=base.PREEMPTED,
@@ -53,9 +56,9 @@ class DecidingEngine(MemoryEngine):
             **fields,
         )
 
-    def _change(self, name: str, **fields: object) -> None:
+    def _change(self, name: str, **fields: Any) -> None:
         with self._changed:
-            self._pods[name].report = replace(self._pods[name].report, **fields)  # type: ignore[arg-type]
+            self._pods[name].report = replace(self._pods[name].report, **fields)
             self._changed.notify_all()
 
 
