@@ -282,3 +282,24 @@ def test_a_node_that_is_cordoned_here_is_avoided_there(plant):
     plant.settle()
     assert plant.engine.waiting() == [pod(job, attempt=2)]
     assert plant.engine.spec_of(pod(job, attempt=2)).avoid_nodes == ("dgx1-2",)
+
+
+def test_shares_that_were_placed_at_once_stand_as_the_cluster_put_them(plant):
+    project = make_project()
+    jobs = [make_job(project, f"share-{milli}", gpus=milli / 1000) for milli in (500, 400, 300)]
+    plant.settle()
+    for job, group in zip(jobs, ["g1", "g2", "g1"], strict=True):
+        plant.engine.bind(pod(job), "dgx1-1", group)
+    plant.settle(2)
+    assert [devices(job)[0][2:] for job in jobs] == [(0, 500), (1, 400), (0, 300)]
+
+
+def test_a_gang_of_which_a_part_is_taken_away_is_offered_anew(plant):
+    job = make_job(make_project(), workers=2)
+    plant.settle()
+    plant.engine.bind(pod(job), "dgx1-1")
+    plant.engine.evict(pod(job), "")
+    plant.engine.bind(pod(job, 1), "dgx1-1")
+    plant.settle()
+    assert plant.states() == {"job": "queued"}
+    assert plant.engine.waiting() == [pod(job, attempt=2), pod(job, 1, attempt=2)]
