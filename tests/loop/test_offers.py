@@ -303,3 +303,4 @@ def test_a_gang_of_which_a_part_is_taken_away_is_offered_anew(plant):
     plant.settle()
     assert plant.states() == {"job": "queued"}
     assert plant.engine.waiting() == [pod(job, attempt=2), pod(job, 1, attempt=2)]
+    assert not Attempt.objects.exists()  # it never stood there whole
