@@ -169,13 +169,13 @@ def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
 def _check_largest_node(project: Project, spec: dict[str, Any]) -> None:
     """Refuse what no node of the cluster could ever hold, and name the largest that fits."""
     nodes = Node.objects.filter(cluster=project.cluster)
-    if not nodes.exists():
+    room = nodes.aggregate(nodes=Count("pk"), cpus=Max("milli_cpus"), memory=Max("memory_mib"))
+    if not room["nodes"]:
         return  # nodes are still being discovered; the scheduler judges
-    most_gpus = nodes.annotate(gpus=Count("devices")).aggregate(most=Max("gpus"))["most"]
-    largest = (
-        Device.objects.filter(node__cluster=project.cluster).aggregate(most=Max("memory_mib"))["most"] or 0
-    )
-    room = nodes.aggregate(cpus=Max("milli_cpus"), memory=Max("memory_mib"))
+    per_node = Device.objects.filter(node__cluster=project.cluster).values("node")
+    per_node = per_node.annotate(gpus=Count("pk"), memory=Max("memory_mib"))
+    devices = per_node.aggregate(most=Max("gpus"), largest=Max("memory"))
+    most_gpus, largest = devices["most"] or 0, devices["largest"] or 0
     checks = (
         (
             "gpus",

@@ -6,6 +6,7 @@ host a loop: leases and claims let one of them do each piece of work, and the ot
 
 import logging
 import threading
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 
@@ -29,6 +30,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
+LONGEST_BREATH_SECONDS = 0.25  # between two cycles
 ROLLUP_EVERY = 60  # collections
 TENANTS_EVERY = 3  # periods
 ALIVE = "loop.alive"
@@ -111,13 +113,17 @@ class Runner:
             if free_what_the_dead_hold():
                 self._ring_lanes()
             self._is_successor = True
+        began = time.monotonic()
         has_commands = run_cycle(timezone.now())
         if has_commands is None:
             # another process is at it and may have looked before our ring: look again soon
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
             self._cycle_bell.set()
-        elif has_commands:
+            return
+        if has_commands:
             self._ring_lanes()
+        # on a large busy cluster the next ring is always there: let others work, and changes gather, as long as it took
+        self._is_stopping.wait(min(time.monotonic() - began, LONGEST_BREATH_SECONDS))
 
     def _mark_alive(self) -> None:
         """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""

@@ -7,11 +7,15 @@ a background thread with a queue of one: no request ever waits on Redis, and a b
 import logging
 import queue
 import threading
+import time
 from collections.abc import Callable
 
 from django.db import transaction
 
 logger = logging.getLogger(__name__)
+
+# Between two rings of one process: the first of a burst goes out at once, the others together.
+GAP_SECONDS = 0.05
 
 _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
@@ -70,3 +74,4 @@ def _publish_forever() -> None:
         except Exception:
             # Redis is a hint: the loop's own period finds the work without it
             logger.warning("could not publish a wake-up; the loop finds the work by itself", exc_info=True)
+        time.sleep(GAP_SECONDS)
