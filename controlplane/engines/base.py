@@ -43,9 +43,6 @@ CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume th
 PULLING_IMAGE = "pulling_image"  # while starting
 WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
 
-# Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up.
-DISRUPTIONS = frozenset({NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED})
-
 # Codes of EngineRefused.
 IMAGE_UNKNOWN = "image_unknown"
 NO_SUCH_NODE = "no_such_node"
@@ -61,6 +58,12 @@ NAMESPACE_NOT_OURS = "namespace_not_ours"
 NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
+
+# Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up. Nodes and devices
+# may vanish between the decision to send it there and its start.
+DISRUPTIONS = frozenset(
+    {NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE}
+)
 
 # Capabilities.
 SHELL = "shell"

@@ -279,6 +279,8 @@ POD_REASONS = _table(
     ("waiting_for_node", "Waiting for node", "info", _said("The cluster has not placed it on its node yet.")),
     ("pulling_image", "Pulling image", "info", _said("Its node fetches the image.")),
     ("node_lost", "Node lost", "error", _said("Its node was lost.")),
+    ("no_such_node", "No such node", "error", _said("Its node was removed before it could start there.")),
+    ("no_such_device", "No such GPU", "error", _said("Its GPU was removed before it could start there.")),
     ("unschedulable", "Unschedulable", "error", _said("The cluster could not place it where it was sent.")),
     ("evicted", "Evicted", "error", _said("The cluster put it off its node.")),
     ("pod_deleted", "Pod deleted", "error", _said("Somebody else deleted its pod in the cluster.")),

@@ -1,5 +1,7 @@
 """What a cluster does to pods: the job goes back to the queue, in words, and starts again."""
 
+import pytest
+
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import confirm_dead, uncordon_node
 from controlplane.loop.inventory import sync_nodes
@@ -53,6 +55,20 @@ def test_a_job_that_is_disrupted_every_time_waits_longer_and_says_why(plant):
     plant.settle()
     job.refresh_from_db()
     assert job.state == "running"
+
+
+@pytest.mark.parametrize("code", ["no_such_node", "no_such_device"])
+def test_a_job_that_was_sent_to_what_is_no_more_goes_elsewhere(plant, code):
+    plant.engine.faults.start_refusal = (code, "There is no node 'dgx1-1'.")
+    job = make_job(make_project(quota=8))
+    plant.tick()
+    plant.engine.faults.start_refusal = None
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.failures) == ("running", 0)
+    first = Attempt.objects.get(number=1)
+    assert (first.outcome, first.reason) == ("disrupted", code)
+    assert first.message == "There is no node 'dgx1-1'. It starts again as soon as there is room."
 
 
 def test_a_gang_goes_back_whole_once_every_old_pod_is_gone(plant):
