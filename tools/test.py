@@ -31,6 +31,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "containernetworking-plugins": Path("/usr/lib/cni/bridge").exists,
     "busybox-static": Path("/bin/busybox").exists,
     "prometheus": lambda: shutil.which("prometheus"),
+    "openssh-server": Path("/usr/sbin/sshd").exists,
 }
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],

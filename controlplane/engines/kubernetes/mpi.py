@@ -16,6 +16,7 @@ from controlplane.engines.launching import SSH_OPTIONS, host_files, launch_varia
 LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 SSH_PORT = 2222
+WAIT_SECONDS = 900  # for all hosts together to answer; one that cannot start is reported by itself, earlier
 ENVIRONMENT_FILE = "/tmp/trainyard-environment"
 CONFIG_FILE, HOST_FILE, WAIT_FILE = "sshd_config", "host.sh", "wait.sh"
 SSH = f"-p {SSH_PORT} -i {KEY_DIR}/{PRIVATE_KEY} -o IdentitiesOnly=yes {SSH_OPTIONS}"
@@ -32,15 +33,30 @@ KbdInteractiveAuthentication no
 ForceCommand . {ENVIRONMENT_FILE} && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
 HOST_SCRIPT = f"""\
+sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
+[ "$sshd" ] || {{ echo "This image has no sshd, by which mpirun reaches this host."; exit 127; }}
 umask 077
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
 export -p > {ENVIRONMENT_FILE}
-exec "$(PATH=$PATH:/usr/sbin command -v sshd)" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE}
+exec "$sshd" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE}
 """
+# A host has to answer, and to find the launcher, to which its rank connects back.
 WAIT_SCRIPT = f"""\
+command -v ssh > /dev/null || {{ echo "This image has no ssh, by which mpirun reaches its hosts."; exit 127; }}
+end=$(( $(date +%s) + {WAIT_SECONDS} ))
+until_it_works() {{
+  until words=$("$@" 2>&1); do
+    [ "$(date +%s)" -lt $end ] || {{ echo "$host does not answer: $words"; exit 1; }}
+    sleep 0.5
+  done
+}}
+launcher=$1
+shift
 for host in "$@"; do
-  until ssh {SSH} -o ConnectTimeout=2 "$host" true; do sleep 1; done
+  until_it_works ssh -o ConnectionAttempts=1 -o ConnectTimeout=2 {SSH} "$host" getent hosts "$launcher"
 done
+host=$launcher
+until_it_works getent hosts "$launcher"
 """
 
 
@@ -60,7 +76,7 @@ def launch_data(spec: PodSpec) -> Mapping[str, str]:
     if not needs_launch(spec):
         return {}
     scripts = {CONFIG_FILE: SSHD_CONFIG, HOST_FILE: HOST_SCRIPT, WAIT_FILE: WAIT_SCRIPT}
-    return {**host_files(["localhost", *hosts(spec)[1:]]), **scripts}
+    return {**host_files(hosts(spec)), **scripts}
 
 
 def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -> dict[str, Any]:
@@ -84,7 +100,10 @@ def environment(spec: PodSpec) -> Mapping[str, str]:
     if not spec.launches:
         return {}
     variables = launch_variables(LAUNCH_DIR, len(spec.launches))
-    return {name: value.replace(SSH_OPTIONS, SSH) for name, value in variables.items()}
+    # Hydra would give every rank the launcher's environment, who it is included
+    return {"HYDRA_ENV": "none"} | {
+        name: value.replace(SSH_OPTIONS, SSH) for name, value in variables.items()
+    }
 
 
 def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
@@ -115,13 +134,13 @@ def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
 
 def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | None:
     """The container that holds a launcher back until every host answers; None where nobody has to be waited for."""
-    others = hosts(spec)[1:]
-    if not spec.launches or not others:
+    if len(spec.launches) < 2:
         return None
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
     return {
         "name": "wait-for-hosts",
-        "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *others],
+        "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},
         **{name: main[name] for name in kept if main.get(name)},
     }

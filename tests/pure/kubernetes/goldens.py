@@ -85,6 +85,16 @@ def tenants(*projects: ProjectReport, parts: int = 1) -> Callable[[ClusterProfil
     return lambda profile: [one.body for one in tenancy.objects(projects, (), profile, parts)]
 
 
+def launch(profile: ClusterProfile) -> list[dict[str, Any]]:
+    """What a launcher and its host find beside them, and then they."""
+    gang: dict[str, Any] = {"kind": "mpi", "world_size": 2, "min_pods": 2}
+    launcher = spec(**gang, role="launcher", launches=LAUNCHES)
+    host = spec(1, **gang, role="worker", is_host=True)
+    made = anchor(launcher, profile)
+    key = manifests.launch_key(launcher, profile, made, "PRIVATE", "PUBLIC")
+    return [manifests.anchor(launcher, profile), key, *pods(launcher, host)(profile)]
+
+
 LAUNCHES = tuple(GangMember(rank, pod_name(JOB, 1, rank), f"dgx{rank + 1}", (0,)) for rank in range(2))
 GOLDENS: dict[str, Golden] = {
     "anchor": Golden(RESTRICTED, lambda profile: [manifests.anchor(spec(), profile)]),
@@ -157,7 +167,7 @@ GOLDENS: dict[str, Golden] = {
         replace(RESTRICTED, scheduler=KAI, pool_label="pool", spot_pools=("spot",)),
         pods(spec(node="", node_pools=("spot", "default"))),
     ),
-    "launcher": Golden(RESTRICTED, pods(spec(kind="mpi", world_size=2, min_pods=2, launches=LAUNCHES))),
+    "launcher": Golden(RESTRICTED, launch),
     "project": Golden(RESTRICTED, tenants(TEAM)),
     "project-open": Golden(
         replace(PRIVILEGED, network_policy=False), tenants(replace(TEAM, limit_milli_gpus=None))
