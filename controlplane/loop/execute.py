@@ -123,15 +123,17 @@ class Lane:
             return []
         with transaction.atomic():
             # two processes may look at the same ones: neither waits for the other
-            free = Command.objects.filter(_claimable(), pk__in=keys).select_for_update(skip_locked=True)
-            claimed = list(free.values_list("pk", flat=True))
-            Command.objects.filter(pk__in=claimed).update(
+            free = Command.objects.filter(_claimable(), pk__in=keys).order_by("pk")
+            claimed = list(free.select_for_update(skip_locked=True))
+            Command.objects.filter(pk__in=[command.pk for command in claimed]).update(
                 state=Command.CLAIMED,
                 claim_token=self._token,
                 claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),
                 tries=F("tries") + 1,
             )
-        return list(Command.objects.filter(pk__in=claimed).order_by("pk"))
+        for command in claimed:
+            command.tries += 1
+        return claimed
 
     def _due(self) -> QuerySet[Command]:
         ours = Command.objects.filter(cluster=self._cluster_id, kind__in=self._kind.commands)
