@@ -44,6 +44,11 @@ def node_reports(
     return tuple(sorted(reports, key=lambda report: report.name))
 
 
+def most_parts(nodes: Iterable[Raw]) -> int:
+    """The most parts into which any of these nodes divides a GPU; 1 where none does."""
+    return max((_replicas(node["metadata"].get("labels") or {}) for node in nodes), default=1)
+
+
 def requests(pod: Raw, resource: str) -> Fraction:
     """What a pod takes of a resource on its node, as the scheduler counts it: what runs together, or the largest step
     of its preparation.
