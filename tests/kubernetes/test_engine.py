@@ -140,6 +140,16 @@ def test_a_start_that_is_repeated_late_starts_nothing(case: Case):
     assert case.found() == []
 
 
+def test_a_start_after_a_stop_that_came_before_it_was_forgotten_starts_nothing(case: Case):
+    first = case.start(world_size=2)
+    case.wait_running(first)
+    late = case.spec(job_id=first.job_id, rank=1, world_size=2)
+    case.engine.stop(late.name, 1, PROJECT)
+    case.engine.forget(late.name)
+    case.again().start(late)
+    assert case.found() == [first.name]
+
+
 def test_after_a_restart_everything_is_found_again(case: Case):
     running, ended = case.start(), case.start()
     case.wait_running(running)

@@ -283,10 +283,8 @@ class KubernetesEngine:
         return reports.pod_report(pod, self._watching.last_nodes(), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
-        """Tell the attempt's anchor that this pod was, in case a start of it is repeated late."""
+        """Tell the attempt's anchor, where there is one, that this pod was or must not be: a start of it may be late."""
         labels, metadata = pod["metadata"]["labels"], pod["metadata"]
-        if not metadata.get("ownerReferences"):
-            return
         anchor = names.anchor_name(labels[names.JOB_ID], int(labels[names.ATTEMPT]))
         path = f"{_namespace_path(metadata['namespace'])}/configmaps/{anchor}"
         try:
