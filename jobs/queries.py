@@ -107,6 +107,8 @@ def job_detail(job: Job) -> dict[str, Any]:
 
 def shown_pods(job: Job) -> list[dict[str, Any]]:
     """Return the pods of the attempt that stands: none of a job that waits, unless some are still on their way out."""
+    if not job.attempt:
+        return []
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt)
     if job.state in (QUEUED, SUSPENDED):
         pods = pods.filter(released_at=None)

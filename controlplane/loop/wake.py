@@ -15,7 +15,7 @@ from django.db import transaction
 logger = logging.getLogger(__name__)
 
 # Between two rings of one process: the first of a burst goes out at once, the others together.
-GAP_SECONDS = 0.1
+GAP_SECONDS = 0.05
 
 _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
