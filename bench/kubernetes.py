@@ -53,13 +53,19 @@ def main() -> None:
                 rate = place_with_us(api, call, count)
                 reclaims = [1000 * reclaim(api, call, number) for number in range(RECLAIMS)]
             remove_ours(api)
+            with our_plant(kube, Path(directory) / "second") as call:
+                queued = place_queued(api, call, count)
+            remove_ours(api)
             peer, absence = _kai_rate(kube, api, count)
-        rows = [*placement_rows(count, rate, floor, peer, absence), reclaim_row(count, reclaims)]
+        rows = [*placement_rows(count, rate, queued, floor, peer, absence), reclaim_row(count, reclaims)]
         report("kubernetes", [*rows, *job_calls(), *reflector_costs(), *follow_latencies(Path(directory))])
 
 
-def placement_rows(count: int, rate: float, floor: float, peer: float | None, absence: str) -> list[Row]:
-    """Jobs a second, from the first submission over REST to the last pod bound."""
+def placement_rows(
+    count: int, rate: float, queued: float, floor: float, peer: float | None, absence: str
+) -> list[Row]:
+    """Jobs a second, from the first submission over REST to the last pod bound; and of jobs that were queued before,
+    which is what KAI does with the pods that it is given."""
     work = f"{count:,} one-GPU jobs on {NODES} nodes, submit to all bound"
     beside_floor = Row(
         work, ">= 0.5x kube-scheduler alone", "/s", [rate], floor / 2, at_least=True,
@@ -69,7 +75,10 @@ def placement_rows(count: int, rate: float, floor: float, peer: float | None, ab
         "the same beside KAI Scheduler", ">= 3x KAI", "/s", [rate], None if peer is None else 3 * peer, at_least=True,
         peer="KAI, pods and pod groups" if peer else f"KAI: {absence}", peer_samples=[peer] if peer else [],
     )  # fmt: skip
-    return [beside_floor, beside_kai]
+    ready = Row(
+        "the same when all were queued before", "-", "/s", [queued], peer=beside_kai.peer, peer_samples=beside_kai.peer_samples,
+    )  # fmt: skip
+    return [beside_floor, beside_kai, ready]
 
 
 def reclaim_row(count: int, samples: list[float]) -> Row:
@@ -102,12 +111,18 @@ def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]
 
 def place_with_us(api: Api, call: Callable[..., Any], count: int) -> float:
     """Submit `count` jobs over REST with eight clients and wait until all their pods are bound; jobs a second."""
-    body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
     began = time.perf_counter()
-    at_once(
-        lambda number: call("POST", "/projects/borrower/jobs", {**body, "name": f"job-{number:05d}"}),
-        range(count),
-    )
+    _submit(call, count)
+    wait_bound(api, count, OURS)
+    return count / (time.perf_counter() - began)
+
+
+def place_queued(api: Api, call: Callable[..., Any], count: int) -> float:
+    """Jobs a second from the moment at which `count` queued jobs may start until all their pods are bound."""
+    call("PATCH", "/projects/borrower", {"gpu_limit": 0})
+    _submit(call, count)
+    began = time.perf_counter()
+    call("PATCH", "/projects/borrower", {"gpu_limit": None})
     wait_bound(api, count, OURS)
     return count / (time.perf_counter() - began)
 
@@ -137,6 +152,14 @@ def remove_ours(api: Api) -> None:
         lambda: not api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"],
         timeout=300,
         what="our end",
+    )
+
+
+def _submit(call: Callable[..., Any], count: int) -> None:
+    body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
+    at_once(
+        lambda number: call("POST", "/projects/borrower/jobs", {**body, "name": f"job-{number:05d}"}),
+        range(count),
     )
 
 
