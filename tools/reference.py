@@ -6,10 +6,13 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from controlplane.engines.kubernetes import rights  # noqa: E402  needs the path above
+import yaml  # noqa: E402  needs the path above
+
+from controlplane.engines.kubernetes import rights, tenancy  # noqa: E402  the same
 from controlplane.environment import SETTINGS  # noqa: E402  the same
 
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
+PROJECT_ROLES = (ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "chart" / "files" / "rbac.yaml")
 CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
 # when the chart's role has a rule, in the words of its values
 CONDITIONS = {
@@ -45,16 +48,24 @@ def cluster_role() -> str:
     for rule in rights.NEEDED:
         condition = CONDITIONS.get(rule.when)
         group, verbs = rule.group or '""', ", ".join(rule.verbs)
-        words = f"apiGroups: [{group}], resources: [{rule.resource}], verbs: [{verbs}]"
+        named = f"resourceNames: [{', '.join(rule.names)}], " if rule.names else ""
+        words = f"apiGroups: [{group}], resources: [{rule.resource}], {named}verbs: [{verbs}]"
         lines += [f"{{{{- if {condition} }}}}"] if condition else []
         lines += [f"- {{{words}}}"]
         lines += ["{{- end }}"] if condition else []
     return "\n".join([*lines, ""])
 
 
+def project_roles() -> str:
+    """What users of kubectl may do in their projects: for the chart, and for clusters that are attached without it."""
+    head = "# Written by `make reference` from controlplane/engines/kubernetes/tenancy.py: edit that.\n"
+    return head + yaml.safe_dump_all(tenancy.cluster_roles(), sort_keys=False)
+
+
 def main() -> None:
-    """Write the pages, and the chart's role."""
-    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role())):
+    """Write the pages, and the roles."""
+    roles = [(path, project_roles()) for path in PROJECT_ROLES]
+    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role()), *roles):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         print(path.relative_to(ROOT))

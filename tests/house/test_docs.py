@@ -33,6 +33,11 @@ def test_the_charts_role_is_what_the_engine_needs() -> None:
     assert reference.CLUSTER_ROLE.read_text() == reference.cluster_role(), "run `make reference`"
 
 
+def test_the_roles_of_projects_are_what_the_engine_refers_to() -> None:
+    for path in reference.PROJECT_ROLES:
+        assert path.read_text() == reference.project_roles(), "run `make reference`"
+
+
 def test_every_variable_that_the_code_reads_is_a_declared_setting() -> None:
     declared = {setting.name for setting in SETTINGS} | CLIENT_VARIABLES
     sources = list(python_files(("controlplane", "jobs", "dashboards", "datasets")))

@@ -75,12 +75,12 @@ def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None) -> str:
     suffix = "-".join(without).replace("/", "-") if without else "all"
     namespace = f"chart-rights-{suffix}"
     objects = render(sets=(ADDRESS, "cluster.settings.mpi_operator=true"), namespace=namespace)
-    (role,) = of_kind(objects, "ClusterRole")
+    (role, *roles) = of_kind(objects, "ClusterRole")
     if without is not None:
         role["rules"] = [_less(rule, *without) for rule in role["rules"]]
     account = next(one for one in objects if one["kind"] == "ServiceAccount")
     home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": namespace}}
-    kube.apply(yaml.safe_dump_all([home, account, role, *of_kind(objects, "ClusterRoleBinding")]))
+    kube.apply(yaml.safe_dump_all([home, account, role, *roles, *of_kind(objects, "ClusterRoleBinding")]))
     return kube.kubeconfig_for(kube.service_account_token(namespace, account["metadata"]["name"]))
 
 

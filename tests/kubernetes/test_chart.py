@@ -13,7 +13,7 @@ import pytest
 import yaml
 
 from controlplane.cluster_settings import parse_settings
-from controlplane.engines.kubernetes import rights
+from controlplane.engines.kubernetes import rights, tenancy
 from controlplane.engines.kubernetes.profile import profile_from
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import (
@@ -90,27 +90,42 @@ def try_pod(kube: KubeCluster, namespace: str, name: str, template: Raw) -> tupl
 
 @pytest.mark.parametrize(
     "settings",
-    [{}, {"mpi_operator": True}, {"scheduler": "kai"}, {"scheduler": "kai", "mpi_operator": True}],
+    [
+        {},
+        {"mpi_operator": False},
+        {"mpi_operator": True},
+        {"scheduler": "kai"},
+        {"scheduler": "kai", "mpi_operator": True},
+    ],
     ids=str,
 )
 def test_the_role_is_what_the_engine_needs_both_ways(settings: Raw) -> None:
     sets = [f"cluster.scheduler={settings.get('scheduler', 'planner')}"]
-    sets += [f"cluster.settings.mpi_operator={str(settings.get('mpi_operator', False)).lower()}"]
-    (role,) = of_kind(render(sets=(ADDRESS, *sets)), "ClusterRole")
+    if "mpi_operator" in settings:
+        sets += [f"cluster.settings.mpi_operator={str(settings['mpi_operator']).lower()}"]
+    role, *_ = of_kind(render(sets=(ADDRESS, *sets)), "ClusterRole")
     granted = {
-        (group, resource, verb)
+        (group, resource, verb, *rule.get("resourceNames", ()))
         for rule in role["rules"]
         for group in rule["apiGroups"]
         for resource in rule["resources"]
         for verb in rule["verbs"]
     }
     needed = {
-        (rule.group, rule.resource, verb)
+        (rule.group, rule.resource, verb, *rule.names)
         for rule in rights.needed_for(profile_from(settings))
         for verb in rule.verbs
     }
     assert granted == needed
     assert "*" not in {part for words in granted for part in words}
+
+
+def test_users_of_kubectl_get_roles_that_are_bound_and_never_held() -> None:
+    _, *roles = of_kind(render(), "ClusterRole")
+    assert roles == tenancy.cluster_roles()
+    assert "aggregationRule" not in str(roles)
+    (own,) = of_kind(render(sets=(ADDRESS, "rbac.projectRoles=false")), "ClusterRole")
+    assert [rule["verbs"] for rule in own["rules"] if "secrets" in rule["resources"]] == [["create"]]
 
 
 def test_nothing_but_web_and_worker_has_a_token_of_the_cluster() -> None:

@@ -11,21 +11,25 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused, PodSpec, ProjectReport
-from controlplane.engines.kubernetes.checks import FAILED, OK, check_cluster
+from controlplane.engines.kubernetes import tenancy
+from controlplane.engines.kubernetes.checks import FAILED, OK, WARNING, Check, check_cluster
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import engine_kubeconfig
 
 PROJECT = "team-a"
+ROLES = f"/apis/{tenancy.RBAC}/v1/clusterroles"
 
 
-def use(kube: KubeCluster, state_dir: Path, without: tuple[str, str] | None) -> None:
+def use(
+    kube: KubeCluster, state_dir: Path, without: tuple[str, str] | None, kubeconfig: str | None = None
+) -> None:
     """Set a project up and start a pod of it, on a fake node, as an installation of its own."""
     name = secrets.token_hex(3)
     node = f"rights-{name}"
     kube.add_node(node)
     settings = {"installation": name, "namespace_prefix": f"r{name}-", "default_image": "none.test/none:1"}
-    credentials = {"kubeconfig": engine_kubeconfig(kube, without)}
+    credentials = {"kubeconfig": kubeconfig or engine_kubeconfig(kube, without)}
     engine = KubernetesEngine({**settings, "credentials": credentials}, state_dir)
     try:
         engine.sync_projects((ProjectReport(PROJECT, 1000, 2000, 1000),))
@@ -49,7 +53,6 @@ def test_with_the_chart_s_rights_nothing_is_refused(kube: KubeCluster, tmp_path:
         ("patch", "resourcequotas", "patch resourcequotas"),
         ("patch", "networkpolicies", "patch networkpolicies"),
         ("patch", "priorityclasses", "patch priorityclasses"),
-        ("list", "rolebindings", "list rolebindings"),
         ("create", "configmaps", "create configmaps"),
         ("create", "pods", "create pods"),
     ],
@@ -66,12 +69,41 @@ def test_without_one_verb_it_is_refused_by_name(
     ]
 
 
-def test_a_right_that_projects_roles_grant_must_be_ours(kube: KubeCluster, tmp_path: Path) -> None:
-    with pytest.raises(EngineRefused, match="attempting to grant RBAC permissions not currently held"):
-        use(kube, tmp_path, without=("watch", "events"))
+@pytest.mark.parametrize(
+    "without",
+    [("list", "rolebindings"), ("patch", "rolebindings"), ("bind", "clusterroles"), ("get", "clusterroles")],
+)
+def test_jobs_run_where_users_of_kubectl_can_get_no_rights(
+    kube: KubeCluster, tmp_path: Path, without: tuple[str, str]
+) -> None:
+    use(kube, tmp_path, without)
+    ((outcome, message),) = looked_at(kube, without)
+    assert (outcome, message[: message.index(".")]) == (WARNING, f"We may not {' '.join(without)}")
+
+
+def test_the_roles_are_made_by_an_admin_and_else_the_look_says_who_makes_them(
+    kube: KubeCluster, tmp_path: Path
+) -> None:
+    chart, admin = engine_kubeconfig(kube), kube.kubeconfig_text
+    for name in tenancy.ROLE_NAMES:
+        kube.must("DELETE", f"{ROLES}/{name}")
+    use(kube, tmp_path, without=None)
+    told = found_in(chart, "project_roles")
+    assert [check.outcome for check in told] == [WARNING]
+    assert "kubectl apply --server-side -f deploy/rbac.yaml" in told[0].message
+    assert [check.outcome for check in found_in(admin, "project_roles")] == [OK]
+    assert kube.api("GET", f"{ROLES}/trainyard-owner")[0] == 404  # a look changes nothing
+    use(kube, tmp_path, without=None, kubeconfig=admin)
+    assert kube.must("GET", f"{ROLES}/trainyard-owner")["rules"] == tenancy.cluster_roles()[-1]["rules"]
+    assert [check.outcome for check in found_in(chart, "project_roles")] == [OK]
 
 
 def looked_at(kube: KubeCluster, without: tuple[str, str] | None) -> list[tuple[str, str]]:
     """What the look at a cluster says of our rights."""
-    found = check_cluster({"credentials": {"kubeconfig": engine_kubeconfig(kube, without)}})
-    return [(check.outcome, check.message) for check in found if check.name == "rights"]
+    found = found_in(engine_kubeconfig(kube, without), "rights")
+    return [(check.outcome, check.message) for check in found]
+
+
+def found_in(kubeconfig: str, name: str) -> list[Check]:
+    found = check_cluster({"credentials": {"kubeconfig": kubeconfig}})
+    return [check for check in found if check.name == name]

@@ -81,7 +81,13 @@ def test_the_rights_that_are_asked_for_are_enough_for_every_check(kube):
     """An account with exactly NEEDED passes: the list is in the words of RBAC."""
     kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": "checked"}})
     rules = [
-        {"apiGroups": [rule.group], "resources": [rule.resource], "verbs": rule.verbs} for rule in NEEDED
+        {
+            "apiGroups": [rule.group],
+            "resources": [rule.resource],
+            "resourceNames": rule.names,
+            "verbs": rule.verbs,
+        }
+        for rule in NEEDED
     ]
     role = {"metadata": {"name": "checked"}, "rules": rules}
     subject = {"kind": "ServiceAccount", "namespace": "checked", "name": "strong"}

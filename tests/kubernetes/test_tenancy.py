@@ -28,7 +28,8 @@ def profile(kube: KubeCluster) -> Iterator[ClusterProfile]:
     """An installation of this module's own, with two projects."""
     unique = secrets.token_hex(3)
     profile = ClusterProfile(installation=f"test-{unique}", namespace_prefix=f"t{unique}-")
-    wanted = tenancy.objects([MINE, OTHER], (), profile)
+    roles = tuple(tenancy.wanted(body) for body in tenancy.cluster_roles())
+    wanted = (*roles, *tenancy.objects([MINE, OTHER], (), profile))
     for one in wanted:
         kube.must("PATCH", f"{one.path}?fieldManager=test&force=true", one.body, kind=APPLY)
     account = f"/api/v1/namespaces/{profile.namespace_of('mine')}/serviceaccounts/default"

@@ -22,7 +22,8 @@ from controlplane.engines.kubernetes.client import ApiError, ApiFailed, Client
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.rights import OPTIONAL, Rule, needed_for
+from controlplane.engines.kubernetes.rights import NO_KUBECTL, OPTIONAL, Rule, needed_for
+from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SECONDS = 15.0
@@ -164,15 +165,15 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
 
 def _rights(client: Client, profile: ClusterProfile) -> Checks:
     rules = tuple(needed_for(profile))
-    wanted = [(rule, verb) for rule in rules for verb in rule.verbs]
+    asked = [(rule, verb) for rule in rules for verb in rule.verbs]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
-        answers = list(pool.map(lambda each: _may(client, *each), wanted))
+        answers = list(pool.map(lambda each: _may(client, *each), asked))
     denied: dict[Rule, list[str]] = {}
-    for (rule, verb), is_allowed in zip(wanted, answers, strict=True):
+    for (rule, verb), is_allowed in zip(asked, answers, strict=True):
         if not is_allowed:
             denied.setdefault(rule, []).append(verb)
     for rule, verbs in denied.items():
-        missing = str(Rule(rule.group, rule.resource, tuple(verbs), ""))
+        missing = str(Rule(rule.group, rule.resource, tuple(verbs), "", names=rule.names))
         outcome = WARNING if rule.when == OPTIONAL else FAILED
         yield Check("rights", outcome, f"We may not {missing} in all namespaces.", rule.without_it)
     if not denied:
@@ -180,12 +181,58 @@ def _rights(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _may(client: Client, rule: Rule, verb: str) -> bool:
+    return all(_may_with(client, rule, verb, name) for name in rule.names or ("",))
+
+
+def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
     resource, _, subresource = rule.resource.partition("/")
-    wanted = {"group": rule.group, "resource": resource, "subresource": subresource, "verb": verb}
+    about = {
+        "group": rule.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": verb,
+        "name": name,
+    }
     path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
     kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
-    answer = client.create(path, {**kind, "spec": {"resourceAttributes": wanted}})
+    answer = client.create(path, {**kind, "spec": {"resourceAttributes": about}})
     return bool(answer["status"].get("allowed"))
+
+
+def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
+    """Users of kubectl have rights by ClusterRoles, which come with the chart, or from us where we are an admin."""
+    names = ", ".join(body["metadata"]["name"] for body in cluster_roles())
+    missing = [body for body in cluster_roles() if not _is_there(client, wanted(body).path)]
+    refused = [body["metadata"]["name"] for body in missing if not _may_make(client, body)]
+    if refused:
+        words = f"We see no ClusterRole {', '.join(refused)}, and may not make it."
+        how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
+        yield Check("project_roles", WARNING, f"{words} {how}", NO_KUBECTL)
+    elif missing:
+        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}; we make them.")
+    else:
+        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}.")
+
+
+def _is_there(client: Client, path: str) -> bool:
+    try:
+        client.get(path, timeout_seconds=_CALL_SECONDS)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
+
+
+def _may_make(client: Client, body: dict[str, Any]) -> bool:
+    """Whether the server would take it: it refuses whoever lacks a right that is in it."""
+    try:
+        client.create(wanted(body).collection, body, dry_run=True)
+    except ApiError as error:
+        if error.status == 403:
+            return False
+        raise
+    return True
 
 
 def _gpus(client: Client, profile: ClusterProfile) -> Checks:
@@ -337,6 +384,7 @@ _STEPS: tuple[Step, ...] = (
     *_FIRST,
     _clock,
     _rights,
+    _project_roles,
     _gpus,
     _storage,
     _snapshots,

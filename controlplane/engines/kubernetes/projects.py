@@ -11,8 +11,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.engines.base import EngineRefused
-from controlplane.engines.kubernetes import names
+from controlplane.engines.base import NOT_PERMITTED, EngineRefused
+from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
 from controlplane.engines.kubernetes.tenancy import Wanted
@@ -20,6 +20,7 @@ from controlplane.engines.kubernetes.tenancy import Wanted
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
+BINDING = "RoleBinding"
 
 Raw = dict[str, Any]
 
@@ -41,27 +42,56 @@ class Syncer:
     installation: str
     _known: dict[str, _Known] = field(default_factory=dict)
     _checked_at: float = -CHECK_SECONDS
+    _may_bind: bool = True  # without it users of kubectl have no rights, which the look at the cluster tells
 
     def sync(self, wanted: Iterable[Wanted]) -> None:
         """Make the cluster equal to this. Raises EngineRefused for the first that could not be, after the rest."""
         wanted = tuple(wanted)
         if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+            self._may_bind = self._has_roles()
             self._take_stock(wanted)
             self._checked_at = time.monotonic()
         first: EngineRefused | None = None
         refused: set[str] = set()  # namespaces
         for one in wanted:
             namespace = one.body["metadata"].get("namespace", "")
-            if namespace in refused:
+            is_binding = one.body["kind"] == BINDING
+            if namespace in refused or (is_binding and not self._may_bind):
                 continue
             try:
                 self._sync_one(one)
             except EngineRefused as refusal:
+                if is_binding and refusal.code == NOT_PERMITTED:
+                    self._may_bind = False
+                    continue
                 first = first or refusal
                 if one.body["kind"] == "Namespace":
                     refused.add(one.body["metadata"]["name"])
         if first is not None:
             raise first
+
+    def _has_roles(self) -> bool:
+        """Whether the roles that projects refer to are there, made now where we may make them."""
+        return all(self._has_role(tenancy.wanted(body)) for body in tenancy.cluster_roles())
+
+    def _has_role(self, role: Wanted) -> bool:
+        try:
+            self.client.get(role.path)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise as_refusal(error) from error
+            return error.status == 404 and self._made_role(role)
+        return True
+
+    def _made_role(self, role: Wanted) -> bool:
+        try:
+            self.objects.make(role.collection, role.body)
+        except EngineRefused as refusal:
+            if refusal.code != NOT_PERMITTED:
+                raise
+            log.info("%s is missing: %s", role.path, refusal)
+            return False
+        return True
 
     def _sync_one(self, one: Wanted) -> None:
         known = self._known.get(one.path)
@@ -98,6 +128,9 @@ class Syncer:
             items = self.client.get(every, query)["items"]
         except ApiError as error:
             if error.status == 404:  # a kind that this cluster does not have (any more)
+                return {}
+            if error.status == 403 and kind == BINDING:
+                self._may_bind = False
                 return {}
             raise as_refusal(error) from error
         return {_identity({"kind": kind, **item}): item for item in items}

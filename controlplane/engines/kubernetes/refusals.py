@@ -27,6 +27,10 @@ _POD_SECURITY = re.compile(r'violates PodSecurity "([^":]+)[^"]*": (.*)', re.DOT
 _PERMISSION = re.compile(
     r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?'
 )
+_ESCALATION = re.compile(
+    r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
+    re.DOTALL,
+)
 _PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
 
 
@@ -128,6 +132,11 @@ def _not_permitted(status: int, message: str) -> EngineRefused:
         where = f"in namespace {namespace}" if namespace else "in the cluster"
         return EngineRefused(
             NOT_PERMITTED, f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
+        )
+    if match := _ESCALATION.search(message):
+        return EngineRefused(
+            NOT_PERMITTED,
+            f"Our account {match[1]} may not give away rights that it does not have: {_words(match[2])}",
         )
     if status == 401:
         return EngineRefused(NOT_PERMITTED, f"The cluster does not accept our credentials: {_words(message)}")

@@ -6,11 +6,10 @@ The one list: the look at a new cluster asks for these rights, and the chart's r
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass, replace
-from itertools import chain
+from dataclasses import dataclass
 
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
-from controlplane.engines.kubernetes.tenancy import RULES
+from controlplane.engines.kubernetes.tenancy import RBAC, ROLE_NAMES
 
 # When a rule is needed: always, with a setting, or for one feature without which the rest works.
 ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator", "optional"
@@ -18,28 +17,32 @@ ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator",
 
 @dataclass(frozen=True, slots=True)
 class Rule:
-    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work then."""
+    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work then. `names`:
+    those of its objects that it is about, empty for all."""
 
     group: str
     resource: str
     verbs: tuple[str, ...]
     without_it: str
     when: str = ALWAYS
+    names: tuple[str, ...] = ()
 
     def __str__(self) -> str:
-        return f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''}"
+        words = f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''}"
+        return f"{words} {', '.join(self.names)}".rstrip()
 
 
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
+NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
 
-_OWN: tuple[Rule, ...] = (
+NEEDED: tuple[Rule, ...] = (
     Rule("", "namespaces", _KEPT, _TENANCY),
     Rule("", "pods", ("get", "list", "watch", "create", "patch", "delete"), _JOBS),
     Rule("", "nodes", ("get", "list", "watch"), "Nodes and their GPUs are not seen."),
     Rule("", "configmaps", _KEPT, _JOBS),
     Rule("", "services", ("get", "create"), "Jobs of several pods cannot run."),
-    Rule("", "secrets", ("get", "create"), "mpi jobs cannot run."),
+    Rule("", "secrets", ("create",), "mpi jobs cannot run."),
     Rule(
         "", "persistentvolumeclaims", ("get", "list", "create", "delete"), "Working directories are not kept."
     ),
@@ -50,8 +53,8 @@ _OWN: tuple[Rule, ...] = (
     Rule("", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL),
     Rule("", "resourcequotas", _KEPT, _TENANCY),
     Rule("networking.k8s.io", "networkpolicies", _KEPT, _TENANCY),
-    Rule("rbac.authorization.k8s.io", "roles", _KEPT, _TENANCY),
-    Rule("rbac.authorization.k8s.io", "rolebindings", _KEPT, _TENANCY),
+    Rule(RBAC, "rolebindings", ("list", "create", "patch"), NO_KUBECTL, OPTIONAL),
+    Rule(RBAC, "clusterroles", ("get", "bind"), NO_KUBECTL, OPTIONAL, ROLE_NAMES),
     Rule("scheduling.k8s.io", "priorityclasses", _KEPT, _TENANCY),
     Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
     Rule(
@@ -63,20 +66,6 @@ _OWN: tuple[Rule, ...] = (
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
     Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
 )
-
-
-def _with_granted(own: tuple[Rule, ...]) -> tuple[Rule, ...]:
-    """Add what projects' roles grant: an API server lets nobody give away a right that they do not have."""
-    rules = {(rule.group, rule.resource): rule for rule in own}
-    for group, resources, verbs in chain.from_iterable(RULES.values()):
-        for resource in resources:
-            rule = rules.get((group, resource)) or Rule(group, resource, (), _TENANCY)
-            more = tuple(verb for verb in verbs if verb not in rule.verbs)
-            rules[group, resource] = replace(rule, verbs=(*rule.verbs, *more))
-    return tuple(rules.values())
-
-
-NEEDED = _with_granted(_OWN)
 
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:

@@ -1,4 +1,4 @@
-"""What a cluster keeps of our projects: a namespace each, with quotas, a network policy and roles. Pure.
+"""What a cluster keeps of our projects: a namespace each, with quotas, a network policy and who may what. Pure.
 
 The planner decides who may hold what. The quotas here only keep those who come by `kubectl` within the same bounds: a
 project's limit, and its quota for work that cannot be preempted.
@@ -22,6 +22,8 @@ GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0  # by which the kubelet chooses wh
 READ = ("get", "list", "watch")
 # What each role may do in its project's namespace with kubectl, weakest first; each may also do what those before it
 # may. Nobody may make pods or change them: that would go past the planner. Secrets are for those who run jobs.
+# They are ClusterRoles, which we may `bind` by their names: nobody may write a role with rights that they do not have,
+# so roles of ours per project would have us hold the secrets of the whole cluster.
 RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
     "viewer": (
         (
@@ -38,17 +40,18 @@ RULES: dict[str, tuple[tuple[str, tuple[str, ...], tuple[str, ...]], ...]] = {
         ("", ("secrets",), (*READ, "create", "update", "patch", "delete")),
     ),
     "owner": (
-        (RBAC, ("roles", "rolebindings"), READ),
+        (RBAC, ("rolebindings",), READ),
         ("networking.k8s.io", ("networkpolicies",), READ),
     ),
 }  # fmt: skip
 ROLES = tuple(RULES)
+ROLE_NAMES = tuple(f"trainyard-{name}" for name in ROLES)
 
 _COLLECTIONS = {
     "Namespace": ("/api/v1", "namespaces"),
     "ResourceQuota": ("/api/v1", "resourcequotas"),
     "NetworkPolicy": ("/apis/networking.k8s.io/v1", "networkpolicies"),
-    "Role": (f"/apis/{RBAC}/v1", "roles"),
+    "ClusterRole": (f"/apis/{RBAC}/v1", "clusterroles"),
     "RoleBinding": (f"/apis/{RBAC}/v1", "rolebindings"),
     "PriorityClass": ("/apis/scheduling.k8s.io/v1", "priorityclasses"),
     "Queue": ("/apis/scheduling.run.ai/v2", "queues"),
@@ -97,7 +100,6 @@ def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int 
         namespace(project.name, profile),
         *quotas(project, profile, parts),
         *([network_policy(project.name, profile)] if profile.network_policy else []),
-        *(role(project.name, name, profile) for name in ROLES),
         *(binding(project, name, profile) for name in ROLES),
     ]
 
@@ -144,13 +146,18 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
     }
 
 
-def role(project: str, name: str, profile: ClusterProfile) -> dict[str, Any]:
-    """What a role of ours may do with kubectl in the project's namespace."""
+def cluster_roles() -> list[dict[str, Any]]:
+    """What each role may do with kubectl, for all projects and installations; the chart and deploy/rbac.yaml have
+    them."""
+    return [_cluster_role(name) for name in ROLES]
+
+
+def _cluster_role(name: str) -> dict[str, Any]:
     rules = [rule for below in ROLES[: ROLES.index(name) + 1] for rule in RULES[below]]
     return {
         "apiVersion": f"{RBAC}/v1",
-        "kind": "Role",
-        "metadata": _metadata(f"trainyard-{name}", project, profile),
+        "kind": "ClusterRole",
+        "metadata": {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: names.FIELD_MANAGER}},
         "rules": [
             {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
             for group, resources, verbs in rules
@@ -166,7 +173,7 @@ def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[
         "apiVersion": f"{RBAC}/v1",
         "kind": "RoleBinding",
         "metadata": _metadata(f"trainyard-{name}", project.name, profile),
-        "roleRef": {"apiGroup": RBAC, "kind": "Role", "name": f"trainyard-{name}"},
+        "roleRef": {"apiGroup": RBAC, "kind": "ClusterRole", "name": f"trainyard-{name}"},
         "subjects": [{"apiGroup": RBAC, "kind": kind, "name": subject} for kind, subject in subjects],
     }
 

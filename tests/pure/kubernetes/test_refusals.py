@@ -111,6 +111,17 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             False,
             "may not list queues.scheduling.run.ai in the cluster",
         ),
+        (
+            refusal(
+                403,
+                'roles.rbac.authorization.k8s.io "x" is forbidden: user "system:serviceaccount:ours:web" '
+                '(groups=["system:serviceaccounts" "system:authenticated"]) is attempting to grant RBAC permissions '
+                'not currently held:\n{APIGroups:[""], Resources:["secrets"], Verbs:["list"]}',
+            ),
+            base.NOT_PERMITTED,
+            False,
+            'account system:serviceaccount:ours:web may not give away rights that it does not have: {APIGroups:[""]',
+        ),
         (refusal(401, "Unauthorized", "Unauthorized"), base.NOT_PERMITTED, False, "credentials"),
         (refusal(409, 'pods "p" already exists', "AlreadyExists"), base.NAME_TAKEN, False, "not ours"),
         (

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.engines.kubernetes import kai, names, tenancy
+from controlplane.engines.kubernetes import kai, names, rights, tenancy
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
 from tests.pure.kubernetes.goldens import RESTRICTED, TEAM
 
@@ -30,12 +30,20 @@ def test_bounds_are_never_tighter_than_the_planners():
 
 
 def test_each_role_may_what_those_below_it_may_and_nobody_may_make_pods():
-    rules = [tenancy.role("team-a", name, RESTRICTED)["rules"] for name in tenancy.ROLES]
+    rules = [role["rules"] for role in tenancy.cluster_roles()]
     assert rules[0] == rules[1][: len(rules[0])] == rules[2][: len(rules[0])]
     assert rules[1] == rules[2][: len(rules[1])]
     assert not any(
         "pods" in rule["resources"] and {"create", "update", "patch"} & {*rule["verbs"]} for rule in rules[2]
     )
+
+
+def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
+    secrets = [rule for rule in rights.NEEDED if rule.resource == "secrets"]
+    assert [rule.verbs for rule in secrets] == [("create",)]
+    bound = [rule for rule in rights.NEEDED if "bind" in rule.verbs]
+    assert [rule.names for rule in bound] == [tenancy.ROLE_NAMES]
+    assert all(role["metadata"]["name"] in tenancy.ROLE_NAMES for role in tenancy.cluster_roles())
 
 
 def test_under_kai_the_queues_are_kept_too():
