@@ -65,7 +65,8 @@ def next_step(
         return _after_stop(next_state, outcome, pods, disruptions) if is_gone else None
     if outcome is not None:
         return _after_outcome(outcome, failures, retries, pods, is_gone, disruptions)
-    if state == lifecycle.STARTING and pods and all(pod.state == lifecycle.RUNNING for pod in pods):
+    has_begun = pods and all(pod.state in (lifecycle.RUNNING, lifecycle.SUCCEEDED) for pod in pods)
+    if state == lifecycle.STARTING and has_begun:
         return Step(lifecycle.RUNNING)
     return None
 

@@ -88,6 +88,12 @@ def test_the_lowest_rank_says_what_a_starting_job_waits_for():
     assert waits_for([pod(0), pod(1, "starting")]) is None
 
 
+def test_a_gang_of_which_a_rank_is_done_before_the_last_one_runs_is_running():
+    done = pod(0, "succeeded", "completed", exit_code=0)
+    assert after(done, pod(1, is_released=False), state="starting").target == "running"
+    assert next_step(TRAIN, "starting", "", 0, 0, [done, pod(1, "starting")]) is None
+
+
 def test_every_code_of_a_cluster_has_words():
     from controlplane.engines import base
 
