@@ -263,7 +263,12 @@ KNOBS: dict[str, Knob] = {
     "mps_memory_limit": Knob(
         checks.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
     ),
-    "mpi_operator": Knob(checks.switch, False, "Whether mpi jobs are given to the MPI operator as MPIJobs."),
+    "mpi_operator": Knob(
+        checks.optional(checks.switch),
+        None,
+        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no"
+        " work_storage_class is set, since hosts' working directories end with their pods there.",
+    ),
     "host_network": Knob(
         checks.switch, False, "Whether pods use the node's network; needs pod_security privileged."
     ),

@@ -54,6 +54,7 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
         "credentials": decrypt(cluster.credentials),
         "scheduler": cluster.scheduler,
         "cluster": cluster.name,
+        "has_mpi_operator": cluster.has_found("mpi_operator"),
     }
 
 

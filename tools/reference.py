@@ -17,7 +17,7 @@ CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
 # when the chart's role has a rule, in the words of its values
 CONDITIONS = {
     rights.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
-    rights.WITH_MPI_OPERATOR: ".Values.cluster.settings.mpi_operator",
+    rights.WITH_MPI_OPERATOR: 'ne (toString .Values.cluster.settings.mpi_operator) "false"',
 }
 
 

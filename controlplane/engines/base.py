@@ -57,6 +57,7 @@ ADMISSION_REFUSED = "admission_refused"  # by a webhook, a policy or the API's v
 NAMESPACE_NOT_OURS = "namespace_not_ours"
 NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
+WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 
 # Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up. Nodes and devices

@@ -40,4 +40,5 @@ def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
         "HYDRA_HOST_FILE": f"{folder}/{HYDRA_FILE}",
         "I_MPI_HYDRA_HOST_FILE": f"{folder}/{HYDRA_FILE}",
         "HYDRA_LAUNCHER_EXTRA_ARGS": SSH_OPTIONS,
+        "I_MPI_HYDRA_BOOTSTRAP_EXEC_EXTRA_ARGS": SSH_OPTIONS,
     }

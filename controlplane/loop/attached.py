@@ -51,7 +51,8 @@ def engine_for(cluster: Cluster) -> Engine:
     if cluster.pk in _given:
         return _given[cluster.pk]
     # what is sealed stays sealed while it is the same
-    words = repr((cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials))
+    told = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
+    words = repr((*told, cluster.has_found("mpi_operator")))
     known = _opened.get(cluster.pk)
     if known is not None and known.words == words:
         return known.engine

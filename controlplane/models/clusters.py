@@ -48,6 +48,10 @@ class Cluster(models.Model):
     def __str__(self) -> str:
         return self.name
 
+    def has_found(self, name: str) -> bool:
+        """Whether the last look found this to be there and ours to use."""
+        return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
+
 
 class NodePool(models.Model):
     """A named group of nodes that projects and jobs can ask for."""

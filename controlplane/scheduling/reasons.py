@@ -302,6 +302,12 @@ POD_REASONS = _table(
     ),
     ("not_permitted", "Not permitted", "error", _said("Our account in the cluster may not start it.")),
     ("name_taken", "Name taken", "error", _said("The cluster has an object of others with its name.")),
+    (
+        "waiting_for_operator",
+        "Waiting for operator",
+        "error",
+        _said("The MPI operator has not made its pod; is it running?"),
+    ),
     ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
 )
 """What a cluster says of a pod (codes of controlplane.engines.base); its own words, where it has some, come first."""

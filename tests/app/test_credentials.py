@@ -47,5 +47,5 @@ def test_the_engine_gets_settings_credentials_and_names() -> None:
         credentials=encrypt(SECRET),
     )
     assert engine_settings(cluster) == {
-        "pool_label": "pool", "credentials": SECRET, "scheduler": "kai", "cluster": "prod"
+        "pool_label": "pool", "credentials": SECRET, "scheduler": "kai", "cluster": "prod", "has_mpi_operator": False
     }  # fmt: skip

@@ -44,7 +44,7 @@ def test_an_admin_of_a_plain_cluster(gpu_node):
     assert found["storage"].outcome == WARNING
     assert "lost" in found["storage"].without_it
     assert found["snapshots"].outcome == found["prometheus"].outcome == WARNING
-    assert "own launcher" in found["mpi_operator"].message
+    assert "own launcher" in found["mpi_launcher"].message
 
 
 def test_what_the_settings_ask_for_and_is_not_there(gpu_node):

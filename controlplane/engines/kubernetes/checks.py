@@ -22,7 +22,14 @@ from controlplane.engines.kubernetes.client import ApiError, ApiFailed, Client
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.rights import NO_KUBECTL, OPTIONAL, Rule, needed_for
+from controlplane.engines.kubernetes.rights import (
+    NEEDED,
+    NO_KUBECTL,
+    OPTIONAL,
+    WITH_MPI_OPERATOR,
+    Rule,
+    needed_for,
+)
 from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
@@ -164,7 +171,8 @@ def _clock(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _rights(client: Client, profile: ClusterProfile) -> Checks:
-    rules = tuple(needed_for(profile))
+    optional = WITH_MPI_OPERATOR if profile.mpi_operator is None else ""
+    rules = tuple(rule for rule in needed_for(profile) if rule.when != optional)
     asked = [(rule, verb) for rule in rules for verb in rule.verbs]
     with ThreadPoolExecutor(_AT_ONCE) as pool:
         answers = list(pool.map(lambda each: _may(client, *each), asked))
@@ -302,13 +310,27 @@ def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
-    if _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs"):
-        yield Check("mpi_operator", OK, "The MPI operator's MPIJob v2beta1 is there.")
-    elif profile.mpi_operator:
+    """A finding `mpi_operator` that is ok says that it is there and ours to use (Cluster.has_found)."""
+    is_there = _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs")
+    if profile.mpi_operator and not is_there:
         words = "The setting mpi_operator is on, and the cluster has no MPIJob v2beta1."
         yield Check("mpi_operator", FAILED, words, "mpi jobs cannot run.")
+    elif why := _why_own_launcher(client, profile, is_there=is_there):
+        yield Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")
     else:
-        yield Check("mpi_operator", OK, "No MPI operator: mpi jobs use Trainyard's own launcher.")
+        yield Check("mpi_operator", OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator.")
+
+
+def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool) -> str:
+    if profile.mpi_operator is False:
+        return "mpi_operator is off"
+    if not is_there:
+        return "No MPI operator"
+    if profile.mpi_operator is None and profile.work_storage_class:
+        return "The MPI operator would not keep hosts' working directories"
+    rules = (rule for rule in NEEDED if rule.when == WITH_MPI_OPERATOR)
+    is_ours = all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
+    return "" if is_ours or profile.mpi_operator else "We may not create the MPI operator's MPIJobs"
 
 
 def _kai(client: Client, profile: ClusterProfile) -> Checks:

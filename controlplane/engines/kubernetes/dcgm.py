@@ -37,6 +37,7 @@ class Holding:
     namespace: str
     node: str
     devices: tuple[DeviceShare, ...]
+    object_name: str = ""  # what the cluster calls it, where an operator named it
 
 
 @dataclass(frozen=True, slots=True)
@@ -99,7 +100,9 @@ def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) 
     placed: dict[int, Gpu] = {}
     rest = list(gpus)
     for holding in holdings:
-        serving = [gpu for gpu in rest if gpu.pod == (holding.namespace, holding.pod_name)]
+        serving = [
+            gpu for gpu in rest if gpu.pod == (holding.namespace, holding.object_name or holding.pod_name)
+        ]
         free = [share.index for share in holding.devices if share.index not in placed]
         for index, gpu in zip(free, serving, strict=False):
             placed[index] = gpu

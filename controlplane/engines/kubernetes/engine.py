@@ -32,6 +32,7 @@ from controlplane.engines.kubernetes import (
     kai,
     manifests,
     mpi,
+    mpijobs,
     names,
     reports,
     streams,
@@ -43,7 +44,7 @@ from controlplane.engines.kubernetes.keys import new_key_pair
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
 from controlplane.engines.kubernetes.logs import LogCopier, LogSource
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
-from controlplane.engines.kubernetes.profile import KAI, profile_from
+from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.projects import Syncer
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.sweeping import Sweeper
@@ -83,7 +84,7 @@ class KubernetesEngine:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
-        if self._kai is not None or any(node.device_parts > 1 for node in self._last_nodes()):
+        if self._kai is not None or inventory.most_parts(self._watching.last_nodes().values()) > 1:
             found.add(base.FRACTIONS)
         return frozenset(found)
 
@@ -114,19 +115,60 @@ class KubernetesEngine:
     def _start_in(self, namespace: str, spec: PodSpec, node: NodeReport | None) -> None:
         here, profile, objects = _namespace_path(namespace), self._profile, self._objects
         objects.require_namespace(tenancy.namespace(spec.project, profile))
-        anchor = objects.make_remembered(f"{here}/configmaps", manifests.anchor(spec, profile))
+        body = manifests.anchor(spec, profile)
+        if mpijobs.suits(spec, profile):
+            body = mpijobs.marked(body, spec)
+        anchor = objects.make_remembered(f"{here}/configmaps", body)
         if (anchor.get("data") or {}).get(spec.name) == FORGOTTEN:
             return
-        pod = manifests.pod(spec, profile, node, anchor)
+        pod = self._render(spec, profile, node, anchor)
         if self._kai is not None:
-            pod = kai.dress(pod, spec, profile)
             for path, body in kai.beside(spec, manifests.owner(anchor), profile):
                 objects.make_remembered(path, body)
-        for collection, body in manifests.beside(spec, profile, anchor):
-            objects.make_remembered(f"{here}/{collection}", body)
         if mpi.needs_launch(spec):
             self._make_key(here, spec, anchor)
+        if mpijobs.is_marked(anchor):
+            self._start_operated(here, spec, pod, node, anchor)
+            return
+        for collection, body in manifests.beside(spec, profile, anchor):
+            objects.make_remembered(f"{here}/{collection}", body)
         self._watching.observe(objects.make(f"{here}/pods", pod))
+
+    def _render(self, spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, anchor: Raw) -> Raw:
+        pod = manifests.pod(spec, profile, node, anchor)
+        return pod if self._kai is None else kai.dress(pod, spec, profile)
+
+    def _start_operated(
+        self, here: str, spec: PodSpec, pod: Raw, node: NodeReport | None, anchor: Raw
+    ) -> None:
+        """Have the MPI operator make the attempt's pods, or turn the one that it made for this rank into ours."""
+        if spec.launches:
+            claim = manifests.work_claim(spec, self._profile)
+            if claim is not None:
+                self._objects.make_remembered(f"{here}/persistentvolumeclaims", claim)
+            host = self._render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile), node, anchor)
+            body = mpijobs.mpi_job(spec, pod, host, anchor)
+            self._objects.make_remembered(f"{_mpi_jobs_path(body['metadata']['namespace'])}", body)
+        found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
+        try:
+            if names.is_unplaced(found):
+                found = self.client.merge(
+                    _pod_path(found), mpijobs.placement(found, pod, self._profile.gpu_resource)
+                )
+        except ApiError as error:
+            if error.status not in (404, 409):
+                raise as_refusal(error) from error
+            raise _not_made("The MPI operator is changing this pod.") from error
+        self._watching.observe(found)
+
+    def _operated(self, name: str) -> Raw:
+        """A pod that the operator makes, by `names.operated`. Raises EngineRefused, for now, while it is not there."""
+        for pause_seconds in SETTLING_SECONDS:
+            found = self._watching.pod(name)
+            if found is not None:
+                return found
+            time.sleep(pause_seconds)
+        raise _not_made("The MPI operator has not made this pod yet: is it running?")
 
     def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
         """A pod that KAI has placed is started already; one that has gone meanwhile must not come again."""
@@ -223,13 +265,11 @@ class KubernetesEngine:
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
-        namespace = self._running(pod_name)
-        return streams.open_shell(
-            self.client.access, namespace, pod_name, names.MAIN_CONTAINER, columns, rows
-        )
+        where = self._running(pod_name)
+        return streams.open_shell(self.client.access, *where, names.MAIN_CONTAINER, columns, rows)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        return streams.open_port(self.client.access, self._running(pod_name), pod_name, port)
+        return streams.open_port(self.client.access, *self._running(pod_name), port)
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
@@ -239,7 +279,7 @@ class KubernetesEngine:
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
         self._sweeper.sweep(self._watching.look().ours.values())
-        parts = 1 if self._kai else max((node.device_parts for node in self._last_nodes()), default=1)
+        parts = 1 if self._kai else inventory.most_parts(self._watching.last_nodes().values())
         self._syncer.sync(tenancy.objects(projects, departments, self._profile, parts))
 
     def forget_project(self, project: str) -> None:
@@ -276,19 +316,16 @@ class KubernetesEngine:
         check_place(spec, nodes)
         return nodes[0]
 
-    def _last_nodes(self) -> tuple[NodeReport, ...]:
-        return inventory.node_reports(self._watching.last_nodes().values(), [], self._profile)
-
     def _report(self, pod: Raw) -> PodReport:
         return reports.pod_report(pod, self._watching.last_nodes(), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
-        """Tell the attempt's anchor, where there is one, that this pod was or must not be: a start of it may be late."""
+        """Tell the attempt's anchor, if there is one, that this pod was or must not be: a start of it may be late."""
         labels, metadata = pod["metadata"]["labels"], pod["metadata"]
         anchor = names.anchor_name(labels[names.JOB_ID], int(labels[names.ATTEMPT]))
         path = f"{_namespace_path(metadata['namespace'])}/configmaps/{anchor}"
         try:
-            self.client.merge(path, {"data": {metadata["name"]: FORGOTTEN}})
+            self.client.merge(path, {"data": {names.pod_name(pod): FORGOTTEN}})
         except ApiError as error:
             if error.status != 404:
                 raise as_refusal(error) from error
@@ -319,15 +356,15 @@ class KubernetesEngine:
             pod = self.client.get(path)
         raise EngineUnreachable(f"{path} changes faster than it can be released.")
 
-    def _running(self, pod_name: str) -> str:
-        """The namespace of a pod that runs. Raises EngineRefused."""
+    def _running(self, pod_name: str) -> tuple[str, str]:
+        """The namespace of a pod that runs, and its name there. Raises EngineRefused."""
         base.check_pod_name(pod_name)
         pod = self._watching.pod(pod_name)
         if pod is None:
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
         if self._report(pod).state != base.RUNNING:
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
-        return str(pod["metadata"]["namespace"])
+        return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
     def _log_path(self, pod_name: str) -> Path:
         """Where the pod's log is: as we were told, or where all are."""
@@ -353,6 +390,14 @@ class KubernetesEngine:
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             restarts=status.get("restartCount", 0),
         )
+
+
+def _not_made(words: str) -> EngineRefused:
+    return EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
+
+
+def _mpi_jobs_path(namespace: str) -> str:
+    return f"/apis/{mpijobs.GROUP_VERSION}/namespaces/{namespace}/mpijobs"
 
 
 def _namespace_path(namespace: str) -> str:

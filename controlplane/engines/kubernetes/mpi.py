@@ -16,8 +16,9 @@ from controlplane.engines.launching import SSH_OPTIONS, host_files, launch_varia
 LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 SSH_PORT = 2222
+WAITING = "wait-for-hosts"
 WAIT_SECONDS = 900  # for all hosts together to answer; one that cannot start is reported by itself, earlier
-ENVIRONMENT_FILE = "/tmp/trainyard-environment"
+ENVIRONMENT_FILE, SESSIONS = "/tmp/trainyard-environment", "/tmp/trainyard-sessions"
 CONFIG_FILE, HOST_FILE, WAIT_FILE = "sshd_config", "host.sh", "wait.sh"
 SSH = f"-p {SSH_PORT} -i {KEY_DIR}/{PRIVATE_KEY} -o IdentitiesOnly=yes {SSH_OPTIONS}"
 
@@ -30,15 +31,28 @@ StrictModes no
 UsePAM no
 PasswordAuthentication no
 KbdInteractiveAuthentication no
-ForceCommand . {ENVIRONMENT_FILE} && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
+ForceCommand . {ENVIRONMENT_FILE} && touch {SESSIONS}/$$ && exec /bin/sh -c "$SSH_ORIGINAL_COMMAND"
 """
+# A host that is stopped starts no more ranks, and lets its launcher end those that it has, for as long as its grace
+# lasts. It never ends well by itself: sshd's 0 on SIGTERM is no success.
 HOST_SCRIPT = f"""\
 sshd=$(PATH=$PATH:/usr/sbin command -v sshd)
 [ "$sshd" ] || {{ echo "This image has no sshd, by which mpirun reaches this host."; exit 127; }}
 umask 077
 [ "$(id -u)" != 0 ] || mkdir -p /run/sshd
 export -p > {ENVIRONMENT_FILE}
-exec "$sshd" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE}
+mkdir -p {SESSIONS}
+"$sshd" -D -e -f {LAUNCH_DIR}/{CONFIG_FILE} &
+trap 'stopped=1; kill $!' TERM
+wait $!
+code=$?
+runs_a_rank() {{
+  for session in {SESSIONS}/*; do [ ! -e "/proc/${{session##*/}}" ] || return 0; done
+  return 1
+}}
+while [ "$stopped" ] && runs_a_rank; do sleep 0.1; done
+[ $code != 0 ] || code=1
+exit $code
 """
 # A host has to answer, and to find the launcher, to which its rank connects back.
 WAIT_SCRIPT = f"""\
@@ -138,7 +152,7 @@ def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | N
         return None
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
     return {
-        "name": "wait-for-hosts",
+        "name": WAITING,
         "command": ["/bin/sh", f"{LAUNCH_DIR}/{WAIT_FILE}", *hosts(spec)],
         "terminationMessagePolicy": "FallbackToLogsOnError",
         "resources": {"requests": {"cpu": "10m", "memory": "32Mi"}, "limits": {"memory": "128Mi"}},

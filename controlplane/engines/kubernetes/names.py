@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any
 
 from controlplane.engines.base import PodSpec
 
@@ -18,7 +19,10 @@ RANK = "trainyard.io/rank"
 ROLE = "trainyard.io/role"
 KIND = "trainyard.io/kind"
 STOPPED = "trainyard.io/stopped"  # on a pod that we were asked to stop
+POD = "trainyard.io/pod"  # what we call a pod that an operator made and named
 MANAGED_BY = "app.kubernetes.io/managed-by"
+# Labels that the MPI operator gives to the pods of an MPIJob.
+MPI_JOB, MPI_ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
 
 # Labels of nodes, ours and those of NVIDIA's feature discovery.
 POOL = "trainyard.io/pool"
@@ -37,6 +41,9 @@ USER_LABELS = "trainyard.io/labels"  # the job's own labels that a cluster does 
 
 FINALIZER = "trainyard.io/report"  # keeps a pod's end readable until we have recorded it
 STOP_GATE = "trainyard.io/stopped"  # the scheduling gate of a pod that must never start
+PLACE_GATE = (
+    "trainyard.io/place"  # of one that an operator made, until we have said which pod it is and where it goes
+)
 
 MAIN_CONTAINER = "main"
 
@@ -69,6 +76,29 @@ def host_name(rank: int) -> str:
 def claim_name(job_id: str, rank: int) -> str:
     """The claim of the working directory that all attempts of (job, rank) share."""
     return f"work-{job_id}-{rank}"
+
+
+def pod_name(raw: Mapping[str, Any]) -> str:
+    """What we call a pod of ours: its name, unless an operator gave it that."""
+    metadata = raw["metadata"]
+    return str((metadata.get("labels") or {}).get(POD) or metadata["name"])
+
+
+def is_unplaced(raw: Mapping[str, Any]) -> bool:
+    """Whether an operator has made this pod for us and it is none of our pods yet: it waits behind our gate."""
+    labels = raw["metadata"].get("labels") or {}
+    return MPI_ROLE in labels and POD not in labels
+
+
+def operated(mpi_job: str, rank: int) -> str:
+    """What stands for one rank of an MPIJob as long as its pod is unplaced."""
+    return f"{mpi_job}/{rank}"
+
+
+def operated_by(raw: Mapping[str, Any]) -> str:
+    """The same, of an unplaced pod: the launcher is rank 0, `<job>-worker-0` is rank 1."""
+    labels, number = raw["metadata"]["labels"], raw["metadata"]["name"].rpartition("-")[2]
+    return operated(labels[MPI_JOB], 0 if labels[MPI_ROLE] == "launcher" else int(number) + 1)
 
 
 def key_of(namespace: str, name: str) -> str:

@@ -33,6 +33,7 @@ SPOT_TAINTS = (
     "node.alibabacloud.com/instance-charge-type",
 )
 DEFAULT_POOL = "default"
+_BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +41,7 @@ class ClusterProfile:
     """One cluster as our objects must be made for it. Each field is told in `controlplane.cluster_settings`.
 
     `installation` tells our objects from those of another control plane on the same cluster, `scheduler` is who
-    decides: "planner" (we) or "kai".
+    decides: "planner" (we) or "kai", `has_mpi_operator` is what the last look found.
     """
 
     installation: str = "trainyard"
@@ -74,9 +75,17 @@ class ClusterProfile:
     run_as_group: int | None = 1000
     network_policy: bool = True
     mps_memory_limit: bool = True
-    mpi_operator: bool = False
+    mpi_operator: bool | None = None
+    has_mpi_operator: bool = False
     host_network: bool = False
     host_paths: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def gives_to_mpi_operator(self) -> bool:
+        """Whether mpi jobs become MPIJobs: as the settings say, else where that costs nobody a working directory."""
+        if self.mpi_operator is not None:
+            return self.mpi_operator
+        return self.has_mpi_operator and not self.work_storage_class
 
     def namespace_of(self, project: str) -> str:
         """The namespace of a project."""
@@ -114,5 +123,5 @@ def profile_from(settings: Mapping[str, Any]) -> ClusterProfile:
     Raises SettingsInvalid (a ValueError).
     """
     knobs = parse_settings({name: value for name, value in settings.items() if name in KNOBS})
-    ours = {name: settings[name] for name in ("installation", "cluster", "scheduler") if settings.get(name)}
+    ours = {name: settings[name] for name in _BESIDE_KNOBS if settings.get(name)}
     return ClusterProfile(**knobs, **ours)

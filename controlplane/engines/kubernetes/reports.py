@@ -95,7 +95,13 @@ def has_ended(raw: Raw) -> bool:
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
     """Our bound pods that have not ended, and the devices that they hold."""
     return tuple(
-        Holding(raw["metadata"]["name"], raw["metadata"]["namespace"], _node_name(raw), devices_of(raw))
+        Holding(
+            names.pod_name(raw),
+            raw["metadata"]["namespace"],
+            _node_name(raw),
+            devices_of(raw),
+            raw["metadata"]["name"],
+        )
         for raw in pods
         if _node_name(raw) and not has_ended(raw)
     )
@@ -332,7 +338,7 @@ def _is_dead(name: str, nodes: Mapping[str, Raw]) -> bool:
 
 
 def _open(raw: Raw, state: str, reason: str = "", message: str = "", **more: Any) -> PodReport:
-    return PodReport(raw["metadata"]["name"], state, reason, message, node=_node_name(raw), **more)
+    return PodReport(names.pod_name(raw), state, reason, message, node=_node_name(raw), **more)
 
 
 def _end(

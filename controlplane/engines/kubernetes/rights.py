@@ -61,7 +61,11 @@ NEEDED: tuple[Rule, ...] = (
         "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
     ),
     Rule(
-        "kubeflow.org", "mpijobs", _KEPT, "mpi jobs cannot be given to the MPI operator.", WITH_MPI_OPERATOR
+        "kubeflow.org",
+        "mpijobs",
+        ("get", "create"),
+        "mpi jobs cannot be given to the MPI operator.",
+        WITH_MPI_OPERATOR,
     ),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
     Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
@@ -74,6 +78,6 @@ def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
         ALWAYS: True,
         OPTIONAL: True,
         WITH_KAI: profile.scheduler == KAI,
-        WITH_MPI_OPERATOR: profile.mpi_operator,
+        WITH_MPI_OPERATOR: profile.mpi_operator is not False,
     }
     return (rule for rule in NEEDED if settings[rule.when])

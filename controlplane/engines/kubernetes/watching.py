@@ -59,8 +59,8 @@ class Watching:
                 continue
             if not self.is_ours(raw):
                 others.append(raw)
-            elif raw["metadata"]["uid"] not in self._hidden:
-                ours[raw["metadata"]["name"]] = raw
+            elif raw["metadata"]["uid"] not in self._hidden and not names.is_unplaced(raw):
+                ours[names.pod_name(raw)] = raw
         return Cluster(ours, tuple(others), self._nodes.items())
 
     def nodes(self) -> Mapping[str, Raw]:
@@ -78,7 +78,7 @@ class Watching:
         return self.last_seen(name)
 
     def last_seen(self, name: str) -> Raw | None:
-        """One of our pods as we last saw it, however long ago."""
+        """One of our pods as we last saw it, however long ago; also one that is unplaced, by `names.operated`."""
         raw: Raw | None = self._pods.items().get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
 
@@ -149,9 +149,8 @@ class Watching:
         """Our pods without the fields that nobody reads; of others' pods what they hold, None where that is nothing."""
         if self.is_ours(raw):
             raw["metadata"].pop("managedFields", None)
-            self._keys[raw["metadata"]["name"]] = names.key_of(
-                raw["metadata"]["namespace"], raw["metadata"]["name"]
-            )
+            name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
+            self._keys[name] = names.key_of(raw["metadata"]["namespace"], raw["metadata"]["name"])
             return raw
         spec, status = raw.get("spec") or {}, raw.get("status") or {}
         node = spec.get("nodeName") or pinned_node(raw)

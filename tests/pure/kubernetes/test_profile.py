@@ -19,6 +19,7 @@ def test_no_settings_give_the_defaults_of_both_places():
         "installation",
         "cluster",
         "scheduler",
+        "has_mpi_operator",
     }
 
 
