@@ -25,7 +25,7 @@ WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "priority", "retries")
 DECIMAL = ("gpus", "cpus")
 SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after_finished")
 TEXT = ("name", "kind", "image", "working_dir", "node_pool")
-PAIRS = ("env", "labels")
+PAIRS = ("env", "labels", "extra_resources")
 MORE = (
     "ports",
     "priority",
@@ -33,6 +33,9 @@ MORE = (
     *SECONDS,
     "retries",
     "labels",
+    "secret_env",
+    "image_pull_secrets",
+    "extra_resources",
     "large_shm",
 )  # behind "Ports, limits, …"
 DEFAULTS = {
@@ -70,6 +73,7 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
     errors: Errors = {}
     readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
+    readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
     for name in sorted(readers.keys() & filled.keys()):
         try:
@@ -89,6 +93,11 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
     fields |= {
         name: "\n".join(f"{key}={value}" for key, value in (body.get(name) or {}).items()) for name in PAIRS
     }
+    fields["secret_env"] = "\n".join(
+        f"{name}={source['secret']}:{source['key']}"
+        for name, source in (body.get("secret_env") or {}).items()
+    )
+    fields["image_pull_secrets"] = ", ".join(body.get("image_pull_secrets") or ())
     fields["command"] = shlex.join([*(body.get("command") or ()), *(body.get("args") or ())])
     fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
     fields["large_shm"] = "on" if body.get("large_shm") else ""
@@ -219,7 +228,11 @@ def _number(text: str) -> int | float | str:
 
 
 def _ports(text: str) -> list[dict[str, Any]]:
-    return [{"port": int(word), "service_type": "ingress"} for word in text.replace(",", " ").split()]
+    return [{"port": int(word), "service_type": "ingress"} for word in _words(text)]
+
+
+def _words(text: str) -> list[str]:
+    return text.replace(",", " ").split()
 
 
 def _pairs(text: str) -> dict[str, str]:
@@ -229,11 +242,20 @@ def _pairs(text: str) -> dict[str, str]:
     return {name.strip(): value.strip() for name, _equals, value in pairs}
 
 
+def _secret_pairs(text: str) -> dict[str, dict[str, str]]:
+    pairs = {name: source.partition(":") for name, source in _pairs(text).items()}
+    if not all(colon for _secret, colon, _key in pairs.values()):
+        raise ValueError(text)
+    return {name: {"secret": secret, "key": key} for name, (secret, _colon, key) in pairs.items()}
+
+
 def _help(name: str) -> str:
     if name == "command":
         return _("A quotation mark is not closed.")
     if name == "ports":
         return _("Write port numbers, such as 8888, 6006.")
+    if name == "secret_env":
+        return _("Write one NAME=SECRET:KEY a line.")
     if name in PAIRS:
         return _("Write one NAME=VALUE a line.")
     return _("Write a duration such as 30m, 2h or 1d.")

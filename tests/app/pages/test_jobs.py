@@ -207,6 +207,9 @@ def test_clone_fills_the_form(yard: Yard, visit: Visit):
         "env": {"A": "1"},
         "ports": [{"port": 80, "service_type": "ingress"}],
         "command": ["sh", "-c", "echo 'x y'"],
+        "secret_env": {"KEY": {"secret": "wandb", "key": "token"}},
+        "image_pull_secrets": ["registry"],
+        "extra_resources": {"vpc.amazonaws.com/efa": "4"},
     }
     job = make_job(yard.cast.project, "original", yard.cast.ana, gpus=0.5, **body)
     job.refresh_from_db()
@@ -223,15 +226,24 @@ def test_form_and_submission_are_each_others_way_back():
         "name": "x", "kind": "train", "image": "quickstart", "command": ["a", "b c"], "env": {"A": "1=2"}, "gpus": 2.0,
         "cpus": 0.5, "memory_mib": 512, "workers": 3, "priority": 7, "retries": 1, "labels": {"k": "v"},
         "ports": [{"port": 8888, "service_type": "ingress"}], "max_runtime_seconds": 5400, "large_shm": True,
-        "preemptible": False, "working_dir": "/w", "node_pool": "default",
+        "preemptible": False, "working_dir": "/w", "node_pool": "default", "image_pull_secrets": ["one", "two"],
+        "secret_env": {"KEY": {"secret": "wandb", "key": "a.b"}}, "extra_resources": {"vpc.amazonaws.com/efa": "4"},
     }  # fmt: skip
     assert parse_spec(to_body(to_fields(body))) == parse_spec(body)
 
 
 def test_every_unreadable_field_is_named():
     with pytest.raises(Unreadable) as refusal:
-        to_body({"command": "'", "ports": "x", "env": "x", "ttl_seconds_after_finished": "x"})
-    assert set(refusal.value.errors) == {"command", "ports", "env", "ttl_seconds_after_finished"}
+        to_body(
+            {"command": "'", "ports": "x", "env": "x", "ttl_seconds_after_finished": "x", "secret_env": "A=b"}
+        )
+    assert set(refusal.value.errors) == {
+        "command",
+        "ports",
+        "env",
+        "ttl_seconds_after_finished",
+        "secret_env",
+    }
 
 
 def test_stop_suspend_resume_delete_retry(yard: Yard, visit: Visit):
