@@ -18,7 +18,7 @@ from controlplane.loop.evictions import send_back
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
 from controlplane.models import Cluster, Command, Event
-from controlplane.telemetry.collect import record_allocation
+from controlplane.telemetry.allocation import record_allocation
 from jobs.models import Allocation, Pod
 
 logger = logging.getLogger(__name__)

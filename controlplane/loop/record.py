@@ -15,7 +15,7 @@ from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import PodPlacement
-from controlplane.telemetry.collect import record_allocation
+from controlplane.telemetry.allocation import record_allocation
 from jobs import lifecycle
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS

@@ -15,15 +15,12 @@ from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage
 from controlplane.logs import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.progress import Progress, find_progress
-from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
 from controlplane.telemetry.samples import Bucket
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import QUEUED, SUSPENDED
 from jobs.models import Job, Pod
-
-__all__ = ["collect", "record_allocation"]
 
 logger = logging.getLogger(__name__)
 

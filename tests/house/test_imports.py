@@ -63,6 +63,7 @@ LAYERS = {
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
     "controlplane.telemetry": "telemetry",
+    "controlplane.telemetry.allocation": "actions",  # part of every transaction that takes or releases GPUs
     "controlplane.telemetry.metrics": "plain",
     "controlplane.telemetry.queries": "queries",
     "controlplane.live": "live",

@@ -5,8 +5,9 @@ import pytest
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import confirm_dead, uncordon_node
 from controlplane.loop.inventory import sync_nodes
-from controlplane.models import Command, Event, Node
+from controlplane.models import Command, Event, Node, Sample
 from controlplane.scheduling.reasons import describe
+from controlplane.telemetry.metrics import GPUS_ALLOCATED
 from jobs.actions import stop_job
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_job, make_project, make_user
@@ -138,6 +139,18 @@ def test_a_dead_nodes_job_goes_on_elsewhere_only_after_the_operators_word(plant)
     first = Attempt.objects.get(number=1)
     assert (first.outcome, first.reason) == ("disrupted", "node_lost")
     assert "root confirmed that dgx1-1 is dead." in first.message
+
+
+def test_the_allocation_chart_falls_with_the_operators_word(plant):
+    running(plant, gpus=8)
+    confirm_first_node_dead(plant)
+    points = Sample.objects.filter(metric=GPUS_ALLOCATED).order_by("by", "at")
+    assert [(point.by, point.total) for point in points] == [
+        ("cluster", 8),
+        ("cluster", 0),
+        ("project", 8),
+        ("project", 0),
+    ]
 
 
 def test_a_node_that_comes_back_gets_nothing_until_its_old_pods_are_gone(plant):
