@@ -59,12 +59,17 @@ NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
+CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
+CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and again
 
 # Ends that say nothing of the job: it goes back to the queue, and no retry of its own is used up. Nodes and devices
-# may vanish between the decision to send it there and its start.
+# may vanish between the decision to send it there and its start; quotas, credentials and webhooks are put right.
 DISRUPTIONS = frozenset(
-    {NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE}
-)
+    {
+        NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE, QUOTA_REFUSED,
+        CREDENTIALS_REFUSED, CLUSTER_FAILED,
+    }
+)  # fmt: skip
 
 # Capabilities.
 SHELL = "shell"

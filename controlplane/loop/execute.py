@@ -16,7 +16,7 @@ from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.base import CLUSTER_FAILED, EngineRefused, EngineUnreachable
 from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
 from controlplane.loop.holders import new_token
 from controlplane.models import Cluster, Command
@@ -186,7 +186,8 @@ def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseExc
 
 def _try_again(cluster: Cluster, command: Command, token: str, error: Exception, *, is_bounded: bool) -> None:
     if is_bounded and command.tries >= MOST_TRIES:
-        failed = EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
+        code = CLUSTER_FAILED if isinstance(error, EngineUnreachable) else "engine_error"
+        failed = EngineRefused(code, f"The engine failed {MOST_TRIES} times: {error}")
         _give_up(cluster, command, token, error if isinstance(error, EngineRefused) else failed)
         return
     wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS)) - 1]

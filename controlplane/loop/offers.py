@@ -83,7 +83,10 @@ def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
 
 
 def refuse_offer(command: Command, refusal: EngineRefused) -> None:
-    """A job whose offer is refused for good cannot run there: it fails, as one whose start is refused."""
+    """A job whose offer is refused for good cannot run there: it fails, as one whose start is refused. After what says
+    nothing of the job it is offered again."""
+    if refusal.code in base.DISRUPTIONS:
+        return
     payload = command.payload
     job = Job.objects.filter(
         pk=payload["job_id"], state=lifecycle.QUEUED, attempt=payload["attempt"] - 1

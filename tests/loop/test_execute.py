@@ -15,7 +15,7 @@ from controlplane.loop.attached import give_engine
 from controlplane.loop.execute import ENDS, MOST_TRIES, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
-from jobs.models import Pod
+from jobs.models import Attempt, Pod
 from tests.builders import make_cluster, make_job, make_project
 
 
@@ -44,20 +44,52 @@ def test_a_refusal_that_passes_is_tried_again_and_its_pod_says_so_meanwhile(plan
     assert job.state == "running"
 
 
-def test_a_refusal_that_never_passes_fails_the_job_with_its_own_code(plant):
-    faults = plant.engine.faults
-    faults.start_refusal, faults.is_passing = (
-        ("quota_refused", "The quota of the namespace is used up."),
-        True,
-    )
-    job = make_job(make_project())
-    for _ in range(MOST_TRIES + 1):
+def try_to_the_end(plant) -> None:
+    for _ in range(MOST_TRIES):
         plant.tick()
         make_due()
+
+
+def test_a_refusal_that_never_passes_fails_the_job_with_its_own_code(plant):
+    faults = plant.engine.faults
+    faults.start_refusal, faults.is_passing = (("admission_refused", "There is no such account yet."), True)
+    job = make_job(make_project())
+    try_to_the_end(plant)
     plant.settle()
     job.refresh_from_db()
     assert (job.state, job.reason, job.message) == ("failed", *faults.start_refusal)
     assert Command.objects.get(kind="start_pod").tries == MOST_TRIES
+
+
+@pytest.mark.parametrize("code", ["quota_refused", "credentials_refused"])
+def test_what_only_the_clusters_admin_can_put_right_sends_the_job_back_to_the_queue(plant, code):
+    faults = plant.engine.faults
+    faults.start_refusal, faults.is_passing = ((code, "No more of it."), True)
+    job = make_job(make_project())
+    try_to_the_end(plant)
+    faults.start_refusal = None
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, job.failures) == ("running", 2, 0)
+    assert Attempt.objects.get(number=1).reason == code
+
+
+def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, monkeypatch):
+    def fail(_spec) -> None:
+        raise EngineUnreachable("The API server answered 500: failed calling webhook guard.example")
+
+    job = make_job(make_project())
+    with monkeypatch.context() as patch:
+        patch.setattr(plant.engine, "start", fail)
+        try_to_the_end(plant)
+        plant.tick()
+        first = Attempt.objects.get(number=1)
+        assert (first.outcome, first.reason) == ("disrupted", "cluster_failed")
+        assert "failed calling webhook guard.example" in first.message
+    make_due()
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.failures) == ("running", 0)
 
 
 def test_a_stop_says_in_which_project(plant, monkeypatch):

@@ -208,6 +208,17 @@ def test_a_refused_offer_fails_the_job(plant):
     assert (job.state, job.reason, job.message) == ("failed", "admission_refused", "The policy says no.")
 
 
+def test_an_offer_that_is_refused_for_nothing_of_the_jobs_own_is_made_again(plant):
+    plant.engine.faults.start_refusal = ("credentials_refused", "Give it new ones.")
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "queued"
+    plant.engine.faults.start_refusal = None
+    plant.in_seconds(10)
+    assert plant.engine.waiting() == [pod(job, attempt=2)]
+
+
 def test_shares_stand_together_as_the_cluster_put_them(plant):
     project = make_project()
     jobs = [make_job(project, f"share-{milli}", gpus=milli / 1000) for milli in (500, 400, 300)]

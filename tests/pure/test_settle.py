@@ -7,7 +7,10 @@ from jobs.kinds.registry import KINDS
 from jobs.kinds.settle import DISRUPTION_BACKOFF_SECONDS, PodStanding, Step, next_step, waits_for
 
 TRAIN = KINDS["train"]
-DISRUPTIONS = ("node_lost", "unschedulable", "evicted", "pod_deleted", "no_such_node", "no_such_device")
+DISRUPTIONS = (
+    "node_lost", "unschedulable", "evicted", "pod_deleted", "no_such_node", "no_such_device", "quota_refused",
+    "credentials_refused", "cluster_failed",
+)  # fmt: skip
 
 
 def pod(

@@ -8,6 +8,7 @@ from typing import Any
 
 from controlplane.engines.base import (
     ADMISSION_REFUSED,
+    CREDENTIALS_REFUSED,
     INVALID_POD,
     NAME_TAKEN,
     NAMESPACE_NOT_OURS,
@@ -75,7 +76,7 @@ def _forbidden(status: int, message: str, details: Mapping[str, Any]) -> EngineR
         )
     if match := _NEEDS_QUOTA.search(message):
         return EngineRefused(
-            QUOTA_REFUSED,
+            ADMISSION_REFUSED,
             f"The quota {match[1]} in the project's namespace wants every pod to state {match[2]}.",
         )
     if _is_terminating(message, details):
@@ -139,7 +140,8 @@ def _not_permitted(status: int, message: str) -> EngineRefused:
             f"Our account {match[1]} may not give away rights that it does not have: {_words(match[2])}",
         )
     if status == 401:
-        return EngineRefused(NOT_PERMITTED, f"The cluster does not accept our credentials: {_words(message)}")
+        said = f"The cluster does not accept our credentials: {_words(message)}. Give it new ones."
+        return EngineRefused(CREDENTIALS_REFUSED, said, is_passing=True)
     return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it: {_words(message)}")
 
 

@@ -40,7 +40,7 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
         ),
         (
             refusal(403, 'pods "p" is forbidden: failed quota: hand-made: must specify limits.cpu for: main'),
-            base.QUOTA_REFUSED,
+            base.ADMISSION_REFUSED,
             False,
             "hand-made in the project's namespace wants every pod to state limits.cpu",
         ),
@@ -122,7 +122,7 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             False,
             'account system:serviceaccount:ours:web may not give away rights that it does not have: {APIGroups:[""]',
         ),
-        (refusal(401, "Unauthorized", "Unauthorized"), base.NOT_PERMITTED, False, "credentials"),
+        (refusal(401, "Unauthorized", "Unauthorized"), base.CREDENTIALS_REFUSED, True, "credentials"),
         (refusal(409, 'pods "p" already exists', "AlreadyExists"), base.NAME_TAKEN, False, "not ours"),
         (
             refusal(409, "the object has been modified", "Conflict"),
