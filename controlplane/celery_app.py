@@ -1,5 +1,6 @@
 """Celery: carries wake-ups and hosts the loop. Nothing durable is in Redis; the database is the queue."""
 
+import logging
 from typing import TYPE_CHECKING
 
 from celery import Celery
@@ -8,6 +9,8 @@ from django.conf import settings
 
 if TYPE_CHECKING:
     from controlplane.loop.runner import Runner
+
+logger = logging.getLogger(__name__)
 
 app = Celery("trainyard")
 app.conf.update(
@@ -46,10 +49,14 @@ _runner: "Runner | None" = None
 def start_loop(**_: object) -> None:
     """Host the loop in the worker's process, from before the first connection to Redis."""
     global _runner
-    from controlplane.loop.runner import Runner
+    try:
+        from controlplane.loop.runner import Runner
 
-    _runner = Runner()
-    _runner.start()
+        _runner = Runner()
+        _runner.start()
+    except Exception as error:
+        logger.exception("the worker ends: it cannot host the loop")
+        raise SystemExit(1) from error  # Celery runs on after any other error of a handler
 
 
 @worker_shutdown.connect

@@ -1,0 +1,33 @@
+"""The worker's process, as Celery runs it: it hosts the loop, or it is not there."""
+
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+from tests.servers import CHECKOUT, free_port
+
+BROKEN = (
+    "import sys; sys.modules['controlplane.loop.runner'] = None; from celery.__main__ import main; main()"
+)
+
+
+def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
+    command = [
+        sys.executable,
+        "-c",
+        BROKEN,
+        "-A",
+        "controlplane.celery_app",
+        "worker",
+        "-P",
+        "threads",
+        "-c",
+        "1",
+    ]
+    told = {"TRAINYARD_STATE_DIR": str(tmp_path), "TRAINYARD_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    ended = subprocess.run(
+        command, cwd=CHECKOUT, env=os.environ | told, capture_output=True, text=True, timeout=60, check=False
+    )
+    assert ended.returncode == 1
+    assert "controlplane.loop.runner halted; None in sys.modules" in ended.stderr
