@@ -56,6 +56,8 @@ DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's lo
 FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
 RELEASE_TRIES = 5
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
+# the MPI operator makes five objects a second; ranks are started in the order in which it makes them
+OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 Raw = dict[str, Any]
 
@@ -148,7 +150,7 @@ class KubernetesEngine:
                 self._objects.make_remembered(f"{here}/persistentvolumeclaims", claim)
             host = self._render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile), node, anchor)
             body = mpijobs.mpi_job(spec, pod, host, anchor)
-            self._objects.make_remembered(f"{_mpi_jobs_path(body['metadata']['namespace'])}", body)
+            self._objects.make_remembered(_mpi_jobs_path(body["metadata"]["namespace"]), body)
         found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
         try:
             if names.is_unplaced(found):
@@ -163,7 +165,7 @@ class KubernetesEngine:
 
     def _operated(self, name: str) -> Raw:
         """A pod that the operator makes, by `names.operated`. Raises EngineRefused, for now, while it is not there."""
-        for pause_seconds in SETTLING_SECONDS:
+        for pause_seconds in OPERATOR_SECONDS:
             found = self._watching.pod(name)
             if found is not None:
                 return found
