@@ -13,7 +13,7 @@ from django.db.models import Q, prefetch_related_objects
 from django.utils import timezone
 
 from controlplane.engines.base import STARTING as POD_STARTING
-from controlplane.engines.base import Engine, EngineUnreachable, PodReport
+from controlplane.engines.base import STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.loop.evictions import send_back
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
@@ -24,7 +24,11 @@ from jobs.models import Allocation, Pod
 logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
+OPEN = (Command.PENDING, Command.CLAIMED)
 BATCH = 200  # pods written in one transaction: others write too
+# The name of a pod that was stopped before its start is held for this long: a start of a process that was killed
+# meanwhile, or that was only paused, may be on its way.
+LATE_START_SECONDS = 60
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
 
@@ -148,12 +152,14 @@ def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> Non
     end is ordered to again from time to time: its node may be away."""
     names = [report.name for report in strays]
     orders = Command.objects.filter(pod_name__in=names, kind__in=(Command.STOP_POD, Command.FORGET_POD))
-    is_open = Q(state__in=(Command.PENDING, Command.CLAIMED))
+    is_open = Q(state__in=OPEN)
     is_recent = Q(kind=Command.STOP_POD, finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
-    told = dict(orders.filter(is_open | is_recent).order_by("kind").values_list("pod_name", "state"))
+    rows = orders.filter(is_open | is_recent).values_list("pod_name", "state")
+    told = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
     staying = _starting(names) | standing_offers(cluster, strays)
+    awaited = _awaited(strays)
     Command.objects.bulk_create(
-        _end_order(cluster, report)
+        _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
         for report in strays
         if report.name not in staying and not _is_told(told.get(report.name), report)
     )
@@ -161,7 +167,7 @@ def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> Non
 
 def _is_told(state: str | None, report: PodReport) -> bool:
     """Whether an order is on its way, or was carried out a moment ago and may not have ended the pod yet."""
-    return state is not None and (state in (Command.PENDING, Command.CLAIMED) or not report.is_proven_gone)
+    return state is not None and (state in OPEN or not report.is_proven_gone)
 
 
 def _haunted(strays: list[PodReport]) -> frozenset[str]:
@@ -176,9 +182,16 @@ def _starting(names: list[str]) -> set[str]:
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
-def _end_order(cluster: Cluster, report: PodReport) -> Command:
+def _awaited(strays: list[PodReport]) -> set[str]:
+    """Return the pods of attempts that were stopped before they began. An offer that was withdrawn never was one."""
+    names = [report.name for report in strays if report.reason == STOPPED and report.started_at is None]
+    return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
+
+
+def _end_order(cluster: Cluster, report: PodReport, wait_seconds: int) -> Command:
     if report.is_proven_gone:
-        return Command(kind=Command.FORGET_POD, cluster=cluster, pod_name=report.name)
+        at = timezone.now() + timedelta(seconds=wait_seconds)
+        return Command(kind=Command.FORGET_POD, cluster=cluster, pod_name=report.name, not_before=at)
     if report.state == POD_STARTING:
         logger.warning("pod %s runs without a row; it is stopped", report.name)
     return Command(

@@ -6,12 +6,13 @@ from datetime import timedelta
 
 import pytest
 
-from controlplane.access import Actor
+from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import drain_node
 from controlplane.actions.outcomes import Conflict
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.attached import give_engine
 from controlplane.loop.collecting import collect_once
+from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import MOST_TRIES
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.reconcile import _write
@@ -192,6 +193,21 @@ def test_a_pod_that_vanished_fails_its_job_and_frees_its_gpu(plant):
     job.refresh_from_db()
     assert (job.state, job.reason) == ("failed", "pod_lost")
     assert plant.allocated() == {}
+
+
+def test_the_name_of_a_pod_that_was_stopped_before_its_start_is_held_until_no_start_can_be_on_its_way(plant):
+    job = make_job(make_project())
+    run_cycle(plant.clock())
+    stop_job(job, actor=SYSTEM)
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "stopped"
+    held = Command.objects.get(kind="forget_pod")
+    assert (held.state, held.not_before - held.created_at > timedelta(seconds=50)) == ("pending", True)
+    assert [pod.reason for pod in plant.engine.pods()] == ["stopped"]
+    Command.objects.update(not_before=job.created_at)
+    plant.settle()
+    assert not plant.engine.pods()
 
 
 def test_a_stray_pod_is_stopped_and_forgotten(plant):
