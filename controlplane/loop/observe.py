@@ -3,9 +3,10 @@
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
+from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
 from controlplane.scheduling.view import (
     ClusterView,
@@ -19,6 +20,10 @@ from controlplane.scheduling.view import (
 )
 from jobs import lifecycle
 from jobs.models import Job, Pod
+
+# After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
+# something that no view shows, such as a volume that is elsewhere or a port that is taken.
+AVOID_SECONDS = 60
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +51,8 @@ def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset
     `haunted` get nothing new (see reconcile)."""
     holders = _Placements(cluster)
     rows = list(_unfinished(cluster))
-    jobs = tuple(_job_view(row, holders) for row in rows)
+    refused = _refused_nodes(cluster, now)
+    jobs = tuple(_job_view(row, holders, refused.get(row["pk"], ())) for row in rows)
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     view = ClusterView(
@@ -123,7 +129,22 @@ def _unfinished(cluster: Cluster) -> Iterable[Mapping[str, Any]]:
     )
 
 
-def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
+def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[Any, Iterable[str]]:
+    """By queued job, the nodes that the cluster would not place its pods on."""
+    found: dict[Any, set[str]] = defaultdict(set)
+    pods = Pod.objects.filter(
+        job__project__cluster=cluster,
+        job__state=lifecycle.QUEUED,
+        job__attempt__gt=0,
+        reason=UNSCHEDULABLE,
+        released_at__gt=now - timedelta(seconds=AVOID_SECONDS),
+    )
+    for job, node in pods.values_list("job_id", "node__name"):
+        found[job].add(node)
+    return found
+
+
+def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[str]) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
     spec, details = row["spec"], row["details"]
     return JobView(
@@ -143,6 +164,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements) -> JobView:
         node_pool=spec["node_pool"],
         not_before=_seconds(row["not_before"]),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
+        avoid=tuple(sorted(refused)),
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_queued else None,
         was_preempted_by_project=details.get("by_project") if is_queued else None,

@@ -189,7 +189,7 @@ class _Cycle:
         if key in self._no_room:
             return None
         room = self._board.ledger.soon if is_soon else self._board.ledger.now
-        placements = place(item.request, room)
+        placements = place(item.request, room, item.job.avoid)
         if placements is None:
             self._no_room.add(key)
         return placements

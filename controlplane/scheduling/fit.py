@@ -7,13 +7,17 @@ fit, so that whole devices and whole nodes stay free. Equal rooms give equal ans
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
+from itertools import product
 
 from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
 from controlplane.scheduling.view import ClusterView, Grain, JobView, PodPlacement, ProjectView
 
 NEVER = WHOLE_GPU + 1  # a share that no device has
+
+Preference = tuple[Collection[str], ...]
+"""The nodes that a pod must not stand on: in the first try, in the second, and so on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,10 +84,15 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
-def place(request: Request, room: Room) -> tuple[PodPlacement, ...] | None:
-    """Where the whole gang fits in this room, or None. The room is as it was afterwards."""
-    for pools in _pool_choices(request, room):
-        placements = _place_in(request, room, pools)
+def place(request: Request, room: Room, avoid: Collection[str] = ()) -> tuple[PodPlacement, ...] | None:
+    """Where the whole gang fits in this room, or None. The room is as it was afterwards.
+
+    Nodes in `avoid` are the last choice: first the whole gang elsewhere, in any pool, then each pod that can be.
+    """
+    choices = _pool_choices(request, room)
+    orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
+    for without, pools in product(orders, choices):
+        placements = _place_in(request, room, pools, without)
         if len(placements) == request.pods:
             return placements
     return None
@@ -130,11 +139,14 @@ def _pool_choices(request: Request, room: Room) -> list[tuple[str, ...]]:
     return [tuple(sorted(room.pools))]
 
 
-def _place_in(request: Request, room: Room, pools: Sequence[str]) -> tuple[PodPlacement, ...]:
+def _place_in(
+    request: Request, room: Room, pools: Sequence[str], without: Preference = ((),)
+) -> tuple[PodPlacement, ...]:
     """As many pods as fit, at most the gang. Pods are alike, so filling node by node finds the most."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
-        placement = _place_pod(request, room, pools, rank)
+        tries = (_place_pod(request, room, pools, rank, avoid) for avoid in without)
+        placement = next(filter(None, tries), None)
         if placement is None:
             break
         placements.append(placement)
@@ -146,13 +158,15 @@ def _place_in(request: Request, room: Room, pools: Sequence[str]) -> tuple[PodPl
     return tuple(placements)
 
 
-def _place_pod(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+def _place_pod(
+    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
+) -> PodPlacement | None:
     if request.is_share:
-        return _place_on_shared(request, room, pools, rank) or _place_share_on_whole(
-            request, room, pools, rank
+        return _place_on_shared(request, room, pools, rank, avoid) or _place_share_on_whole(
+            request, room, pools, rank, avoid
         )
     needed = request.whole_devices
-    for node in _nodes_by_tightness(room, pools, needed):
+    for node in _nodes_by_tightness(room, pools, needed, avoid):
         if has_host_room(request, node) and not (needed and node.is_divided):
             positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
             devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
@@ -165,17 +179,22 @@ def has_host_room(request: Request, node: NodeRoom) -> bool:
     return node.milli_cpus >= request.milli_cpus and node.memory_mib >= request.memory_mib
 
 
-def _nodes_by_tightness(room: Room, pools: Sequence[str], whole: int) -> Iterator[NodeRoom]:
+def _nodes_by_tightness(
+    room: Room, pools: Sequence[str], whole: int, avoid: Collection[str]
+) -> Iterator[NodeRoom]:
     """Open nodes with at least so many whole devices free: fewest first, then by pool and name."""
     indexes = [room.pools[pool] for pool in pools]
     for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
         for index in indexes:
             if free < len(index.by_whole):
                 for order in index.by_whole[free]:
-                    yield room.nodes[order]
+                    if room.nodes[order].name not in avoid:
+                        yield room.nodes[order]
 
 
-def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: int) -> PodPlacement | None:
+def _place_on_shared(
+    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
+) -> PodPlacement | None:
     """On the shared device that it leaves fullest."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
@@ -185,7 +204,7 @@ def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: i
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
-                if has_host_room(request, node):
+                if node.name not in avoid and has_host_room(request, node):
                     if best is None or (free - share, order, position) < best:
                         best = (free - share, order, position)
                         chosen = PodPlacement(rank, node.name, ((node.indexes[position], share),))
@@ -194,10 +213,10 @@ def _place_on_shared(request: Request, room: Room, pools: Sequence[str], rank: i
 
 
 def _place_share_on_whole(
-    request: Request, room: Room, pools: Sequence[str], rank: int
+    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     """On a free device, of the node that has the fewest."""
-    for node in _nodes_by_tightness(room, pools, 1):
+    for node in _nodes_by_tightness(room, pools, 1, avoid):
         if has_host_room(request, node):
             for position, free in enumerate(node.free):
                 share = request.share_of(node.grains[position])

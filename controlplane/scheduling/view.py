@@ -112,6 +112,7 @@ class JobView:
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
     stop, and its GPUs are held until its pods are proven gone. `promised`: where an earlier cycle made room
     for this queued job, as its last recorded Hold said; the room is kept for it.
+    `avoid`: nodes on which the cluster has just refused it; they are the last choice, and still better than none.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again. `name` is
     for sentences only.
     """
@@ -139,6 +140,7 @@ class JobView:
     last_checkpoint_at: int | None = None
     placements: tuple[PodPlacement, ...] = ()
     promised: tuple[PodPlacement, ...] = ()
+    avoid: tuple[str, ...] = ()
     name: str = ""
 
     @property
@@ -192,7 +194,7 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
 
 def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
-    return JobView(**{**data, **pods})
+    return JobView(**{**data, **pods, "avoid": tuple(data.get("avoid", ()))})
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:

@@ -1,10 +1,13 @@
 """What a cluster does to pods: the job goes back to the queue, in words, and starts again."""
 
+from datetime import timedelta
+
 import pytest
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import confirm_dead, uncordon_node
 from controlplane.loop.inventory import sync_nodes
+from controlplane.loop.observe import AVOID_SECONDS, observe
 from controlplane.models import Command, Event, Node, Sample
 from controlplane.scheduling.reasons import describe
 from controlplane.telemetry.metrics import GPUS_ALLOCATED
@@ -36,6 +39,21 @@ def test_an_evicted_job_starts_again_and_keeps_its_retries(plant):
     first = Attempt.objects.get(number=1)
     assert (first.outcome, first.reason) == ("disrupted", "evicted")
     assert first.message == "The node was low on memory. It starts again as soon as there is room."
+
+
+def test_a_job_goes_elsewhere_for_a_minute_after_a_node_refused_it(plant):
+    job = running(plant)
+    (first, other) = (Pod.objects.get().node.name, "dgx1-2")
+    assert first == "dgx1-1"
+    evict(plant, reason="unschedulable")
+    plant.settle()
+    assert Pod.objects.get(job=job, released_at=None).node.name == other
+    assert list(observe(plant.cluster, plant.clock()).view.jobs[0].avoid) == []  # it is placed
+    evict(plant, reason="unschedulable")
+    plant.tick()
+    assert observe(plant.cluster, plant.clock()).view.jobs[0].avoid == (first, other)
+    later = plant.clock() + timedelta(seconds=AVOID_SECONDS + 1)
+    assert observe(plant.cluster, later).view.jobs[0].avoid == ()
 
 
 def test_a_job_that_is_disrupted_every_time_waits_longer_and_says_why(plant):

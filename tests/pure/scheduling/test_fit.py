@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import json
 from dataclasses import replace
 
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.view import DeviceView
+from controlplane.scheduling.view import DeviceView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import hold_of, job, node, nodes, project, running, view
 
 ONE_PROJECT = [project("a", 8, node_pools=())]
@@ -133,3 +134,45 @@ def test_a_pod_on_a_node_or_device_that_has_left_holds_nothing():
     ]
     plan = decide(view(nodes(1, 2), ONE_PROJECT, jobs))
     assert [start.job for start in plan.starts] == ["a3"]
+
+
+# Nodes on which the cluster has just refused the job
+
+
+def test_another_node_is_preferred_to_one_that_refused_the_job():
+    for gpus, more in ((1, {}), (0.5, {}), (8, {"pods": 1}), (0, {})):
+        wanted = job("a1", "a", gpus, avoid=("n0",), **more)
+        assert [place[0] for place in places(decide(view(nodes(2), ONE_PROJECT, [wanted])), "a1")] == ["n1"]
+
+
+def test_a_shared_device_of_a_node_that_refused_comes_after_a_whole_one_elsewhere():
+    half = running(job("a1", "a", 0.5), ("n0", [0]), share=500)
+    wanted = job("a2", "a", 0.5, avoid=("n0",))
+    assert places(decide(view(nodes(2), ONE_PROJECT, [half, wanted])), "a2") == [("n1", (0, 500))]
+
+
+def test_a_later_pool_comes_before_a_node_that_refused():
+    pools = (("train", ("first", "second")),)
+    the_nodes = [node("n0", pool="first"), node("n1", pool="second")]
+    wanted = job("a1", "a", 1, avoid=("n0",))
+    plan = decide(view(the_nodes, [project("a", 8, node_pools=pools)], [wanted]))
+    assert places(plan, "a1") == [("n1", (0, 1000))]
+
+
+def test_a_gang_takes_of_a_node_that_refused_what_fits_nowhere_else():
+    wanted = job("a1", "a", 1, pods=6, avoid=("n0",))
+    plan = decide(view([node("n0", 4), node("n1", 4)], ONE_PROJECT, [wanted]))
+    assert sorted(place[0] for place in places(plan, "a1")) == ["n0"] * 2 + ["n1"] * 4
+
+
+def test_a_node_that_refused_is_better_than_waiting_or_taking_from_somebody():
+    borrower = running(job("b1", "b", 8), ("n1", range(8)))
+    wanted = job("a1", "a", 8, avoid=("n0",))
+    plan = decide(view(nodes(2), [project("a", 8), project("b", 0)], [borrower, wanted]))
+    assert plan.preempts == ()
+    assert places(plan, "a1")[0][0] == "n0"
+
+
+def test_what_a_job_avoids_survives_a_recording():
+    before = view(nodes(1), ONE_PROJECT, [job("a1", "a", avoid=("n0",))])
+    assert view_from_dict(json.loads(json.dumps(view_to_dict(before)))) == before
