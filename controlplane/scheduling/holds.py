@@ -93,7 +93,8 @@ class Explainer:
             "pods": request.pods,
             "pods_that_fit": fit,
         }
-        if place(request, self._room_without_promises()) is not None:
+        # room of a promise that was given up in this cycle stays kept until the next, for nobody
+        if self._board.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
         resource = _short_of(request, room)
         if resource is not None:

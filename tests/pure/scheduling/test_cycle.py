@@ -15,7 +15,7 @@ from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
 from controlplane.scheduling.standing import Account
-from controlplane.scheduling.view import view_from_dict, view_to_dict
+from controlplane.scheduling.view import PodPlacement, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
     apply,
@@ -318,6 +318,16 @@ def test_jobs_of_a_missing_project_can_still_be_stopping():
     jobs = [running(job("x1", "x", 1), ("n0", [0]), is_stopping=True), job("a2", "a", 1)]
     plan = decide(view(nodes(1, 1), [project("a", 1)], jobs))
     assert reason_of(plan, "a2")[0] == "waiting_for_reclaim"
+
+
+def test_room_that_was_kept_for_a_job_that_started_elsewhere_is_still_explained():
+    going = replace(running(job("going", "p", rank=1), ("n0", [1])), is_stopping=True)
+    promised = (PodPlacement(0, "n0", ((0, 1000), (1, 1000))),)
+    older = replace(job("older", "p", 2, rank=2), promised=promised)
+    backing_off = job("younger", "p", rank=3, not_before=2000)
+    plan = decide(view(nodes(2, gpus=2), [project("p", 4)], [going, older, backing_off]))
+    assert names(plan.starts) == ["older"]
+    assert hold_of(plan, "younger").reason == reasons.OVER_FAIR_SHARE
 
 
 def test_a_job_started_in_this_cycle_gives_way_to_one_that_is_owed_the_room():
