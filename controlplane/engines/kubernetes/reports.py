@@ -14,7 +14,7 @@ from typing import Any
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodReport
-from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
 
@@ -276,6 +276,8 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     reason, message = _trouble(raw, nodes)
     if reason:
         return _open(raw, base.STARTING, reason, message)
+    if _is_at(raw, mpi.WAITING):
+        return _open(raw, base.STARTING, message="Waits until its hosts answer.")
     prepared = _condition(raw, "PodReadyToStartContainers").get("status")
     if prepared == "True":
         return _open(
@@ -294,6 +296,12 @@ def _obstacle(raw: Raw) -> tuple[str, str]:
         if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
             return str(waiting["reason"]), str(waiting.get("message", ""))
     return "", ""
+
+
+def _is_at(raw: Raw, step: str) -> bool:
+    """Whether this init container runs."""
+    steps = _status(raw).get("initContainerStatuses") or ()
+    return any(one.get("name") == step and "running" in (one.get("state") or {}) for one in steps)
 
 
 def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare
-from controlplane.engines.kubernetes import names, reports
+from controlplane.engines.kubernetes import mpi, names, reports
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("pods.json").read_text())
 NOW = datetime(2026, 11, 21, 3, 0, 20, tzinfo=UTC)
@@ -245,6 +245,13 @@ def test_a_container_that_is_being_created(prepared: str | None, reason: str):
     assert (report(raw).state, report(raw).reason) == (base.STARTING, reason)
     is_late = prepared == "False"  # volumes or network never came
     assert (report(raw, LATER).state == base.FAILED) is is_late
+
+
+def test_a_launcher_that_waits_for_its_hosts_says_so():
+    waits = {"name": mpi.WAITING, "state": {"running": {}}}
+    raw = recorded("running", phase="Pending", containerStatuses=[], initContainerStatuses=[waits])
+    assert (report(raw).state, report(raw).reason) == (base.STARTING, "")
+    assert "hosts" in report(raw).message
 
 
 def test_a_step_of_preparation_that_fails_is_told_in_its_words():
