@@ -28,7 +28,7 @@ lint: ## ruff, its formatter, mypy
 	@$(PY) -m ruff format --check .
 	@$(PY) -m mypy
 
-bench: ## measure what is claimed, and print the table
+bench: ## measure what is claimed, and print the table; many minutes, the last of them for Kubernetes
 	@$(PYTHON) -IS tools/install.py --dev
 	@$(PY) -m bench
 

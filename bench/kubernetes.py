@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from bench.harness import Row, report
+from bench.harness import RESULTS, Row, report
 from bench.kubernetes_plant import (
     NAMESPACE,
     Api,
@@ -28,7 +28,7 @@ from bench.kubernetes_plant import (
 )
 from bench.kubernetes_reading import follow_latencies, job_calls, reflector_costs
 from tests import servers
-from tests.kube import KubeCluster, kube_cluster
+from tests.kube import KubeCluster, KubeMissing, kube_cluster
 from tests.waiting import wait_until
 
 NODES, GPUS = int(os.environ.get("BENCH_NODES", "500")), 8
@@ -39,7 +39,16 @@ OURS = "trainyard.io/installation"
 
 
 def main() -> None:
-    """Measure everything and report."""
+    """Measure everything and report; where no cluster can be had, say so and leave no figures."""
+    try:
+        measure()
+    except KubeMissing as reason:
+        print(f"Not measured, there is no Kubernetes here: {reason}")
+        (RESULTS / "kubernetes.json").unlink(missing_ok=True)
+
+
+def measure() -> None:
+    """One cluster for all of it."""
     count = NODES * GPUS
     with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
         with kube_cluster(more=SCHEDULER) as kube:
@@ -76,7 +85,8 @@ def placement_rows(
         peer="KAI, pods and pod groups" if peer else f"KAI: {absence}", peer_samples=[peer] if peer else [],
     )  # fmt: skip
     ready = Row(
-        "the same when all were queued before", "-", "/s", [queued], peer=beside_kai.peer, peer_samples=beside_kai.peer_samples,
+        "the same when all were queued before", "-", "/s", [queued],
+        peer=beside_kai.peer, peer_samples=beside_kai.peer_samples,
     )  # fmt: skip
     return [beside_floor, beside_kai, ready]
 
