@@ -26,6 +26,7 @@ from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_from
 from controlplane.engines.kubernetes.names import INSTALLATION
+from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.kubernetes.reflector import Reflector
 from controlplane.engines.kubernetes.watching import Watching
 from tests import servers
@@ -159,7 +160,8 @@ def reflect(kubeconfig: str, seconds: float) -> None:
         heard += 1
 
     client = Client(access_from(credentials))
-    trim = Watching(client, "trainyard", hear)._trim_pod
+    profile = ClusterProfile(namespace_prefix=NAMESPACE)  # so that pods of no project are ours there
+    trim = Watching(client, profile, hear)._trim_pod
     reflector = Reflector(client, "/api/v1/pods", keep=trim, on_change=hear)
     reflector.start()
     if not reflector.wait_synced(120):

@@ -9,15 +9,19 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import secrets
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
 
-from controlplane.models import Cluster
+from controlplane.models import Cluster, Counter
 
 if TYPE_CHECKING:
     from cryptography.fernet import MultiFernet
+
+
+INSTALLATION_BITS = 48
 
 
 class CredentialsUnreadable(Exception):
@@ -47,10 +51,20 @@ def decrypt(stored: str) -> dict[str, Any]:
     return opened
 
 
+def installation() -> str:
+    """Return the id of this database's control plane, 12 hexadecimal digits, drawn once. It is no secret: clusters
+    have it in labels, where it tells what is ours from what another Trainyard made."""
+    number, _ = Counter.objects.get_or_create(
+        name="installation", defaults={"value": secrets.randbits(INSTALLATION_BITS)}
+    )
+    return f"{number.value:0{INSTALLATION_BITS // 4}x}"
+
+
 def engine_settings(cluster: Cluster) -> dict[str, Any]:
     """Return what engines.registry.open_engine needs to reach the cluster. Raises CredentialsUnreadable."""
     return {
         **cluster.settings,
+        "installation": installation(),
         "credentials": decrypt(cluster.credentials),
         "scheduler": cluster.scheduler,
         "cluster": cluster.name,

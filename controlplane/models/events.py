@@ -10,7 +10,11 @@ SYSTEM = "system"
 
 
 class Counter(models.Model):
-    """A named number that only grows. Updating it last in a transaction makes its order the commit order."""
+    """A named number of this database.
+
+    `event` and `submission` only grow: updating them last in a transaction makes their order the commit order.
+    `installation` is drawn once and stays (controlplane.credentials).
+    """
 
     name = models.CharField(max_length=32, primary_key=True)
     value = models.BigIntegerField(default=0)

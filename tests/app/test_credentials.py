@@ -1,10 +1,12 @@
 """Credentials of clusters are sealed at rest, opened under this or an earlier key, and by nobody else."""
 
+import re
+
 import pytest
 from pytest_django import Settings
 
-from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt, engine_settings
-from controlplane.models import Cluster
+from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt, engine_settings, installation
+from controlplane.models import Cluster, Counter
 
 SECRET = {"kubeconfig": "token: hush-hush", "context": "prod"}
 
@@ -38,14 +40,25 @@ def test_an_altered_store_is_refused() -> None:
         decrypt(stored[:-6] + "AAAAAA")
 
 
+@pytest.mark.django_db
+def test_an_installation_has_an_id_of_its_own_that_stays() -> None:
+    first = installation()
+    assert re.fullmatch("[0-9a-f]{12}", first)
+    assert installation() == first
+    Counter.objects.filter(name="installation").delete()  # as in another database
+    assert installation() != first
+
+
+@pytest.mark.django_db
 def test_the_engine_gets_settings_credentials_and_names() -> None:
     cluster = Cluster(
         name="prod",
         engine="kubernetes",
         scheduler="kai",
-        settings={"pool_label": "pool"},
+        settings={"pool_label": "pool", "installation": "posing"},
         credentials=encrypt(SECRET),
     )
     assert engine_settings(cluster) == {
-        "pool_label": "pool", "credentials": SECRET, "scheduler": "kai", "cluster": "prod", "has_mpi_operator": False
+        "pool_label": "pool", "credentials": SECRET, "scheduler": "kai", "cluster": "prod", "has_mpi_operator": False,
+        "installation": installation(),
     }  # fmt: skip

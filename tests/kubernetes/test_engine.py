@@ -282,6 +282,59 @@ def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str
     kube.must("DELETE", f"/api/v1/namespaces/{namespace}")
 
 
+def test_two_installations_on_one_cluster_leave_each_other_alone(
+    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    other = Case(case.kube, case.node, tmp_path / "other")
+    try:
+        ours, theirs = case.start(), other.start()
+        for one, spec in ((case, ours), (other, theirs)):
+            one.wait_running(spec)
+            assert [report.name for report in one.engine.pods()] == [spec.name]
+            for engine in (one.again(), one.engine):
+                engine.sync_projects((REPORT,))
+        assert case.found("configmaps") == [f"{ours.job_id}-1"]
+        assert other.found("configmaps") == [f"{theirs.job_id}-1"]
+        (device,) = [
+            device for report in case.engine.nodes() for device in report.devices if device.is_foreign
+        ]
+        assert device.index == 7  # theirs
+    finally:
+        other.close()
+
+
+def test_a_namespace_of_another_installation_is_said_to_be_theirs(case: Case, tmp_path: Path):
+    settings = {**case.settings, "installation": "another"}
+    engine = KubernetesEngine(settings, tmp_path / "other")
+    spec = case.start()
+    for call in (lambda: engine.start(case.spec()), lambda: engine.sync_projects((REPORT,))):
+        with pytest.raises(EngineRefused, match="another Trainyard") as refusal:
+            call()
+        assert refusal.value.code == base.NAMESPACE_NOT_OURS
+        assert "remove it" not in refusal.value.message
+    assert engine.pods() == ()
+    engine.forget_project(PROJECT)
+    engine.close()
+    case.wait_running(spec)
+
+
+def test_a_pod_that_poses_as_ours_elsewhere_is_not_ours(case: Case):
+    spec = case.start()
+    report = case.wait_running(spec)
+    labels = case.kube.must("GET", case.path("pods", spec.name))["metadata"]["labels"]
+    posing = {
+        "metadata": {"name": f"{spec.job_id}-2-0", "labels": labels},
+        "spec": {"containers": [{"name": "c", "image": "x"}]},
+    }
+    path = "/api/v1/namespaces/default/pods"
+    wait_until(lambda: case.kube.api("POST", path, posing)[0] == 201, what="the pod that poses")
+    for engine in (case.again(), case.engine):
+        (found,) = engine.pods()
+        assert (found.name, found.node) == (spec.name, report.node)
+    case.kube.must("DELETE", f"{path}/{spec.job_id}-2-0?gracePeriodSeconds=0")
+
+
 def test_the_clusters_quota_refuses_in_its_own_words(case: Case):
     case.engine.sync_projects((replace(REPORT, quota_milli_gpus=1000, limit_milli_gpus=1000),))
 

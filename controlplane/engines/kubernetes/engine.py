@@ -48,7 +48,7 @@ from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile
 from controlplane.engines.kubernetes.projects import Syncer
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.sweeping import Sweeper
-from controlplane.engines.kubernetes.watching import KnownReports, Watching
+from controlplane.engines.kubernetes.watching import GLANCE_SECONDS, KnownReports, Watching
 from controlplane.engines.simulated import check_place
 from controlplane.logs import LogPage, log_path, read_page
 
@@ -75,7 +75,7 @@ class KubernetesEngine:
         self._syncer = Syncer(self.client, self._objects, installation)
         self._sweeper = Sweeper(self.client, self._objects, installation)
         self._copier = LogCopier(self.client.access, self._log_source)
-        self._watching = Watching(self.client, installation, self._copier.notice)
+        self._watching = Watching(self.client, self._profile, self._copier.notice)
         self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
         self._known_reports = KnownReports()
         self._paths: Mapping[str, str] = {}
@@ -91,7 +91,7 @@ class KubernetesEngine:
         return frozenset(found)
 
     def nodes(self) -> tuple[NodeReport, ...]:
-        seen = self._watching.look()
+        seen = self._watching.look(GLANCE_SECONDS)
         return inventory.node_reports(seen.nodes.values(), [*seen.ours.values(), *seen.others], self._profile)
 
     def start(self, spec: PodSpec) -> None:
@@ -227,7 +227,7 @@ class KubernetesEngine:
         self._watching.observe(pod)
 
     def pods(self) -> tuple[PodReport, ...]:
-        seen = self._watching.look()
+        seen = self._watching.look(GLANCE_SECONDS)
         now = self.client.server_time()
         found = self._known_reports.of(seen.ours.values(), seen.nodes, now)
         return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
@@ -262,7 +262,7 @@ class KubernetesEngine:
 
     def usage(self) -> tuple[UsageReport, ...]:
         gpus = dcgm.read_gpus(self._ask_prometheus) if self._ask_prometheus is not None else ()
-        seen = self._watching.look()
+        seen = self._watching.look(GLANCE_SECONDS)
         holdings = reports.holdings(seen.ours.values())
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
@@ -293,7 +293,7 @@ class KubernetesEngine:
                 return
             raise as_refusal(error) from error
         labels = found["metadata"].get("labels") or {}
-        if self._watching.is_ours(found) and labels.get(names.PROJECT) == project:
+        if self._profile.has_made(found) and labels.get(names.PROJECT) == project:
             self.client.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
             self._objects.forget(f"/api/v1/namespaces/{name}")
         if self._kai is not None:

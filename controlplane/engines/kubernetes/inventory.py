@@ -35,7 +35,7 @@ def node_reports(
         if (pod.get("status") or {}).get("phase") in TERMINAL:
             continue
         node = (pod.get("spec") or {}).get("nodeName") or pinned_node(pod)
-        if _is_ours(pod, profile):
+        if profile.is_our_pod(pod):
             ours[node] |= {share.index for share in devices_of(pod)}
         elif node:
             others[node].append(pod)
@@ -143,10 +143,6 @@ def _request(container: Raw, resource: str) -> Fraction:
         if resource in (resources.get(kind) or {}):
             return quantities.amount(resources[kind][resource])
     return Fraction(0)
-
-
-def _is_ours(pod: Raw, profile: ClusterProfile) -> bool:
-    return (pod["metadata"].get("labels") or {}).get(names.INSTALLATION) == profile.installation
 
 
 def _is_for_work(node: Raw, profile: ClusterProfile) -> bool:

@@ -101,12 +101,6 @@ def project_queue(project: str, profile: ClusterProfile) -> str:
     return profile.namespace_of(project)
 
 
-def is_ours(queue: Mapping[str, Any], profile: ClusterProfile) -> bool:
-    """Whether a Queue that exists was made by this installation."""
-    labels = queue["metadata"].get("labels") or {}
-    return labels.get(names.INSTALLATION) == profile.installation
-
-
 def _queue(
     name: str,
     parent: str,

@@ -61,7 +61,7 @@ class KaiAnswers:
         path = f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}"
         try:
             found = self._client.get(path)
-            if kai.is_ours(found, self._profile):
+            if self._profile.has_made(found):
                 self._client.delete(path, uid=found["metadata"]["uid"])
         except ApiError as error:
             if error.status != 404:

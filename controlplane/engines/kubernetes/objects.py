@@ -63,11 +63,13 @@ class Objects:
     def check_namespace(self, found: Raw) -> None:
         """Raise EngineRefused unless the namespace is ours and there to stay."""
         name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
-        if labels.get(names.INSTALLATION) != self._installation:
+        if (theirs := labels.get(names.INSTALLATION)) != self._installation:
+            whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs})"
+            bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}"
             raise EngineRefused(
                 NAMESPACE_NOT_OURS,
-                f"The namespace {name} exists and is not ours: it has no label"
-                f" {names.INSTALLATION}={self._installation}. Remove it, or choose another namespace_prefix.",
+                f"The namespace {name} exists and {whose if theirs else bare}. Choose another namespace_prefix"
+                f"{'' if theirs else ', or remove it'}.",
             )
         if found["metadata"].get("deletionTimestamp"):
             raise EngineRefused(

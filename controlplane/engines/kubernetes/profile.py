@@ -91,6 +91,16 @@ class ClusterProfile:
         """The namespace of a project."""
         return names.namespace_of(project, self.namespace_prefix)
 
+    def has_made(self, raw: Mapping[str, Any]) -> bool:
+        """Whether an object has the label of this installation."""
+        return (raw["metadata"].get("labels") or {}).get(names.INSTALLATION) == self.installation
+
+    def is_our_pod(self, raw: Mapping[str, Any]) -> bool:
+        """Whether a pod is one of ours: by its label, and by standing where we would have put it, since whoever may
+        make pods elsewhere may write any label."""
+        project = (raw["metadata"].get("labels") or {}).get(names.PROJECT, "")
+        return self.has_made(raw) and raw["metadata"].get("namespace") == self.namespace_of(project)
+
     def priority_class(self, is_preemptible: bool) -> str:
         """The PriorityClass of pods that may, or may not, be preempted."""
         return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"

@@ -15,10 +15,13 @@ from typing import Any
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import Client
+from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.probing import Probe
 from controlplane.engines.kubernetes.reflector import Reflector
 from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report
 
-SYNC_SECONDS = 10.0  # how long a first caller waits for the first list
+SYNC_SECONDS = 10.0  # after its start, until which callers wait for the first list
+GLANCE_SECONDS = 0.7  # the same for callers that have other clusters to see to
 STALE_SECONDS = 15.0  # older than that, what we saw may not be what is
 SILENCE_SECONDS = 150.0  # a watch that is alive says something more often
 
@@ -35,29 +38,30 @@ class Cluster:
 
 
 class Watching:
-    """Thread-safe. `installation` tells which pods are ours."""
+    """Thread-safe. `profile` tells which pods are ours."""
 
-    def __init__(self, client: Client, installation: str, on_change: Callable[[], None]) -> None:
-        self._client, self._installation, self._on_change = client, installation, on_change
+    def __init__(self, client: Client, profile: ClusterProfile, on_change: Callable[[], None]) -> None:
+        self._client, self._profile, self._on_change = client, profile, on_change
         self._changed = threading.Condition()
         self._changes = self._heard = 0
         self._starting = threading.Lock()
         self._is_started = False
-        self._probing = threading.Lock()
-        self._probed_at = -STALE_SECONDS
+        self._started_at = 0.0
+        self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
         self._hidden: set[str] = set()  # uids of pods that we removed, until the watch says so
         self._keys: dict[str, str] = {}  # of our pods, by name
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
 
-    def look(self) -> Cluster:
-        """What there is now. Raises EngineUnreachable when that is not known, or was known too long ago."""
-        self._require_fresh()
+    def look(self, patience_seconds: float = SYNC_SECONDS) -> Cluster:
+        """What there is now. Raises EngineUnreachable when that is not known, or was known too long ago.
+        `patience_seconds`: after the start of the watches, until which it waits for them to know."""
+        self._require_fresh(patience_seconds)
         pods, ours, others = self._pods.items(), {}, []
         for raw in pods.values():
             if raw is None:
                 continue
-            if not self.is_ours(raw):
+            if not self._profile.is_our_pod(raw):
                 others.append(raw)
             elif raw["metadata"]["uid"] not in self._hidden and not names.is_unplaced(raw):
                 ours[names.pod_name(raw)] = raw
@@ -81,10 +85,6 @@ class Watching:
         """One of our pods as we last saw it, however long ago; also one that is unplaced, by `names.operated`."""
         raw: Raw | None = self._pods.items().get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
-
-    def is_ours(self, raw: Raw) -> bool:
-        labels = raw["metadata"].get("labels") or {}
-        return labels.get(names.INSTALLATION) == self._installation
 
     def observe(self, raw: Raw) -> None:
         """Take over what a call of ours answered, before the watch tells it."""
@@ -115,29 +115,23 @@ class Watching:
     def _start(self) -> None:
         with self._starting:
             if not self._is_started:
-                self._is_started = True
+                self._is_started, self._started_at = True, time.monotonic()
                 self._nodes.start()
                 self._pods.start()
 
-    def _require_fresh(self) -> None:
+    def _require_fresh(self, patience_seconds: float = SYNC_SECONDS) -> None:
         self._start()
+        until = self._started_at + patience_seconds
         for reflector, what in ((self._nodes, "nodes"), (self._pods, "pods")):
-            if not reflector.wait_synced(SYNC_SECONDS):
+            if not reflector.wait_told(max(0.0, until - time.monotonic())):
                 raise EngineUnreachable(
                     f"The cluster has not told its {what} yet: {reflector.trouble or 'no answer'}"
                 )
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
                 raise EngineUnreachable(f"The cluster was last heard of {age:.0f} s ago: {reflector.trouble}")
-            if age > STALE_SECONDS:
-                self._probe()
-
-    def _probe(self) -> None:
-        """A quiet cluster says something once a minute only: ask whether it is there."""
-        with self._probing:
-            if time.monotonic() - self._probed_at > STALE_SECONDS:
-                self._client.get("/version", timeout_seconds=5)
-                self._probed_at = time.monotonic()
+            if age > STALE_SECONDS:  # a quiet cluster says something once a minute only: ask whether it is there
+                self._probe.require_answer(STALE_SECONDS)
 
     def _notice(self) -> None:
         with self._changed:
@@ -147,7 +141,7 @@ class Watching:
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
         """Our pods without the fields that nobody reads; of others' pods what they hold, None where that is nothing."""
-        if self.is_ours(raw):
+        if self._profile.is_our_pod(raw):
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
             self._keys[name] = names.key_of(raw["metadata"]["namespace"], raw["metadata"]["name"])

@@ -31,10 +31,10 @@ def node(gpus: int = 4, *, labels: dict[str, str] | None = None, taints: Any = (
 
 def pod(gpus: int = 0, *, devices: str = "", cpu: str = "0", memory: str = "0", **more: Any) -> Any:
     """A pod on the node: ours when it notes its devices."""
-    labels = {names.INSTALLATION: "trainyard"} if devices else {}
+    labels = {names.INSTALLATION: "trainyard", names.PROJECT: "x"} if devices else {}
     wanted = {GPU: str(gpus), "cpu": cpu, "memory": memory}
     return {
-        "metadata": {"namespace": "x", "labels": labels, "annotations": {names.DEVICES: devices}},
+        "metadata": {"namespace": "yard-x", "labels": labels, "annotations": {names.DEVICES: devices}},
         "spec": {"nodeName": "n", "containers": [{"resources": {"requests": wanted}}], **more},
         "status": {"phase": "Running"},
     }

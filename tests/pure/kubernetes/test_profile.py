@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.cluster_settings import KNOBS, SettingsInvalid, parse_settings
+from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.profile import DEFAULT_POOL, POOL_LABELS, ClusterProfile, profile_from
 
 
@@ -27,6 +28,18 @@ def test_who_we_are_and_the_credentials_stand_beside_the_knobs():
     profile = profile_from({"credentials": {"kubeconfig": "..."}, "installation": "lab", "scheduler": "kai"})
     assert (profile.installation, profile.scheduler) == ("lab", "kai")
     assert profile.priority_class(True) == "lab-preemptible"
+
+
+def test_a_pod_is_ours_by_its_label_where_we_would_have_put_it():
+    def pod(namespace: str, **labels: str) -> dict[str, Any]:
+        return {"metadata": {"namespace": namespace, "labels": labels or None}}
+
+    profile = ClusterProfile(installation="0c0ffee0", namespace_prefix="lab-")
+    ours = {names.INSTALLATION: "0c0ffee0", names.PROJECT: "team"}
+    assert profile.is_our_pod(pod("lab-team", **ours))
+    assert not profile.is_our_pod(pod("lab-other", **ours))
+    assert not profile.is_our_pod(pod("lab-team", **{**ours, names.INSTALLATION: "trainyard"}))
+    assert not profile.is_our_pod(pod("lab-team"))
 
 
 def test_settings_read_again_from_json_are_the_same():
