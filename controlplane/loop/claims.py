@@ -22,9 +22,14 @@ def claim(name: str, seconds: int) -> str | None:
 
 
 def renew(name: str, token: str, seconds: int) -> bool:
-    """Extend a lease that is still ours. False when it expired and was taken."""
+    """Extend a lease that is still ours. False when it expired."""
     ours = Lease.objects.filter(name=name, token=token, expires_at__gt=Now())
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
+
+
+def keep(name: str, token: str, seconds: int) -> str | None:
+    """Extend a lease, or take it anew when it expired and nobody else has it. Returns the token from now on."""
+    return token if renew(name, token, seconds) else claim(name, seconds)
 
 
 def release(name: str, token: str, *, is_complete: bool) -> None:

@@ -6,7 +6,7 @@ from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.attached import attached_clusters, engine_for
-from controlplane.loop.claims import claim, release, renew
+from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.decide import decide
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import observe
@@ -38,9 +38,10 @@ def run_cycle(now: datetime) -> bool | None:
         for cluster in attached_clusters():
             outcomes.append(_run_guarded(cluster, now))
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
-                if not renew(LEASE, token, LEASE_SECONDS):
+                kept = keep(LEASE, token, LEASE_SECONDS)
+                if kept is None:
                     break  # we were slower than our lease; whoever took it goes on
-                renewed_at = time.monotonic()
+                token, renewed_at = kept, time.monotonic()
         has_commands = any(outcomes)
         is_complete = None not in outcomes
     finally:

@@ -7,7 +7,7 @@ from django.db import transaction
 
 from controlplane.engines.base import DepartmentReport, EngineRefused, EngineUnreachable, ProjectReport
 from controlplane.loop.attached import attached_clusters, engine_for
-from controlplane.loop.claims import claim, release, renew
+from controlplane.loop.claims import claim, keep, release
 from controlplane.models import Cluster, Event, Membership, Project
 
 logger = logging.getLogger(__name__)
@@ -28,8 +28,10 @@ def sync_projects_once() -> bool:
     try:
         for cluster in attached_clusters():
             outcomes.append(_sync(cluster))
-            if not renew(LEASE, token, LEASE_SECONDS):
-                break
+            kept = keep(LEASE, token, LEASE_SECONDS)
+            if kept is None:
+                break  # we were slower than our lease; whoever took it goes on
+            token = kept
     finally:
         release(LEASE, token, is_complete=all(outcomes))
     return True

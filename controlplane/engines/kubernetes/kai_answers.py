@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections.abc import Iterable, Mapping
 from datetime import datetime
 from typing import Any
@@ -15,7 +16,7 @@ from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.kubernetes.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 
-SYNC_SECONDS = 5.0
+SYNC_SECONDS = 0.5  # for both lists: other clusters are waiting, and the next look is a second away
 
 Raw = dict[str, Any]
 
@@ -79,8 +80,9 @@ class KaiAnswers:
                 self._groups.start()
                 self._evictions.start()
                 # what was evicted while nobody looked is told with whom it was for
-                self._groups.wait_synced(SYNC_SECONDS)
-                self._evictions.wait_synced(SYNC_SECONDS)
+                until = time.monotonic() + SYNC_SECONDS
+                self._groups.wait_told(SYNC_SECONDS)
+                self._evictions.wait_told(max(0.0, until - time.monotonic()))
 
     def _trouble(self) -> Verdict | None:
         """Said of every waiting pod while the pod groups cannot be read, as when their definition was removed."""

@@ -59,7 +59,7 @@ class Reflector:
         self._relist_seconds, self._watch_seconds = relist_seconds, watch_seconds
         self._silence_seconds, self._backoff_bounds = silence_seconds, backoff_bounds
         self._model = Model(keep or (lambda obj: obj))
-        self._synced, self._closing = threading.Event(), threading.Event()
+        self._synced, self._closing, self._told = threading.Event(), threading.Event(), threading.Event()
         self._contact_at = float("-inf")
         self._failures = 0
         self._version = ""  # from which a watch goes on; "" where only a list helps
@@ -83,6 +83,11 @@ class Reflector:
     def wait_synced(self, timeout_seconds: float) -> bool:
         """Whether the first list is there."""
         return self._synced.wait(timeout_seconds)
+
+    def wait_told(self, timeout_seconds: float) -> bool:
+        """As `wait_synced`, but only until the first list has failed: what may take for ever is not waited for."""
+        self._told.wait(timeout_seconds)
+        return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
         """All objects at one moment. It does not change; the next call gives the next state."""
@@ -123,6 +128,7 @@ class Reflector:
             return
         self._failures += 1
         self.trouble = str(error)
+        self._told.set()
         log.info("%s: %s", self._path, error)
         self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
 
@@ -144,6 +150,7 @@ class Reflector:
         self._touch()
         has_changed = self._model.end_list(found, number_of(self._version))
         self._synced.set()
+        self._told.set()
         if has_changed:
             self._on_change()
 

@@ -15,8 +15,8 @@ from typing import Any
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.kubernetes.probing import Probe
+from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.kubernetes.reflector import Reflector
 from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report
 
@@ -130,7 +130,8 @@ class Watching:
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
                 raise EngineUnreachable(f"The cluster was last heard of {age:.0f} s ago: {reflector.trouble}")
-            if age > STALE_SECONDS:  # a quiet cluster says something once a minute only: ask whether it is there
+            if age > STALE_SECONDS:
+                # a quiet cluster says something once a minute only: ask whether it is there
                 self._probe.require_answer(STALE_SECONDS)
 
     def _notice(self) -> None:

@@ -1,0 +1,134 @@
+"""One cluster that does not answer, by a refusal or by silence, keeps no other waiting."""
+
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import timedelta
+from pathlib import Path
+
+import pytest
+from django.utils import timezone
+
+from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.kubernetes import probing
+from controlplane.engines.kubernetes.engine import KubernetesEngine
+from controlplane.loop import cycle
+from controlplane.loop.attached import give_engine
+from controlplane.loop.claims import is_fresh
+from controlplane.loop.cycle import run_cycle
+from controlplane.models import Cluster, Lease
+from tests.builders import make_job, make_project
+from tests.servers import free_port
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.django_db
+
+
+@contextmanager
+def black_hole() -> Iterator[int]:
+    """A port that takes connections and never says a word."""
+    with socket.create_server(("127.0.0.1", 0)) as server:
+        yield server.getsockname()[1]
+
+
+@contextmanager
+def ending(event: threading.Event) -> Iterator[None]:
+    try:
+        yield
+    finally:
+        event.set()
+
+
+@contextmanager
+def refusing() -> Iterator[int]:
+    yield free_port()
+
+
+def kubeconfig(port: int) -> str:
+    return f"""
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{{name: c, context: {{cluster: k, user: u}}}}]
+clusters: [{{name: k, cluster: {{server: "http://127.0.0.1:{port}"}}}}]
+users: [{{name: u, user: {{token: t}}}}]
+"""
+
+
+@pytest.mark.parametrize("away", [black_hole, refusing])
+def test_the_jobs_of_a_cluster_that_answers_start_at_once(plant, tmp_path: Path, away):
+    """Also in the first cycle of a worker, when nothing is known of the other cluster yet."""
+    job = make_job(make_project())
+    # it comes first: clusters are worked through by key
+    other = Cluster.objects.create(pk=plant.cluster.pk - 1, name="away", engine="kubernetes", settings={})
+    with away() as port:
+        engine = KubernetesEngine({"credentials": {"kubeconfig": kubeconfig(port)}}, tmp_path)
+        give_engine(other, engine)
+        began = time.monotonic()
+        plant.tick()
+        assert time.monotonic() - began < 2
+        job.refresh_from_db()
+        assert job.state == "starting"
+        began = time.monotonic()
+        plant.settle(5)
+        assert time.monotonic() - began < 2
+        assert is_fresh(cycle.LEASE, 10)  # what /readyz asks: the instance is well
+    give_engine(other, None)
+    engine.close()
+    other.refresh_from_db()
+    assert (other.is_reachable, "has not told its nodes" in other.unreachable_message) == (False, True)
+
+
+def test_a_cycle_that_was_slower_than_its_lease_goes_on_with_the_next_cluster(plant, monkeypatch):
+    job = make_job(make_project())
+    other = Cluster.objects.create(pk=plant.cluster.pk - 1, name="slow", engine="memory", settings={})
+    run = cycle._run
+
+    def run_slowly(cluster: Cluster, now) -> bool:
+        if cluster.pk == other.pk:
+            Lease.objects.filter(name=cycle.LEASE).update(expires_at=timezone.now() - timedelta(days=1))
+        return run(cluster, now)
+
+    monkeypatch.setattr(cycle, "_run", run_slowly)
+    monkeypatch.setattr(cycle, "RENEW_AFTER_SECONDS", -1.0)
+    assert run_cycle(plant.clock())
+    job.refresh_from_db()
+    assert job.state == "starting"
+
+
+def test_one_that_answers_no_more_is_waited_for_once(monkeypatch):
+    monkeypatch.setattr(probing, "ANSWER_SECONDS", 0.1)
+    answer = threading.Event()
+    waits = []
+    with ending(answer):
+        probe = probing.Probe(answer.wait)
+        for _ in range(3):
+            began = time.monotonic()
+            with pytest.raises(EngineUnreachable):
+                probe.require_answer(15)
+            waits.append(time.monotonic() - began)
+    assert waits[0] >= 0.1
+    assert max(waits[1:]) < 0.05
+
+
+def test_one_that_answers_again_is_heard():
+    answers: list[bool] = [False]
+
+    def ask() -> None:
+        if not answers[0]:
+            raise EngineUnreachable("away")
+
+    probe = probing.Probe(ask)
+
+    def is_there() -> bool:
+        try:
+            probe.require_answer(15)
+        except EngineUnreachable:
+            return False
+        return True
+
+    assert not is_there()
+    answers[0] = True
+    wait_until(is_there, 5, "the answer")
