@@ -45,15 +45,23 @@ def defined(kube: KubeCluster) -> Iterator[None]:
 
 @contextmanager
 def operator_running(kube: KubeCluster, log: Path) -> Iterator[None]:
-    """The operator at work on this cluster."""
+    """The operator at work on this cluster. It insists on port 8080, so that there is one per machine."""
     kube.api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
     command = [os.environ["TRAINYARD_MPI_OPERATOR_BIN"], "-kubeConfig", str(kube.kubeconfig)]
     environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig)}
     with defined(kube), log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
+            wait_until(lambda: process.poll() is not None or _is_leading(kube), 30, "the MPI operator to lead")
+            assert process.poll() is None, log.read_text()[-1000:]
             yield
             assert process.poll() is None, f"The MPI operator has ended; see {log}."
         finally:
             process.terminate()
             process.wait(20)
+
+
+def _is_leading(kube: KubeCluster) -> bool:
+    lease = f"/apis/coordination.k8s.io/v1/namespaces/{NAMESPACE}/leases/mpi-operator"
+    status, answer = kube.api("GET", lease)
+    return status == 200 and bool(answer["spec"].get("holderIdentity"))
