@@ -121,11 +121,13 @@ async def _forward(
 
 async def _pour(source: asyncio.StreamReader, sink: asyncio.StreamWriter) -> None:
     """Until either side is gone, and with it the other."""
-    with suppress(ConnectionError):
-        while chunk := await source.read(65536):
-            sink.write(chunk)
-            await sink.drain()
-    sink.close()
+    try:
+        with suppress(ConnectionError):
+            while chunk := await source.read(65536):
+                sink.write(chunk)
+                await sink.drain()
+    finally:  # at the forwarder's end the streams are still open
+        sink.close()
 
 
 def keep_words(kube: KubeCluster, directory: Path) -> None:
