@@ -478,6 +478,42 @@ def test_what_was_edited_by_hand_is_put_right_and_what_is_right_costs_nothing(
     assert not [key for key in other.client.calls if key[0] == "patch"]  # nor after a restart
 
 
+def test_what_is_not_wanted_any_more_is_removed_and_nothing_else(case: Case):
+    limited = replace(REPORT, limit_milli_gpus=1000, members=(("ana", "owner"), ("ben", "owner")))
+    case.engine.sync_projects((limited, replace(limited, name="other")))
+    theirs = {
+        "spec": {"hard": {"pods": "1000"}},
+        "metadata": {"name": "theirs", "labels": {names.PROJECT: PROJECT}},
+    }
+    case.kube.must("POST", case.path("resourcequotas"), theirs)
+    case.engine.sync_projects((replace(REPORT, members=(("ana", "owner"),)),))
+    assert case.found("resourcequotas") == ["trainyard-guaranteed"]
+    assert case.kube.api("GET", case.path("resourcequotas", "theirs"))[0] == 200
+    owners = case.kube.must(
+        "GET", _elsewhere(case, "rbac.authorization.k8s.io", "rolebindings/trainyard-owner")
+    )
+    assert "ben" not in [subject["name"] for subject in owners["subjects"]]
+    # what is in a namespace of no project goes with that namespace
+    prefix = case.settings["namespace_prefix"]
+    assert case.kube.api("GET", f"/api/v1/namespaces/{prefix}other/resourcequotas/trainyard-limit")[0] == 200
+    calls = case.engine.client.calls.total()
+    case.engine.sync_projects((replace(REPORT, members=(("ana", "owner"),)),))
+    assert case.engine.client.calls.total() == calls
+    case.engine.forget_project("other")
+
+
+def test_a_network_policy_that_is_switched_off_is_removed(case: Case):
+    path = _elsewhere(case, "networking.k8s.io", "networkpolicies/trainyard")
+    assert case.kube.api("GET", path)[0] == 200
+    case.settings = {**case.settings, "network_policy": False}
+    case.again().sync_projects((REPORT,))
+    assert case.kube.api("GET", path)[0] == 404
+
+
+def _elsewhere(case: Case, group: str, name: str) -> str:
+    return f"/apis/{group}/v1/namespaces/{case.namespace}/{name}"
+
+
 def test_a_project_that_is_deleted_takes_its_namespace_along(case: Case):
     case.engine.forget_project(PROJECT)
     wait_until(lambda: case.kube.api("GET", f"/api/v1/namespaces/{case.namespace}")[0] == 404, 30, "it to go")

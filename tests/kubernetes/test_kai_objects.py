@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from controlplane.engines.kubernetes import kai, names, tenancy
+from controlplane.engines import base
+from controlplane.engines.base import DepartmentReport, EngineRefused, ProjectReport
+from controlplane.engines.kubernetes import kai, names, projects, tenancy
+from controlplane.engines.kubernetes.engine import KubernetesEngine
+from controlplane.engines.kubernetes.profile import KAI
+from tests.contract.harness import kubernetes_settings
 from tests.kube import APPLY, KubeCluster
 from tests.kubernetes import kai_rig
 from tests.pure.kubernetes.kai_goldens import GOLDENS, PROFILE
@@ -66,3 +73,60 @@ def test_what_they_would_not_take_is_refused(kube: KubeCluster, namespace: str) 
     (group,) = (body for body in GOLDENS["train"].make(PROFILE) if body["kind"] == "PodGroup")
     wrong = moved({**group, "spec": {**group["spec"], "preemptibility": "perhaps"}}, namespace)
     assert kube.api("POST", f"{kai.pod_groups_path(namespace)}{query}", wrong)[0] == 422
+
+
+@pytest.fixture
+def engine(kube: KubeCluster, namespace: str, tmp_path: Path) -> Iterator[KubernetesEngine]:
+    """For a cluster that is in KAI's hands."""
+    credentials = {"kubeconfig": kube.kubeconfig_text}  # an account that may write queues
+    settings = {**kubernetes_settings(kube), "scheduler": KAI, "credentials": credentials}
+    engine = KubernetesEngine(settings, tmp_path)
+    yield engine
+    engine.forget_project("a")
+    engine.close()
+
+
+def queues(kube: KubeCluster, engine: KubernetesEngine) -> set[str]:
+    """The last parts of our queues' names."""
+    root = kai.root_queue(engine._profile)
+    items = kube.must("GET", f"{kai.QUEUES}?labelSelector={names.ours(engine._profile.installation)}")[
+        "items"
+    ]
+    return {item["metadata"]["name"].removeprefix(root) for item in items}
+
+
+def test_queues_of_departments_and_projects_that_are_gone_are_removed(
+    kube: KubeCluster, engine: KubernetesEngine
+) -> None:
+    there, gone = (DepartmentReport(name, 1000, None, 1000, 0) for name in ("there", "gone"))
+    project = ProjectReport("a", 1000, None, 1000, department="gone")
+    engine.sync_projects((project,), (there, gone))
+    assert queues(kube, engine) == {"", ".there", ".gone", "-a"}
+    engine.sync_projects((ProjectReport("a", 1000, None, 1000, department="there"),), (there,))
+    assert queues(kube, engine) == {"", ".there", "-a"}
+
+
+@pytest.mark.parametrize("taken", ["", ".there"])
+def test_a_queue_of_somebody_else_is_left_as_it_is(
+    kube: KubeCluster, engine: KubernetesEngine, taken: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = f"{kai.root_queue(engine._profile)}{taken}"
+    body = {
+        "apiVersion": kai.QUEUE_VERSION,
+        "kind": "Queue",
+        "metadata": {"name": name},
+        "spec": {"priority": 7},
+    }
+    theirs = kube.must("POST", kai.QUEUES, body)
+    there = DepartmentReport("there", 1000, None, 1000, 0)
+    project = ProjectReport("a", 1000, None, 1000, department="there")
+    for _ in range(2):
+        monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+        with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
+            engine.sync_projects((project,), (there,))
+        assert refusal.value.code == base.NAME_TAKEN
+        assert queues(kube, engine) == (set() if taken == "" else {""})  # nothing below it either
+    assert kube.must("GET", f"{kai.QUEUES}/{name}")["spec"] == theirs["spec"]
+    kube.must("DELETE", f"{kai.QUEUES}/{name}")
+    engine.sync_projects((project,), (there,))
+    assert queues(kube, engine) == {"", ".there", "-a"}

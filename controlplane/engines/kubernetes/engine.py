@@ -72,7 +72,7 @@ class KubernetesEngine:
         self.client = Client(access or access_from(credentials, allow_exec=bool(settings.get("allow_exec"))))
         installation = self._profile.installation
         self._objects = Objects(self.client, installation)
-        self._syncer = Syncer(self.client, self._objects, installation)
+        self._syncer = Syncer(self.client, self._objects, self._profile)
         self._sweeper = Sweeper(self.client, self._objects, installation)
         self._copier = LogCopier(self.client.access, self._log_source)
         self._watching = Watching(self.client, self._profile, self._copier.notice)

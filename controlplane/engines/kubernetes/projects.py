@@ -1,6 +1,7 @@
 """Keeps what the cluster has per project equal to what it should have, also after an edit by hand.
 
-All objects of a kind are listed once a minute, by our label; what was found as it should be costs no call.
+All objects of a kind are listed once a minute, and when others are wanted than before, by our label; what was found
+as it should be costs no call. What is of ours and not wanted any more is removed.
 """
 
 from __future__ import annotations
@@ -11,16 +12,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.engines.base import NOT_PERMITTED, EngineRefused
+from controlplane.engines.base import NAME_TAKEN, NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
 from controlplane.engines.kubernetes.tenancy import Wanted
 
 log = logging.getLogger(__name__)
 
 CHECK_SECONDS = 60.0
-BINDING = "RoleBinding"
+BINDING, NAMESPACE, QUEUE = "RoleBinding", "Namespace", "Queue"
+# Kinds of which we remove what is not wanted. Namespaces go with their projects (`forget_project`), and bindings with
+# those.
+REMOVED = ("ResourceQuota", "NetworkPolicy")
 
 Raw = dict[str, Any]
 
@@ -39,24 +44,38 @@ class Syncer:
 
     client: Client
     objects: Objects
-    installation: str
+    profile: ClusterProfile
     _known: dict[str, _Known] = field(default_factory=dict)
+    _there: dict[str, Raw] = field(default_factory=dict)  # by identity, at the last look
+    _wanted: frozenset[str] = frozenset()  # identities, since the last look
     _checked_at: float = -CHECK_SECONDS
     _may_bind: bool = True  # without it users of kubectl have no rights, which the look at the cluster tells
 
     def sync(self, wanted: Iterable[Wanted]) -> None:
         """Make the cluster equal to this. Raises EngineRefused for the first that could not be, after the rest."""
         wanted = tuple(wanted)
-        if time.monotonic() - self._checked_at >= CHECK_SECONDS:
+        identities = frozenset(_identity(one.body) for one in wanted)
+        is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
+        if is_due:
             self._may_bind = self._has_roles()
             self._take_stock(wanted)
-            self._checked_at = time.monotonic()
+            self._checked_at, self._wanted = time.monotonic(), identities
+        first = self._sync_all(wanted)
+        if is_due:
+            self._remove_unwanted()
+        if first is not None:
+            raise first
+
+    def _sync_all(self, wanted: tuple[Wanted, ...]) -> EngineRefused | None:
+        """Apply what is not as it should be; return the first refusal."""
         first: EngineRefused | None = None
-        refused: set[str] = set()  # namespaces
+        refused: set[str] = set()  # identities of what others are in or below of
         for one in wanted:
-            namespace = one.body["metadata"].get("namespace", "")
             is_binding = one.body["kind"] == BINDING
-            if namespace in refused or (is_binding and not self._may_bind):
+            if _above(one.body) in refused:
+                refused.add(_identity(one.body))
+                continue
+            if is_binding and not self._may_bind:
                 continue
             try:
                 self._sync_one(one)
@@ -65,10 +84,8 @@ class Syncer:
                     self._may_bind = False
                     continue
                 first = first or refusal
-                if one.body["kind"] == "Namespace":
-                    refused.add(one.body["metadata"]["name"])
-        if first is not None:
-            raise first
+                refused.add(_identity(one.body))
+        return first
 
     def _has_roles(self) -> bool:
         """Whether the roles that projects refer to are there, made now where we may make them."""
@@ -97,8 +114,10 @@ class Syncer:
         known = self._known.get(one.path)
         if known is not None and known.asked == one.body:
             return
-        if one.body["kind"] == "Namespace":
+        if one.body["kind"] == NAMESPACE:
             self.objects.require_namespace(one.body)
+        if one.body["kind"] == QUEUE and _identity(one.body) not in self._there:
+            self._check_queue(one)
         try:
             found = self.client.apply(one.path, one.body)
         except ApiError as error:
@@ -107,12 +126,13 @@ class Syncer:
 
     def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:
         """Compare with what there is: forget what is not as it should be, so that it is applied again."""
-        there: dict[str, Raw] = {}
-        for every, collection_kind in {one.every: one.body["kind"] for one in wanted}.items():
-            there |= self._list(every, collection_kind)
+        kinds = {kind: tenancy.every(kind) for kind in (*REMOVED, *((QUEUE,) if self._has_queues() else ()))}
+        self._there = {}
+        for kind, every in (kinds | {one.body["kind"]: one.every for one in wanted}).items():
+            self._there |= self._list(every, kind)
         known, self._known = self._known, {}
         for one in wanted:
-            found = there.get(_identity(one.body))
+            found = self._there.get(_identity(one.body))
             if found is None:
                 continue
             earlier = known.get(one.path)
@@ -122,8 +142,45 @@ class Syncer:
             else:
                 log.info("%s is not as it should be: it is applied again", one.path)
 
+    def _has_queues(self) -> bool:
+        return self.profile.scheduler == KAI
+
+    def _check_queue(self, one: Wanted) -> None:
+        """Raise EngineRefused when somebody else has a Queue of this name."""
+        try:
+            found = self.client.get(one.path)
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
+            return
+        if not self.profile.has_made(found):
+            raise EngineRefused(
+                NAME_TAKEN,
+                f"The Queue {one.body['metadata']['name']} exists and is not ours: it has no label"
+                f" {names.INSTALLATION}={self.profile.installation}. Remove it, or choose another namespace_prefix.",
+            )
+
+    def _remove_unwanted(self) -> None:
+        """Remove what we made and do not want any more: in namespaces of projects that there are, and queues."""
+        for identity, found in self._there.items():
+            if identity in self._wanted or not self._may_go(found):
+                continue
+            path = tenancy.wanted(found).path
+            log.info("%s is not wanted any more: it is removed", path)
+            try:
+                self.client.delete(path, uid=found["metadata"]["uid"])
+            except ApiError as error:
+                if error.status != 409:  # another one of this name
+                    raise as_refusal(error) from error
+
+    def _may_go(self, found: Raw) -> bool:
+        namespace = found["metadata"].get("namespace", "")
+        if found["kind"] == QUEUE:
+            return self._has_queues()
+        return found["kind"] in REMOVED and f"{NAMESPACE}//{namespace}" in self._wanted
+
     def _list(self, every: str, kind: str) -> dict[str, Raw]:
-        query = {"labelSelector": names.ours(self.installation)}
+        query = {"labelSelector": names.ours(self.profile.installation)}
         try:
             items = self.client.get(every, query)["items"]
         except ApiError as error:
@@ -133,7 +190,8 @@ class Syncer:
                 self._may_bind = False
                 return {}
             raise as_refusal(error) from error
-        return {_identity({"kind": kind, **item}): item for item in items}
+        found = ({**item, "kind": kind} for item in items)  # lists leave it out
+        return {_identity(item): item for item in found}
 
 
 def contains(found: Any, wanted: Any) -> bool:
@@ -158,6 +216,13 @@ def contains(found: Any, wanted: Any) -> bool:
 def _identity(body: Raw) -> str:
     metadata = body["metadata"]
     return f"{body['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _above(body: Raw) -> str:
+    """The identity of that without which the object cannot be ours: its namespace, or the Queue above it."""
+    if body["kind"] == QUEUE:
+        return f"{QUEUE}//{body['spec'].get('parentQueue', '')}"
+    return f"{NAMESPACE}//{body['metadata'].get('namespace', '')}"
 
 
 def _shape(found: Raw) -> Raw:

@@ -94,6 +94,11 @@ def wanted(body: dict[str, Any]) -> Wanted:
     return Wanted(f"{root}{within}/{plural}", f"{root}/{plural}", body)
 
 
+def every(kind: str) -> str:
+    """The path of all objects of a kind, of all namespaces."""
+    return "/".join(_COLLECTIONS[kind])
+
+
 def project_objects(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
     """The objects of one project, its namespace first."""
     return [
