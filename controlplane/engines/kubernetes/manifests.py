@@ -30,6 +30,12 @@ MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
 # A job is worth more than an emptier node: neither autoscaler may take a node away under it.
 KEEP_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpenter.sh/do-not-disrupt": "true"}
 
+# NVIDIA's runtime gives a container what these name, before anything in it runs. The device plugin sets the first for a
+# pod with GPUs, and what stands in the pod would win over that.
+GIVES_DEVICES = frozenset(
+    {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"}
+)
+
 _REFERENCE = re.compile(r"\$?\$\([A-Za-z_][A-Za-z0-9_]*\)")
 _PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
@@ -345,7 +351,8 @@ def _program(spec: PodSpec) -> dict[str, list[str]]:
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
-    """Defaults, then the cluster's, then the user's, then what tells the pod who it is, which nobody overrides."""
+    """Defaults, then the cluster's, then the user's, then what tells the pod who it is and what it holds, which nobody
+    overrides."""
     plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
     secret = {
         name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
@@ -356,8 +363,12 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
         **devices_held(spec, (share.index for share in spec.devices)),
         **_mps_limit(spec, profile, node),
     }
+    if not spec.devices:
+        # images of CUDA ask for every GPU, and where NVIDIA's runtime is the default one they would see them
+        own["NVIDIA_VISIBLE_DEVICES"] = "void"
     values: dict[str, dict[str, Any]] = {name: {"value": _literal(value)} for name, value in plain.items()}
     values |= {name: {"valueFrom": source} for name, source in secret.items()}
+    values = {name: value for name, value in values.items() if name not in GIVES_DEVICES}
     values |= {name: {"value": _literal(value)} for name, value in own.items()}
     if not spec.node:
         values["TRAINYARD_NODE"] = {"valueFrom": {"fieldRef": {"fieldPath": "spec.nodeName"}}}
@@ -371,9 +382,6 @@ def _defaults(spec: PodSpec) -> dict[str, str]:
         **threads(spec),
         "TRAINYARD_CHECKPOINT_DIR": CHECKPOINT_DIR,
     }
-    if not spec.devices:
-        # images of CUDA ask for every GPU, and where NVIDIA's runtime is the default one they would see them
-        defaults["NVIDIA_VISIBLE_DEVICES"] = "void"
     if has_service(spec):
         defaults |= {
             "MASTER_ADDR": f"{names.host_name(0)}.{names.service_name(spec.job_id, spec.attempt)}",

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.engines import base
-from controlplane.engines.base import DeviceShare, EngineRefused
+from controlplane.engines.base import DeviceShare, EngineRefused, SecretValue
 from controlplane.engines.kubernetes import manifests, names
 from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.local.environment import expand
@@ -112,6 +112,22 @@ def test_a_tombstone_has_the_labels_of_the_pod_in_whose_place_it_is():
     same = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
     assert [grave["labels"][key] for key in same] == [real["labels"][key] for key in same]
     assert (grave["name"], grave["namespace"]) == (real["name"], real["namespace"])
+
+
+@pytest.mark.parametrize("gpus", [0, 1])
+@pytest.mark.parametrize("name", sorted(manifests.GIVES_DEVICES))
+def test_no_variable_gives_a_pod_more_devices_than_it_holds(name: str, gpus: int):
+    greedy = spec(
+        devices=(DeviceShare(0, 1000, 1),) * gpus,
+        env={name: "all", "CUDA_VISIBLE_DEVICES": "0"},
+        secret_env={name: SecretValue("aws", "key")},
+    )
+    profile = replace(RESTRICTED, env={name: "all"})
+    made = manifests.pod(greedy, profile, node(), anchor(greedy, profile))["spec"]["containers"][0]["env"]
+    found = {one["name"]: one.get("value") for one in made}
+    wanted = "void" if gpus == 0 and name == "NVIDIA_VISIBLE_DEVICES" else None
+    assert (found.get(name), name in found) == (wanted, wanted is not None)
+    assert found["CUDA_VISIBLE_DEVICES"] == "0"  # it narrows what the container has, and no more
 
 
 def test_spot_pools_are_for_preemptible_pods_when_the_cluster_chooses():
