@@ -71,30 +71,16 @@ def _knobs(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_kubeconfig(text: str, context: str) -> None:
     """Refuse at once what can be seen from the text alone; the look at the cluster finds the rest."""
-    contexts, current = _contexts(text)
-    wanted = context or current
-    if wanted not in contexts:
-        asked = f"has no context {wanted!r}" if wanted else "has no current context; name one"
-        known = ", ".join(contexts[:20]) or "none"
-        raise invalid("/context", "context_unknown", f"The kubeconfig {asked}. It has: {known}.")
-
-
-def _contexts(text: str) -> tuple[list[str], str]:
-    """The names of a kubeconfig's contexts and of its current one."""
-    import yaml  # loaded only where a kubeconfig is read
+    from controlplane.kubeconfigs import KubeconfigUnreadable, chosen_context, read_kubeconfig  # brings YAML
 
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
-        where = f" near line {mark.line + 1}" if mark else ""
-        raise invalid("/kubeconfig", "kubeconfig_unreadable", f"The kubeconfig is not YAML{where}.") from None
-    entries = config.get("contexts") if isinstance(config, dict) else None
-    if not isinstance(entries, list):
-        detail = "This is not a kubeconfig: it has no list of contexts."
-        raise invalid("/kubeconfig", "kubeconfig_unreadable", detail)
-    names = [str(entry["name"]) for entry in entries if isinstance(entry, dict) and "name" in entry]
-    return names, str(config.get("current-context") or "")
+        config = read_kubeconfig(text)
+    except KubeconfigUnreadable as error:
+        raise invalid("/kubeconfig", "kubeconfig_unreadable", str(error)) from None
+    try:
+        chosen_context(config, context)
+    except KubeconfigUnreadable as error:
+        raise invalid("/context", "context_unknown", str(error)) from None
 
 
 def _nodes_settings(value: Mapping[str, Any]) -> dict[str, Any]:

@@ -139,7 +139,10 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         values = {} if failed else dict(command.payload)
         values |= {"checks": [dict(check) for check in checks], "checked_at": now}
         _write(cluster, values | ({"state": verdict} if is_decided else {}))
-        message = failed[0]["message"] if failed else cluster.name
+        # everybody reads events; what exactly a check found is for admins, on the cluster
+        message = (
+            f"{cluster.name}: {', '.join(check['name'] for check in failed)}" if failed else cluster.name
+        )
         data = {"cluster": cluster.name, "failed": [check["name"] for check in failed]}
         kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
         Event.objects.append([Event(kind=kind, actor=SYSTEM.name, message=message[:500], data=data)])

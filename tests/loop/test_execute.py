@@ -257,7 +257,7 @@ def test_a_look_decides_whether_the_cluster_is_attached(db, monkeypatch, outcome
     second = {"name": "gpus", "outcome": outcome, "message": "No GPU.", "without_it": "CPU only"}
     assert cluster.checks[1] == second
     event = Event.objects.get()
-    assert (event.kind, event.message) == (f"cluster.{state}", "No GPU." if state == "refused" else "prod")
+    assert (event.kind, event.message) == (f"cluster.{state}", "prod: gpus" if state == "refused" else "prod")
 
 
 def test_another_look_at_an_attached_cluster_does_not_let_its_jobs_down(db, monkeypatch):

@@ -20,6 +20,7 @@ from websocket import ABNF, WebSocket, WebSocketBadStatusException, WebSocketExc
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes.client import KEEPALIVE, ApiError, ApiFailed
 from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.kubeconfigs import without_token
 
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
@@ -35,12 +36,13 @@ def connect(
 ) -> WebSocket:
     """An open websocket. Raises ApiError where the server says no, EngineUnreachable."""
     for may_renew in (True, False):
+        headers = access.headers()
         try:
-            return _connect_once(access, path, query, protocols)
+            return _connect_once(access, headers, path, query, protocols)
         except WebSocketBadStatusException as error:
             if error.status_code == 401 and may_renew and access.renew():
                 continue
-            said = ApiError(error.status_code, error.resp_body or b"")
+            said = ApiError(error.status_code, without_token(error.resp_body or b"", headers))
             raise (ApiFailed(said) if error.status_code >= 500 else said) from error
         except (WebSocketException, OSError) as error:
             raise EngineUnreachable(f"{access.server} cannot be reached: {error}") from error
@@ -48,7 +50,11 @@ def connect(
 
 
 def _connect_once(
-    access: Access, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
+    access: Access,
+    headers: Mapping[str, str],
+    path: str,
+    query: Sequence[tuple[str, str]],
+    protocols: Sequence[str],
 ) -> WebSocket:
     options: dict[str, Any] = {"context": access.tls} if access.tls else {}
     if access.server_name:
@@ -56,7 +62,7 @@ def _connect_once(
     opened: Any = WebSocket(sslopt=options, sockopt=KEEPALIVE, skip_utf8_validation=True)
     opened.connect(
         f"ws{access.server.removeprefix('http')}{path}?{urlencode(query)}",
-        header=[f"{name}: {value}" for name, value in access.headers().items()],
+        header=[f"{name}: {value}" for name, value in headers.items()],
         subprotocols=list(protocols),
         timeout=CONNECT_SECONDS,
         suppress_origin=True,

@@ -10,7 +10,7 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
@@ -31,6 +31,7 @@ from controlplane.engines.kubernetes.rights import (
     needed_for,
 )
 from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
+from controlplane.kubeconfigs import hidden, secrets_of
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SECONDS = 15.0
@@ -59,7 +60,16 @@ Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Look at the cluster of these settings, which have its credentials in them. Never raises."""
+    """Look at the cluster of these settings, which have its credentials in them. Never raises.
+
+    What a finding says comes from many places, a server that answers with what it was sent among them: this is the
+    one through which all of it goes, and no part of the credentials leaves it.
+    """
+    secrets = secrets_of(str((settings.get("credentials") or {}).get("kubeconfig") or ""))
+    return tuple(replace(check, message=hidden(check.message, secrets)) for check in _found(settings))
+
+
+def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
     try:
         access = access_from(settings.get("credentials") or {})
         profile = profile_from(settings)
@@ -104,13 +114,13 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
     except (EngineUnreachable, EngineRefused) as error:
         return (Check(name, FAILED, str(error)),)
     except ApiError as error:
-        if error.status == 401:
+        if error.reason == "Unauthorized":
             return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
-        if not error.reason:  # no Status object: no API server said this
+        if not error.reason:  # no Status object: no API server said this, and its words are nobody's business
             return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
         return (Check(name, FAILED, f"{server} answers {error}"),)
-    except (KeyError, TypeError, AttributeError, ValueError) as error:
-        return (Check(name, FAILED, _not_kubernetes(server, f"its answer has no {error}")),)
+    except (KeyError, TypeError, AttributeError, ValueError):  # whose words may quote what was sent
+        return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
 
 
 def _not_kubernetes(server: str, why: str) -> str:

@@ -28,6 +28,7 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes.bucket import CREATE, READ, URGENT, TokenBucket
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.names import FIELD_MANAGER
+from controlplane.kubeconfigs import without_token
 
 CONNECTIONS = 32  # kept open; more are opened and closed again
 CONNECT_SECONDS = 5.0
@@ -103,6 +104,7 @@ class Client:
         self._dated: tuple[str, float] | None = (
             None  # the last answer's Date header, and when that was (monotonic)
         )
+        self._credentials: Mapping[str, str] = {}  # the headers that were sent last
         self._counting = threading.Lock()
         self._pool = urllib3.PoolManager(
             maxsize=CONNECTIONS,
@@ -238,7 +240,8 @@ class Client:
         for may_renew in (True, False):
             if not self.bucket.acquire(priority, RETRYING_SECONDS):
                 raise EngineUnreachable("Too many calls are waiting for their turn.")
-            headers = {"Accept": _JSON, "Content-Type": content_type, **self.access.headers()}
+            self._credentials = self.access.headers()
+            headers = {"Accept": _JSON, "Content-Type": content_type, **self._credentials}
             try:
                 response = self._pool.request(
                     method, url, body=payload, headers=headers, timeout=timeout, redirect=False,
@@ -256,7 +259,7 @@ class Client:
     def _refuse(self, response: urllib3.BaseHTTPResponse) -> None:
         """Raise what an answer other than 2xx means."""
         try:
-            error = ApiError(response.status, response.data)
+            error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:
             raise _network_trouble(cut, self.access.server) from cut
         if response.status != 429 and response.status < 500:

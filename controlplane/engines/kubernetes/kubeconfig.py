@@ -20,11 +20,18 @@ from typing import Any
 from urllib.parse import urlsplit
 
 import orjson
-import yaml
 from cryptography import x509
 
 from controlplane.engines.base import EngineRefused
 from controlplane.engines.kubernetes.tokens import ExecToken, FixedToken, MountedToken, NoToken, TokenSource
+from controlplane.kubeconfigs import (
+    KubeconfigUnreadable,
+    chosen_context,
+    clean_token,
+    entries,
+    quoted,
+    read_kubeconfig,
+)
 
 # Codes of EngineRefused.
 KUBECONFIG_UNREADABLE = "kubeconfig_unreadable"
@@ -36,10 +43,10 @@ FILE_PATH_REFUSED = "file_path_refused"
 CERTIFICATE_UNREADABLE = "certificate_unreadable"
 CREDENTIALS_EXPIRED = "credentials_expired"
 CREDENTIALS_MISSING = "credentials_missing"
+TOKEN_UNREADABLE = "token_unreadable"
 NOT_IN_CLUSTER = "not_in_cluster"
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
-_MAX_BYTES = 1024 * 1024  # of a kubeconfig
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _UNSUPPORTED = {
     "auth-provider": "an auth-provider, which Kubernetes has removed",
@@ -125,49 +132,32 @@ def access_of_kubeconfig(
     )
 
 
-def contexts_of(text: str) -> tuple[str, ...]:
-    """The names of a kubeconfig's contexts. Raises EngineRefused(KUBECONFIG_UNREADABLE)."""
-    return tuple(str(entry.get("name")) for entry in _entries(_parsed(text), "contexts"))
-
-
 def _parsed(text: str) -> dict[str, Any]:
-    if len(text) > _MAX_BYTES:
-        raise EngineRefused(KUBECONFIG_UNREADABLE, "The kubeconfig is larger than 1 MiB.")
     try:
-        config = yaml.safe_load(text)
-    except (yaml.YAMLError, RecursionError, ValueError) as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
-        where = f" near line {mark.line + 1}" if mark else ""
-        raise EngineRefused(KUBECONFIG_UNREADABLE, f"The kubeconfig is not YAML{where}.") from None
-    if not isinstance(config, dict) or not isinstance(config.get("contexts"), list):
-        raise EngineRefused(KUBECONFIG_UNREADABLE, "This is not a kubeconfig: it has no list of contexts.")
-    return config
-
-
-def _entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
-    entries = config.get(plural)
-    return [entry for entry in entries if isinstance(entry, dict)] if isinstance(entries, list) else []
+        return read_kubeconfig(text)
+    except KubeconfigUnreadable as error:
+        raise EngineRefused(KUBECONFIG_UNREADABLE, str(error)) from None
 
 
 def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
-    wanted = name or config.get("current-context")
-    names = [str(entry.get("name")) for entry in _entries(config, "contexts")]
-    if wanted not in names:
-        asked = f"has no context {wanted!r}" if wanted else "has no current context"
-        raise EngineRefused(CONTEXT_UNKNOWN, f"The kubeconfig {asked}. It has: {', '.join(names) or 'none'}.")
+    try:
+        wanted = chosen_context(config, name)
+    except KubeconfigUnreadable as error:
+        raise EngineRefused(CONTEXT_UNKNOWN, str(error)) from None
     return _named(config, "contexts", "context", wanted)
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
     """The content of one named entry. An unreadable or absent one is refused by its name."""
-    for entry in _entries(config, plural):
-        if entry.get("name") == name and isinstance(entry.get(singular), dict):
+    for entry in entries(config, plural):
+        if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]
             return content
     code = SERVER_MISSING if plural == "clusters" else CREDENTIALS_MISSING
     if plural == "contexts":
         code = KUBECONFIG_UNREADABLE
-    raise EngineRefused(code, f"The kubeconfig has no {singular} named {name!r}, or it is empty.")
+    named = f" named {quoted(name)}" if isinstance(name, str) else " that its context names"
+    raise EngineRefused(code, f"The kubeconfig has no {singular}{named}, or it is empty.")
 
 
 def _refuse_unsupported(content: Mapping[str, Any]) -> None:
@@ -189,7 +179,8 @@ def _refuse_unsupported(content: Mapping[str, Any]) -> None:
 def _server(cluster: Mapping[str, Any]) -> str:
     server = cluster.get("server")
     if not isinstance(server, str) or not _is_address(server):
-        raise EngineRefused(SERVER_MISSING, f"The kubeconfig points nowhere: its server is {server!r}.")
+        words = "its server is not an http:// or https:// address without a user name"  # which may have a password
+        raise EngineRefused(SERVER_MISSING, f"The kubeconfig points nowhere: {words}.")
     return server.rstrip("/")
 
 
@@ -246,9 +237,9 @@ def _present_certificate(
         _refuse_expired("client certificate", ends_at, now)
         if tls is not None:
             _load_pair(tls, certificate, key)
-    except (ValueError, ssl.SSLError) as error:
+    except (ValueError, ssl.SSLError):
         words = "The client certificate and its key cannot be read, or do not belong together."
-        raise EngineRefused(CERTIFICATE_UNREADABLE, words) from error
+        raise EngineRefused(CERTIFICATE_UNREADABLE, words) from None
     return ends_at
 
 
@@ -271,13 +262,17 @@ def _token(user: Mapping[str, Any], allow_exec: bool, *, has_certificate: bool) 
     if plugin:
         if not allow_exec:
             words = (
-                "The kubeconfig runs a program to log in (exec), which would run on this server. An admin may allow it"
-                " for this cluster; a service account's token needs no program."
+                "The kubeconfig runs a program to log in (exec), which would run on this server. Who runs the server"
+                " may allow that (TRAINYARD_ALLOW_KUBECONFIG_EXEC), then an admin for this cluster; a service account's"
+                " token needs no program."
             )
             raise EngineRefused(EXEC_NOT_ALLOWED, words)
-        return ExecToken(plugin)
+        return ExecToken(plugin if isinstance(plugin, dict) else {})
     if user.get("token"):
-        return FixedToken(str(user["token"]))
+        try:
+            return FixedToken(clean_token(user["token"]))
+        except ValueError as error:
+            raise EngineRefused(TOKEN_UNREADABLE, f"The kubeconfig's token cannot be used. {error}") from None
     if not has_certificate:
         raise EngineRefused(
             CREDENTIALS_MISSING, "The kubeconfig's user has neither a token nor a certificate."

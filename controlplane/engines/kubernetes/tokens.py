@@ -14,6 +14,7 @@ from typing import Any, Protocol
 import orjson
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.kubeconfigs import clean_token
 
 EXEC_FAILED = "exec_failed"
 
@@ -65,9 +66,11 @@ class MountedToken:
     def current(self) -> str | None:
         if self._clock() - self._read_at > _REREAD_SECONDS:
             try:
-                self._token = self._path.read_text(encoding="ascii").strip()
-            except (OSError, ValueError) as error:
+                self._token = clean_token(self._path.read_text(encoding="ascii"))
+            except OSError as error:
                 raise EngineUnreachable(f"The service account's token cannot be read: {error}") from error
+            except ValueError:  # its own words may quote the token
+                raise EngineUnreachable("The service account's token is not a token.") from None
             self._read_at = self._clock()
         return self._token
 
@@ -103,12 +106,10 @@ class ExecToken:
 
 def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
     """Run a kubeconfig's login program: its token and when that ends. Raises EngineRefused, EngineUnreachable."""
+    command, environment = _login_command(plugin)
     version = str(plugin.get("apiVersion", ""))
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
-    environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
-    environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}
     environment["KUBERNETES_EXEC_INFO"] = orjson.dumps(request).decode()
-    command = [str(plugin.get("command", "")), *map(str, plugin.get("args") or ())]
     try:
         done = subprocess.run(
             command,
@@ -122,16 +123,26 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
         raise EngineRefused(
             EXEC_FAILED, f"The login program {command[0]!r} is not on this server."
         ) from error
-    except (OSError, subprocess.SubprocessError) as error:
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
         words = f"The login program {command[0]!r} failed ({type(error).__name__}). Its output is not kept."
         raise EngineUnreachable(words) from None  # the error carries the output, which may be a secret
     return _read_credential(done.stdout, command[0])
 
 
+def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """What is run, and its environment without our request. Raises EngineRefused."""
+    environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
+    try:
+        environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}
+        return [str(plugin.get("command", "")), *map(str, plugin.get("args") or ())], environment
+    except (KeyError, TypeError):
+        raise EngineRefused(EXEC_FAILED, "The kubeconfig's login program (exec) cannot be read.") from None
+
+
 def _read_credential(output: bytes, program: str) -> tuple[str, datetime | None]:
     try:
         status = orjson.loads(output)["status"]
-        token, end = str(status["token"]), status.get("expirationTimestamp")
+        token, end = clean_token(status["token"]), status.get("expirationTimestamp")
         return token, datetime.fromisoformat(end.replace("Z", "+00:00")) if end else None
     except (ValueError, KeyError, TypeError, AttributeError):
         words = (

@@ -18,7 +18,6 @@ from controlplane.engines.kubernetes.kubeconfig import (
     access_from,
     access_in_cluster,
     access_of_kubeconfig,
-    contexts_of,
 )
 from controlplane.engines.kubernetes.tokens import EXEC_FAILED, MountedToken
 
@@ -91,11 +90,6 @@ def test_another_name_of_the_server():
     assert access_of_kubeconfig(text(**{"tls-server-name": "inside"})).server_name == "inside"
 
 
-def test_yaml_and_its_contexts():
-    config = "contexts:\n- {name: a, context: {}}\n- {name: b, context: {}}\n"
-    assert contexts_of(config) == ("a", "b")
-
-
 @pytest.mark.parametrize(
     "config", ["", "{", "a: b: c", "[]", "contexts: {}", "&a [*a]", "!!python/object:os.system {}", "\x00"]
 )
@@ -106,7 +100,63 @@ def test_what_is_no_kubeconfig(config):
 
 
 def test_a_huge_text_is_not_read():
-    assert refusal("a" * 2_000_000).code == kubeconfig.KUBECONFIG_UNREADABLE
+    assert refusal("a" * 300_000).code == kubeconfig.KUBECONFIG_UNREADABLE
+
+
+def bombs() -> list[str]:
+    """A few hundred bytes each, which become gigabytes by merge keys and by aliases."""
+    merged = "".join(f"m{n}: &m{n} {{<<: [{', '.join([f'*m{n - 1}'] * 10)}]}}\n" for n in range(1, 9))
+    listed = "".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]\n" for n in range(1, 9))
+    return [
+        f"m0: &m0 {{k: v}}\n{merged}contexts: [{{name: c}}]",
+        f"a0: &a0 [x]\n{listed}contexts: [{{name: *a8}}]",
+    ]
+
+
+@pytest.mark.parametrize("bomb", bombs(), ids=["merged", "listed"])
+def test_a_yaml_bomb_is_refused_before_it_grows(bomb):
+    assert "aliases" in refusal(bomb).message
+
+
+def test_names_are_texts_and_short_ones_in_messages():
+    odd = "current-context: [c]\ncontexts: [{name: [c], context: {}}, {name: %s}]" % ("n" * 5000)
+    assert refusal(odd).code == kubeconfig.CONTEXT_UNKNOWN
+    assert len(refusal(odd, "w" * 5000).message) < 400
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        "secret\ntoken",
+        "secret\rtoken",
+        "secret\0token",
+        "secret\u2026",
+        "secret token",
+        "s" * 20_000,
+        ["secret"],
+    ],
+)
+def test_a_token_that_no_header_can_carry(token):
+    assert refusal(text({"token": token})).code == kubeconfig.TOKEN_UNREADABLE
+
+
+def test_the_end_of_a_line_is_no_part_of_a_token():
+    access = access_of_kubeconfig(text({"token": "secret-token\n"}), now=NOW)
+    assert access.headers() == {"Authorization": "Bearer secret-token"}
+
+
+@pytest.mark.parametrize(
+    "odd", ["word", {"command": "x\0y"}, {"command": "x", "env": ["secret"]}, {"command": "x", "args": 7}]
+)
+def test_a_login_program_that_cannot_be_read(odd):
+    access = access_of_kubeconfig(text({"exec": odd}), allow_exec=True, now=NOW)
+    with pytest.raises((EngineRefused, EngineUnreachable)) as failed:
+        access.headers()
+    assert "secret" not in str(failed.value)
+
+
+def test_a_password_in_the_servers_address_is_not_quoted():
+    assert refusal(text(server="https://me:secret@kube.example")).code == kubeconfig.SERVER_MISSING
 
 
 def test_bad_yaml_is_not_quoted():
@@ -223,6 +273,7 @@ def test_a_login_program_runs_where_it_is_allowed_and_sees_no_secret(monkeypatch
 @pytest.mark.parametrize(
     ("script", "error"),
     [
+        ('print(\'{"status": {"token": "secret\\\\ntoken"}}\')', EngineRefused),
         ("raise SystemExit('secret')", EngineUnreachable),
         ("print('secret')", EngineRefused),
         ("print('{}')", EngineRefused),
