@@ -9,6 +9,7 @@ from typing import Any
 from django.db import transaction
 
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
+from controlplane.loop.batches import one_by_one
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 
 logger = logging.getLogger(__name__)
@@ -25,19 +26,34 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     except EngineUnreachable:
         return False
     known = {node.name: node for node in Node.objects.filter(cluster=cluster)}
-    devices: dict[int, dict[int, Device]] = defaultdict(dict)
-    for device in Device.every.filter(node__cluster=cluster):
-        devices[device.node_id][device.index] = device
-    with transaction.atomic():
+    changes: list[bool] = []
+
+    def write(batch: Sequence[NodeReport]) -> None:
+        devices = _devices_of(cluster, batch)
         events = [
             event
-            for report in reports
+            for report in batch
             for event in _take_over(cluster, report, known.get(report.name), devices, now)
         ]
-        events += _vanished(known.values(), {report.name for report in reports})
         if events:
             Event.objects.append(events)
-    return bool(events)
+        changes.append(bool(events))
+
+    one_by_one(reports, write)
+    with transaction.atomic():
+        lost = _vanished(known.values(), {report.name for report in reports})
+        if lost:
+            Event.objects.append(lost)
+    return any(changes) or bool(lost)
+
+
+def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int, Mapping[int, Device]]:
+    """Return the devices of these nodes by node and index, as the rows have them now."""
+    found: dict[int, dict[int, Device]] = defaultdict(dict)
+    names = [report.name for report in reports]
+    for device in Device.every.filter(node__cluster=cluster, node__name__in=names):
+        found[device.node_id][device.index] = device
+    return found
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:

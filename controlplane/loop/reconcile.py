@@ -5,7 +5,7 @@ messages: a missed one is made good by the next.
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.engines.base import STOPPED, Engine, EngineUnreachable, PodReport
+from controlplane.loop.batches import one_by_one
 from controlplane.loop.evictions import send_back
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
@@ -49,7 +50,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
     states = {pod.pk: pod.state for pod in pods}
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
     for first in range(0, len(changed), BATCH):
-        _write(changed[first : first + BATCH], states, now)
+        one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
     held = {pod.name for pod in pods}
     strays = [report for name, report in reports.items() if name not in held]
     if strays:
@@ -106,7 +107,7 @@ def _compare_missing(pod: Pod, now: datetime) -> bool:
     return True
 
 
-def _write(pods: list[Pod], states: Mapping[int, str], now: datetime) -> None:
+def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
     """Write compared pods, each under a guard on what was read: a process that was paused meanwhile changes nothing."""
     prefetch_related_objects(pods, "job", "node")
     with transaction.atomic():

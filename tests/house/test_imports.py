@@ -37,6 +37,7 @@ LAYERS = {
     "controlplane.engines.identity": "rendering",
     "controlplane.engines.launching": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
+    "controlplane.engines.kubernetes.cleaning": "rendering",
     "controlplane.engines.kubernetes.dcgm": "rendering",
     "controlplane.engines.kubernetes.quantities": "rendering",
     "controlplane.engines.kubernetes.profile": "rendering",

@@ -13,10 +13,12 @@ from typing import Any
 
 from controlplane.engines.base import DeviceReport, NodeReport
 from controlplane.engines.kubernetes import kai, names, quantities
+from controlplane.engines.kubernetes.cleaning import LARGEST, LARGEST_SMALL, count, line
 from controlplane.engines.kubernetes.profile import KAI, SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
 
 ANY_SHARE = 1000
+MOST_DEVICES = 1024  # of one node: more is a node that tells tales
 MPS = "mps"
 RENAMED = ".shared"  # what the device plugin calls a resource that it shares, when told to rename it
 NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
@@ -66,7 +68,9 @@ def requests(pod: Raw, resource: str) -> Fraction:
 
 
 def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfile) -> NodeReport:
-    labels: dict[str, str] = node["metadata"].get("labels") or {}
+    labels: dict[str, str] = {
+        key: line(value) for key, value in (node["metadata"].get("labels") or {}).items()
+    }
     allocatable = (node.get("status") or {}).get("allocatable") or {}
     resource = profile.gpu_resource
     if resource + RENAMED in allocatable:
@@ -79,13 +83,13 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         name=_name(node),
         pool=profile.pool_of(labels),
         devices=_devices(node, resource, parts, held, others, profile),
-        milli_cpus=max(0, quantities.milli(allocatable.get("cpu", 0)) - _milli_cpus(others)),
-        memory_mib=max(
-            0, quantities.whole(allocatable.get("memory", 0)) // quantities.MIB - _memory_mib(others)
+        milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), _milli_cpus(others)),
+        memory_mib=_left(
+            quantities.whole(allocatable.get("memory", 0)) // quantities.MIB, _memory_mib(others)
         ),
         is_ready=not trouble,
         labels=labels,
-        message=trouble,
+        message=line(trouble),
         device_parts=ANY_SHARE if has_kai else parts,
         is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
     )
@@ -99,23 +103,26 @@ def _devices(
     """
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
-    count = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
-    taken = count - allocatable + sum(int(requests(pod, resource)) for pod in others if _counts(pod, profile))
-    places = range(count // parts)
+    total = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
+    taken = total - allocatable + sum(int(requests(pod, resource)) for pod in others if _counts(pod, profile))
+    places = range(min(total // parts, MOST_DEVICES))
     free = [place for place in reversed(places) if place not in held]
     foreign = set(free[: -(-taken // parts)])
     model = labels.get(names.GPU_MODEL, "")
-    memory = labels.get(names.GPU_MEMORY, "0")
     return tuple(
         DeviceReport(
             index=place,
             uuid=f"{node['metadata'].get('uid', '')}-{place}",
             model=model,
-            memory_mib=int(memory) if memory.isdecimal() else 0,
+            memory_mib=count(labels.get(names.GPU_MEMORY, "")),
             is_foreign=place in foreign,
         )
         for place in places
     )
+
+
+def _left(there: int, taken: int) -> int:
+    return max(0, min(there - taken, LARGEST))
 
 
 def _counts(pod: Raw, profile: ClusterProfile) -> bool:
@@ -124,8 +131,7 @@ def _counts(pod: Raw, profile: ClusterProfile) -> bool:
 
 
 def _replicas(labels: Mapping[str, str]) -> int:
-    text = labels.get(names.GPU_REPLICAS, "")
-    return max(1, int(text)) if text.isdecimal() else 1
+    return max(1, count(labels.get(names.GPU_REPLICAS, ""), LARGEST_SMALL))
 
 
 def _milli_cpus(pods: Iterable[Raw]) -> int:

@@ -17,6 +17,7 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.cleaning import line
 from controlplane.engines.kubernetes.manifests import write_devices
 from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.scheduling import reasons
@@ -282,13 +283,13 @@ def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
     if condition is None:
         return None
-    words = " ".join(str(condition.get("message", "")).split())
+    words = line(condition.get("message", ""), 4000)  # all that it says is read
     explained = condition.get("reasons") or ()
     for item in explained:
         code = _CODES.get(item.get("reason", ""))
         if code is not None:
             numbers = _numbers((item.get("details") or {}).get("queueDetails"), profile)
-            return Verdict(code, " ".join(str(item.get("message", words)).split()), numbers)
+            return Verdict(code, line(item.get("message", words)), numbers)
     return _from_words(words)
 
 
@@ -348,7 +349,7 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
         return None
     noted = event["metadata"].get("annotations") or {}
     key = names.key_of(about.get("namespace", ""), about.get("name", ""))
-    return key, Eviction(_taker(noted), str(event.get("message", "")).partition("\n")[0])
+    return key, Eviction(line(_taker(noted)), line(str(event.get("message", "")).partition("\n")[0]))
 
 
 def _taker(noted: Mapping[str, str]) -> str:
@@ -396,5 +397,5 @@ def _binding_error(pod: Mapping[str, Any]) -> Verdict | None:
     """What kept a pod from the node that KAI had chosen."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodBound" and condition.get("status") == "False":
-            return Verdict(reasons.CLUSTER_FULL, " ".join(str(condition.get("message", "")).split()))
+            return Verdict(reasons.CLUSTER_FULL, line(condition.get("message", "")))
     return None

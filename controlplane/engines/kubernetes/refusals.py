@@ -16,6 +16,7 @@ from controlplane.engines.base import (
     QUOTA_REFUSED,
     EngineRefused,
 )
+from controlplane.engines.kubernetes.cleaning import line
 
 LONGEST_WORDS = 400
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", re.DOTALL)
@@ -155,5 +156,4 @@ def _causes(message: str, details: Mapping[str, Any]) -> str:
 
 def _words(text: str) -> str:
     """The cluster's words on one line of bounded length."""
-    line = " ".join(text.split())
-    return line if len(line) <= LONGEST_WORDS else f"{line[: LONGEST_WORDS - 1]}…"
+    return line(text, LONGEST_WORDS)

@@ -15,6 +15,7 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodReport
 from controlplane.engines.kubernetes import mpi, names
+from controlplane.engines.kubernetes.cleaning import line
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
 
@@ -30,7 +31,6 @@ NODE_GONE_SECONDS = 60  # a node that is this new to the cluster may not have be
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SILENT_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
 TERMINAL = ("Succeeded", "Failed")
-LONGEST_MESSAGE = 480
 
 _PULL_ERRORS = (
     "ErrImagePull", "ImagePullBackOff", "InvalidImageName", "ErrImageNeverPull", "ImageInspectError",
@@ -392,11 +392,9 @@ def _fallback_end(raw: Raw) -> datetime | None:
 
 def _said(sentence: str, *words: object) -> str:
     """A sentence of ours, and the cluster's own words after a colon, on one line."""
-    said = ": ".join(
-        part for part in (" ".join(str(word or "").split()).rstrip(".") for word in words) if part
-    )
+    said = ": ".join(part for part in (line(word or "").rstrip(".") for word in words) if part)
     text = f"{sentence}: {said}." if said else f"{sentence}."
-    return text if len(text) <= LONGEST_MESSAGE else f"{text[: LONGEST_MESSAGE - 1]}…"
+    return line(text)
 
 
 # Reading objects
