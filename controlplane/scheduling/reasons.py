@@ -306,10 +306,20 @@ POD_REASONS = _table(
         "waiting_for_operator",
         "Waiting for operator",
         "error",
-        _said("The MPI operator has not made its pod; is it running?"),
+        _said("The MPI operator has not made its pod; see that it runs."),
     ),
-    ("credentials_refused", "Credentials refused", "error", _said("The cluster does not accept our credentials.")),
-    ("cluster_failed", "Cluster failed", "error", _said("The cluster failed at starting it, again and again.")),
+    (
+        "credentials_refused",
+        "Credentials refused",
+        "error",
+        _said("The cluster does not accept our credentials."),
+    ),
+    (
+        "cluster_failed",
+        "Cluster failed",
+        "error",
+        _said("The cluster failed at starting it, again and again."),
+    ),
     ("cannot_share", "Cannot share", "error", _said("Its node gives out whole GPUs only.")),
 )
 """What a cluster says of a pod (codes of controlplane.engines.base); its own words, where it has some, come first."""
