@@ -33,7 +33,12 @@ KEEP_NODE = {"cluster-autoscaler.kubernetes.io/safe-to-evict": "false", "karpent
 # NVIDIA's runtime gives a container what these name, before anything in it runs. The device plugin sets the first for a
 # pod with GPUs, and what stands in the pod would win over that.
 GIVES_DEVICES = frozenset(
-    {"NVIDIA_VISIBLE_DEVICES", "NVIDIA_MIG_CONFIG_DEVICES", "NVIDIA_MIG_MONITOR_DEVICES", "NVIDIA_IMEX_CHANNELS"}
+    {
+        "NVIDIA_VISIBLE_DEVICES",
+        "NVIDIA_MIG_CONFIG_DEVICES",
+        "NVIDIA_MIG_MONITOR_DEVICES",
+        "NVIDIA_IMEX_CHANNELS",
+    }
 )
 
 _REFERENCE = re.compile(r"\$?\$\([A-Za-z_][A-Za-z0-9_]*\)")
@@ -268,8 +273,8 @@ def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, An
 
 
 def _user_labels(spec: PodSpec) -> dict[str, str]:
-    """The job's labels that a cluster takes as labels. Those with a prefix speak to some controller: not for users."""
-    return {key: value for key, value in spec.labels.items() if _is_plain(key, value)}
+    """The job's labels that a cluster takes as labels, under a prefix of their own: bare ones speak to controllers."""
+    return {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
 
 
 def _is_plain(key: str, value: str) -> bool:

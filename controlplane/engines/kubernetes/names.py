@@ -20,6 +20,7 @@ ROLE = "trainyard.io/role"
 KIND = "trainyard.io/kind"
 STOPPED = "trainyard.io/stopped"  # on a pod that we were asked to stop
 POD = "trainyard.io/pod"  # what we call a pod that an operator made and named
+USER_LABEL = "user.trainyard.io/"  # before each of the job's own labels
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # Labels that the MPI operator gives to the pods of an MPIJob.
 MPI_JOB, MPI_ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"

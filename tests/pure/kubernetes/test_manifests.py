@@ -130,6 +130,15 @@ def test_no_variable_gives_a_pod_more_devices_than_it_holds(name: str, gpus: int
     assert found["CUDA_VISIBLE_DEVICES"] == "0"  # it narrows what the container has, and no more
 
 
+@pytest.mark.parametrize("key", ["runai-gpu-group", "aadpodidbinding", "app", "kai.scheduler/queue"])
+def test_a_jobs_labels_say_nothing_to_controllers(key: str):
+    labelled = spec(labels={key: "x"})
+    metadata = manifests.pod(labelled, RESTRICTED, node(), anchor(labelled, RESTRICTED))["metadata"]
+    assert key not in metadata["labels"] | metadata["annotations"]
+    told = metadata["labels"].get(f"user.trainyard.io/{key}") or metadata["annotations"][names.USER_LABELS]
+    assert "x" in told
+
+
 def test_spot_pools_are_for_preemptible_pods_when_the_cluster_chooses():
     profile = replace(RESTRICTED, spot_pools=("*",))
     for is_preemptible in (True, False):
