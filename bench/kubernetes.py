@@ -148,7 +148,7 @@ def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
 
 
 def remove_ours(api: Api) -> None:
-    """Take our pods away without their control plane: the finalizer is ours to strip in a bench of ours."""
+    """Take all that is ours away without its control plane: the finalizer is ours to strip in a bench of ours."""
     pods = api("GET", f"/api/v1/pods?labelSelector={OURS}")["items"]
 
     def remove(pod: dict[str, Any]) -> None:
@@ -156,13 +156,10 @@ def remove_ours(api: Api) -> None:
         api("PATCH", path, {"metadata": {"finalizers": None}}, kind="application/merge-patch+json")
 
     at_once(remove, pods)
-    for project in ("borrower", "owner"):
-        api("DELETE", f"/api/v1/namespaces/yard-{project}/pods?gracePeriodSeconds=0")
-    wait_until(
-        lambda: not api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"],
-        timeout=300,
-        what="our end",
-    )
+    projects = ("borrower", "owner")
+    for project in projects:
+        api("DELETE", f"/api/v1/namespaces/yard-{project}")
+    wait_until(lambda: not any(_has_namespace(api, name) for name in projects), timeout=300, what="our end")
 
 
 def _submit(call: Callable[..., Any], count: int) -> None:
@@ -188,6 +185,11 @@ def _is_bound(api: Api, path: str) -> bool:
 
 def _has_nodes(call: Callable[..., Any]) -> bool:
     return any(cluster["nodes_ready"] == NODES for cluster in call("GET", "/clusters")["results"])
+
+
+def _has_namespace(api: Api, project: str) -> bool:
+    names = {namespace["metadata"]["name"] for namespace in api("GET", "/api/v1/namespaces")["items"]}
+    return f"yard-{project}" in names
 
 
 def _has_account(api: Api) -> bool:
