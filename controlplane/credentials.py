@@ -65,11 +65,18 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
     return {
         **cluster.settings,
         "installation": installation(),
-        "credentials": decrypt(cluster.credentials),
+        "credentials": _usable(decrypt(cluster.credentials)),
         "scheduler": cluster.scheduler,
         "cluster": cluster.name,
         "has_mpi_operator": cluster.has_found("mpi_operator"),
     }
+
+
+def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
+    """Without leave to run a program where this instance does not give it, also for what was stored when it did."""
+    if settings.ALLOW_KUBECONFIG_EXEC:
+        return credentials
+    return {name: value for name, value in credentials.items() if name != "allow_exec"}
 
 
 def _fernet() -> MultiFernet:

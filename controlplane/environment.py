@@ -73,6 +73,11 @@ SETTINGS = (
     Setting(
         "TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."
     ),
+    Setting(
+        "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
+        "no",
+        "yes lets admins attach clusters whose kubeconfig runs a login program on the control plane's machines.",
+    ),
 )
 DEFAULTS = {setting.name: setting.default for setting in SETTINGS}
 

@@ -33,6 +33,7 @@ HOST = env.text(os.environ, "TRAINYARD_HOST")
 PORT = env.integer(os.environ, "TRAINYARD_PORT", 1, 65535)
 PUBLIC_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/") or f"http://{HOST}:{PORT}"
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
+ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
 KUBERNETES = env.json_object(os.environ, "TRAINYARD_KUBERNETES")

@@ -7,6 +7,8 @@ import re
 from collections.abc import Mapping
 from typing import Any
 
+from django.conf import settings
+
 from controlplane.actions.clusters import ENGINES
 from controlplane.actions.outcomes import Invalid, invalid
 from controlplane.cluster_settings import SettingsInvalid, parse_settings
@@ -44,6 +46,12 @@ def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> di
             detail = f"A {engine} cluster is reached without credentials; leave it out."
             raise Invalid(*(FieldError(f"/{name}", "not_for_this_engine", detail) for name in given))
         return {}
+    if "allow_exec" in given and not settings.ALLOW_KUBECONFIG_EXEC:
+        detail = (
+            "A login program runs on this server with its rights, which whoever runs the server has to allow:"
+            " TRAINYARD_ALLOW_KUBECONFIG_EXEC=yes. A service account's token needs no program."
+        )
+        raise invalid("/allow_exec", "exec_not_allowed", detail)
     if "in_cluster" in given:
         if len(given) > 1:
             name = next(name for name in given if name != "in_cluster")

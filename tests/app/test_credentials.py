@@ -34,6 +34,13 @@ def test_an_earlier_key_still_opens_and_a_foreign_one_says_what_to_do(settings: 
     assert decrypt(encrypt(SECRET)) == SECRET
 
 
+def test_a_login_program_runs_only_while_the_instance_allows_it(db: None, settings: Settings) -> None:
+    cluster = Cluster(name="prod", engine="kubernetes", credentials=encrypt({**SECRET, "allow_exec": True}))
+    assert engine_settings(cluster)["credentials"] == SECRET
+    settings.ALLOW_KUBECONFIG_EXEC = True
+    assert engine_settings(cluster)["credentials"] == {**SECRET, "allow_exec": True}
+
+
 def test_an_altered_store_is_refused() -> None:
     stored = encrypt(SECRET)
     with pytest.raises(CredentialsUnreadable):

@@ -69,7 +69,7 @@ class KubernetesEngine:
         self._profile = profile_from(settings)
         self._logs_dir = state_dir.absolute() / "logs"
         credentials = settings.get("credentials") or {}
-        self.client = Client(access or access_from(credentials, allow_exec=bool(settings.get("allow_exec"))))
+        self.client = Client(access or access_from(credentials))
         installation = self._profile.installation
         self._objects = Objects(self.client, installation)
         self._syncer = Syncer(self.client, self._objects, self._profile)

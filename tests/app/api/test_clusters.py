@@ -171,6 +171,7 @@ def test_a_dry_run_checks_what_can_be_checked_and_writes_nothing(api: AsPerson, 
         ({"settings": {"host_network": True}}, "/settings/host_network", "needs_privileged"),
         ({"engine": "memory", "settings": {"nodes": "nvml"}}, "/kubeconfig", "not_for_this_engine"),
         ({"engine": "docker"}, "/engine", "unknown_engine"),
+        ({"allow_exec": True}, "/allow_exec", "exec_not_allowed"),
         ({"password": "x"}, "/password", "unknown_field"),
     ],
 )
