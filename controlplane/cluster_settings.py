@@ -169,6 +169,9 @@ label_value = name_like(LABEL_VALUE, 63, "a label value")
 object_name = name_like(re.compile(SUBDOMAIN), 253, "the name of an object in the cluster")
 image = name_like(IMAGE_NAME, 500, "an image reference like registry.example/team/image:1")
 quantity = name_like(QUANTITY, 16, "a quantity like 20Gi")
+resource_prefix = name_like(
+    re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*"), 317, "a name of resources or its beginning, like vendor.com/"
+)
 mount_path = name_like(MOUNT_PATH, 1000, "an absolute path of plain characters")
 pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "the name of a node pool, or *")
 _effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
@@ -178,6 +181,19 @@ GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
 
 KNOBS: dict[str, Knob] = {
     "gpu_resource": Knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs."),
+    "extra_resources": Knob(
+        checks.listed(resource_prefix, 50),
+        (
+            "ephemeral-storage",
+            "hugepages-",
+            "vpc.amazonaws.com/",
+            "rdma/",
+            "aliyun/erdma",
+            "smarter-devices/",
+        ),
+        "What jobs may ask for beside GPUs, by how the resources' names begin. No quota of Trainyard counts it: add"
+        " nothing that gives out GPUs or other accelerators.",
+    ),
     "pool_label": Knob(
         or_empty(qualified_name),
         "",

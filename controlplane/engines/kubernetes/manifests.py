@@ -116,7 +116,7 @@ def pod(
     """The pod. `node` is the report of `spec.node`, None when the cluster's own scheduler chooses; `made` is the anchor
     as the cluster answered it.
 
-    Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN).
+    Raises EngineRefused(CANNOT_SHARE, IMAGE_UNKNOWN, NOT_SUPPORTED).
     """
     metadata = _metadata(spec, profile, spec.name)
     metadata["labels"] = {
@@ -411,6 +411,7 @@ def _mps_limit(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
 
 
 def _resources(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> dict[str, Any]:
+    profile.check_extra_resources(spec.extra_resources)
     count = gpu_request(spec, node)
     resource = node.labels.get(names.GPU_RESOURCE, profile.gpu_resource) if node else profile.gpu_resource
     limited = {**spec.extra_resources, "memory": f"{spec.memory_mib}Mi"}

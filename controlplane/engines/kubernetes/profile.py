@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
 from controlplane.cluster_settings import EVERY_POOL, KNOBS, parse_settings
+from controlplane.engines.base import NOT_SUPPORTED, EngineRefused
 from controlplane.engines.kubernetes import names
 
 PLANNER, KAI = "planner", "kai"
@@ -48,6 +49,7 @@ class ClusterProfile:
     cluster: str = ""
     scheduler: str = PLANNER
     gpu_resource: str = "nvidia.com/gpu"
+    extra_resources: tuple[str, ...] = KNOBS["extra_resources"].default
     pool_label: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
     tolerations: tuple[Mapping[str, str], ...] = KNOBS["tolerations"].default
@@ -100,6 +102,25 @@ class ClusterProfile:
         make pods elsewhere may write any label."""
         project = (raw["metadata"].get("labels") or {}).get(names.PROJECT, "")
         return self.has_made(raw) and raw["metadata"].get("namespace") == self.namespace_of(project)
+
+    def check_extra_resources(self, wanted: Iterable[str]) -> None:
+        """Raise EngineRefused(NOT_SUPPORTED) for what jobs may not have beside GPUs."""
+        refused = [resource for resource in wanted if not self._may_ask_for(resource)]
+        if refused:
+            raise EngineRefused(
+                NOT_SUPPORTED,
+                f"This cluster gives jobs no {', '.join(refused)}, which no quota would count. What is no GPU an admin"
+                f" may add to its setting extra_resources: {', '.join(self.extra_resources) or 'it is empty'}.",
+            )
+
+    def _may_ask_for(self, resource: str) -> bool:
+        """Nothing that is GPUs by another name, as where they are shared (nvidia.com/gpu.shared) or partitioned
+        (nvidia.com/mig-1g.10gb)."""
+        vendor, _, _ = self.gpu_resource.rpartition("/")
+        is_gpu = resource == self.gpu_resource or resource.startswith(
+            (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")
+        )
+        return not is_gpu and resource.startswith(self.extra_resources)
 
     def priority_class(self, is_preemptible: bool) -> str:
         """The PriorityClass of pods that may, or may not, be preempted."""

@@ -130,6 +130,34 @@ def test_no_variable_gives_a_pod_more_devices_than_it_holds(name: str, gpus: int
     assert found["CUDA_VISIBLE_DEVICES"] == "0"  # it narrows what the container has, and no more
 
 
+@pytest.mark.parametrize(
+    ("gpu_resource", "wanted", "is_refused"),
+    [
+        ("huawei.com/Ascend910", "huawei.com/Ascend910", True),
+        ("huawei.com/Ascend910", "huawei.com/Ascend910.shared", True),
+        ("huawei.com/Ascend910", "huawei.com/Ascend910-4c", True),
+        ("nvidia.com/gpu", "nvidia.com/mig-1g.10gb", True),
+        ("huawei.com/Ascend910", "huawei.com/roce", False),
+        ("nvidia.com/gpu", "habana.ai/gaudi", True),
+        ("nvidia.com/gpu", "vpc.amazonaws.com/efa", False),
+        ("nvidia.com/gpu", "hugepages-2Mi", False),
+    ],
+)
+def test_what_no_quota_counts_is_given_by_the_list_and_gpus_never(
+    gpu_resource: str, wanted: str, is_refused: bool
+):
+    asked = spec(extra_resources={wanted: "8"})
+    allowed = (*ClusterProfile().extra_resources, "huawei.com/", "nvidia.com/")
+    profile = replace(RESTRICTED, gpu_resource=gpu_resource, extra_resources=allowed)
+    if not is_refused:
+        manifests.pod(asked, profile, node(), anchor(asked, profile))
+        return
+    with pytest.raises(EngineRefused, match="extra_resources") as refusal:
+        manifests.pod(asked, profile, node(), anchor(asked, profile))
+    assert refusal.value.code == base.NOT_SUPPORTED
+    assert wanted in refusal.value.message
+
+
 @pytest.mark.parametrize("key", ["runai-gpu-group", "aadpodidbinding", "app", "kai.scheduler/queue"])
 def test_a_jobs_labels_say_nothing_to_controllers(key: str):
     labelled = spec(labels={key: "x"})

@@ -59,6 +59,8 @@ def test_settings_read_again_from_json_are_the_same():
     [
         ({"gpus": 1}, "/gpus", "unknown_field"),
         ({"gpu_resource": "a b"}, "/gpu_resource", "bad_name"),
+        ({"extra_resources": ["a b"]}, "/extra_resources/0", "bad_name"),
+        ({"extra_resources": [""]}, "/extra_resources/0", "bad_name"),
         ({"namespace_prefix": "Yard-"}, "/namespace_prefix", "bad_name"),
         ({"namespace_prefix": ""}, "/namespace_prefix", "bad_name"),
         ({"tolerations": [{"operator": "Exists"}]}, "/tolerations/0", "bad_toleration"),
