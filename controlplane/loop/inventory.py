@@ -1,6 +1,5 @@
 """Keep node and device rows equal to what the engine reports. A node that vanished is not ready, never deleted."""
 
-import logging
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime
@@ -10,13 +9,15 @@ from django.db import transaction
 
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.loop.batches import one_by_one
+from controlplane.loop.findings import note_finding
 from controlplane.models import Cluster, Device, Event, Node, NodePool
-
-logger = logging.getLogger(__name__)
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
 LONGEST_MESSAGE = 500
+CHECK = "nodes"  # its place among a cluster's checks
+WITHOUT_THEM = "No job is sent to these nodes; the others are used."
+SHOWN_NAMES = 5
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
@@ -57,14 +58,31 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """Leave out nodes whose name another cluster has: /nodes/NAME must mean one node, and the rest must go on."""
+    """Leave out nodes whose name another cluster has, and say so: /nodes/NAME must mean one node, and the rest must
+    go on."""
     names = [report.name for report in reports]
-    taken = set(Node.objects.exclude(cluster=cluster).filter(name__in=names).values_list("name", flat=True))
-    if taken:
-        logger.warning(
-            "cluster %s: other clusters have nodes named %s", cluster.name, ", ".join(sorted(taken))
-        )
+    others = Node.objects.exclude(cluster=cluster).filter(name__in=names).order_by("name")
+    taken = dict(others.values_list("name", "cluster__name"))
+    note_finding(
+        cluster,
+        CHECK,
+        _clash(taken, len(names)) if taken else "",
+        without_it=WITHOUT_THEM,
+        begins="cluster.nodes_left_out",
+        ends="cluster.nodes_taken_in",
+    )
     return [report for report in reports if report.name not in taken]
+
+
+def _clash(taken: Mapping[str, str], count: int) -> str:
+    """The words for nodes (name -> the cluster that has it) that are left out of `count`."""
+    shown = [f"{name} (in {cluster})" for name, cluster in taken.items()][:SHOWN_NAMES]
+    more = f" and {len(taken) - len(shown)} more" if len(taken) > len(shown) else ""
+    return (
+        f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
+        f" {', '.join(shown)}{more}. Give the machines names of their own (of a kubelet: --hostname-override), or"
+        " attach the two clusters to two Trainyards."
+    )
 
 
 def _take_over(

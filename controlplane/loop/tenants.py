@@ -1,14 +1,12 @@
 """Every few seconds, by one process at a time: each cluster is told its projects, departments and members."""
 
 import logging
-from typing import Any
-
-from django.db import transaction
 
 from controlplane.engines.base import DepartmentReport, EngineRefused, EngineUnreachable, ProjectReport
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, keep, release
-from controlplane.models import Cluster, Event, Membership, Project
+from controlplane.loop.findings import note_finding
+from controlplane.models import Cluster, Membership, Project
 
 logger = logging.getLogger(__name__)
 
@@ -78,27 +76,12 @@ def _sync(cluster: Cluster) -> bool:
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
         return False
-    _note(cluster, refusal)
+    note_finding(
+        cluster,
+        CHECK,
+        refusal.message if refusal else "",
+        without_it=WITHOUT_IT,
+        begins="cluster.projects_refused",
+        ends="cluster.projects_synced",
+    )
     return refusal is None
-
-
-def _note(cluster: Cluster, refusal: EngineRefused | None) -> None:
-    """Keep what the cluster refused among its checks, once, until it is over."""
-    told = None if refusal is None else _check(refusal)
-    if next((check for check in cluster.checks if check["name"] == CHECK), None) == told:
-        return
-    with transaction.atomic():
-        row = Cluster.objects.select_for_update().get(pk=cluster.pk)
-        others = [check for check in row.checks if check["name"] != CHECK]
-        Cluster.objects.filter(pk=cluster.pk).update(checks=others if told is None else [*others, told])
-        kind = "cluster.projects_refused" if refusal else "cluster.projects_synced"
-        Event.objects.append([Event(kind=kind, message=told["message"] if told else cluster.name)])
-
-
-def _check(refusal: EngineRefused) -> dict[str, Any]:
-    return {
-        "name": CHECK,
-        "outcome": "failed",
-        "message": refusal.message[:500],
-        "without_it": WITHOUT_IT,
-    }

@@ -1,8 +1,9 @@
 """What the engine says of nodes and devices, in rows and in the scheduler's view."""
 
+from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.inventory import VANISHED, sync_nodes
 from controlplane.loop.observe import observe
-from controlplane.models import Device, Event, Node
+from controlplane.models import Cluster, Device, Event, Node
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
 
@@ -27,6 +28,28 @@ def test_a_node_that_vanished_says_so(plant):
     plant.engine._nodes = plant.engine._nodes[1:]
     sync(plant)
     assert Node.objects.get(name="dgx1-1").message == VANISHED
+
+
+def test_nodes_whose_names_another_cluster_has_are_left_out_and_that_is_told(plant):
+    sync(plant)
+    second = Cluster.objects.create(name="second", engine="memory", checks=[{"name": "api", "outcome": "ok"}])
+    names = ("dgx1-1", "dgx1-2", "own-1")
+    engine = MemoryEngine({"nodes": {name: {"devices": 1, "memory_mib": 1} for name in names}})
+    for _ in range(2):
+        second.refresh_from_db()
+        sync_nodes(second, engine, plant.clock())
+    assert [node.name for node in second.nodes.all()] == ["own-1"]
+    second.refresh_from_db()
+    _, check = second.checks
+    assert (check["name"], check["outcome"]) == ("nodes", "failed")
+    assert "2 of 3 nodes are left out" in check["message"]
+    assert f"dgx1-1 (in {plant.cluster.name})" in check["message"]
+    assert Event.objects.filter(kind="cluster.nodes_left_out").count() == 1  # told once
+    Node.objects.filter(cluster=plant.cluster).delete()  # as when that cluster is detached
+    sync_nodes(second, engine, plant.clock())
+    second.refresh_from_db()
+    assert [check["name"] for check in second.checks] == ["api"]
+    assert {node.name for node in second.nodes.all()} == set(names)
 
 
 def test_a_gpu_that_others_hold_gets_nothing(plant):
