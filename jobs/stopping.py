@@ -14,6 +14,8 @@ from jobs import lifecycle
 from jobs.models import Job, Pod
 
 STOP_GRACE_SECONDS = 10
+# A start of a process that was killed meanwhile, or that was only paused, may be on its way for this long.
+LATE_START_SECONDS = 60
 
 
 def send_towards(
@@ -75,7 +77,14 @@ def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
 def remove(job: Job, actor: Actor) -> Event:
     """Delete a finished job with its history, and order the end of what its pods left: files, checkpoints, logs."""
     event = job_event("job.deleted", job, actor)
-    Command.objects.create(kind=Command.FORGET_JOB, cluster_id=job.project.cluster_id, pod_name=str(job.pk))
+    # again after a while: a start that was on its way may have made a working directory meanwhile
+    for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):
+        Command.objects.create(
+            kind=Command.FORGET_JOB,
+            cluster_id=job.project.cluster_id,
+            pod_name=str(job.pk),
+            not_before=timezone.now() + timedelta(seconds=wait),
+        )
     job.delete()
     return event
 

@@ -21,15 +21,13 @@ from controlplane.loop.settle import settle_jobs
 from controlplane.models import Cluster, Command, Event
 from controlplane.telemetry.allocation import record_allocation
 from jobs.models import Allocation, Pod
+from jobs.stopping import LATE_START_SECONDS
 
 logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
 OPEN = (Command.PENDING, Command.CLAIMED)
 BATCH = 200  # pods written in one transaction: others write too
-# The name of a pod that was stopped before its start is held for this long: a start of a process that was killed
-# meanwhile, or that was only paused, may be on its way.
-LATE_START_SECONDS = 60
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
 
