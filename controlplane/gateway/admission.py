@@ -17,7 +17,7 @@ from controlplane.access import Actor, Forbidden, NotVisible, job_for
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
 from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
-from controlplane.loop.attached import engine_for
+from controlplane.loop.attached import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
 from jobs.models import Job, Pod
 
@@ -26,10 +26,12 @@ RECHECK_SECONDS = 1.0
 MOST_REMEMBERED = 5_000
 
 CONNECT_SECONDS = 5.0
+TIDY_SECONDS = 60.0
 MOST_ENGINE_CALLS = 32  # at a time; those beyond wait
 
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")
+_tidied_at = float("-inf")
 _remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
 
 
@@ -141,10 +143,20 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
     return Service(str(job.pk), port, pod.name, engine)
 
 
+def engine_of(pod: Pod) -> Engine:
+    """The engine of the pod's cluster. Those of clusters that were detached are closed now and then: only this
+    process could. Raises EngineUnreachable."""
+    global _tidied_at
+    if time.monotonic() - _tidied_at > TIDY_SECONDS:
+        _tidied_at = time.monotonic()
+        close_engines(keep={cluster.pk for cluster in attached_clusters()})
+    return engine_for(pod.node.cluster)
+
+
 def _engine(pod: Pod) -> Engine:
     """The engine of the pod's cluster. Raises NotRunning when it cannot be opened now."""
     try:
-        return engine_for(pod.node.cluster)
+        return engine_of(pod)
     except EngineUnreachable as error:
         raise NotRunning(str(error)) from error
 

@@ -20,6 +20,7 @@ from controlplane.gateway.admission import (
     NotRunning,
     NotSignedIn,
     admit,
+    engine_of,
     in_engine,
     in_thread,
     running_pod,
@@ -27,7 +28,6 @@ from controlplane.gateway.admission import (
 )
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
 from controlplane.live.wire import Receive, Scope, Send, query, refuse_websocket
-from controlplane.loop.attached import engine_for
 from jobs.actions import record_shell
 
 PATH = re.compile(r"/ws/shell/(?P<job_id>[0-9a-fA-F-]{36})/?")
@@ -76,7 +76,7 @@ def _enter(credential: Credential | None, job_id: str, rank: int, scope: Scope) 
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record_shell(job, rank, actor=actor)
-    return engine_for(pod.node.cluster), pod.name
+    return engine_of(pod), pod.name
 
 
 async def _serve(

@@ -14,6 +14,7 @@ from controlplane.gateway import admission
 from controlplane.gateway.admission import NoAnswer, NotRunning, Service, find_service
 from controlplane.gateway.upstream import exchange, public_address
 from controlplane.live.identity import Credential
+from jobs.models import Pod
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
 
@@ -116,3 +117,19 @@ def test_an_engine_without_a_way_to_ports_says_so(plant: Plant, monkeypatch):
     monkeypatch.setattr(admission, "admit", lambda *_: (None, job))
     with pytest.raises(NotRunning, match="Cluster memory gives no way to its pods' ports"):
         find_service(Credential("token", "x"), str(job.pk), 8888)
+
+
+@pytest.mark.django_db
+def test_engines_of_detached_clusters_are_closed_in_this_process_too(plant: Plant, monkeypatch):
+    make_job(make_project())
+    plant.settle()
+    kept: list[set[int]] = []
+
+    def close_engines(keep: set[int]) -> None:
+        kept.append(keep)
+
+    monkeypatch.setattr(admission, "close_engines", close_engines)
+    monkeypatch.setattr(admission, "_tidied_at", float("-inf"))
+    pod = Pod.objects.select_related("node__cluster").get()
+    assert [admission.engine_of(pod), admission.engine_of(pod)] == [plant.engine, plant.engine]
+    assert kept == [{plant.cluster.pk}]

@@ -522,6 +522,18 @@ def test_a_project_that_is_deleted_takes_its_namespace_along(case: Case):
     case.wait_running(spec)
 
 
+def test_a_way_into_one_pod_does_not_watch_the_cluster(case: Case):
+    spec = case.start()
+    case.wait_running(spec)
+    elsewhere = case.again()
+    with pytest.raises((EngineRefused, EngineUnreachable)):  # nothing listens in a fake pod
+        elsewhere.open_port(spec.name, 8080)
+    with pytest.raises(EngineRefused) as refused:
+        elsewhere.open_shell(f"{spec.job_id}-1-9", 80, 24)
+    assert refused.value.code == base.NO_SUCH_POD
+    assert dict(elsewhere.client.calls) == {("list", "pods"): 2}
+
+
 def test_many_starts_at_once(case: Case):
     specs = [case.spec(devices=(), job_id=f"many-{n}") for n in range(40)]
     threads = [threading.Thread(target=case.engine.start, args=(spec,)) for spec in specs for _ in range(2)]

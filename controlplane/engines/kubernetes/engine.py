@@ -359,14 +359,30 @@ class KubernetesEngine:
         raise EngineUnreachable(f"{path} changes faster than it can be released.")
 
     def _running(self, pod_name: str) -> tuple[str, str]:
-        """The namespace of a pod that runs, and its name there. Raises EngineRefused."""
+        """The namespace of a pod that runs, and its name there. Raises EngineRefused, EngineUnreachable.
+
+        It is asked for by itself: the process that opens a shell has no use for a watch of the whole cluster.
+        """
         base.check_pod_name(pod_name)
-        pod = self._watching.pod(pod_name)
+        pod = self._found(pod_name)
         if pod is None:
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
-        if self._report(pod).state != base.RUNNING:
+        if not reports.is_running(pod):
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
+
+    def _found(self, pod_name: str) -> Raw | None:
+        """One of our pods, as the server has it now. By its labels: an operator's pod has a name of its own."""
+        parts = base.parts_of(pod_name)
+        if parts is None:
+            return None
+        query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
+        try:
+            found = self.client.get("/api/v1/pods", query)["items"]
+        except ApiError as error:
+            raise as_refusal(error) from error
+        ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
+        return next(ours, None)
 
     def _log_path(self, pod_name: str) -> Path:
         """Where the pod's log is: as we were told, or where all are."""

@@ -92,6 +92,11 @@ def has_ended(raw: Raw) -> bool:
     return _phase(raw) in TERMINAL or (is_unbound and is_over)
 
 
+def is_running(raw: Raw) -> bool:
+    """Whether the pod's command runs, as far as the cluster itself says."""
+    return _phase(raw) not in TERMINAL and "running" in (_main_status(raw).get("state") or {})
+
+
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
     """Our bound pods that have not ended, and the devices that they hold."""
     return tuple(
