@@ -118,6 +118,8 @@ class NodeReport:
 
     `device_parts`: into how many equal parts each device is given out, 1 for whole devices only; a share is rounded up
     to parts. `is_one_part_per_pod`: and no pod gets more than one of them.
+
+    `is_closed`: it works, but its cluster gives it nothing new, since somebody cordoned or tainted it there.
     """
 
     name: str
@@ -128,6 +130,7 @@ class NodeReport:
     is_ready: bool
     labels: Mapping[str, str] = field(default_factory=dict)
     message: str = ""
+    is_closed: bool = False
     device_parts: int = 1000
     is_one_part_per_pod: bool = False
 

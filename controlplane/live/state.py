@@ -150,7 +150,7 @@ def _nodes() -> dict[str, dict[str, Any]]:
     devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in Device.objects.order_by("node_id", "index").values(*_DEVICE_COLUMNS):
         devices[row["node_id"]].append(row | {"shares": shares[row["id"]]})
-    nodes = Node.objects.order_by("name").values("id", "name", "is_ready", "is_cordoned")
+    nodes = Node.objects.order_by("name").values("id", "name", "is_ready", "is_cordoned", "is_closed")
     return {row["name"]: _node(row, devices[row["id"]]) for row in nodes}
 
 
@@ -173,7 +173,7 @@ def _node(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, An
     return {
         "name": row["name"],
         "is_ready": row["is_ready"],
-        "is_cordoned": row["is_cordoned"],
+        "is_cordoned": row["is_cordoned"] or row["is_closed"],
         "gpus": len(devices),
         "allocated": decimal(allocated),
         "utilization": round(sum(measured) / len(measured), 4) if measured else None,

@@ -97,6 +97,7 @@ def _take_over(
         "memory_mib": report.memory_mib,
         "labels": dict(report.labels),
         "is_ready": report.is_ready,
+        "is_closed": report.is_closed,
         "device_parts": report.device_parts,
         "is_one_part_per_pod": report.is_one_part_per_pod,
         "message": report.message[:LONGEST_MESSAGE],

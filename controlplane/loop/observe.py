@@ -196,7 +196,7 @@ def _node_views(
             devices=tuple(devices[node.pk]),
             milli_cpus=node.milli_cpus,
             memory_mib=node.memory_mib,
-            is_schedulable=node.is_ready and not node.is_cordoned and node.name not in haunted,
+            is_schedulable=node.is_ready and node.is_open and node.name not in haunted,
         )
         for node in Node.objects.filter(cluster=cluster).select_related("pool").order_by("name")
     )

@@ -74,7 +74,9 @@ class Node(models.Model):
     labels = models.JSONField(default=dict)
     is_ready = models.BooleanField(default=True)
     is_cordoned = models.BooleanField(default=False)
-    message = models.CharField(max_length=500, blank=True, default="")  # why the engine calls it not ready
+    is_closed = models.BooleanField(default=False)  # its own cluster gives it nothing new
+    # why the engine calls it not ready or closed
+    message = models.CharField(max_length=500, blank=True, default="")
     seen_at = models.DateTimeField(default=timezone.now)
     # in how many parts each GPU is given out (1,000: any share, 1: whole only), and whether a pod gets one part at most
     device_parts = models.PositiveSmallIntegerField(default=1000)
@@ -82,6 +84,11 @@ class Node(models.Model):
 
     def __str__(self) -> str:
         return self.name
+
+    @property
+    def is_open(self) -> bool:
+        """Whether it may get new pods, if it is ready: cordoned neither here nor by its own cluster."""
+        return not (self.is_cordoned or self.is_closed)
 
 
 class PresentDevices(models.Manager["Device"]):

@@ -80,7 +80,7 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "node_pool": node.pool.name if node.pool else None,
         "is_ready": node.is_ready,
         "message": node.message,
-        "is_cordoned": node.is_cordoned,
+        "is_cordoned": not node.is_open,
         "cpus": decimal(node.milli_cpus),
         "memory_mib": node.memory_mib,
         "labels": node.labels,

@@ -108,7 +108,7 @@ def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:
 
 def _free_milli(project: Project) -> int:
     devices = Device.objects.filter(
-        node__cluster=project.cluster, node__is_ready=True, node__is_cordoned=False
+        node__cluster=project.cluster, node__is_ready=True, node__is_cordoned=False, node__is_closed=False
     )
     sums = devices.aggregate(count=Count("pk"), held=Sum("allocated_milli", default=0))
     return int(sums["count"] * 1000 - sums["held"])

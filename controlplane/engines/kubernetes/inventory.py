@@ -76,7 +76,8 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
     if resource + RENAMED in allocatable:
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
-    trouble = _trouble(node, profile)
+    trouble = _trouble(node)
+    closure = _closure(node, profile)
     parts = _replicas(labels)
     has_kai = profile.scheduler == KAI
     return NodeReport(
@@ -88,8 +89,9 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
             quantities.whole(allocatable.get("memory", 0)) // quantities.MIB, _memory_mib(others)
         ),
         is_ready=not trouble,
+        is_closed=bool(closure),
         labels=labels,
-        message=line(trouble),
+        message=line(trouble or closure),
         device_parts=ANY_SHARE if has_kai else parts,
         is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
     )
@@ -158,8 +160,8 @@ def _is_for_work(node: Raw, profile: ClusterProfile) -> bool:
     return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
 
 
-def _trouble(node: Raw, profile: ClusterProfile) -> str:
-    """Why a node takes no pods, in the cluster's words; "" when it does."""
+def _trouble(node: Raw) -> str:
+    """Why a node does not work, in the cluster's words; "" when it does."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     conditions = (node.get("status") or {}).get("conditions") or ()
@@ -167,6 +169,11 @@ def _trouble(node: Raw, profile: ClusterProfile) -> str:
     if ready.get("status") != "True":
         said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
         return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."
+    return ""
+
+
+def _closure(node: Raw, profile: ClusterProfile) -> str:
+    """Why a node that works gets no new pods; "" when it does."""
     if (node.get("spec") or {}).get("unschedulable"):
         return "It is cordoned in the cluster (kubectl uncordon lifts that)."
     taints = [

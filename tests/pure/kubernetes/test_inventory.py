@@ -151,7 +151,7 @@ def test_under_kai_any_share_goes_and_its_reservations_are_not_foreign():
     ],
 )  # fmt: skip
 def test_a_node_that_takes_no_pods_says_why(raw: Any, words: str):
-    assert not report(raw).is_ready
+    assert not report(raw).is_ready or report(raw).is_closed
     assert words in report(raw).message
 
 
@@ -159,12 +159,14 @@ def test_a_cordon_and_a_removal_are_named():
     raw = node()
     raw["spec"]["unschedulable"] = True
     assert "cordoned" in report(raw).message
+    # it works: what runs there is not to be taken for dead
+    assert (report(raw).is_ready, report(raw).is_closed) == (True, True)
     raw["metadata"]["deletionTimestamp"] = "2026-11-21T03:00:00Z"
     assert "removed" in report(raw).message
 
 
 @pytest.mark.parametrize(
-    ("taint", "settings", "is_ready"),
+    ("taint", "settings", "is_open"),
     [
         ({"key": GPU, "effect": "NoSchedule"}, {}, True),
         ({"key": "team", "effect": "PreferNoSchedule"}, {}, True),
@@ -190,8 +192,10 @@ def test_a_cordon_and_a_removal_are_named():
         ),
     ],
 )
-def test_taints_and_tolerations(taint: dict[str, str], settings: dict[str, Any], is_ready: bool):
-    assert report(node(taints=[taint]), profile=ClusterProfile(**settings)).is_ready is is_ready
+def test_taints_and_tolerations(taint: dict[str, str], settings: dict[str, Any], is_open: bool):
+    found = report(node(taints=[taint]), profile=ClusterProfile(**settings))
+    assert found.is_ready
+    assert found.is_closed is not is_open
 
 
 def test_nodes_that_are_not_for_work_are_left_out():
