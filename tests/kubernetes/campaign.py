@@ -62,7 +62,7 @@ class Witness:
         self._lost_nodes.add(name)
 
     def close(self) -> None:
-        self._answer.fp.raw._sock.shutdown(2)  # type: ignore[union-attr]  # its readers wait in a thread
+        self._answer.fp.raw._sock.shutdown(2)  # its reader waits in a thread
         self._thread.join(10)
         self._answer.close()
 

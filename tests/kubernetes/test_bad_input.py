@@ -137,7 +137,9 @@ def expired_token() -> str:
     ],
     ids=["nowhere", "itself", "exec", "expired"],
 )
-def test_a_kubeconfig_that_is_no_good_is_refused_in_words(site: Site, server: str, user: Raw, words: str):
+def test_a_kubeconfig_that_is_no_good_is_refused_in_words(
+    site: Site, server: str, user: Raw, words: str
+) -> None:
     address = server.format(port=free_port(), us=site.plane.url)
     status = site.attach(kubeconfig_of(address, user))["status"]
     assert status["state"] == "refused"
@@ -146,7 +148,7 @@ def test_a_kubeconfig_that_is_no_good_is_refused_in_words(site: Site, server: st
     assert any(words in message for message in failed), failed
 
 
-def test_a_namespace_of_somebody_else_is_told_by_the_job_and_by_the_cluster(site: Site, cluster: str):
+def test_a_namespace_of_somebody_else_is_told_by_the_job_and_by_the_cluster(site: Site, cluster: str) -> None:
     name = f"team-{secrets.token_hex(3)}"
     namespace = f"{prefix_of(cluster)}{name}"
     site.kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
@@ -176,11 +178,11 @@ def guarded(kube: KubeCluster, *objects: tuple[str, Raw]) -> Iterator[None]:
             kube.api("DELETE", f"{ADMISSION}/{plural}/{body['metadata']['name']}")
 
 
-def test_a_policy_that_refuses_the_pod_fails_the_job_in_its_words(site: Site, cluster: str):
+def test_a_policy_that_refuses_the_pod_fails_the_job_in_its_words(site: Site, cluster: str) -> None:
     project, name = site.project(cluster), f"policy-{secrets.token_hex(3)}"
     site.wait_running(site.submit(project))
     where = {"matchLabels": {"kubernetes.io/metadata.name": f"{prefix_of(cluster)}{project}"}}
-    rules = {"matchConstraints": {"resourceRules": [PODS]}}
+    rules: Raw = {"matchConstraints": {"resourceRules": [PODS]}}
     rules |= {"validations": [{"expression": "false", "message": "Pods need a cost centre."}]}
     binding = {
         "policyName": name,
@@ -204,7 +206,7 @@ def test_a_policy_that_refuses_the_pod_fails_the_job_in_its_words(site: Site, cl
     assert "cost centre" in refused[-1]["reason"]["message"]
 
 
-def test_a_webhook_that_does_not_answer_keeps_the_job_waiting_until_it_does(site: Site, cluster: str):
+def test_a_webhook_that_does_not_answer_keeps_the_job_waiting_until_it_does(site: Site, cluster: str) -> None:
     project, name = site.project(cluster), f"guard-{secrets.token_hex(3)}.example.org"
     site.wait_running(site.submit(project))
     hook = {
@@ -235,7 +237,7 @@ def test_a_webhook_that_does_not_answer_keeps_the_job_waiting_until_it_does(site
     site.wait_running(jobs[-1])
 
 
-def test_credentials_that_end_while_jobs_run_are_told_and_fail_nothing(site: Site):
+def test_credentials_that_end_while_jobs_run_are_told_and_fail_nothing(site: Site) -> None:
     account = f"yard-{secrets.token_hex(3)}"
     token = site.kube.service_account_token("default", account)
     site.kube.kubectl(
