@@ -47,7 +47,7 @@ class Site:
         self.must("POST", "clusters", body)
         path = f"clusters/{name}"
         wait_until(lambda: not self.must("GET", path)["status"]["is_checking"], 40, "the look at the cluster")
-        found = self.must("GET", path)
+        found: Raw = self.must("GET", path)
         if found["status"]["state"] == "attached":
             self.kube.add_node(f"node-{name}", gpus=4, labels={**gpu_labels(32768, "default"), "site": name})
             wait_until(lambda: self.must("GET", f"nodes?cluster={name}")["results"], 30, "its node")
