@@ -23,8 +23,10 @@ from dataclasses import dataclass, field
 import aiohttp
 import orjson
 
+from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.loglines import Cursor, Lines
+from controlplane.kubeconfigs import without_token
 from controlplane.logs import tail
 from controlplane.logwriter import LogWriter
 
@@ -71,6 +73,12 @@ class StreamRefused(Exception):
         self.is_missing = status in (400, 404)
 
 
+# What goes by itself; the last two: a token that cannot be had.
+_PASSING = (
+    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, EngineUnreachable, EngineRefused,
+)  # fmt: skip
+
+
 @dataclass(slots=True, eq=False)
 class _Log:
     """One wanted log. `pause_seconds` grows while nothing comes; `ended_at`: when we saw that its pod has ended.
@@ -93,6 +101,7 @@ class _Log:
     is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
     problem: str = ""
     is_missing: bool = False
+    is_odd: bool = False  # its pod could not be read when we last looked
 
 
 class LogCopier:
@@ -167,7 +176,12 @@ class LogCopier:
             if self._thread is None:
                 self._start()
         assert self._loop is not None
-        self._loop.call_soon_threadsafe(function, *arguments)
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the thread is gone: who tells us of a change must not suffer for it
+            if not self._is_closed:
+                log.exception("logs are not copied any more: the thread has ended")
+                self._is_closed = True
 
     def _start(self) -> None:
         is_ready = threading.Event()
@@ -187,7 +201,11 @@ class LogCopier:
             self._session = session
             is_ready.set()
             while not self._is_closed:
-                self._serve()
+                try:
+                    self._serve()
+                except Exception:  # whatever it is, the logs of a whole cluster hang on this thread
+                    log.exception("a round of copying logs failed")
+                    await asyncio.sleep(TICK_SECONDS)
                 with contextlib.suppress(TimeoutError):
                     await asyncio.wait_for(self._bell.wait(), TICK_SECONDS)
                 await asyncio.sleep(GATHER_SECONDS)
@@ -236,7 +254,7 @@ class LogCopier:
     def _end_stuck(self, now: float) -> None:
         """A stream whose pod ended a while ago is dead: the server would have closed it."""
         for entry in self._logs.values():
-            source = self._look(entry.name) if entry.task is not None else None
+            source = self._source_of(entry) if entry.task is not None else None
             if source is None or not source.end_word or entry.task is None:
                 continue
             if entry.ended_at is None:
@@ -254,9 +272,11 @@ class LogCopier:
         """Where the log is, if a stream of it is to be opened now."""
         if entry.is_drained or entry.task is not None:
             return None
-        source = self._look(entry.name)
+        if now < entry.retry_at and entry.is_odd:
+            return None
+        source = self._source_of(entry)
         if source is None:
-            if now >= entry.retry_at:
+            if now >= entry.retry_at and not entry.is_odd:
                 self._settle_missing(entry)
             return None
         entry.was_seen = True
@@ -266,6 +286,20 @@ class LogCopier:
         if not source.has_started and not source.end_word:
             return None
         return source if now >= entry.retry_at else None
+
+    def _source_of(self, entry: _Log) -> LogSource | None:
+        """Where the log is. A pod that cannot be read is left alone for a while: others' logs go on."""
+        try:
+            source, was_odd = self._look(entry.name), entry.is_odd
+        except Exception:
+            if not entry.is_odd:
+                log.exception("the pod of the log of %s cannot be read", entry.name)
+            entry.is_odd = True
+            self._pause(entry)
+            return None
+        if was_odd:
+            entry.is_odd, entry.retry_at, entry.pause_seconds = False, 0.0, FIRST_PAUSE_SECONDS
+        return source
 
     def _settle_missing(self, entry: _Log) -> None:
         """A pod that is not there has not come yet, or is gone for good."""
@@ -278,10 +312,14 @@ class LogCopier:
             with contextlib.closing(LogWriter(entry.path)) as writer:
                 await self._copy_into(writer, entry, source)
             entry.problem, entry.is_missing = "", False
-        except (aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy) as error:
+        except _PASSING as error:
             if entry.problem != (problem := str(error) or type(error).__name__):
                 log.info("log of %s: %s", entry.name, problem)
             entry.problem, entry.is_missing = problem, isinstance(error, StreamRefused) and error.is_missing
+        except Exception as error:
+            if entry.problem != (problem := type(error).__name__):
+                log.exception("log of %s", entry.name)
+            entry.problem, entry.is_missing = problem, False
         finally:
             entry.task = None
             self._ring()
@@ -368,13 +406,14 @@ class LogCopier:
     @contextlib.asynccontextmanager
     async def _open(self, path: str, query: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
         assert self._session is not None
+        headers = await asyncio.to_thread(self._access.headers)  # a login program may take its time
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
         )
         async with self._session.get(
             self._access.server + path,
             params=query,
-            headers=await asyncio.to_thread(self._access.headers),  # a login program may take its time
+            headers=headers,
             ssl=self._access.tls or True,
             server_hostname=self._access.server_name,
             timeout=timeout,
@@ -382,7 +421,7 @@ class LogCopier:
             if response.status == 401:
                 await asyncio.to_thread(self._access.renew)
             if response.status != 200:
-                raise StreamRefused(response.status, _words_of(await response.read()))
+                raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
             yield response.content
 
     def _store(self, writer: LogWriter, entry: _Log, pieces: list[tuple[int, bytes, bytes]]) -> None:
@@ -400,7 +439,7 @@ class LogCopier:
         if entry is not None and not entry.is_drained:
             if entry.task is not None:
                 entry.task.cancel()
-            source = self._look(pod_name)
+            source = self._source_of(entry)
             self._end(entry, message, source.end_word if source and source.end_word else "pod_deleted None")
         done.set()
 

@@ -97,9 +97,14 @@ def operated(mpi_job: str, rank: int) -> str:
 
 
 def operated_by(raw: Mapping[str, Any]) -> str:
-    """The same, of an unplaced pod: the launcher is rank 0, `<job>-worker-0` is rank 1."""
-    labels, number = raw["metadata"]["labels"], raw["metadata"]["name"].rpartition("-")[2]
-    return operated(labels[MPI_JOB], 0 if labels[MPI_ROLE] == "launcher" else int(number) + 1)
+    """The same, of an unplaced pod: the launcher is rank 0, `<job>-worker-0` is rank 1. One whose labels and name no
+    operator gives stands for nothing but itself."""
+    labels, name = raw["metadata"]["labels"], str(raw["metadata"]["name"])
+    number = name.rpartition("-")[2]
+    is_launcher = labels[MPI_ROLE] == "launcher"
+    if MPI_JOB not in labels or not (is_launcher or (number.isascii() and number.isdecimal())):
+        return name
+    return operated(labels[MPI_JOB], 0 if is_launcher else int(number) + 1)
 
 
 def key_of(namespace: str, name: str) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import random
 import subprocess
 import threading
 import time
@@ -20,6 +21,7 @@ EXEC_FAILED = "exec_failed"
 
 _REREAD_SECONDS = 60.0  # the kubelet replaces a token long before its end
 _EXEC_SECONDS = 30.0
+_PAUSE_SECONDS = (1.0, 30.0)  # after a login that failed: first and longest, doubled, with jitter
 _EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
 # What a login program may see of our environment: no secret of ours is among them.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
@@ -82,17 +84,32 @@ class MountedToken:
 class ExecToken:
     """A token that a program prints (client.authentication.k8s.io), kept until shortly before its end."""
 
-    def __init__(self, plugin: Mapping[str, Any]) -> None:
-        self._plugin = plugin
+    def __init__(self, plugin: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._plugin, self._clock = plugin, clock
         self._lock = threading.Lock()
         self._token: str | None = None
         self._ends_at: datetime | None = None
+        self._failures, self._again_at = 0, 0.0
+        self._failure: Exception = EngineUnreachable("no login was tried")
 
     def current(self) -> str | None:
+        """Raises what `run_login` raises; the same for a while, since hundreds of threads may ask at once."""
         with self._lock:
             if self._token is None or self._is_ending():
-                self._token, self._ends_at = run_login(self._plugin)
+                if self._failures and self._clock() < self._again_at:
+                    raise self._failure.with_traceback(None)
+                self._log_in()
             return self._token
+
+    def _log_in(self) -> None:
+        try:
+            self._token, self._ends_at = run_login(self._plugin)
+        except (EngineRefused, EngineUnreachable) as error:
+            self._failures, self._failure = self._failures + 1, error
+            longest = min(_PAUSE_SECONDS[1], _PAUSE_SECONDS[0] * 2 ** min(self._failures, 10))
+            self._again_at = self._clock() + longest * random.uniform(0.5, 1.0)
+            raise
+        self._failures = 0
 
     def renew(self) -> bool:
         with self._lock:

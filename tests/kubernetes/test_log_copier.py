@@ -1,0 +1,103 @@
+"""The copier's thread goes on, whatever one pod or the login does."""
+
+import logging
+import threading
+import time
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import names, tokens
+from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.logs import LogCopier, LogSource
+from controlplane.engines.kubernetes.tokens import ExecToken
+from tests.waiting import wait_until
+
+
+class Login:
+    """A token that cannot be had."""
+
+    def __init__(self) -> None:
+        self.asked: list[float] = []
+
+    def current(self) -> str | None:
+        self.asked.append(time.monotonic())
+        raise EngineUnreachable("The login program failed.")
+
+    def renew(self) -> bool:
+        return False
+
+
+def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
+    login = Login()
+    copier = LogCopier(
+        Access("http://127.0.0.1:9", None, login), lambda name: LogSource("/log", "main", True)
+    )
+    copier.want({"pod": str(tmp_path / "pod.log")})
+    try:
+        wait_until(lambda: len(login.asked) >= 4, 20, "tries")
+    finally:
+        copier.close()
+    pauses = [later - earlier for earlier, later in zip(login.asked, login.asked[1:], strict=False)]
+    assert pauses[0] >= 0.05
+    assert pauses[2] >= 0.2
+
+
+def test_one_odd_pod_is_logged_once_and_stops_nobody(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    looked: Counter[str] = Counter()
+    lock = threading.Lock()
+
+    def look(name: str) -> LogSource | None:
+        with lock:
+            looked[name] += 1
+        if name == "odd":
+            raise KeyError("status")
+        return LogSource("/log", "main", has_started=False)
+
+    copier = LogCopier(Access("http://127.0.0.1:9", None), look)
+    with caplog.at_level(logging.INFO):
+        copier.want({name: str(tmp_path / name) for name in ("odd", "good")})
+        try:
+            wait_until(lambda: looked["odd"] >= 3 and looked["good"] >= 3, 20, "looks at both")
+            copier.notice()
+        finally:
+            copier.close()
+    assert [record.message for record in caplog.records if "odd" in record.message] == [
+        "the pod of the log of odd cannot be read"
+    ]
+
+
+def test_a_login_program_that_failed_is_not_run_for_everybody_who_asks(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now, runs = [0.0], []
+
+    def run_login(plugin: object) -> tuple[str, None]:
+        runs.append(now[0])
+        if len(runs) < 3:
+            raise EngineRefused(tokens.EXEC_FAILED, "The login program is not on this server.")
+        return "token", None
+
+    monkeypatch.setattr(tokens, "run_login", run_login)
+    token = ExecToken({}, clock=lambda: now[0])
+    for _ in range(10):
+        with pytest.raises(EngineRefused, match="not on this server"):
+            token.current()
+    assert runs == [0.0]
+    now[0] = 3.0
+    for _ in range(10):
+        with pytest.raises(EngineRefused):
+            token.current()
+    now[0] = 20.0
+    assert token.current() == "token"
+    assert runs == [0.0, 3.0, 20.0]
+
+
+@pytest.mark.parametrize("name", ["odd", "odd-x", "odd-²"])
+def test_a_pod_that_no_operator_made_stands_for_itself(name: str) -> None:
+    labels = {names.MPI_ROLE: "worker", names.MPI_JOB: "job"}
+    assert names.operated_by({"metadata": {"name": name, "labels": labels}}) == name
