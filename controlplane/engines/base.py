@@ -37,6 +37,7 @@ NODE_LOST = "node_lost"  # also a restart of the machine
 UNSCHEDULABLE = "unschedulable"  # the cluster cannot place it where it was sent
 EVICTED = "evicted"  # by the cluster: disk or memory pressure, a node drain, a taint
 POD_DELETED = "pod_deleted"  # by somebody else, behind our back
+POD_LOST = "pod_lost"  # it was started, and the engine is certain that there is no such pod
 PREEMPTED = "preempted"  # by the cluster's own scheduler, for a job that was owed its devices
 IMAGE_PULL_FAILED = "image_pull_failed"
 CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
@@ -66,8 +67,8 @@ CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and aga
 # may vanish between the decision to send it there and its start; quotas, credentials and webhooks are put right.
 DISRUPTIONS = frozenset(
     {
-        NODE_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE, QUOTA_REFUSED,
-        CREDENTIALS_REFUSED, CLUSTER_FAILED,
+        NODE_LOST, POD_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE,
+        QUOTA_REFUSED, CREDENTIALS_REFUSED, CLUSTER_FAILED,
     }
 )  # fmt: skip
 
@@ -333,7 +334,12 @@ class Engine(Protocol):
         """
 
     def pods(self) -> tuple[PodReport, ...]:
-        """Every pod that was started (or stopped before it could be) and is not forgotten yet."""
+        """Every pod that was started (or stopped before it could be) and is not forgotten yet, as of some seconds ago
+        at most: one that another process started since may be missing."""
+
+    def find(self, pod_name: str, project: str) -> PodReport | None:
+        """One pod as it is now; None: it is certain that there is none of this name. Raises EngineRefused where that
+        cannot be said."""
 
     def forget(self, pod_name: str) -> None:
         """Clean up after a pod whose end was recorded; its log stays. Before that:

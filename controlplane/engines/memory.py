@@ -154,6 +154,9 @@ class MemoryEngine(PlainEngine):
             self._settle()
             return tuple(self._report_now(pod) for pod in self._pods.values())
 
+    def find(self, pod_name: str, project: str) -> PodReport | None:
+        return next((report for report in MemoryEngine.pods(self) if report.name == pod_name), None)
+
     def forget(self, pod_name: str) -> None:
         self._take_time()
         with self._changed:

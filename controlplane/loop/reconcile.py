@@ -12,10 +12,11 @@ from django.db import transaction
 from django.db.models import Q, prefetch_related_objects
 from django.utils import timezone
 
+from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
-from controlplane.engines.base import STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.loop.batches import one_by_one
 from controlplane.loop.evictions import send_back
+from controlplane.loop.looks import Looks
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
 from controlplane.models import Cluster, Command, Event
@@ -46,7 +47,8 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
     send_back(reports, pods)
     states = {pod.pk: pod.state for pod in pods}
-    changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), now)]
+    looks = Looks(engine)
+    changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), looks, now)]
     for first in range(0, len(changed), BATCH):
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
     held = {pod.name for pod in pods}
@@ -69,10 +71,15 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
     cluster.is_reachable = is_reachable
 
 
-def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
+def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) -> bool:
     """Take a report over into the row (not saved yet). Returns true when something changed."""
     if report is None:
-        return _compare_missing(pod, now)
+        if not _is_overdue(pod, now) or not looks.is_certain(pod):
+            return False
+        report = looks.found
+        if report is None:
+            _note_lost(pod, now)
+            return True
     if pod.state == "failed" and not report.is_proven_gone:
         return False  # its start was given up, or it failed with processes left: it stays failed until it is gone
     before = (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
@@ -89,20 +96,22 @@ def _compare(pod: Pod, report: PodReport | None, now: datetime) -> bool:
     return before != (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
 
 
-def _compare_missing(pod: Pod, now: datetime) -> bool:
-    """A pod that the engine does not show: not started yet, refused, or lost."""
-    if pod.state == "failed":  # the engine refused to start it, so nothing of it ever ran
-        pod.released_at = now
+def _is_overdue(pod: Pod, now: datetime) -> bool:
+    """Whether a pod that the engine does not show should be there, or its start was given up."""
+    if pod.state == "failed":
         return True
     start = Command.objects.filter(pod_name=pod.name, kind=Command.START_POD).order_by("-pk").first()
     if start is None or start.state != Command.DONE or start.finished_at is None:
         return False
-    if now - start.finished_at < timedelta(seconds=LOST_AFTER_SECONDS):
-        return False
-    pod.state, pod.reason = "failed", "pod_lost"
-    pod.message = "The engine no longer knows this pod."
-    pod.finished_at = pod.released_at = now
-    return True
+    return now - start.finished_at >= timedelta(seconds=LOST_AFTER_SECONDS)
+
+
+def _note_lost(pod: Pod, now: datetime) -> None:
+    """The engine is certain that there is no such pod: it never ran, or nothing is left of it."""
+    if pod.state != "failed":
+        pod.state, pod.reason, pod.finished_at = "failed", POD_LOST, now
+        pod.message = "The engine no longer knows this pod."
+    pod.released_at = now
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:

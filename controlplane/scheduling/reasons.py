@@ -284,6 +284,7 @@ POD_REASONS = _table(
     ("unschedulable", "Unschedulable", "error", _said("The cluster could not place it where it was sent.")),
     ("evicted", "Evicted", "error", _said("The cluster put it off its node.")),
     ("pod_deleted", "Pod deleted", "error", _said("Somebody else deleted its pod in the cluster.")),
+    ("pod_lost", "Pod lost", "error", _said("Its pod is not there any more.")),
     ("out_of_memory", "Out of memory", "error", _said("It used more memory than it had asked for.")),
     (
         "image_pull_failed",

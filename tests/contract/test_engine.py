@@ -74,6 +74,14 @@ def test_an_end_is_final_and_reported_until_forgotten(case: EngineCase):
     case.engine.forget(spec.name)
 
 
+def test_one_pod_is_looked_for_with_certainty(case: EngineCase):
+    spec = case.start(*FOREVER)
+    found = case.engine.find(spec.name, spec.project)
+    assert found is not None
+    assert (found.name, found.state in (base.STARTING, base.RUNNING)) == (spec.name, True)
+    assert case.engine.find(case.spec(*FOREVER).name, spec.project) is None
+
+
 def test_starting_again_starts_nothing(case: EngineCase):
     spec = case.start(*FOREVER)
     first = case.wait_running(spec)

@@ -182,6 +182,7 @@ def test_a_name_that_somebody_else_took_is_left_alone(case: Case):
         with pytest.raises(EngineRefused) as refusal:
             case.engine.start(spec)
         assert refusal.value.code == base.NAME_TAKEN
+    assert case.engine.find(spec.name, PROJECT) is None
     case.engine.stop("other-1-0", 1, PROJECT)
     assert case.kube.must("GET", case.path("pods", spec.name))["spec"]["containers"][0]["name"] == "theirs"
 

@@ -9,6 +9,7 @@ import pytest
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import drain_node
 from controlplane.actions.outcomes import Conflict
+from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.attached import give_engine
 from controlplane.loop.collecting import collect_once
@@ -185,14 +186,65 @@ def test_an_unreachable_engine_changes_no_job(plant):
     assert waiting.state == "running"
 
 
-def test_a_pod_that_vanished_fails_its_job_and_frees_its_gpu(plant):
+def test_a_pod_that_vanished_sends_its_job_back_and_frees_its_gpu(plant):
+    job = make_job(make_project())
+    plant.settle()
+    lost = Pod.objects.get()
+    plant.engine.lose(lost.name)
+    plant.in_seconds(10)
+    job.refresh_from_db()
+    lost.refresh_from_db()
+    assert (lost.reason, lost.released_at is not None) == ("pod_lost", True)
+    assert (job.state, job.attempt, job.failures) == ("running", 2, 0)
+    assert plant.allocated() == {"team-a": 1}
+
+
+def test_a_pod_that_only_an_old_view_does_not_show_keeps_its_gpu(plant, monkeypatch):
+    """The view of the worker that has the loop is behind: another one has started the pod."""
+    job = make_job(make_project())
+    plant.settle()
+    with monkeypatch.context() as patch:
+        patch.setattr(plant.engine, "pods", tuple)
+        plant.in_seconds(10)
+    plant.settle()
+    pod = Pod.objects.get()
+    job.refresh_from_db()
+    assert (job.state, pod.state, pod.released_at) == ("running", "running", None)
+
+
+@pytest.mark.parametrize("trouble", [EngineUnreachable("away"), EngineRefused("not_permitted", "No.")])
+def test_a_pod_that_nothing_certain_is_known_of_keeps_its_gpu(plant, monkeypatch, trouble):
     job = make_job(make_project())
     plant.settle()
     plant.engine.lose(Pod.objects.get().name)
-    plant.in_seconds(10)
+
+    def look(*_arguments) -> None:
+        raise trouble
+
+    with monkeypatch.context() as patch:
+        patch.setattr(plant.engine, "find", look)
+        plant.in_seconds(10)
+        job.refresh_from_db()
+        assert (job.state, plant.allocated()) == ("running", {"team-a": 1})
+    plant.settle()
     job.refresh_from_db()
-    assert (job.state, job.reason) == ("failed", "pod_lost")
-    assert plant.allocated() == {}
+    assert job.attempt == 2
+
+
+def test_a_start_that_was_given_up_and_came_true_keeps_its_gpu_until_it_is_stopped(plant, monkeypatch):
+    """Its answers were lost, and the view has not shown it yet."""
+    job = make_job(make_project())
+    plant.tick()
+    plant.settle()
+    Pod.objects.update(state="failed", reason="cluster_failed")
+    with monkeypatch.context() as patch:
+        patch.setattr(plant.engine, "pods", tuple)
+        run_cycle(plant.clock())
+        assert Pod.objects.get().released_at is None
+    plant.settle()
+    assert Pod.objects.filter(released_at=None).count() == 1
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
 
 
 def test_the_name_of_a_pod_that_was_stopped_before_its_start_is_held_until_no_start_can_be_on_its_way(plant):

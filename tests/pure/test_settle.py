@@ -9,7 +9,7 @@ from jobs.kinds.settle import DISRUPTION_BACKOFF_SECONDS, PodStanding, Step, nex
 TRAIN = KINDS["train"]
 DISRUPTIONS = (
     "node_lost", "unschedulable", "evicted", "pod_deleted", "no_such_node", "no_such_device", "quota_refused",
-    "credentials_refused", "cluster_failed",
+    "credentials_refused", "cluster_failed", "pod_lost",
 )  # fmt: skip
 
 

@@ -53,6 +53,7 @@ from controlplane.engines.simulated import check_place
 from controlplane.logs import LogPage, log_path, read_page
 
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
+FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting
 FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
 RELEASE_TRIES = 5
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
@@ -231,6 +232,37 @@ class KubernetesEngine:
         now = self.client.server_time()
         found = self._known_reports.of(seen.ours.values(), seen.nodes, now)
         return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
+
+    def find(self, pod_name: str, project: str) -> PodReport | None:
+        base.check_pod_name(pod_name)
+        parts = base.parts_of(pod_name)
+        path = f"{_namespace_path(self._profile.namespace_of(project))}/pods"
+        try:
+            found = self._get_if_there(f"{path}/{pod_name}")
+            if found is None and parts is not None:  # one that an operator made has a name of the operator's
+                query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
+                of_job = self.client.get(path, query, timeout_seconds=FIND_SECONDS, tries=2)["items"]
+                placed = (raw for raw in of_job if not names.is_unplaced(raw))
+                found = next((raw for raw in placed if names.pod_name(raw) == pod_name), None)
+        except ApiError as error:
+            raise as_refusal(error) from error
+        if found is None:
+            return None
+        if not self._profile.is_our_pod(found):
+            if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
+                return None  # somebody else's: ours could not be made
+            raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
+        self._watching.observe(found)
+        return self._report(found)
+
+    def _get_if_there(self, path: str) -> Raw | None:
+        try:
+            found: Raw = self.client.get(path, timeout_seconds=FIND_SECONDS, tries=2)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+        return found
 
     def forget(self, pod_name: str) -> None:
         pod = self._watching.pod(pod_name)

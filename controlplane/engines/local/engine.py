@@ -109,6 +109,9 @@ class LocalEngine(PlainEngine):
         self._final = {name: report for name, report in found.items() if report.is_proven_gone}
         return tuple(found.values())
 
+    def find(self, pod_name: str, project: str) -> PodReport | None:
+        return next((report for report in self.pods() if report.name == pod_name), None)
+
     def forget(self, pod_name: str) -> None:
         base.check_pod_name(pod_name)
         pod = self._pod(pod_name)

@@ -1,0 +1,28 @@
+"""Certain looks at single pods: what a view of the cluster does not show may only be younger than the view."""
+
+from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable, PodReport
+from jobs.models import Pod
+
+MOST_LOOKS = 50  # in one cycle: each is a call over the network, and the next cycle goes on
+
+
+class Looks:
+    """Of one cycle. Once the engine does not answer it is not asked again."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine, self._left = engine, MOST_LOOKS
+        self.found: PodReport | None = None  # by the last look
+
+    def is_certain(self, pod: Pod) -> bool:
+        """Whether the engine could say what there is of this pod: it is in `found` then, None for nothing."""
+        if self._left == 0:
+            return False
+        self._left -= 1
+        try:
+            self.found = self._engine.find(pod.name, pod.job.project.name)
+        except EngineUnreachable:
+            self._left = 0
+            return False
+        except EngineRefused:
+            return False
+        return True
