@@ -276,6 +276,12 @@ KNOBS: dict[str, Knob] = {
         _user, 1000, "The group of pods and of their working directory; null: the image's own."
     ),
     "network_policy": Knob(checks.switch, True, "Whether pods of one project are closed to those of others."),
+    "metadata_access": Knob(
+        checks.switch,
+        False,
+        "Whether pods reach the cloud's metadata addresses, where whoever asks is given the rights of the node; without"
+        " it the network policy keeps them off.",
+    ),
     "mps_memory_limit": Knob(
         checks.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
     ),

@@ -76,6 +76,7 @@ class ClusterProfile:
     run_as_user: int | None = 1000
     run_as_group: int | None = 1000
     network_policy: bool = True
+    metadata_access: bool = False
     mps_memory_limit: bool = True
     mpi_operator: bool | None = None
     has_mpi_operator: bool = False

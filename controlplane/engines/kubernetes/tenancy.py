@@ -19,6 +19,9 @@ RBAC = "rbac.authorization.k8s.io"
 POD_SECURITY = "pod-security.kubernetes.io"
 GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0  # by which the kubelet chooses when a node runs out of memory
 
+# Where AWS, Azure, Google and others, AWS by IPv6, and Alibaba tell a machine who it is and give it its rights.
+METADATA = ("169.254.169.254/32", "fd00:ec2::254/128", "100.100.100.200/32")
+
 READ = ("get", "list", "watch")
 # What each role may do in its project's namespace with kubectl, weakest first; each may also do what those before it
 # may. Nobody may make pods or change them: that would go past the planner. Secrets are for those who run jobs.
@@ -137,7 +140,8 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
 
 
 def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Pods are reached from their own project and from the control plane, and reach whatever they like."""
+    """Pods are reached from their own project and from the control plane. They reach whatever they like, but not where
+    clouds give out the identity of their node."""
     control = {"kubernetes.io/metadata.name": profile.control_namespace}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -145,10 +149,20 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
         "metadata": _metadata("trainyard", project, profile),
         "spec": {
             "podSelector": {},
-            "policyTypes": ["Ingress"],
+            "policyTypes": ["Ingress"] if profile.metadata_access else ["Ingress", "Egress"],
             "ingress": [{"from": [{"podSelector": {}}, {"namespaceSelector": {"matchLabels": control}}]}],
+            **({} if profile.metadata_access else {"egress": [{"to": _anywhere_but(METADATA)}]}),
         },
     }
+
+
+def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
+    """Peers of a network policy. Some networks do not count pods among addresses: they are named by themselves."""
+    blocks = [
+        {"cidr": every, "except": [address for address in addresses if (":" in address) == (":" in every)]}
+        for every in ("0.0.0.0/0", "::/0")
+    ]
+    return [{"namespaceSelector": {}}, *({"ipBlock": block} for block in blocks)]
 
 
 def cluster_roles() -> list[dict[str, Any]]:

@@ -172,6 +172,7 @@ GOLDENS: dict[str, Golden] = {
     "project-open": Golden(
         replace(PRIVILEGED, network_policy=False), tenants(replace(TEAM, limit_milli_gpus=None))
     ),
+    "project-with-metadata": Golden(replace(RESTRICTED, metadata_access=True), tenants(TEAM)),
     "project-shared-gpus": Golden(RESTRICTED, tenants(replace(TEAM, quota_milli_gpus=2500), parts=4)),
 }
 

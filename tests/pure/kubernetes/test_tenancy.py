@@ -49,3 +49,13 @@ def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
 def test_under_kai_the_queues_are_kept_too():
     kinds = [one.body["kind"] for one in tenancy.objects([TEAM], (), ClusterProfile(scheduler=KAI))]
     assert kinds.count("Queue") == len(kai.queues([TEAM], (), ClusterProfile(scheduler=KAI))) == 2
+
+
+def test_pods_reach_everything_but_the_clouds_metadata():
+    policy = tenancy.network_policy("vision", ClusterProfile())["spec"]
+    blocks = [peer["ipBlock"] for peer in policy["egress"][0]["to"] if "ipBlock" in peer]
+    closed = [address for block in blocks for address in block["except"]]
+    assert sorted(closed) == ["100.100.100.200/32", "169.254.169.254/32", "fd00:ec2::254/128"]
+    assert {"namespaceSelector": {}} in policy["egress"][0]["to"]
+    opened = tenancy.network_policy("vision", ClusterProfile(metadata_access=True))["spec"]
+    assert (opened["policyTypes"], "egress" in opened) == (["Ingress"], False)
