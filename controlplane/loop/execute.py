@@ -16,7 +16,7 @@ from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.engines.base import CLUSTER_FAILED, EngineRefused, EngineUnreachable
+from controlplane.engines.base import CLUSTER_FAILED, DISRUPTIONS, EngineRefused, EngineUnreachable
 from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
 from controlplane.loop.holders import new_token
 from controlplane.models import Cluster, Command
@@ -26,6 +26,7 @@ logger = logging.getLogger(__name__)
 CLAIM_SECONDS = 30
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
 MOST_TRIES = 5
+STARTING_SECONDS = 300  # so long a start is tried that the cluster puts off; then it is queued again
 LOOK_AGAIN_SECONDS = 1.0
 
 
@@ -169,7 +170,10 @@ def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseExc
     if isinstance(error, EngineUnreachable):
         # whether the engine is out of reach is for reconcile to say; one that answers everything but this is broken
         is_reachable = Cluster.objects.filter(pk=cluster.pk, is_reachable=True).exists()
-        _try_again(cluster, command, token, error, is_bounded=is_reachable)
+        failing = EngineRefused(CLUSTER_FAILED, str(error), is_passing=True)
+        if is_reachable:
+            note_waiting(command, failing)
+        _try_again(cluster, command, token, failing, is_bounded=is_reachable)
     elif isinstance(error, EngineRefused):
         if error.is_passing:
             note_waiting(command, error)
@@ -179,21 +183,33 @@ def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseExc
     elif isinstance(error, Exception):
         # a fault of ours or of the engine's: a poison command must neither stop the others nor be tried for ever
         logger.error("%s of %s failed", command.kind, command.pod_name, exc_info=error)
-        _try_again(cluster, command, token, error, is_bounded=True)
+        failed = EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
+        _try_again(cluster, command, token, failed, is_bounded=True)
     else:
         raise error
 
 
-def _try_again(cluster: Cluster, command: Command, token: str, error: Exception, *, is_bounded: bool) -> None:
-    if is_bounded and command.tries >= MOST_TRIES:
-        code = CLUSTER_FAILED if isinstance(error, EngineUnreachable) else "engine_error"
-        failed = EngineRefused(code, f"The engine failed {MOST_TRIES} times: {error}")
-        _give_up(cluster, command, token, error if isinstance(error, EngineRefused) else failed)
+def _try_again(
+    cluster: Cluster, command: Command, token: str, error: EngineRefused, *, is_bounded: bool
+) -> None:
+    if is_bounded and command.tries >= MOST_TRIES and not _may_pass(command, error):
+        _give_up(cluster, command, token, _as_disruption(error) if error.is_passing else error)
         return
     wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS)) - 1]
     Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED).update(
         state=Command.PENDING, error=str(error)[:500], not_before=Now() + timedelta(seconds=wait)
     )
+
+
+def _may_pass(command: Command, error: EngineRefused) -> bool:
+    """Whether a start is worth more tries: what the cluster puts off is in time put right by whoever runs it."""
+    is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
+    return error.is_passing and command.kind == Command.START_POD and is_young
+
+
+def _as_disruption(error: EngineRefused) -> EngineRefused:
+    """What passes says nothing of the job: it goes back to the queue."""
+    return error if error.code in DISRUPTIONS else EngineRefused(CLUSTER_FAILED, error.message)
 
 
 def _give_up(cluster: Cluster, command: Command, token: str, refusal: EngineRefused) -> None:

@@ -3,16 +3,18 @@
 import threading
 import time
 from dataclasses import dataclass
+from datetime import timedelta
 
 import pytest
 from django.db import connections
+from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.attached import give_engine
-from controlplane.loop.execute import ENDS, MOST_TRIES, STARTS, Lane, execute_due
+from controlplane.loop.execute import ENDS, MOST_TRIES, STARTING_SECONDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod
@@ -44,25 +46,43 @@ def test_a_refusal_that_passes_is_tried_again_and_its_pod_says_so_meanwhile(plan
     assert job.state == "running"
 
 
-def try_to_the_end(plant) -> None:
-    for _ in range(MOST_TRIES):
+def try_often(plant) -> None:
+    for _ in range(2 * MOST_TRIES):
         plant.tick()
         make_due()
 
 
-def test_a_refusal_that_never_passes_fails_the_job_with_its_own_code(plant):
+def try_to_the_end(plant) -> None:
+    """The cluster has put the start off for as long as one is tried."""
+    try_often(plant)
+    starts = Command.objects.filter(kind="start_pod")
+    starts.update(created_at=timezone.now() - timedelta(seconds=STARTING_SECONDS + 1))
+    plant.tick()
+
+
+def test_what_passes_is_tried_for_minutes_while_the_job_says_what_it_waits_for(plant):
     faults = plant.engine.faults
-    faults.start_refusal, faults.is_passing = (("admission_refused", "There is no such account yet."), True)
+    faults.start_refusal, faults.is_passing = (("quota_refused", "The quota is used up."), True)
     job = make_job(make_project())
-    try_to_the_end(plant)
-    plant.settle()
+    try_often(plant)
     job.refresh_from_db()
-    assert (job.state, job.reason, job.message) == ("failed", *faults.start_refusal)
-    assert Command.objects.get(kind="start_pod").tries == MOST_TRIES
+    assert (job.state, job.reason, job.message) == ("starting", *faults.start_refusal)
+    assert Command.objects.get(kind="start_pod").tries == 2 * MOST_TRIES
+    plant.tick()
+    wait = Command.objects.get(kind="start_pod").not_before - timezone.now()
+    assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
 
 
-@pytest.mark.parametrize("code", ["quota_refused", "credentials_refused"])
-def test_what_only_the_clusters_admin_can_put_right_sends_the_job_back_to_the_queue(plant, code):
+@pytest.mark.parametrize(
+    ("code", "told"),
+    [
+        ("quota_refused", "quota_refused"),
+        ("credentials_refused", "credentials_refused"),
+        ("namespace_not_ours", "cluster_failed"),
+        ("admission_refused", "cluster_failed"),
+    ],
+)
+def test_what_does_not_pass_in_time_sends_the_job_back_to_the_queue(plant, code, told):
     faults = plant.engine.faults
     faults.start_refusal, faults.is_passing = ((code, "No more of it."), True)
     job = make_job(make_project())
@@ -71,7 +91,18 @@ def test_what_only_the_clusters_admin_can_put_right_sends_the_job_back_to_the_qu
     plant.settle()
     job.refresh_from_db()
     assert (job.state, job.attempt, job.failures) == ("running", 2, 0)
-    assert Attempt.objects.get(number=1).reason == code
+    first = Attempt.objects.get(number=1)
+    assert (first.reason, "No more of it." in first.message) == (told, True)
+
+
+@pytest.mark.parametrize("code", ["admission_refused", "invalid_pod"])
+def test_a_refusal_for_good_fails_the_job_at_once(plant, code):
+    plant.engine.faults.start_refusal = (code, "The policy says no.")
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason, job.message) == ("failed", code, "The policy says no.")
+    assert Command.objects.get(kind="start_pod").tries == 1
 
 
 def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, monkeypatch):
@@ -81,6 +112,10 @@ def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, 
     job = make_job(make_project())
     with monkeypatch.context() as patch:
         patch.setattr(plant.engine, "start", fail)
+        try_often(plant)
+        job.refresh_from_db()
+        assert (job.state, job.reason) == ("starting", "cluster_failed")
+        assert "failed calling webhook guard.example" in job.message
         try_to_the_end(plant)
         plant.tick()
         first = Attempt.objects.get(number=1)
