@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import secrets
 from collections.abc import Iterator
+from pathlib import Path
 
 import pytest
 
 from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
+from tests.kubernetes.engine_case import Case
 
 
 @pytest.fixture(scope="package")
@@ -28,3 +31,18 @@ def kube_node() -> Iterator[KubeCluster]:
             yield cluster
     except KubeMissing as reason:
         pytest.skip(f"no Kubernetes node: {reason}")
+
+
+@pytest.fixture(scope="module")
+def node(kube: KubeCluster) -> str:
+    """A fake node of eight GPUs for one module."""
+    name = f"engine-{secrets.token_hex(3)}"
+    kube.add_node(name, gpus=8)
+    return name
+
+
+@pytest.fixture
+def case(kube: KubeCluster, node: str, tmp_path: Path) -> Iterator[Case]:
+    case = Case(kube, node, tmp_path)
+    yield case
+    case.close()

@@ -4,85 +4,22 @@ from __future__ import annotations
 
 import secrets
 import threading
-from collections.abc import Iterator
 from dataclasses import replace
-from pathlib import Path
-from typing import Any
 
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.base import EngineRefused, EngineUnreachable, PodReport, PodSpec, ProjectReport
-from controlplane.engines.kubernetes import names, projects, sweeping, watching
+from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
+from controlplane.engines.kubernetes import names, sweeping, watching
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
-from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
-from tests.kube import MERGE, KubeCluster
+from tests.contract.harness import PROJECT
+from tests.kube import MERGE
+from tests.kubernetes.engine_case import REPORT, Case
 from tests.kubernetes.proxy import Faults, fault_proxy
 from tests.waiting import wait_until
 
-REPORT = ProjectReport(PROJECT, 8000, None, 1000)
 MOST_CALLS = 12  # per job over its life
-
-
-@pytest.fixture(scope="module")
-def node(kube: KubeCluster) -> str:
-    name = f"engine-{secrets.token_hex(3)}"
-    kube.add_node(name, gpus=8)
-    return name
-
-
-class Case(EngineCase):
-    """An engine with settings of its own, and other engines that stand for the same installation."""
-
-    def __init__(self, kube: KubeCluster, node: str, state_dir: Path, **settings: Any) -> None:
-        self.settings = {**kubernetes_settings(kube), "image_pull_policy": "", **settings}
-        self.kube, self.node, self.others = kube, node, []
-        super().__init__(KubernetesEngine(self.settings, state_dir), state_dir, lambda seconds: None)
-        self.namespace = f"{self.settings['namespace_prefix']}{PROJECT}"
-        self.engine.sync_projects((REPORT,))
-
-    def spec(self, *command: str, **fields: Any) -> PodSpec:
-        return super().spec(*command, **{"node": self.node, **fields})
-
-    def again(self, **more: Any) -> KubernetesEngine:
-        """The same control plane after a restart."""
-        engine = KubernetesEngine(self.settings, self.state_dir, **more)
-        self.others.append(engine)
-        return engine
-
-    def path(self, kind: str, name: str = "") -> str:
-        return f"/api/v1/namespaces/{self.namespace}/{kind}/{name}".rstrip("/")
-
-    def found(self, kind: str = "pods") -> list[str]:
-        """Names of the objects that we made, as the server has them."""
-        items = self.kube.must("GET", self.path(kind))["items"]
-        return [
-            item["metadata"]["name"]
-            for item in items
-            if names.INSTALLATION in item["metadata"].get("labels", ())
-        ]
-
-    def wait_reason(self, spec: PodSpec, reason: str) -> PodReport:
-        def there() -> PodReport | None:
-            report = self.report(spec)
-            return report if report and report.reason == reason else None
-
-        report = wait_until(there, 30, f"{spec.name} to say {reason}")
-        assert report is not None
-        return report
-
-    def close(self) -> None:
-        for engine in self.others:
-            engine.close()
-        super().close()
-
-
-@pytest.fixture
-def case(kube: KubeCluster, node: str, tmp_path: Path) -> Iterator[Case]:
-    case = Case(kube, node, tmp_path)
-    yield case
-    case.close()
 
 
 # Once, whatever is lost
@@ -264,78 +201,6 @@ def test_a_pod_of_somebody_else_holds_its_gpus(case: Case):
 # Refusals
 
 
-def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str, tmp_path: Path):
-    settings = kubernetes_settings(kube)
-    namespace = f"{settings['namespace_prefix']}{PROJECT}"
-    kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": namespace}})
-    engine = KubernetesEngine(settings, tmp_path)
-    spec = EngineCase(engine, tmp_path, lambda seconds: None).spec(node=node)
-    for call in (lambda: engine.start(spec), lambda: engine.sync_projects((REPORT,))):
-        with pytest.raises(EngineRefused) as refusal:
-            call()
-        assert refusal.value.code == base.NAMESPACE_NOT_OURS
-        assert namespace in refusal.value.message
-    engine.forget_project(PROJECT)
-    engine.close()
-    found = kube.must("GET", f"/api/v1/namespaces/{namespace}")
-    assert "deletionTimestamp" not in found["metadata"]
-    assert kube.must("GET", f"/api/v1/namespaces/{namespace}/resourcequotas")["items"] == []
-    kube.must("DELETE", f"/api/v1/namespaces/{namespace}")
-
-
-def test_two_installations_on_one_cluster_leave_each_other_alone(
-    case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-):
-    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
-    other = Case(case.kube, case.node, tmp_path / "other")
-    try:
-        ours, theirs = case.start(), other.start()
-        for one, spec in ((case, ours), (other, theirs)):
-            one.wait_running(spec)
-            assert [report.name for report in one.engine.pods()] == [spec.name]
-            for engine in (one.again(), one.engine):
-                engine.sync_projects((REPORT,))
-        assert case.found("configmaps") == [f"{ours.job_id}-1"]
-        assert other.found("configmaps") == [f"{theirs.job_id}-1"]
-        (device,) = [
-            device for report in case.engine.nodes() for device in report.devices if device.is_foreign
-        ]
-        assert device.index == 7  # theirs
-    finally:
-        other.close()
-
-
-def test_a_namespace_of_another_installation_is_said_to_be_theirs(case: Case, tmp_path: Path):
-    settings = {**case.settings, "installation": "another"}
-    engine = KubernetesEngine(settings, tmp_path / "other")
-    spec = case.start()
-    for call in (lambda: engine.start(case.spec()), lambda: engine.sync_projects((REPORT,))):
-        with pytest.raises(EngineRefused, match="another Trainyard") as refusal:
-            call()
-        assert refusal.value.code == base.NAMESPACE_NOT_OURS
-        assert "remove it" not in refusal.value.message
-    assert engine.pods() == ()
-    engine.forget_project(PROJECT)
-    engine.close()
-    case.wait_running(spec)
-
-
-def test_a_pod_that_poses_as_ours_elsewhere_is_not_ours(case: Case):
-    spec = case.start()
-    report = case.wait_running(spec)
-    labels = case.kube.must("GET", case.path("pods", spec.name))["metadata"]["labels"]
-    posing = {
-        "metadata": {"name": f"{spec.job_id}-2-0", "labels": labels},
-        "spec": {"containers": [{"name": "c", "image": "x"}]},
-    }
-    path = "/api/v1/namespaces/default/pods"
-    wait_until(lambda: case.kube.api("POST", path, posing)[0] == 201, what="the pod that poses")
-    for engine in (case.again(), case.engine):
-        (found,) = engine.pods()
-        assert (found.name, found.node) == (spec.name, report.node)
-    case.kube.must("DELETE", f"{path}/{spec.job_id}-2-0?gracePeriodSeconds=0")
-
-
 def test_the_clusters_quota_refuses_in_its_own_words(case: Case):
     case.engine.sync_projects((replace(REPORT, quota_milli_gpus=1000, limit_milli_gpus=1000),))
 
@@ -453,74 +318,6 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     assert case.found("configmaps") == [f"{running.job_id}-1"]
     assert case.kube.api("GET", case.path("configmaps", "theirs"))[0] == 200
     wait_until(lambda: case.found("services") == [], 30, "what the anchor owned to go")
-
-
-def test_what_was_edited_by_hand_is_put_right_and_what_is_right_costs_nothing(
-    case: Case, monkeypatch: pytest.MonkeyPatch
-):
-    quota = case.path("resourcequotas", "trainyard-guaranteed")
-    as_it_was = case.kube.must("GET", quota)["spec"]
-    case.kube.must("PATCH", quota, {"spec": {"hard": {"requests.nvidia.com/gpu": "800"}}}, kind=MERGE)
-    case.kube.must(
-        "DELETE",
-        "/apis/networking.k8s.io/v1" + case.path("networkpolicies", "trainyard").removeprefix("/api/v1"),
-    )
-    calls = case.engine.client.calls.total()
-    case.engine.sync_projects((REPORT,))
-    assert case.engine.client.calls.total() == calls  # it was looked at a moment ago
-    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
-    case.engine.sync_projects((REPORT,))
-    assert case.kube.must("GET", quota)["spec"] == as_it_was
-    patched = sum(n for (verb, _), n in case.engine.client.calls.items() if verb == "patch")
-    case.engine.sync_projects((REPORT,))
-    other = case.again()
-    other.sync_projects((REPORT,))
-    assert sum(n for (verb, _), n in case.engine.client.calls.items() if verb == "patch") == patched
-    assert not [key for key in other.client.calls if key[0] == "patch"]  # nor after a restart
-
-
-def test_what_is_not_wanted_any_more_is_removed_and_nothing_else(case: Case):
-    limited = replace(REPORT, limit_milli_gpus=1000, members=(("ana", "owner"), ("ben", "owner")))
-    case.engine.sync_projects((limited, replace(limited, name="other")))
-    theirs = {
-        "spec": {"hard": {"pods": "1000"}},
-        "metadata": {"name": "theirs", "labels": {names.PROJECT: PROJECT}},
-    }
-    case.kube.must("POST", case.path("resourcequotas"), theirs)
-    case.engine.sync_projects((replace(REPORT, members=(("ana", "owner"),)),))
-    assert case.found("resourcequotas") == ["trainyard-guaranteed"]
-    assert case.kube.api("GET", case.path("resourcequotas", "theirs"))[0] == 200
-    owners = case.kube.must(
-        "GET", _elsewhere(case, "rbac.authorization.k8s.io", "rolebindings/trainyard-owner")
-    )
-    assert "ben" not in [subject["name"] for subject in owners["subjects"]]
-    # what is in a namespace of no project goes with that namespace
-    prefix = case.settings["namespace_prefix"]
-    assert case.kube.api("GET", f"/api/v1/namespaces/{prefix}other/resourcequotas/trainyard-limit")[0] == 200
-    calls = case.engine.client.calls.total()
-    case.engine.sync_projects((replace(REPORT, members=(("ana", "owner"),)),))
-    assert case.engine.client.calls.total() == calls
-    case.engine.forget_project("other")
-
-
-def test_a_network_policy_that_is_switched_off_is_removed(case: Case):
-    path = _elsewhere(case, "networking.k8s.io", "networkpolicies/trainyard")
-    assert case.kube.api("GET", path)[0] == 200
-    case.settings = {**case.settings, "network_policy": False}
-    case.again().sync_projects((REPORT,))
-    assert case.kube.api("GET", path)[0] == 404
-
-
-def _elsewhere(case: Case, group: str, name: str) -> str:
-    return f"/apis/{group}/v1/namespaces/{case.namespace}/{name}"
-
-
-def test_a_project_that_is_deleted_takes_its_namespace_along(case: Case):
-    case.engine.forget_project(PROJECT)
-    wait_until(lambda: case.kube.api("GET", f"/api/v1/namespaces/{case.namespace}")[0] == 404, 30, "it to go")
-    case.engine.forget_project(PROJECT)
-    spec = case.start()
-    case.wait_running(spec)
 
 
 def test_a_way_into_one_pod_does_not_watch_the_cluster(case: Case):
