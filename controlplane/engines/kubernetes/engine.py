@@ -230,7 +230,7 @@ class KubernetesEngine:
     def pods(self) -> tuple[PodReport, ...]:
         seen = self._watching.look(GLANCE_SECONDS)
         now = self.client.server_time()
-        found = self._known_reports.of(seen.ours.values(), seen.nodes, now)
+        found = self._known_reports.of(seen.ours.values(), seen.hosts, now)
         return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
@@ -351,7 +351,7 @@ class KubernetesEngine:
         return nodes[0]
 
     def _report(self, pod: Raw) -> PodReport:
-        return reports.pod_report(pod, self._watching.last_nodes(), self.client.server_time())
+        return reports.pod_report(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
         """Tell the attempt's anchor, if there is one, that this pod was or must not be: a start of it may be late."""

@@ -14,6 +14,7 @@ from typing import Any
 
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.absences import Absences
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.probing import Probe
 from controlplane.engines.kubernetes.profile import ClusterProfile
@@ -30,11 +31,13 @@ Raw = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """One look at everything: our pods by name, all pods that hold something on nodes, and nodes by name."""
+    """One look at everything: our pods by name, all pods that hold something on nodes, and nodes by name; `hosts` are
+    the nodes and those that have only just gone."""
 
     ours: Mapping[str, Raw]
     others: tuple[Raw, ...]
     nodes: Mapping[str, Raw]
+    hosts: Mapping[str, Raw]
 
 
 class Watching:
@@ -44,6 +47,7 @@ class Watching:
         self._client, self._profile, self._on_change = client, profile, on_change
         self._changed = threading.Condition()
         self._changes = self._heard = 0
+        self._absences = Absences()
         self._starting = threading.Lock()
         self._is_started = False
         self._started_at = 0.0
@@ -65,12 +69,20 @@ class Watching:
                 others.append(raw)
             elif raw["metadata"]["uid"] not in self._hidden and not names.is_unplaced(raw):
                 ours[names.pod_name(raw)] = raw
-        return Cluster(ours, tuple(others), self._nodes.items())
+        nodes = self._nodes.items()
+        hosts = self._absences.hosts(nodes, (raw["spec"].get("nodeName", "") for raw in ours.values()))
+        return Cluster(ours, tuple(others), nodes, hosts)
 
     def nodes(self) -> Mapping[str, Raw]:
         """Nodes by name. Raises EngineUnreachable."""
         self._require_fresh()
         return self._nodes.items()
+
+    def host_of(self, raw: Raw) -> Mapping[str, Raw]:
+        """The node of a pod by its name, as in `look`; nothing when it is gone."""
+        name = raw["spec"].get("nodeName", "")
+        hosts = self._absences.hosts(self._nodes.items(), (name,))
+        return {name: hosts[name]} if name in hosts else {}
 
     def last_nodes(self) -> Mapping[str, Raw]:
         """Nodes by name as we last saw them, however long ago."""
