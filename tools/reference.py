@@ -1,6 +1,7 @@
 """`make reference`: writes the pages of docs/reference that come from the code. tests/house compares them."""
 
 import sys
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -14,6 +15,7 @@ from controlplane.environment import SETTINGS  # noqa: E402  the same
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
 PROJECT_ROLES = (ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "chart" / "files" / "rbac.yaml")
 CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
+WEB_ROLE = CLUSTER_ROLE.with_name("clusterrole-web.yaml")
 # when the chart's role has a rule, in the words of its values
 CONDITIONS = {
     rights.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
@@ -42,10 +44,10 @@ def settings_page() -> str:
     )
 
 
-def cluster_role() -> str:
-    """The rules of the chart's ClusterRole: what the engine says that it needs."""
+def cluster_role(rules: Iterable[rights.Rule] = rights.NEEDED) -> str:
+    """The rules of one of the chart's ClusterRoles: what the engine says that it needs."""
     lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rights.py: edit that."]
-    for rule in rights.NEEDED:
+    for rule in rules:
         condition = CONDITIONS.get(rule.when)
         group, verbs = rule.group or '""', ", ".join(rule.verbs)
         named = f"resourceNames: [{', '.join(rule.names)}], " if rule.names else ""
@@ -65,7 +67,8 @@ def project_roles() -> str:
 def main() -> None:
     """Write the pages, and the roles."""
     roles = [(path, project_roles()) for path in PROJECT_ROLES]
-    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role()), *roles):
+    web = [(WEB_ROLE, cluster_role(rights.OF_WEB))]
+    for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role()), *roles, *web):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
         print(path.relative_to(ROOT))

@@ -121,11 +121,25 @@ def test_the_role_is_what_the_engine_needs_both_ways(settings: Raw) -> None:
 
 
 def test_users_of_kubectl_get_roles_that_are_bound_and_never_held() -> None:
-    _, *roles = of_kind(render(), "ClusterRole")
+    _, of_web, *roles = of_kind(render(), "ClusterRole")
+    assert of_web["metadata"]["name"].endswith("-web")
     assert roles == tenancy.cluster_roles()
     assert "aggregationRule" not in str(roles)
-    (own,) = of_kind(render(sets=(ADDRESS, "rbac.projectRoles=false")), "ClusterRole")
+    own, _ = of_kind(render(sets=(ADDRESS, "rbac.projectRoles=false")), "ClusterRole")
     assert [rule["verbs"] for rule in own["rules"] if "secrets" in rule["resources"]] == [["create"]]
+
+
+def test_web_pods_enter_pods_and_make_or_delete_none() -> None:
+    objects = render()
+    accounts = {
+        name: template["spec"].get("serviceAccountName", "") for name, template in pods_of(objects).items()
+    }
+    assert accounts["yard-trainyard-web"] == f"{accounts['yard-trainyard-worker']}-web"
+    bindings = of_kind(objects, "ClusterRoleBinding")
+    bound = {one["subjects"][0]["name"]: one["roleRef"]["name"] for one in bindings}
+    roles = {one["metadata"]["name"]: one["rules"] for one in of_kind(objects, "ClusterRole")}
+    of_web = {(rule["resources"][0], *rule["verbs"]) for rule in roles[bound[accounts["yard-trainyard-web"]]]}
+    assert of_web == {("pods", "list"), ("pods/exec", "get", "create"), ("pods/portforward", "get", "create")}
 
 
 def test_nothing_but_web_and_worker_has_a_token_of_the_cluster() -> None:

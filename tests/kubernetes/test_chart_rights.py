@@ -9,13 +9,14 @@ import secrets
 from pathlib import Path
 
 import pytest
+import yaml
 
-from controlplane.engines.base import NOT_PERMITTED, EngineRefused, PodSpec, ProjectReport
+from controlplane.engines.base import NO_SUCH_POD, NOT_PERMITTED, EngineRefused, PodSpec, ProjectReport
 from controlplane.engines.kubernetes import tenancy
 from controlplane.engines.kubernetes.checks import FAILED, OK, WARNING, Check, check_cluster
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from tests.kube import KubeCluster
-from tests.kubernetes.chart import engine_kubeconfig
+from tests.kubernetes.chart import engine_kubeconfig, of_kind, pods_of, render
 
 PROJECT = "team-a"
 ROLES = f"/apis/{tenancy.RBAC}/v1/clusterroles"
@@ -38,6 +39,26 @@ def use(
     finally:
         engine.close()
         kube.must("DELETE", f"/api/v1/nodes/{node}")
+
+
+def test_a_way_into_a_pod_is_found_with_the_rights_of_web_pods(kube: KubeCluster, tmp_path: Path) -> None:
+    objects = render(namespace="chart-rights-web")
+    home = {"apiVersion": "v1", "kind": "Namespace", "metadata": {"name": "chart-rights-web"}}
+    kinds = ("ServiceAccount", "ClusterRole", "ClusterRoleBinding")
+    kube.apply(yaml.safe_dump_all([home, *(one for kind in kinds for one in of_kind(objects, kind))]))
+    account = pods_of(objects)["yard-trainyard-web"]["spec"]["serviceAccountName"]
+    kubeconfig = kube.kubeconfig_for(kube.service_account_token("chart-rights-web", account))
+    engine = KubernetesEngine({"credentials": {"kubeconfig": kubeconfig}}, tmp_path)
+    job = "00000000-0000-4000-8000-000000000001"
+    try:
+        with pytest.raises(EngineRefused) as refused:
+            engine.open_shell(f"{job}-1-0", 80, 24)
+        assert refused.value.code == NO_SUCH_POD
+        with pytest.raises(EngineRefused) as forbidden:
+            engine.forget_project("team-a")
+        assert forbidden.value.code == NOT_PERMITTED
+    finally:
+        engine.close()
 
 
 def test_with_the_chart_s_rights_nothing_is_refused(kube: KubeCluster, tmp_path: Path) -> None:

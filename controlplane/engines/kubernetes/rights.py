@@ -71,6 +71,12 @@ NEEDED: tuple[Rule, ...] = (
     Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
 )
 
+# What a web process uses of it, which opens terminals and ports and does nothing else in a cluster.
+OF_WEB: tuple[Rule, ...] = (
+    Rule("", "pods", ("list",), "Pods are not found."),
+    *(rule for rule in NEEDED if rule.resource in ("pods/exec", "pods/portforward")),
+)
+
 
 def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
     """The rules that matter on a cluster with these settings."""
