@@ -28,6 +28,14 @@ def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str
             call()
         assert refusal.value.code == base.NAMESPACE_NOT_OURS
         assert namespace in refusal.value.message
+    labels = {names.INSTALLATION: settings["installation"], names.PROJECT: PROJECT}
+    posing = {"metadata": {"name": "posing", "labels": labels}, "spec": {"hard": {"pods": "9"}}}
+    kube.must("POST", f"/api/v1/namespaces/{namespace}/resourcequotas", posing)
+    later = KubernetesEngine(settings, tmp_path)
+    with pytest.raises(EngineRefused):
+        later.sync_projects((REPORT,))
+    later.close()
+    kube.must("DELETE", f"/api/v1/namespaces/{namespace}/resourcequotas/posing")
     engine.forget_project(PROJECT)
     engine.close()
     found = kube.must("GET", f"/api/v1/namespaces/{namespace}")

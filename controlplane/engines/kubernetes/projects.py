@@ -174,10 +174,10 @@ class Syncer:
                     raise as_refusal(error) from error
 
     def _may_go(self, found: Raw) -> bool:
-        namespace = found["metadata"].get("namespace", "")
         if found["kind"] == QUEUE:
             return self._has_queues()
-        return found["kind"] in REMOVED and f"{NAMESPACE}//{namespace}" in self._wanted
+        namespace = _above(found)
+        return found["kind"] in REMOVED and namespace in self._wanted and namespace in self._there
 
     def _list(self, every: str, kind: str) -> dict[str, Raw]:
         query = {"labelSelector": names.ours(self.profile.installation)}
