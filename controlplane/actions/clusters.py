@@ -110,7 +110,9 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
     require_admin(actor)
     with transaction.atomic():
         _refuse_in_use(cluster)
-        _open_checks(cluster).update(state=Command.DONE, finished_at=timezone.now())
+        # nobody can carry out what is left of one that is away: its credentials go
+        told = {"state": Command.DONE, "error": "The cluster was detached.", "finished_at": timezone.now()}
+        _open_orders(cluster).update(**told)
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
         Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
@@ -192,10 +194,12 @@ def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
     )
 
 
+def _open_orders(cluster: Cluster) -> QuerySet[Command]:
+    return Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
+
+
 def _open_checks(cluster: Cluster) -> QuerySet[Command]:
-    return Command.objects.filter(
-        cluster=cluster, kind=Command.CHECK_CLUSTER, state__in=(Command.PENDING, Command.CLAIMED)
-    )
+    return _open_orders(cluster).filter(kind=Command.CHECK_CLUSTER)
 
 
 def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
@@ -209,8 +213,7 @@ def _refuse_in_use(cluster: Cluster) -> None:
         raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; stop them first.")
     if cluster.projects.exists():
         raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
-    cleaning = Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
-    if cluster.is_reachable and cleaning.exclude(kind=Command.CHECK_CLUSTER).exists():
+    if cluster.is_reachable and _open_orders(cluster).exclude(kind=Command.CHECK_CLUSTER).exists():
         raise Conflict(
             "cluster_cleaning_up",
             f"{cluster.name} is still being cleaned of what jobs left; try again in a moment.",

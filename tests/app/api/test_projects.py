@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import pytest
 
+from controlplane.loop.execute import clusters_with_work
 from controlplane.models import AuditEntry, Command, Device, Event, Node, Project
 from jobs.models import Job, Pod
 from tests.app.api.client import Api
@@ -250,3 +251,16 @@ def test_deleting_a_project_takes_its_namespace_along(api: AsPerson, cast: Cast)
     assert root.delete("clusters/prod").code == "cluster_cleaning_up"
     Command.objects.update(state="done")
     assert root.post("projects", {"name": "team-k", "cluster": "prod"}).status == 201
+
+
+def test_a_cluster_that_is_away_takes_its_open_orders_along(api: AsPerson, cast: Cast):
+    root, cluster = api("root"), make_cluster("prod", "kubernetes", nodes=0)
+    orders = [("stop_pod", "pending"), ("forget_pod", "claimed"), ("forget_project", "pending")]
+    Command.objects.bulk_create(
+        Command(cluster=cluster, kind=kind, state=state, pod_name="x") for kind, state in orders
+    )
+    cluster.is_reachable = False
+    cluster.save()
+    assert root.delete("clusters/prod").status < 300
+    assert set(Command.objects.values_list("state", flat=True)) == {"done"}
+    assert cluster.pk not in clusters_with_work()
