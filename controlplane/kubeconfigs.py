@@ -32,7 +32,8 @@ class _Loader(yaml.SafeLoader):
     """Without anchors and aliases, which no kubeconfig has, and with which a few lines become gigabytes."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        event = self.peek_event()  # type: ignore[no-untyped-call]
+        events: Any = self  # which has no types
+        event = events.peek_event()
         if event.anchor is not None:
             raise KubeconfigUnreadable("The kubeconfig has YAML anchors or aliases: write it without them.")
         return super().compose_node(parent, index)

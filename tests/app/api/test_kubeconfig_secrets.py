@@ -18,7 +18,6 @@ from controlplane.engines.registry import check_cluster
 from controlplane.loop.attached import close_engines, engine_for
 from controlplane.models import Cluster, Command
 from tests.app.api.client import Api
-from tests.app.api.conftest import api  # noqa: F401  the fixture
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -83,11 +82,7 @@ def logged() -> Iterator[io.StringIO]:
 
 @pytest.mark.parametrize("user", ODD_USERS.values(), ids=ODD_USERS)
 def test_credentials_are_found_nowhere(
-    user: object,
-    api: AsPerson,
-    cast: Cast,
-    parrot: str,
-    logged: io.StringIO,  # noqa: F811
+    user: object, api: AsPerson, cast: Cast, parrot: str, logged: io.StringIO
 ) -> None:
     kubeconfig = {
         "current-context": "c",
