@@ -29,7 +29,7 @@ LAYERS = {
     "controlplane.live.changes": "pure",
     "dashboards.charts": "pure",
     "controlplane.cluster_settings": "pure",
-    "controlplane.kubeconfigs": "pure",
+    "controlplane.kubeconfigs": "plain",
     "controlplane.engines": "engines",
     "controlplane.engines.base": "seam",
     # Plain dicts of a cluster in and out: as pure as the scheduler, but they speak in the engines' plain data, and a
