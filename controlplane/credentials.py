@@ -11,6 +11,7 @@ import hashlib
 import json
 import secrets
 from collections.abc import Mapping
+from functools import cache
 from typing import TYPE_CHECKING, Any
 
 from django.conf import settings
@@ -51,9 +52,10 @@ def decrypt(stored: str) -> dict[str, Any]:
     return opened
 
 
+@cache
 def installation() -> str:
-    """Return the id of this database's control plane, 12 hexadecimal digits, drawn once. It is no secret: clusters
-    have it in labels, where it tells what is ours from what another Trainyard made."""
+    """Return the id of this database's control plane, 12 hexadecimal digits, drawn once and read once per process. It
+    is no secret: clusters have it in labels, where it tells what is ours from what another Trainyard made."""
     number, _ = Counter.objects.get_or_create(
         name="installation", defaults={"value": secrets.randbits(INSTALLATION_BITS)}
     )

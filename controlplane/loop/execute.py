@@ -16,6 +16,7 @@ from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
+from controlplane.credentials import installation
 from controlplane.engines.base import CLUSTER_FAILED, DISRUPTIONS, EngineRefused, EngineUnreachable
 from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
 from controlplane.loop.holders import new_token
@@ -110,6 +111,7 @@ class Lane:
         if not commands:
             return
         cluster = Cluster.objects.get(pk=self._cluster_id)
+        installation()  # read here, once: the pool's threads touch no row
         with self._closing:
             for command in commands if self.is_open() else ():
                 future = self._pool.submit(carry_out, cluster, command)

@@ -52,7 +52,9 @@ def operator_running(kube: KubeCluster, log: Path) -> Iterator[None]:
     with defined(kube), log.open("ab") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
         try:
-            wait_until(lambda: process.poll() is not None or _is_leading(kube), 30, "the MPI operator to lead")
+            wait_until(
+                lambda: process.poll() is not None or _is_leading(kube), 30, "the MPI operator to lead"
+            )
             assert process.poll() is None, log.read_text()[-1000:]
             yield
             assert process.poll() is None, f"The MPI operator has ended; see {log}."
