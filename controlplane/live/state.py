@@ -188,13 +188,17 @@ def _device(row: dict[str, Any]) -> dict[str, Any]:
 
 
 def _sums(devices: list[dict[str, Any]], allocated: int) -> dict[str, float]:
-    idle = [device for device in devices if device["allocated_milli"] and not device["utilization"]]
+    # what nothing measures is neither idle nor busy
+    measured = [device["utilization"] for device in devices if device["utilization"] is not None]
+    idle = [device for device in devices if device["allocated_milli"] and device["utilization"] == 0]
+    known = [device for device in devices if device["memory_used_mib"] is not None]
     return {
         "allocated": allocated,
         "idle": sum(device["allocated_milli"] for device in idle),
-        "utilization": sum(device["utilization"] or 0 for device in devices),
-        "memory_used": sum(device["memory_used_mib"] or 0 for device in devices),
-        "memory": sum(device["memory_mib"] for device in devices),
+        "measured": len(measured),
+        "utilization": sum(measured),
+        "memory_used": sum(device["memory_used_mib"] for device in known),
+        "memory": sum(device["memory_mib"] for device in known),
     }
 
 
@@ -216,7 +220,7 @@ def _totals(nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
         "gpus": gpus,
         "gpus_allocated": decimal(int(total["allocated"])),
         "gpus_idle_allocated": decimal(int(total["idle"])),
-        "gpu_utilization": round(total["utilization"] / gpus, 4) if gpus else None,
+        "gpu_utilization": round(total["utilization"] / total["measured"], 4) if total["measured"] else None,
         "gpu_memory_utilization": round(total["memory_used"] / total["memory"], 4)
         if total["memory"]
         else None,
@@ -225,7 +229,7 @@ def _totals(nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     }
 
 
-_SUM_NAMES = ("allocated", "idle", "utilization", "memory_used", "memory")
+_SUM_NAMES = ("allocated", "idle", "measured", "utilization", "memory_used", "memory")
 
 
 def _running() -> dict[str, dict[str, Any]]:

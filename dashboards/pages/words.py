@@ -31,6 +31,7 @@ def words() -> dict[str, str]:
         "all_busy": _("none"),
         "of_busy": _("{share} of busy devices"),
         "no_busy": _("no device is busy"),
+        "no_measure": _("nothing measures it"),
         "by_kind": _("{count} {kind}"),
         "nothing_runs": _("nothing runs"),
         "of_yours": _("{count} in your projects"),

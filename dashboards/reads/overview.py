@@ -113,7 +113,7 @@ def _idle_jobs(state: State) -> str:
             state["running"][share["job"]]["name"]
             for node in state["nodes"].values()
             for device in node["devices"]
-            if not device["utilization"]
+            if device["utilization"] == 0
             for share in device["shares"]
             if share["job"] in state["running"]
         }
@@ -124,17 +124,11 @@ def _idle_jobs(state: State) -> str:
 
 
 def _busy(state: State) -> str:
-    busy = [
-        device["utilization"]
-        for node in state["nodes"].values()
-        for device in node["devices"]
-        if device["utilization"]
-    ]
-    return (
-        _("{share} of busy devices").format(share=formats.percent(sum(busy) / len(busy)))
-        if busy
-        else _("no device is busy")
-    )
+    uses = [device["utilization"] for node in state["nodes"].values() for device in node["devices"]]
+    busy = [use for use in uses if use]
+    if busy:
+        return _("{share} of busy devices").format(share=formats.percent(sum(busy) / len(busy)))
+    return _("nothing measures it") if uses and set(uses) == {None} else _("no device is busy")
 
 
 def _by_kind(state: State) -> str:
@@ -208,7 +202,7 @@ def cell(device: Mapping[str, Any], state: State) -> Row:
     return {
         "index": device["index"],
         "parts": parts,
-        "is_idle": bool(parts) and not device["utilization"],
+        "is_idle": bool(parts) and device["utilization"] == 0,
         "is_foreign": device["is_foreign"],
         "title": _title(device, state),
     }
@@ -247,7 +241,7 @@ def _title(device: Mapping[str, Any], state: State) -> str:
         + (f" ({formats.number(share['milli_gpus'] / 1000)})" if share["milli_gpus"] < 1000 else "")
         for share in device["shares"]
     ]
-    use = formats.percent(device["utilization"] or 0)
+    use = formats.percent(device["utilization"])
     return (
         f"GPU {device['index']}: {', '.join(names)}, {use}"
         if names

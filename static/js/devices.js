@@ -16,7 +16,7 @@ export function cellOf(device, state) {
     x += width;
     return part;
   });
-  return { index: device.index, parts, isIdle: parts.length > 0 && !device.utilization, isForeign: device.is_foreign, title: titleOf(device, state) };
+  return { index: device.index, parts, isIdle: parts.length > 0 && device.utilization === 0, isForeign: device.is_foreign, title: titleOf(device, state) };
 }
 
 // a whole device shows its own utilisation; a fraction its job's, as far as it is known
@@ -28,7 +28,7 @@ function shareUse(device, share, state) {
 function titleOf(device, state) {
   const names = device.shares.map((share) => (state.running[share.job]?.name ?? share.project)
     + (share.milli_gpus < 1000 ? ` (${format.number(share.milli_gpus / 1000)})` : ""));
-  const use = format.percent(device.utilization ?? 0);
+  const use = format.percent(device.utilization);
   return `GPU ${device.index}: ${names.length ? `${names.join(", ")}, ${use}` : say(device.is_foreign ? "foreign" : "free")}`;
 }
 

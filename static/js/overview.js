@@ -132,7 +132,7 @@ function underFigures(state, totals) {
     gpus: tally(all.map((device) => [device.model, format.mebibytes(device.memory_mib)].filter(Boolean).join(" "))).slice(0, 2).map(([name]) => name).join(", ") || format.NOTHING,
     gpus_allocated: borrowed ? say("over_quota", { gpus: format.number(borrowed) }) : say("within_quota"),
     gpus_idle_allocated: idleJobs(all, state),
-    gpu_utilization: busy.length ? say("of_busy", { share: format.percent(busy.reduce((a, b) => a + b, 0) / busy.length) }) : say("no_busy"),
+    gpu_utilization: busy.length ? say("of_busy", { share: format.percent(busy.reduce((a, b) => a + b, 0) / busy.length) }) : say(all.length && all.every((device) => device.utilization === null) ? "no_measure" : "no_busy"),
     jobs_running: hidden(state, "running") ?? (tally(Object.values(state.running).map((job) => job.kind)).map(([kind, count]) => `${count} ${kind}`).join(", ") || say("nothing_runs")),
     jobs_queued: hidden(state, "queued") ?? (waits.length ? say("longest", { time: format.duration(Math.max(...waits)) }) : say("nobody_waits")),
   };
@@ -149,7 +149,7 @@ function yours(count) {
 }
 
 function idleJobs(all, state) {
-  const names = new Set(all.filter((device) => !device.utilization).flatMap((device) => device.shares)
+  const names = new Set(all.filter((device) => device.utilization === 0).flatMap((device) => device.shares)
     .map((share) => state.running[share.job]?.name).filter(Boolean));
   const sorted = [...names].sort();
   if (sorted.length) return sorted.slice(0, 2).join(", ") + (sorted.length > 2 ? "…" : "");

@@ -93,6 +93,10 @@ IDLE = {
     "nodes": {"n": {"devices": [device(0, 0.0, (share("j"),)), device(1, 0.9, (share("k"),))]}},
     "running": {"j": {"name": "sleeper", "kind": "train"}, "k": {"name": "busy", "kind": "train"}},
 }
+UNMEASURED = {
+    "nodes": {"n": {"devices": [device(0, None, (share("j"),)), device(1)]}},
+    "running": {"j": {"name": "unwatched", "kind": "train"}},
+}
 OVER = {"a": {"allocated_gpus": 8, "gpu_quota": 4}, "b": {"allocated_gpus": 1, "gpu_quota": 2}}
 BUSY = {"n": {"devices": [device(0, 0.9), device(1, 0.7), device(2, 0.0)]}}
 KINDS = {
@@ -116,6 +120,8 @@ WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
         (IDLE, "gpus_idle_allocated", "sleeper"),
         ({"nodes": BUSY}, "gpu_utilization", "80\u00a0% of busy devices"),
         ({}, "gpu_utilization", "no device is busy"),
+        ({"nodes": UNMEASURED["nodes"]}, "gpu_utilization", "nothing measures it"),
+        (UNMEASURED, "gpus_idle_allocated", "none"),
         ({"running": KINDS}, "jobs_running", "2 train, 1 interactive"),
         ({}, "jobs_running", "nothing runs"),
         ({"queued": WAITING}, "jobs_queued", "longest 4\u00a0m 5\u00a0s"),
