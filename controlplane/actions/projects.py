@@ -10,7 +10,7 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.clusters import WITH_CREDENTIALS
 from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Command, Device, Event, Membership, Project, Role, User
+from controlplane.models import Cluster, Command, Device, Event, Membership, Node, Project, Role, User
 from controlplane.queries.projects import namespace_of
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
@@ -109,9 +109,10 @@ def remove_member(project: Project, user: User, *, actor: Actor) -> None:
 
 
 def oversold_warning(project: Project) -> str | None:
-    """Return the warning that quotas of a cluster exceed its GPUs, or None."""
+    """Return the warning that quotas of a cluster exceed its GPUs, or None; also while its nodes are discovered."""
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
-    if project.gpu_quota_milli <= gpus * 1000:
+    is_known = gpus or Node.objects.filter(cluster=project.cluster).exists()
+    if project.gpu_quota_milli <= gpus * 1000 or not is_known:
         return None
     quota = project.gpu_quota_milli / 1000
     return f"The quota of {quota:g} is above the cluster's GPUs ({gpus}); it cannot be met in full."

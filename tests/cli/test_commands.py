@@ -68,11 +68,13 @@ def test_explain_says_who_holds_what(server, yard):
 
 
 def test_project_create_and_edit_send_what_was_given(server, yard):
-    server.on("POST", "projects", Reply(201, {"name": "team-z", "warnings": ["above the cluster"]}))
+    made = {"name": "team-z", "cluster": "prod", "warnings": ["above the cluster"]}
+    server.on("POST", "projects", Reply(201, made))
     server.on("PATCH", "projects/team-z", {"name": "team-z"})
     created = yard("project", "create", "team-z", "--gpu-quota", "2.5", "--node-pools", "train=dgx,a100",
                    "--node-pools", "interactive=", "--interactive-max", "4h", "--member", "ana:owner")  # fmt: skip
     assert created.code == 0
+    assert "on cluster prod" in created.out + created.err
     assert "warning: above the cluster" in created.err
     assert server.asked[0].body == {
         "name": "team-z",

@@ -58,7 +58,7 @@ POD_COLUMNS = (
     Column("PROJECT", lambda pod: pod.get("project")),
     Column("USER", lambda pod: pod.get("user")),
     Column("STATE", lambda pod: pod.get("state")),
-    Column("GPUS", devices_text),
+    Column("DEVICES", devices_text),
 )
 
 

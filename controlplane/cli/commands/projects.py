@@ -92,7 +92,7 @@ def project_create(args: Namespace, session: Session) -> int:
     if args.member:
         body["members"] = [{"user": user, "role": role} for user, role in args.member]
     project = session.client.post("projects", body)
-    _tell(session, project, f"project {args.name} created")
+    _tell(session, project, f"project {args.name} created on cluster {project['cluster']}")
     return DONE
 
 
