@@ -92,3 +92,10 @@ def test_a_closed_pipe_is_no_traceback(server, settings):
         assert process.stderr is not None
         assert process.stderr.read() == ""
         assert process.wait(30) == 141
+
+
+def test_help_of_a_noun_lists_its_commands(yard):
+    text = yard("help", "cluster").out
+    assert "yard cluster add" in text
+    assert "yard cluster remove" in text
+    assert "yard project" not in text

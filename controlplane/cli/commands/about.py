@@ -88,9 +88,18 @@ def _command_help(words: list[str]) -> str:
     from controlplane.cli.aliases import rewrite
 
     found = registry.resolve(words) or registry.resolve(rewrite(words))
+    if found is None and (beneath := _beneath(words)):
+        return beneath
     if found is None:
         near = nearest(" ".join(words), list(registry.COMMANDS))
         raise CliError(
             f"no command {' '.join(words)!r}", USAGE, f"did you mean: yard help {near}" if near else ""
         )
     return build_parser(found[0]).format_help()
+
+
+def _beneath(words: list[str]) -> str:
+    """The commands that begin with these words, such as those of `yard help cluster`; empty when there are none."""
+    paths = [path for path in registry.COMMANDS if path.split()[: len(words)] == words]
+    width = max(map(len, paths), default=0)
+    return "".join(f"  yard {path:<{width}}  {registry.COMMANDS[path].summary}\n" for path in sorted(paths))
