@@ -18,6 +18,7 @@ from controlplane.progress import Progress, find_progress
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
 from controlplane.telemetry.samples import Bucket
+from controlplane.telemetry.spoken import Spoken, device_reports
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import QUEUED, SUSPENDED
 from jobs.models import Job, Pod
@@ -38,6 +39,7 @@ class _Memory:
     bucket: Bucket = field(default_factory=Bucket)
     seq: int | None = None
     unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
+    spoken: Spoken = field(default_factory=Spoken)
 
 
 @dataclass(slots=True)
@@ -77,15 +79,20 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     """
     memory = _memories.setdefault(cluster.pk, _Memory())
     try:
-        reports = engine.usage() if USAGE in engine.capabilities else ()
+        is_measured = USAGE in engine.capabilities
+        reports = engine.usage() if is_measured else ()
     except EngineUnreachable:
         return  # the loop records that; what was last seen stays until the engine answers again
     usages = {usage.pod_name: usage for report in reports for usage in report.pods}
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
     memory.unreadable &= {pod.name for pod in pods}
-    _take_pods(changes, pods, usages, memory.unreadable, now)
-    _take_devices(changes, cluster, reports, now)
+    said = {pod.name: _try_log(changes, pod, memory.unreadable) for pod in pods}
+    if not is_measured:
+        usages = _listen(memory.spoken, pods, said, now)
+        reports = device_reports(usages)
+    _take_pods(changes, pods, usages, said, now)
+    _take_devices(changes, cluster, reports, now, is_measured=is_measured)
     _forget_waiting(changes, cluster)
     changes.write(now)
     memory.bucket.turn(now)
@@ -93,17 +100,26 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     memory.seq = sample_queue(memory.bucket, cluster, memory.seq)
 
 
+def _listen(
+    spoken: Spoken, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
+) -> dict[str, PodUsage]:
+    """Where nothing measures, what the pods that hold devices say of themselves."""
+    spoken.keep({pod.name for pod in pods if pod.is_live})
+    heard = ((pod.name, spoken.hear(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
+    return {name: usage for name, usage in heard if usage is not None}
+
+
 def _take_pods(
     changes: _Changes,
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
-    unreadable: set[str],
+    lines: Mapping[str, Progress | None],
     now: datetime,
 ) -> None:
     said: dict[UUID, Progress] = {}
     working: set[UUID] = set()
     for pod in pods:
-        progress = _try_log(changes, pod, unreadable)
+        progress = lines[pod.name]
         usage = usages.get(pod.name)
         if progress is not None:
             said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
@@ -181,13 +197,24 @@ def _take_jobs(
             changes.jobs[job_id] |= values
 
 
-def _take_devices(changes: _Changes, cluster: Cluster, reports: Sequence[UsageReport], now: datetime) -> None:
+def _take_devices(
+    changes: _Changes,
+    cluster: Cluster,
+    reports: Sequence[UsageReport],
+    now: datetime,
+    *,
+    is_measured: bool,
+) -> None:
+    """Take reports over. Where nothing measures, a device of which nobody speaks any more is not known again."""
     readings = {(report.node, report.device_index): report for report in reports}
     rows = Device.objects.filter(node__cluster=cluster)
     columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
     for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
         report = readings.get((node, index))
         if report is None:
+            if not is_measured and utilization is not None:
+                changes.devices[key] = {"utilization": None, "memory_used_mib": None}
+                changes.is_visible = True
             continue
         values: dict[str, Any] = {}
         seen = (rounded(report.utilization), report.memory_used_mib)

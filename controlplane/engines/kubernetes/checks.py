@@ -359,7 +359,7 @@ def _kai(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
-    without = "Charts show what jobs print themselves, and no use of GPUs."
+    without = "Charts show what jobs print of their own use of GPUs."
     get = prometheus_of(profile.prometheus, client)
     if get is None:
         yield Check("prometheus", WARNING, "No Prometheus is set.", without)

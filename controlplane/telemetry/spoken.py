@@ -1,0 +1,56 @@
+"""What pods say of the GPUs that they use, for clusters where nothing measures them.
+
+A pod's last progress line counts for a minute; a pod that says nothing, and a device that no such pod holds, is not
+known, which is not the same as idle.
+"""
+
+from collections import defaultdict
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+
+from controlplane.engines.base import PodUsage, UsageReport
+from controlplane.progress import Progress
+from jobs.models import Allocation
+
+STALE_AFTER = timedelta(seconds=60)
+
+
+@dataclass(slots=True)
+class Spoken:
+    """The last words of each pod, by name. Losing them costs what is shown until the pods' next lines."""
+
+    heard: dict[str, tuple[datetime, PodUsage]] = field(default_factory=dict)
+
+    def hear(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
+        """Take a line over, if there is a new one, and return what the pod says now; None when that is nothing."""
+        if progress is not None and progress.gpu_utilization is not None:
+            usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib or 0)
+            self.heard[pod_name] = (now, usage)
+        at, last = self.heard.get(pod_name, (now, None))
+        return last if now - at <= STALE_AFTER else None
+
+    def keep(self, pod_names: set[str]) -> None:
+        """Forget the pods that are not among these."""
+        self.heard = {name: said for name, said in self.heard.items() if name in pod_names}
+
+
+def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
+    """One report for each device that a speaking pod holds: its pods' utilisation by their shares of it, and their
+    memory, which a pod of several devices uses evenly."""
+    rows = Allocation.objects.filter(pod__name__in=list(usages), released_at=None)
+    columns = ("device__node__name", "device__index", "pod__name", "milli_gpus")
+    held: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)
+    counts: dict[str, int] = defaultdict(int)
+    for node, index, pod_name, milli in rows.values_list(*columns).order_by("device_id"):
+        held[node, index].append((usages[pod_name], milli))
+        counts[pod_name] += 1
+    return tuple(
+        UsageReport(
+            node,
+            index,
+            min(1.0, sum((usage.utilization or 0.0) * milli / 1000 for usage, milli in users)),
+            sum(usage.memory_used_mib // counts[usage.pod_name] for usage, _ in users),
+            tuple(usage for usage, _ in users),
+        )
+        for (node, index), users in held.items()
+    )
