@@ -39,7 +39,10 @@ def test_an_admin_of_a_plain_cluster(gpu_node):
     assert [check.name for check in found.values() if check.outcome == FAILED] == []
     assert "v1.34" in found["reachable"].message
     assert found["identity"].outcome == found["clock"].outcome == found["rights"].outcome == OK
-    assert "8 of nvidia.com/gpu on 1 of" in found["gpus"].message
+    # other tests may have left nodes of theirs in the cluster
+    counted = re.match(r"(\d+) of nvidia\.com/gpu on \d+ of", found["gpus"].message)
+    assert counted is not None
+    assert int(counted[1]) >= 8
     assert "mps" in found["sharing"].message
     assert found["storage"].outcome == WARNING
     assert "lost" in found["storage"].without_it

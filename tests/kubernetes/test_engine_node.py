@@ -74,7 +74,7 @@ def test_a_drained_node_evicts_and_the_job_is_not_blamed(case: EngineCase, kube_
         kube_node.kubectl(
             "drain", "node-a", "--force", "--delete-emptydir-data", namespaces, "--timeout=1s", check=False
         )
-        assert not next(node.is_ready for node in case.engine.nodes() if node.name == "node-a")
+        assert next(node.is_closed for node in case.engine.nodes() if node.name == "node-a")
         report = case.wait_end(spec)
     finally:
         kube_node.kubectl("uncordon", "node-a")
