@@ -1,5 +1,6 @@
 """The look at a cluster: on a real one as its admin and as nobody much, and at what is none."""
 
+import re
 import socket
 import threading
 import time
