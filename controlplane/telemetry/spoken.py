@@ -9,10 +9,11 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controlplane.engines.base import PodUsage, UsageReport
+from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage
 from controlplane.progress import Progress
 from jobs.models import Allocation
 
-STALE_AFTER = timedelta(seconds=60)
+STALE_AFTER = timedelta(seconds=STALE_AFTER_SECONDS)
 
 
 @dataclass(slots=True)
@@ -45,12 +46,10 @@ def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
         held[node, index].append((usages[pod_name], milli))
         counts[pod_name] += 1
     return tuple(
-        UsageReport(
+        device_usage(
             node,
             index,
-            min(1.0, sum((usage.utilization or 0.0) * milli / 1000 for usage, milli in users)),
-            sum(usage.memory_used_mib // counts[usage.pod_name] for usage, _ in users),
-            tuple(usage for usage, _ in users),
+            [(usage, milli, usage.memory_used_mib // counts[usage.pod_name]) for usage, milli in users],
         )
         for (node, index), users in held.items()
     )

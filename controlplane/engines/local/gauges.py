@@ -13,9 +13,8 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.engines.base import NodeReport, PodSpec, PodUsage, UsageReport
+from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage
 from controlplane.progress import Progress, latest_progress
-
-STALE_AFTER_SECONDS = 60.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -79,13 +78,11 @@ class Gauges:
 def _simulated(
     node_name: str, index: int, specs: tuple[PodSpec, ...], usages: Mapping[str, PodUsage]
 ) -> UsageReport:
-    pods, utilization, memory_used_mib = [], 0.0, 0
+    holders = []
     for spec in specs:
         share = next((share for share in spec.devices if share.index == index), None)
-        if spec.node != node_name or share is None:
-            continue
-        usage = usages[spec.name]
-        pods.append(usage)
-        utilization += (usage.utilization or 0.0) * share.milli_gpus / 1000
-        memory_used_mib += min(usage.memory_used_mib // len(spec.devices), share.memory_mib)
-    return UsageReport(node_name, index, min(1.0, utilization), memory_used_mib, tuple(pods))
+        if spec.node == node_name and share is not None:
+            usage = usages[spec.name]
+            memory_mib = min(usage.memory_used_mib // len(spec.devices), share.memory_mib)
+            holders.append((usage, share.milli_gpus, memory_mib))
+    return device_usage(node_name, index, holders)
