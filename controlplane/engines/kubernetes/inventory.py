@@ -22,7 +22,6 @@ MOST_DEVICES = 1024  # of one node: more is a node that tells tales
 MPS = "mps"
 RENAMED = ".shared"  # what the device plugin calls a resource that it shares, when told to rename it
 NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
-CORDONED = "node.kubernetes.io/unschedulable"
 
 Raw = Mapping[str, Any]
 

@@ -117,10 +117,6 @@ class Cursor:
         """A stream from `since` follows."""
         self._sought = sum(_is_same(piece, self._recent[-1]) for piece in self._recent)
 
-    def begin_anew(self) -> None:
-        """A stream follows in which nothing is known, such as that of another container."""
-        self._sought = 0
-
     @property
     def is_seeking(self) -> bool:
         """The last known piece was not found yet."""
