@@ -304,19 +304,7 @@ KNOBS: dict[str, Knob] = {
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     """Every knob with its value, defaults filled in; lists become tuples. Raises SettingsInvalid with all errors."""
-    errors = [
-        FieldError(
-            "/" + checks.pointer_part(name), "unknown_field", "There is no such setting; check its spelling."
-        )
-        for name in body
-        if name not in KNOBS
-    ]
-    settings: dict[str, Any] = {}
-    for name, knob in KNOBS.items():
-        try:
-            settings[name] = knob.read(body[name]) if name in body else knob.default
-        except Refused as refused:
-            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    settings, errors = checks.read_fields(body, KNOBS, "setting")
     errors = errors or _check_together(settings)
     if errors:
         raise SettingsInvalid(errors)

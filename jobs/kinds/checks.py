@@ -2,9 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Protocol
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -200,3 +200,31 @@ def not_yet(what: str) -> Reader:
         return value
 
     return read
+
+
+class Readable(Protocol):
+    """A field of a body: how it is read, and what it is when it is left out."""
+
+    @property
+    def read(self) -> Reader: ...
+    @property
+    def default(self) -> Any: ...
+
+
+def read_fields(
+    body: Mapping[str, Any], fields: Mapping[str, Readable], noun: str
+) -> tuple[dict[str, Any], list[FieldError]]:
+    """Return every field with its value, defaults filled in, and every refusal: of unknown names, then of values.
+    `noun` is what people call one of these."""
+    errors = [
+        FieldError("/" + pointer_part(name), "unknown_field", f"There is no such {noun}; check its spelling.")
+        for name in body
+        if name not in fields
+    ]
+    values: dict[str, Any] = {}
+    for name, field in fields.items():
+        try:
+            values[name] = field.read(body[name]) if name in body else field.default
+        except Refused as refused:
+            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    return values, errors

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.kinds import checks, cluster_fields
-from jobs.kinds.checks import FieldError, Reader, Refused
+from jobs.kinds.checks import FieldError, Reader
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400
@@ -69,19 +69,7 @@ def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields in inside units (`gpus` and `cpus` in thousandths) with defaults filled in.
     Raises SpecInvalid with every refused field, not only the first.
     """
-    errors = [
-        FieldError(
-            "/" + checks.pointer_part(name), "unknown_field", "There is no such field; check its spelling."
-        )
-        for name in body
-        if name not in FIELDS
-    ]
-    spec: dict[str, Any] = {}
-    for name, field in FIELDS.items():
-        try:
-            spec[name] = field.read(body[name]) if name in body else field.default
-        except Refused as refused:
-            errors.append(FieldError(f"/{name}{refused.suffix}", refused.code, refused.detail))
+    spec, errors = checks.read_fields(body, FIELDS, "field")
     errors += [_missing(name) for name in ("name", "kind") if name not in body]
     if not errors:
         errors = _check_together(spec, body)
