@@ -19,7 +19,7 @@ from django.utils import timezone
 
 from controlplane.scheduling.reasons import REASONS, describe
 from jobs.kinds.spec import decimal
-from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod
 
 EXPLANATION_KEYS = frozenset({"ahead", "holders", "would_start_if"})
@@ -140,6 +140,16 @@ def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     """Return pods as REST shows them; one query for all their devices."""
     devices = _devices_of(row["id"] for row in rows)
     return [_shape_pod(row, devices[row["id"]]) for row in rows]
+
+
+def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
+    """A pod that never was, or that was stopped before it had started: nobody wrote its log, and nobody will."""
+    pods = Pod.objects.filter(job_id=job_id, attempt__number=attempt, rank=rank)
+    moments = pods.values_list("started_at", "released_at").first()
+    if moments is None:
+        return Job.objects.filter(pk=job_id, state__in=FINAL_STATES).exists()
+    started_at, released_at = moments
+    return started_at is None and released_at is not None
 
 
 def metrics(job: Job) -> dict[str, Any]:

@@ -11,6 +11,7 @@ from django.conf import settings
 
 from controlplane.logs import LogGap, LogLine, LogPage, log_path, read_page, tail
 from jobs.models import Job
+from jobs.queries import is_silent
 
 SHOWN_LINES = 200  # of a fresh state
 BATCH_LINES = 1000
@@ -42,7 +43,7 @@ class LogTail:
 
     @property
     def seq(self) -> int:
-        return (self.attempt << ATTEMPT_BITS) + self.offset
+        return (self.attempt << ATTEMPT_BITS) + (self.offset or int(self.is_complete))
 
     @property
     def path(self) -> Path:
@@ -60,7 +61,7 @@ class LogTail:
             return Batch({}, is_fresh=True)
         size = _size(self.path)
         if size <= self.offset:
-            return None
+            return self._ended_in_silence() if look_for_attempt else None
         if size - self.offset > BEHIND_BYTES:
             self._jump()
             return Batch({}, is_fresh=True)
@@ -80,6 +81,13 @@ class LogTail:
         self.gaps.clear()
         self.offset = 0
         self._keep(tail(self.path, SHOWN_LINES))
+
+    def _ended_in_silence(self) -> Batch | None:
+        """Say so once when nobody has written this log and nobody will."""
+        if self.is_complete or self.offset or not is_silent(self.job_id, self.attempt, self.rank):
+            return None
+        self.is_complete = True
+        return Batch(_collections((), (), self))
 
     def _keep(self, page: LogPage) -> None:
         self.lines.extend(page.lines)

@@ -1,6 +1,7 @@
 """What one job shows of itself: pods, events, logs, numbers, explanation and spec."""
 
 import logging
+from dataclasses import replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -20,7 +21,7 @@ from controlplane.logs import LogPage, log_path, read_page, tail
 from controlplane.models import Event
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
-from jobs.queries import explanation, metrics, pod_columns, shape_pods
+from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +75,15 @@ class JobLogs(ApiView):
         _check_pod(job, attempt, wanted["rank"], is_asked=wanted["attempt"] is not None or wanted["rank"] > 0)
         path = log_path(settings.LOG_DIR, str(job.pk), attempt, wanted["rank"])
         try:
-            return Answer(shape_log(_read(path, wanted)))
+            page = _read(path, wanted)
         except OSError as error:
             logger.warning("a log cannot be read", exc_info=error)
             raise Problem(
                 409, "log_unreadable", "This log cannot be read; the server's own log says why."
             ) from error
+        if page == LogPage(next_offset=page.next_offset) and is_silent(job.pk, attempt, wanted["rank"]):
+            page = replace(page, complete=True)
+        return Answer(shape_log(page))
 
 
 class JobMetrics(ApiView):

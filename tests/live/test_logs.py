@@ -172,6 +172,19 @@ def test_a_log_topic_brings_lines_in_batches_and_resumes(live, people, job):
     log.close()
 
 
+def test_a_log_topic_of_a_job_that_never_ran_says_that_nothing_comes(live, people):
+    secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
+    job = make_job(people.project, "never", people.ben)
+    topic = f"job:{job.pk}:logs:0"
+    client = live.connect(secret)
+    live.follow(client, topic)
+    before = client.seqs[topic]
+    assert not client.states[topic]["log"]["all"]["complete"]
+    move(job, "stopped")
+    wait_until(lambda: client.states[topic]["log"]["all"]["complete"], what="the end of the log")
+    assert client.seqs[topic] > before
+
+
 def test_a_log_topic_moves_to_the_next_attempt_with_a_fresh_state(live, people, job):
     secret = accounts.issue_token(people.ben, "test", actor=people.actor("ben"))[1]
     log = writer(job)

@@ -274,6 +274,22 @@ def test_logs_of_what_never_was_are_not_found_and_of_what_waits_are_empty(
     assert ben.get(f"jobs/{job.pk}/logs?attempt=../../etc").code == "bad_attempt"
 
 
+def test_the_log_of_what_ended_before_it_started_is_complete(api: AsPerson, cast: Cast, job: Job):
+    place(job)
+    path = f"jobs/{job.pk}/logs?attempt=1&rank=0"
+    Pod.objects.filter(job=job).update(started_at=None)
+    assert not api("ben").get(path).body["complete"]
+    Pod.objects.filter(job=job).update(released_at=timezone.now())
+    assert api("ben").get(path).body == {"lines": [], "next_offset": 0, "complete": True, "gaps": []}
+    Pod.objects.filter(job=job).update(started_at=timezone.now())
+    assert not api("ben").get(path).body["complete"]  # it may have printed; the copier is not done
+
+    never = make_job(cast.project, "never", cast.ben)
+    assert not api("ben").get(f"jobs/{never.pk}/logs").body["complete"]
+    Job.objects.filter(pk=never.pk).update(state="stopped")
+    assert api("ben").get(f"jobs/{never.pk}/logs").body["complete"]
+
+
 def test_a_damaged_log_is_still_an_answer(api: AsPerson, job: Job, log: Path):
     log.write_bytes(b"1 99999999999999999999 o text\nnonsense\n\n2 5 o more\n\x00\xff\n")
     reply = api("ben").get(f"jobs/{job.pk}/logs")
