@@ -200,6 +200,12 @@ KNOBS: dict[str, Knob] = {
         "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the cloud.",
     ),
     "node_selector": Knob(labels, {}, "Only nodes with all of these labels are used; empty: every node."),
+    "node_suffix": Knob(
+        or_empty(checks.dns_label(50)),
+        "",
+        "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has nodes of"
+        " the same names.",
+    ),
     "tolerations": Knob(checks.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."),
     "spot_pools": Knob(
         checks.listed(pool, 100),

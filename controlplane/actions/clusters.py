@@ -20,9 +20,10 @@ from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.node_names import name_here, name_there
 from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
-from jobs.models import Job
+from jobs.models import Job, Pod
 
 SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
 ENGINES = tuple(SCHEDULERS)
@@ -76,6 +77,8 @@ def edit_cluster(
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))
+    if trouble := _why_not_renamed(cluster, changes.get("settings", cluster.settings)):
+        raise Conflict("nodes_in_use", trouble)
     stored = {"credentials": _merged(cluster, credentials)} if credentials else {}
     before = {name: getattr(cluster, name) for name in changes}
     with transaction.atomic():
@@ -136,6 +139,11 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]
+        if not failed and (
+            trouble := _rename_nodes(cluster, command.payload.get("settings", cluster.settings))
+        ):
+            failed = [{"name": "nodes", "outcome": "failed", "message": trouble, "without_it": ""}]
+            checks = [*checks, *failed]
         verdict = Cluster.REFUSED if failed else Cluster.ATTACHED
         is_decided = cluster.state != Cluster.ATTACHED
         values = {} if failed else dict(command.payload)
@@ -162,6 +170,42 @@ def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
     if namespace_prefix(settings) != namespace_prefix(cluster.settings) and cluster.projects.exists():
         detail = f"{cluster.name} has projects, whose namespaces cannot be renamed; leave namespace_prefix as it is."
         raise Conflict("cluster_in_use", detail)
+
+
+def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
+    """Return why the cluster's nodes cannot have the names that they have with these settings; "" when they can."""
+    old, new = _node_suffix(cluster.settings), _node_suffix(settings)
+    held = Pod.objects.filter(node__cluster=cluster, released_at=None).count() if old != new else 0
+    if held:
+        return (
+            f"{cluster.name} holds {held} unfinished pods, which are found by the names of their nodes; change"
+            " node_suffix when nothing runs there."
+        )
+    return ""
+
+
+def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
+    """Have the rows of the cluster's nodes follow a new `node_suffix`. Returns why they cannot; "" when they do."""
+    old, new = _node_suffix(cluster.settings), _node_suffix(settings)
+    if old == new:
+        return ""
+    if trouble := _why_not_renamed(cluster, settings):
+        return trouble
+    nodes = list(Node.objects.filter(cluster=cluster))
+    for node in nodes:
+        node.name = name_here(name_there(node.name, old), new)
+    names = [node.name for node in nodes]
+    taken = (
+        Node.objects.exclude(cluster=cluster).filter(name__in=names).values_list("name", flat=True).first()
+    )
+    if taken:
+        return f"Another cluster has a node {taken}: choose another node_suffix."
+    Node.objects.bulk_update(nodes, ["name"])
+    return ""
+
+
+def _node_suffix(settings: Mapping[str, Any]) -> str:
+    return str(settings.get("node_suffix", ""))
 
 
 def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:

@@ -58,8 +58,9 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
         return shared_engine(settings, state_dir)
     if kind == "kubernetes":
         from controlplane.engines.kubernetes.engine import KubernetesEngine
+        from controlplane.engines.kubernetes.renaming import with_suffix
 
-        return KubernetesEngine(settings, state_dir)
+        return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
     raise ValueError(f"There is no engine {kind!r}; there are {', '.join(ENGINE_KINDS)}.")
 
 

@@ -7,6 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
+from controlplane.actions.clusters import WITH_CREDENTIALS
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.loop.batches import one_by_one
 from controlplane.loop.findings import note_finding
@@ -66,7 +67,7 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
     note_finding(
         cluster,
         CHECK,
-        _clash(taken, len(names)) if taken else "",
+        _clash(cluster, taken, len(names)) if taken else "",
         without_it=WITHOUT_THEM,
         begins="cluster.nodes_left_out",
         ends="cluster.nodes_taken_in",
@@ -74,15 +75,20 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
     return [report for report in reports if report.name not in taken]
 
 
-def _clash(taken: Mapping[str, str], count: int) -> str:
-    """The words for nodes (name -> the cluster that has it) that are left out of `count`."""
+def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
+    """The words for nodes (name -> the cluster that has it) that are left out of `count`, and for what to do."""
     shown = [f"{name} (in {cluster})" for name, cluster in taken.items()][:SHOWN_NAMES]
     more = f" and {len(taken) - len(shown)} more" if len(taken) > len(shown) else ""
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
-        f" {', '.join(shown)}{more}. Give the machines names of their own (of a kubelet: --hostname-override), or"
-        " attach the two clusters to two Trainyards."
+        f" {', '.join(shown)}{more}. {_way_out(cluster)}"
     )
+
+
+def _way_out(cluster: Cluster) -> str:
+    if cluster.engine not in WITH_CREDENTIALS:
+        return "Give the nodes in its settings other names."
+    return f"Tell its nodes apart: yard cluster edit {cluster.name} --set node_suffix={cluster.name}"
 
 
 def _take_over(

@@ -29,6 +29,7 @@ LAYERS = {
     "controlplane.live.changes": "pure",
     "dashboards.charts": "pure",
     "controlplane.cluster_settings": "pure",
+    "controlplane.node_names": "pure",
     "controlplane.kubeconfigs": "plain",
     "controlplane.engines": "engines",
     "controlplane.engines.base": "seam",

@@ -5,6 +5,7 @@ from __future__ import annotations
 import secrets
 import threading
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -13,7 +14,8 @@ from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
 from controlplane.engines.kubernetes import names, sweeping, watching
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
-from tests.contract.harness import PROJECT
+from controlplane.engines.registry import open_engine
+from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE
 from tests.kubernetes.engine_case import REPORT, Case
 from tests.kubernetes.proxy import Faults, fault_proxy
@@ -341,3 +343,25 @@ def test_many_starts_at_once(case: Case):
         thread.join()
     assert sorted(case.found()) == sorted(spec.name for spec in specs)
     assert len(case.engine.pods()) == len(specs)
+
+
+# Beside another cluster
+
+
+def test_two_clusters_whose_nodes_are_called_the_same_run_side_by_side(case: Case, tmp_path: Path):
+    settings = {**kubernetes_settings(case.kube), "image_pull_policy": "", "node_suffix": "prod2"}
+    second = EngineCase(open_engine("kubernetes", settings, tmp_path), tmp_path, lambda seconds: None)
+    second.engine.sync_projects((REPORT,))
+    try:
+        here, there = case.start(), second.start(node=f"{case.node}.prod2")
+        assert case.wait_running(here).node == case.node
+        assert second.wait_running(there).node == f"{case.node}.prod2"
+        known = {case.node, f"{case.node}.prod2"}
+        told = {node.name for engine in (case.engine, second.engine) for node in engine.nodes()}
+        assert told >= known
+        assert f"{case.node}.prod2.prod2" not in told
+        namespace = f"{settings['namespace_prefix']}{PROJECT}"
+        pod = case.kube.must("GET", f"/api/v1/namespaces/{namespace}/pods/{there.name}")
+        assert pod["spec"]["nodeName"] == case.node
+    finally:
+        second.close()

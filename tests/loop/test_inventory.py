@@ -1,5 +1,6 @@
 """What the engine says of nodes and devices, in rows and in the scheduler's view."""
 
+from controlplane.engines.kubernetes.renaming import with_suffix
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.inventory import VANISHED, sync_nodes
 from controlplane.loop.observe import observe
@@ -50,6 +51,17 @@ def test_nodes_whose_names_another_cluster_has_are_left_out_and_that_is_told(pla
     second.refresh_from_db()
     assert [check["name"] for check in second.checks] == ["api"]
     assert {node.name for node in second.nodes.all()} == set(names)
+
+
+def test_the_finding_says_how_nodes_are_told_apart_and_that_way_works(plant):
+    sync(plant)
+    second = Cluster.objects.create(name="prod2", engine="kubernetes")
+    engine = MemoryEngine({"nodes": {"dgx1-1": {"devices": 1, "memory_mib": 1}}})
+    sync_nodes(second, engine, plant.clock())
+    assert second.checks[0]["message"].endswith("yard cluster edit prod2 --set node_suffix=prod2")
+    sync_nodes(second, with_suffix(engine, "prod2"), plant.clock())
+    assert [node.name for node in second.nodes.all()] == ["dgx1-1.prod2"]
+    assert second.checks == []
 
 
 def test_a_gpu_that_others_hold_gets_nothing(plant):

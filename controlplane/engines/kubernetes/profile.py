@@ -52,6 +52,7 @@ class ClusterProfile:
     extra_resources: tuple[str, ...] = KNOBS["extra_resources"].default
     pool_label: str = ""
     node_selector: Mapping[str, str] = field(default_factory=dict)
+    node_suffix: str = ""
     tolerations: tuple[Mapping[str, str], ...] = KNOBS["tolerations"].default
     spot_pools: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)

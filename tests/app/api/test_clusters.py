@@ -12,7 +12,9 @@ from django.apps import apps
 from controlplane.actions.clusters import candidate, settle_check
 from controlplane.credentials import decrypt, engine_settings
 from controlplane.models import AuditEntry, Cluster, Command, Event
+from jobs.models import Attempt, Pod
 from tests.app.api.client import Api
+from tests.builders import make_job, make_node, make_project
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -124,6 +126,54 @@ def test_what_is_attached_stays_as_it_is_until_the_new_is_found_good(api: AsPers
     root.patch("clusters/prod", {"settings": {"work_size": "5Gi"}})
     settle(cluster, GOOD)
     assert (cluster.settings, decrypt(cluster.credentials)) == ({"work_size": "5Gi"}, {"in_cluster": True})
+
+
+def suffixed(root: Api, suffix: str) -> int:
+    return root.patch("clusters/prod", {"settings": {"node_suffix": suffix}}).status
+
+
+def test_a_suffix_renames_the_nodes_that_are_known_once_it_was_found_good(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), GOOD)
+    node = make_node(cluster, "gpu-1")
+    assert suffixed(root, "prod") == 200
+    settle(cluster, BAD)
+    assert [each.name for each in cluster.nodes.all()] == ["gpu-1"]
+    suffixed(root, "prod")
+    settle(cluster, GOOD)
+    assert root.get("nodes/gpu-1.prod").body["gpus"] == 8
+    suffixed(root, "lab")
+    settle(cluster, GOOD)
+    node.refresh_from_db()
+    assert node.name == "gpu-1.lab"
+
+
+def test_a_suffix_that_gives_a_node_the_name_of_anothers_is_not_taken(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), GOOD)
+    make_node(cluster, "gpu-1")
+    make_node(Cluster.objects.get(name="memory"), "gpu-1.prod")
+    suffixed(root, "prod")
+    settle(cluster, GOOD)
+    assert (cluster.state, cluster.settings) == ("attached", {})
+    assert "Another cluster has a node gpu-1.prod" in cluster.checks[-1]["message"]
+
+
+def test_nodes_are_not_renamed_under_pods(api: AsPerson, cast: Cast):
+    root = api("root")
+    cluster = settle(attach(root), GOOD)
+    node = make_node(cluster, "gpu-1")
+    suffixed(root, "prod")  # and then a pod starts there
+    job = make_job(make_project("on-prod", cluster=cluster))
+    attempt = Attempt.objects.create(job=job, number=1)
+    Pod.objects.create(job=job, attempt=attempt, rank=0, name=f"{job.pk}-1-0", node=node)
+    settle(cluster, GOOD)
+    assert cluster.settings == {}
+    assert (cluster.checks[-1]["name"], cluster.checks[-1]["outcome"]) == ("nodes", "failed")
+    reply = root.patch("clusters/prod", {"settings": {"node_suffix": "prod"}})
+    assert (reply.status, reply.body["code"]) == (409, "nodes_in_use")
+    assert "1 unfinished pods" in reply.body["detail"]
+    assert root.patch("clusters/prod", {"settings": {"work_size": "5Gi"}}).status == 200
 
 
 def test_an_answer_that_comes_late_does_not_settle_a_later_order(api: AsPerson, cast: Cast):
