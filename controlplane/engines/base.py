@@ -42,6 +42,7 @@ PREEMPTED = "preempted"  # by the cluster's own scheduler, for a job that was ow
 IMAGE_PULL_FAILED = "image_pull_failed"
 CONTAINER_NOT_CREATED = "container_not_created"  # a missing secret, a volume that cannot be mounted
 PULLING_IMAGE = "pulling_image"  # while starting
+POD_UNREADABLE = "pod_unreadable"  # while it goes on: what the cluster shows of it makes no sense to us
 WAITING_FOR_NODE = "waiting_for_node"  # while starting: the cluster's scheduler has not bound it yet
 
 # Codes of EngineRefused.
@@ -280,21 +281,21 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """One pod's use of what it was given: `utilization` 0 to 1 of its share, None where nothing is known."""
+    """One pod's use of what it was given: `utilization` 0 to 1 of its share. None: not known."""
 
     pod_name: str
     utilization: float | None
-    memory_used_mib: int
+    memory_used_mib: int | None
 
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """One device at one moment: `utilization` 0 to 1 of the whole device, None where it could not be read."""
+    """One device at one moment: `utilization` 0 to 1 of the whole device. None: it could not be read."""
 
     node: str
     device_index: int
     utilization: float | None
-    memory_used_mib: int
+    memory_used_mib: int | None
     pods: tuple[PodUsage, ...] = ()
 
 

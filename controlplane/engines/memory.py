@@ -36,6 +36,7 @@ from controlplane.engines.base import (
 from controlplane.engines.catalogue import BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines.plain import PlainEngine
 from controlplane.engines.simulated import check_spec, simulated_nodes
+from controlplane.engines.usage import known_sum
 from controlplane.logs import LogPage, read_page
 from controlplane.logwriter import STDOUT, LogWriter
 
@@ -301,7 +302,7 @@ class MemoryEngine(PlainEngine):
             if share is not None:
                 pods.append(PodUsage(name, pod.utilization, pod.memory_used_mib))
                 utilization += pod.utilization * share.milli_gpus / 1000
-        used_mib = sum(usage.memory_used_mib for usage in pods)
+        used_mib = known_sum(usage.memory_used_mib for usage in pods)
         return UsageReport(node_name, index, min(1.0, utilization), used_mib, tuple(pods))
 
 

@@ -10,6 +10,7 @@ from uuid import UUID
 from django.db.models import Count, F, Q
 
 from controlplane.engines.base import PodUsage, UsageReport
+from controlplane.engines.usage import known_sum
 from controlplane.models import Cluster, Event
 from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
 from controlplane.telemetry.samples import Bucket
@@ -64,10 +65,11 @@ def sample_use(
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
 ) -> None:
-    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step."""
+    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step. What could not
+    be read leaves none: it is not 0."""
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
-        _add(bucket, "device", subject, report.utilization or 0, report.memory_used_mib)
+        _add(bucket, "device", subject, report.utilization, report.memory_used_mib)
     for node in {report.node for report in reports}:
         _add_reports(bucket, "node", node, [report for report in reports if report.node == node])
     if reports:
@@ -78,31 +80,30 @@ def sample_use(
     _add_pods(bucket, "project", [(pod.project, usage, weights[pod.id]) for pod, usage in used])
 
 
-def _add(bucket: Bucket, by: str, subject: str, utilization: float, memory_mib: int) -> None:
-    bucket.add((GPU_UTILIZATION, by, subject), utilization)
-    bucket.add((GPU_MEMORY, by, subject), memory_mib)
+def _add(bucket: Bucket, by: str, subject: str, utilization: float | None, memory_mib: int | None) -> None:
+    if utilization is not None:
+        bucket.add((GPU_UTILIZATION, by, subject), utilization)
+    if memory_mib is not None:
+        bucket.add((GPU_MEMORY, by, subject), memory_mib)
 
 
 def _add_reports(bucket: Bucket, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
-    mean = sum(report.utilization or 0 for report in reports) / len(reports)
-    _add(bucket, by, subject, mean, sum(report.memory_used_mib for report in reports))
+    """The mean over the devices that were read, and their memory."""
+    measured = [report.utilization for report in reports if report.utilization is not None]
+    mean = sum(measured) / len(measured) if measured else None
+    _add(bucket, by, subject, mean, known_sum(report.memory_used_mib for report in reports))
 
 
 def _add_pods(bucket: Bucket, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
-    """Utilisation of what a job or project holds: the mean over its pods, weighted by milli-GPUs."""
+    """Utilisation of what a job or project holds: the mean over its pods that were read, weighted by milli-GPUs."""
     groups: dict[str, list[tuple[PodUsage, int]]] = defaultdict(list)
     for subject, usage, milli in used:
         groups[subject].append((usage, milli))
     for subject, members in groups.items():
-        held = sum(milli for _, milli in members)
-        weighted = sum((usage.utilization or 0) * milli for usage, milli in members)
-        _add(
-            bucket,
-            by,
-            subject,
-            weighted / held if held else 0.0,
-            sum(usage.memory_used_mib for usage, _ in members),
-        )
+        measured = [(usage.utilization, milli) for usage, milli in members if usage.utilization is not None]
+        held = sum(milli for _, milli in measured)
+        mean = sum(utilization * milli for utilization, milli in measured) / held if held else None
+        _add(bucket, by, subject, mean, known_sum(usage.memory_used_mib for usage, _ in members))
 
 
 def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:

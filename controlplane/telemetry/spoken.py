@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from datetime import datetime, timedelta
 
 from controlplane.engines.base import PodUsage, UsageReport
-from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage
+from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage, part_of
 from controlplane.progress import Progress
 from jobs.models import Allocation
 
@@ -25,7 +25,7 @@ class Spoken:
     def hear(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
         """Take a line over, if there is a new one, and return what the pod says now; None when that is nothing."""
         if progress is not None and progress.gpu_utilization is not None:
-            usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib or 0)
+            usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib)
             self.heard[pod_name] = (now, usage)
         at, last = self.heard.get(pod_name, (now, None))
         return last if now - at <= STALE_AFTER else None
@@ -49,7 +49,10 @@ def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
         device_usage(
             node,
             index,
-            [(usage, milli, usage.memory_used_mib // counts[usage.pod_name]) for usage, milli in users],
+            [
+                (usage, milli, part_of(usage.memory_used_mib, counts[usage.pod_name]))
+                for usage, milli in users
+            ],
         )
         for (node, index), users in held.items()
     )

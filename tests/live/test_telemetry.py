@@ -11,6 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from controlplane.access import SYSTEM
+from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.logs import log_path
 from controlplane.models import Cluster, Device, Event, Sample
 from controlplane.telemetry import collect as collecting
@@ -173,6 +174,35 @@ def test_gauges_become_series_by_every_subject(plant, job):
     assert max(point.max for point in memory.points) == 1000
     running = series("jobs_running", "project", ["team-a"], begin, end)[0]
     assert {point.mean for point in running.points} == {1}
+
+
+def test_what_could_not_be_read_is_no_zero(plant, job, monkeypatch):
+    pods = (PodUsage(pod_of(job).name, None, None),)
+    reports = (
+        UsageReport("dgx1-1", 0, None, None, pods),
+        UsageReport("dgx1-1", 1, 0.5, None),
+        UsageReport("dgx1-1", 2, 0.0, 300),
+    )
+    monkeypatch.setattr(plant.engine, "usage", lambda: reports)
+    begin = plant.clock()
+    for _ in range(25):
+        look(plant)
+
+    def means(metric: str, by: str) -> dict[str, set[float]]:
+        lines = series(metric, by, None, begin, plant.clock())
+        return {line.subject: {point.mean for point in line.points} for line in lines}
+
+    assert means("gpu_utilization", "device") == {"dgx1-1/1": {0.5}}
+    assert means("gpu_utilization", "node") == {"dgx1-1": {0.25}}
+    assert means("gpu_utilization", "cluster") == {"memory": {0.25}}
+    assert means("gpu_memory_used_mib", "node") == {"dgx1-1": {300}}
+    assert means("gpu_utilization", "job") == means("gpu_memory_used_mib", "project") == {}
+    known = Device.objects.filter(node__name="dgx1-1", index__lte=2).order_by("index")
+    assert list(known.values_list("utilization", "memory_used_mib")) == [
+        (None, None),
+        (0.5, None),
+        (0.0, 300),
+    ]
 
 
 def test_waits_of_started_jobs_are_sampled(plant):

@@ -42,13 +42,13 @@ class Holding:
 
 @dataclass(frozen=True, slots=True)
 class Gpu:
-    """One physical GPU's figures. `utilization` 0 to 1, None where it was not measured; `pod` is (namespace, name)."""
+    """One physical GPU's figures, None where one was not measured. `utilization` 0 to 1; `pod` is (namespace, name)."""
 
     node: str
     order: tuple[int, str]
     pod: tuple[str, str] | None
     utilization: float | None
-    memory_used_mib: int
+    memory_used_mib: int | None
 
 
 def read_gpus(get: Get) -> tuple[Gpu, ...]:
@@ -64,7 +64,7 @@ def read_gpus(get: Get) -> tuple[Gpu, ...]:
 def usage_of(
     nodes: Sequence[NodeReport], holdings: Iterable[Holding], gpus: Iterable[Gpu]
 ) -> tuple[UsageReport, ...]:
-    """One report per device place, in node and device order; utilisation is None where no series told it."""
+    """One report per device place, in node and device order; what no series told is None."""
     by_node: dict[str, list[Gpu]] = defaultdict(list)
     for gpu in sorted(gpus, key=lambda gpu: gpu.order):
         by_node[gpu.node].append(gpu)
@@ -90,7 +90,7 @@ def _node_usage(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gp
             node.name,
             device.index,
             gpu.utilization if gpu else None,
-            gpu.memory_used_mib if gpu else 0,
+            gpu.memory_used_mib if gpu else None,
             tuple(users),
         )
 
@@ -119,9 +119,8 @@ def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
     measured = [(gpu.utilization, milli) for gpu, milli in known if gpu.utilization is not None]
     held = sum(milli for _, milli in measured)
     utilization = sum(value * milli for value, milli in measured) / held if held else None
-    return PodUsage(
-        holding.pod_name, utilization, sum(gpu.memory_used_mib * milli // 1000 for gpu, milli in known)
-    )
+    used = [gpu.memory_used_mib * milli // 1000 for gpu, milli in known if gpu.memory_used_mib is not None]
+    return PodUsage(holding.pod_name, utilization, sum(used) if used else None)
 
 
 def _gpus(series: Sequence[tuple[Mapping[str, str], float]]) -> tuple[Gpu, ...]:
@@ -140,13 +139,13 @@ def _gpus(series: Sequence[tuple[Mapping[str, str], float]]) -> tuple[Gpu, ...]:
 def _gpu(labels: Mapping[str, str], figures: Mapping[str, float]) -> Gpu:
     percent = figures.get(UTILIZATION)
     utilization = figures.get(ACTIVE, None if percent is None else percent / 100)
-    number = labels.get("gpu", "")
+    memory_mib, number = figures.get(MEMORY_USED), labels.get("gpu", "")
     return Gpu(
         _node(labels),
         (int(number) if number.isdecimal() else 1 << 16, labels.get("UUID", "")),
         _pod(labels),
         None if utilization is None else min(1.0, max(0.0, utilization)),
-        int(figures.get(MEMORY_USED, 0)),
+        None if memory_mib is None else int(memory_mib),
     )
 
 

@@ -83,6 +83,6 @@ def _simulated(
         share = next((share for share in spec.devices if share.index == index), None)
         if spec.node == node_name and share is not None:
             usage = usages[spec.name]
-            memory_mib = min(usage.memory_used_mib // len(spec.devices), share.memory_mib)
+            memory_mib = min((usage.memory_used_mib or 0) // len(spec.devices), share.memory_mib)
             holders.append((usage, share.milli_gpus, memory_mib))
     return device_usage(node_name, index, holders)
