@@ -1,6 +1,6 @@
 """What every page has around it: navigation with counts, clusters, the word list, and who is asking."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
 from typing import Any, Concatenate, ParamSpec
 
@@ -12,6 +12,7 @@ from django.shortcuts import render
 from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
+from django.utils.translation import gettext_noop, ngettext
 
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.actions.outcomes import Conflict
@@ -20,6 +21,7 @@ from dashboards.pages.words import words
 from dashboards.reads.frame import clusters, nav_counts
 from jobs.lifecycle import LOOKS
 
+WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}  # of clusters' states
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
 
@@ -84,11 +86,22 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
     known = clusters()
     return {
         "clusters": known,
-        "cluster": known[0]["name"] if known else None,
+        "standing": standing(known),
         "nav": _navigation(request, actor),
         "words": words(),
         "looks": looks(),
     }
+
+
+def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
+    """All clusters in a few words: what they are, and what is wrong with how many, "" when nothing is."""
+    name = _("none") if not known else known[0]["name"]
+    if len(known) > 1:
+        name = ngettext("{count} cluster", "{count} clusters", len(known)).format(count=len(known))
+    wrong = [cluster["state"] for cluster in known if cluster["state"] in WRONG]
+    words = _(WRONG[wrong[0]]) if len(set(wrong)) == 1 else _("not usable")
+    count = f"{len(wrong)} " if len(known) > 1 else ""
+    return {"name": name, "wrong": f"{count}{words}" if wrong else ""}
 
 
 def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:

@@ -9,7 +9,7 @@ from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids
 from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
-from controlplane.models import Node
+from controlplane.models import Cluster, Node
 from controlplane.queries.nodes import node_detail, node_rows
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads.frame import clusters
@@ -35,7 +35,8 @@ def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         }
         for row in node_rows(pages.items)
     ]
-    context = {"nodes": rows, "clusters": clusters(), "asked": asked, "pages": pages}
+    known = [cluster for cluster in clusters() if cluster["nodes"] or cluster["state"] == Cluster.ATTACHED]
+    context = {"nodes": rows, "clusters": known, "asked": asked, "pages": pages}
     return show(request, actor, "dashboards/nodes.html", context)
 
 

@@ -5,6 +5,7 @@ from typing import Any
 
 from controlplane.models import Cluster, Node
 from controlplane.queries.nodes import cluster_rows
+from dashboards.reads.frame import shown_state
 
 Row = dict[str, Any]
 NODES_SHOWN = 50
@@ -36,8 +37,7 @@ def written(value: Any) -> str:
 
 def _row(shown: Row) -> Row:
     status = shown["status"]
-    is_lost = status["state"] == Cluster.ATTACHED and not status["is_reachable"]
-    state = "unreachable" if is_lost else status["state"]
+    state = shown_state(status["state"], is_reachable=status["is_reachable"])
     checks = [
         check | {"name": check["name"].replace("_", " "), "tone": OUTCOMES[check["outcome"]]}
         for check in status["checks"]

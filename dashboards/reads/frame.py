@@ -24,7 +24,19 @@ def unfinished_jobs(actor: Actor) -> int:
 
 
 def clusters() -> list[dict[str, Any]]:
-    """Attached clusters by name."""
-    rows = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED).order_by("name")
-    counted = rows.annotate(node_count=Count("nodes")).values("name", "engine", "is_reachable", "node_count")
-    return [{**row} for row in counted]
+    """Every cluster by name: how it stands (as `shown_state`), and its nodes."""
+    rows = Cluster.objects.filter(detached_at=None).order_by("name")
+    counted = rows.annotate(node_count=Count("nodes")).values("name", "state", "is_reachable", "node_count")
+    return [
+        {
+            "name": row["name"],
+            "nodes": row["node_count"],
+            "state": shown_state(row["state"], is_reachable=row["is_reachable"]),
+        }
+        for row in counted
+    ]
+
+
+def shown_state(state: str, *, is_reachable: bool) -> str:
+    """A cluster's condition in one word: its state, or "unreachable"."""
+    return "unreachable" if state == Cluster.ATTACHED and not is_reachable else state

@@ -82,6 +82,33 @@ def test_add_sends_one_context_complete_in_itself_and_waits(server, yard, kubeco
     assert "No GPU jobs." not in ran.out
 
 
+def test_add_waits_until_the_nodes_are_counted(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda self, seconds: None)
+    server.on("POST", "clusters", Reply(201, cluster(state="checking", is_checking=True)))
+    uncounted = cluster(checks=[OK]) | {"nodes": 0, "nodes_ready": 0, "gpus": 0}
+    server.on("GET", "clusters/prod", uncounted, uncounted, cluster(checks=[OK]))
+    ran = yard("cluster", "add", "prod", "--in-cluster")
+    assert (ran.code, " 16 " in f"{ran.out} ", ran.err) == (0, True, "")
+    monkeypatch.setattr("controlplane.cli.commands.clusters.COUNT_SECONDS", 0)
+    server.on("GET", "clusters/prod", uncounted)
+    ran = yard("cluster", "add", "prod", "--in-cluster")
+    assert (ran.code, ran.err) == (0, "yard: no node of prod has been seen yet\n")
+
+
+def test_what_the_first_count_finds_is_told(server, yard, monkeypatch):
+    monkeypatch.setattr("controlplane.cli.session.Session.pause", lambda self, seconds: None)
+    left_out = FAILED | {"name": "nodes", "message": "2 of 2 nodes are left out."}
+    server.on("POST", "clusters", Reply(201, cluster(state="checking", is_checking=True)))
+    server.on(
+        "GET",
+        "clusters/prod",
+        cluster(checks=[OK]) | {"nodes": 0},
+        cluster(checks=[OK, left_out]) | {"nodes": 0},
+    )
+    ran = yard("cluster", "add", "prod", "--in-cluster")
+    assert (ran.code, "2 of 2 nodes are left out." in ran.out) == (1, True)
+
+
 def test_another_context_and_a_token_file(server, yard, kubeconfig):
     server.on("POST", "clusters", Reply(201, cluster()))
     assert (
@@ -167,7 +194,7 @@ def test_remove_says_what_goes(server, yard):
     assert server.asked[-1].query == {"dry_run": "true"}
     assert "2 nodes leave the lists" in yard("cluster", "remove", "prod").out
     server.on("DELETE", "clusters/prod", problem(409, "cluster_in_use", "prod has projects."))
-    assert yard("cluster", "remove", "prod").code == 5
+    assert yard("cluster", "remove", "prod").code == yard("cluster", "remove", "prod", "--dry-run").code == 5
 
 
 def test_doctor_tells_of_clusters_that_lack_something(server, yard):
@@ -223,6 +250,10 @@ def test_a_node_is_confirmed_dead(server, yard):
 def test_deleting_a_project_says_what_goes(server, yard):
     taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 3}
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 1, "finished_jobs": 4, "members": 2})
-    told = yard("project", "delete", "team-a", "--dry-run").out
-    for text in ("would be deleted", "1 unfinished", "4 finished jobs", "3 working", "yard-team-a on prod"):
-        assert text in told
+    ran = yard("project", "delete", "team-a", "--dry-run")
+    for text in ("cannot be deleted yet", "1 unfinished", "4 finished", "3 working", "yard-team-a on prod"):
+        assert text in ran.out
+    assert ran.code == 5  # as the deletion itself
+    server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 4, "members": 2})
+    ran = yard("project", "delete", "team-a", "--dry-run")
+    assert (ran.code, "would be deleted with 4 finished jobs" in ran.out) == (0, True)

@@ -18,6 +18,7 @@ from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120
+COUNT_SECONDS = 15  # how long the first count of an attached cluster's nodes is waited for
 
 
 def state_of(cluster: Row) -> str:
@@ -139,7 +140,9 @@ def cluster_remove_arguments(parser: Parser) -> None:
     """A name."""
     parser.examples = ["yard cluster remove prod", "yard cluster remove prod --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, change nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would go, change nothing; exits as it would"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
 
@@ -226,7 +229,10 @@ def _after(args: Namespace, session: Session, cluster: Row) -> int:
     if args.no_wait:
         session.output.object(cluster, f"cluster {cluster['name']} is being looked at")
         return DONE
+    is_new = cluster["status"]["state"] == "checking"
     cluster = _looked_at(session, cluster, args.timeout)
+    if is_new:
+        cluster = _counted(session, cluster)
     _show(session, cluster)
     failed = [check["name"] for check in cluster["status"]["checks"] if check["outcome"] == "failed"]
     if not failed:
@@ -250,6 +256,24 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
         session.pause(POLL_SECONDS)
         cluster = session.get(_path(cluster["name"]))
     return cluster
+
+
+def _counted(session: Session, cluster: Row) -> Row:
+    """The cluster once its nodes were counted for the first time; as it is, with a word, where none shows up."""
+    deadline = time.monotonic() + COUNT_SECONDS
+    while _is_uncounted(cluster):
+        if time.monotonic() > deadline:
+            session.output.say(f"yard: no node of {cluster['name']} has been seen yet")
+            break
+        session.pause(POLL_SECONDS)
+        cluster = session.get(_path(cluster["name"]))
+    return cluster
+
+
+def _is_uncounted(cluster: Row) -> bool:
+    """Whether it was found good, and no node of it is known."""
+    is_good = all(check["outcome"] != "failed" for check in cluster["status"]["checks"])
+    return state_of(cluster) == "attached" and is_good and not cluster["nodes"]
 
 
 def _show(session: Session, cluster: Row) -> None:

@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.client import segment
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import CONFLICT, DONE, USAGE, CliError
 from controlplane.cli.lookup import project_path
 from controlplane.cli.parsing import Parser, decimal_number, duration_seconds
 from controlplane.cli.session import Session
@@ -116,7 +116,9 @@ def project_delete_arguments(parser: Parser) -> None:
     """A name."""
     parser.examples = ["yard project delete team-a --dry-run", "yard project delete team-a --yes"]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--dry-run", action="store_true", help="say what would go, change nothing")
+    parser.add_argument(
+        "--dry-run", action="store_true", help="say what would go, change nothing; exits as it would"
+    )
     parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal")
 
 
@@ -127,12 +129,19 @@ def project_delete(args: Namespace, session: Session) -> int:
     if args.dry_run or is_asking:
         taken = session.client.delete(path, {"dry_run": True})
         if args.dry_run:
-            session.output.object(taken, f"project {args.name} would be deleted with {along(taken)}")
-            return DONE
+            return _would_delete(session, taken)
         _confirm(args.name, along(taken))
     taken = session.client.delete(path)
     session.output.object(taken, f"project {args.name} deleted with {along(taken)}")
     return DONE
+
+
+def _would_delete(session: Session, taken: Row) -> int:
+    """What a dry run says; its exit code is that of the deletion itself."""
+    is_refused = taken["unfinished_jobs"] > 0
+    words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
+    session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
+    return CONFLICT if is_refused else DONE
 
 
 def along(taken: Row) -> str:

@@ -57,7 +57,7 @@ def test_a_cluster_is_attached_from_a_file_with_settings(cast: Cast, visit: Visi
     settle(cluster, GOOD, WARNING)
     shown = page(client, "/clusters/prod")
     assert "data-checking" not in shown
-    for text in ("Attached", "Missing", "Without it:", "Checkpoints are lost.", "work_size"):
+    for text in ("Attached", "Warning", "Without it:", "Checkpoints are lost.", "work_size"):
         assert text in shown
     assert "one finding" in page(client, "/clusters")
 
@@ -68,7 +68,7 @@ def test_a_refused_cluster_says_so_and_is_edited_checked_and_detached(cast: Cast
     settle(cluster, BAD)
     assert "It is not used." in page(client, "/clusters/prod")
     assert "does not answer" in page(client, "/clusters/prod")
-    assert "prod" not in page(client, "/nodes")
+    assert "?cluster=prod" not in page(client, "/nodes")
     form = {"reach": "in_cluster", "scheduler": "kai", "settings": ""}
     assert client.post("/clusters/prod/edit", form).status_code == 302
     cluster.refresh_from_db()
@@ -153,3 +153,23 @@ def test_a_lost_node_says_why_and_can_be_declared_dead(cast: Cast, visit: Visit)
         assert text in shown
     client.post("/nodes/dgx1-1/do/confirm-dead")
     assert Node.objects.get(name="dgx1-1").is_cordoned
+
+
+def test_the_top_bar_says_how_all_clusters_stand(cast: Cast, visit: Visit):
+    client, ana = visit(cast.root), visit(cast.ana)
+
+    def bar(seen: Client) -> str:
+        return page(seen, "/jobs").partition("<summary")[2].partition("</details>")[0]
+
+    assert "<strong>memory</strong>" in bar(client)
+    settle(attach(client), GOOD)
+    assert "<strong>2 clusters</strong>" in bar(ana)
+    assert "badge" not in bar(ana)
+    Cluster.objects.filter(name="prod").update(is_reachable=False)
+    assert '<span class="badge bad">1 not reachable</span>' in bar(ana)
+    assert 'href="/clusters/prod"' in bar(client)
+    assert 'href="/nodes?cluster=prod"' in bar(ana)
+    Cluster.objects.filter(name="memory").update(state="refused")
+    assert '<span class="badge bad">2 not usable</span>' in bar(ana)
+    Cluster.objects.filter(name="prod").update(detached_at=timezone.now())
+    assert '<strong>memory</strong><span class="badge bad">refused</span>' in bar(ana)
