@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.base import DepartmentReport, EngineRefused, ProjectReport
+from controlplane.engines.base import DepartmentReport, EngineRefused, PodSpec, ProjectReport
 from controlplane.engines.kubernetes import kai, names, projects, tenancy
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.profile import KAI
@@ -130,3 +130,17 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
     kube.must("DELETE", f"{kai.QUEUES}/{name}")
     engine.sync_projects((project,), (there,))
     assert queues(kube, engine) == {"", ".there", "-a"}
+
+
+def test_a_job_never_enters_a_queue_of_somebody_else(kube: KubeCluster, engine: KubernetesEngine) -> None:
+    engine.sync_projects(())
+    name = kai.project_queue("a", engine._profile)
+    body = {"apiVersion": kai.QUEUE_VERSION, "kind": "Queue", "metadata": {"name": name}, "spec": {}}
+    kube.must("POST", kai.QUEUES, body)
+    job = f"taken-{secrets.token_hex(3)}"
+    spec = PodSpec(f"{job}-1-0", job, "taken", "a", 1, 0, "", command=("true",))
+    with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
+        engine.start(spec)
+    assert refusal.value.code == base.NAME_TAKEN
+    assert engine.find(spec.name, "a") is None
+    kube.must("DELETE", f"{kai.QUEUES}/{name}")

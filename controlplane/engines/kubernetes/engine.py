@@ -118,6 +118,8 @@ class KubernetesEngine:
     def _start_in(self, namespace: str, spec: PodSpec, node: NodeReport | None) -> None:
         here, profile, objects = _namespace_path(namespace), self._profile, self._objects
         objects.require_namespace(tenancy.namespace(spec.project, profile))
+        if self._kai is not None:
+            objects.require_queue(f"{kai.QUEUES}/{kai.project_queue(spec.project, profile)}")
         body = manifests.anchor(spec, profile)
         if mpijobs.suits(spec, profile):
             body = mpijobs.marked(body, spec)

@@ -50,6 +50,26 @@ class Objects:
         path = f"/api/v1/namespaces/{body['metadata']['name']}"
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
+    def require_queue(self, path: str) -> None:
+        """As `check_queue`; a Queue that was looked at a moment ago is not asked for again."""
+        self._remembered(path, lambda: self.check_queue(path))
+
+    def check_queue(self, path: str) -> Raw:
+        """The Queue, {} for one that is still to be made. Raises EngineRefused when somebody else has it."""
+        try:
+            found: Raw = self._client.get(path)
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
+            return {}
+        if (found["metadata"].get("labels") or {}).get(names.INSTALLATION) != self._installation:
+            raise EngineRefused(
+                NAME_TAKEN,
+                f"The Queue {found['metadata']['name']} exists and is not ours: it has no label"
+                f" {names.INSTALLATION}={self._installation}. Remove it, or choose another namespace_prefix.",
+            )
+        return found
+
     def forget(self, prefix: str) -> None:
         """What we saw under this path is not there any more, or not as we saw it."""
         with self._lock:

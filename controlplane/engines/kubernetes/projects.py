@@ -12,7 +12,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.engines.base import NAME_TAKEN, NOT_PERMITTED, EngineRefused
+from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
@@ -117,7 +117,7 @@ class Syncer:
         if one.body["kind"] == NAMESPACE:
             self.objects.require_namespace(one.body)
         if one.body["kind"] == QUEUE and _identity(one.body) not in self._there:
-            self._check_queue(one)
+            self.objects.check_queue(one.path)
         try:
             found = self.client.apply(one.path, one.body)
         except ApiError as error:
@@ -144,21 +144,6 @@ class Syncer:
 
     def _has_queues(self) -> bool:
         return self.profile.scheduler == KAI
-
-    def _check_queue(self, one: Wanted) -> None:
-        """Raise EngineRefused when somebody else has a Queue of this name."""
-        try:
-            found = self.client.get(one.path)
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
-            return
-        if not self.profile.has_made(found):
-            raise EngineRefused(
-                NAME_TAKEN,
-                f"The Queue {one.body['metadata']['name']} exists and is not ours: it has no label"
-                f" {names.INSTALLATION}={self.profile.installation}. Remove it, or choose another namespace_prefix.",
-            )
 
     def _remove_unwanted(self) -> None:
         """Remove what we made and do not want any more: in namespaces of projects that there are, and queues."""
