@@ -277,6 +277,7 @@ QUEUED_REASONS = _table(
 
 POD_REASONS = _table(
     ("waiting_for_node", "Waiting for node", "info", _said("The cluster has not placed it on its node yet.")),
+    ("pod_unreadable", "Pod unreadable", "error", _said("What the cluster shows of its pod makes no sense.")),
     ("pulling_image", "Pulling image", "info", _said("Its node fetches the image.")),
     ("node_lost", "Node lost", "error", _said("Its node was lost.")),
     ("no_such_node", "No such node", "error", _said("Its node was removed before it could start there.")),
