@@ -4,6 +4,7 @@ import logging
 import shutil
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from types import TracebackType
 from typing import Any
 
 from django.conf import settings
@@ -76,7 +77,13 @@ def _forget_job(cluster: Cluster, command: Command) -> None:
     engine_for(cluster).forget_job(command.pod_name)
     logs = settings.LOG_DIR / command.pod_name
     if logs.exists():
-        shutil.rmtree(logs)
+        shutil.rmtree(logs, onerror=_unless_gone)
+
+
+def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
+    """A job is forgotten twice (jobs.stopping.remove): the other order may be at the same files."""
+    if not isinstance(error[1], FileNotFoundError):
+        raise error[1]
 
 
 def _forget_project(cluster: Cluster, command: Command) -> None:

@@ -1,5 +1,6 @@
 """Commands: what is tried again and what is given up, lanes that do not wait for one another, looks at clusters."""
 
+import os
 import threading
 import time
 from dataclasses import dataclass
@@ -317,3 +318,20 @@ def test_a_deleted_project_is_forgotten(plant, monkeypatch):
     plant.tick()
     assert told == ["team-a"]
     assert Command.objects.get().state == "done"
+
+
+def test_two_orders_to_forget_a_job_at_the_same_time_fail_neither(plant, settings, monkeypatch):
+    logs, unlink = settings.LOG_DIR / "job", os.unlink
+
+    def after_the_other(path, **where):
+        unlink(path, **where)
+        unlink(path, **where)
+
+    logs.mkdir(parents=True)
+    for number in range(3):
+        (logs / f"{number}-0.log").touch()
+    monkeypatch.setattr(os, "unlink", after_the_other)
+    Command.objects.create(kind=Command.FORGET_JOB, cluster=plant.cluster, pod_name="job")
+    plant.tick()
+    assert Command.objects.get().state == Command.DONE
+    assert not logs.exists()
