@@ -353,13 +353,14 @@ class KubernetesEngine:
         return nodes[0]
 
     def _report(self, pod: Raw) -> PodReport:
-        return reports.pod_report(pod, self._watching.host_of(pod), self.client.server_time())
+        return self._known_reports.read(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
         """Tell the attempt's anchor, if there is one, that this pod was or must not be: a start of it may be late."""
-        labels, metadata = pod["metadata"]["labels"], pod["metadata"]
-        anchor = names.anchor_name(labels[names.JOB_ID], int(labels[names.ATTEMPT]))
-        path = f"{_namespace_path(metadata['namespace'])}/configmaps/{anchor}"
+        parts = base.parts_of(names.pod_name(pod))
+        if parts is None:  # somebody else's pod with our labels
+            return
+        path = f"{_namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
         try:
             self.client.merge(path, {"data": {names.pod_name(pod): FORGOTTEN}})
         except ApiError as error:

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
@@ -76,16 +77,19 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         resource += RENAMED
         labels = {**labels, names.GPU_RESOURCE: resource}
     trouble = _trouble(node)
-    closure = _closure(node, profile)
     parts = _replicas(labels)
+    taken = [_taken(pod, resource, profile) for pod in others]
+    closure = _closure(node, profile) or _odd(others, taken)
+    known = [one for one in taken if one is not None]
     has_kai = profile.scheduler == KAI
     return NodeReport(
         name=_name(node),
         pool=profile.pool_of(labels),
-        devices=_devices(node, resource, parts, held, others, profile),
-        milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), _milli_cpus(others)),
+        devices=_devices(node, resource, parts, held, sum(one.gpus for one in known)),
+        milli_cpus=_left(quantities.milli(allocatable.get("cpu", 0)), sum(one.milli_cpus for one in known)),
         memory_mib=_left(
-            quantities.whole(allocatable.get("memory", 0)) // quantities.MIB, _memory_mib(others)
+            quantities.whole(allocatable.get("memory", 0)) // quantities.MIB,
+            sum(one.memory_mib for one in known),
         ),
         is_ready=not trouble,
         is_closed=bool(closure),
@@ -96,8 +100,38 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
     )
 
 
+@dataclass(frozen=True, slots=True)
+class _Taken:
+    """What a pod of others takes of its node."""
+
+    gpus: int
+    milli_cpus: int
+    memory_mib: int
+
+
+def _taken(pod: Raw, resource: str, profile: ClusterProfile) -> _Taken | None:
+    """None for a pod that cannot be read."""
+    try:
+        return _Taken(
+            gpus=int(requests(pod, resource)) if _counts(pod, profile) else 0,
+            milli_cpus=quantities.milli(requests(pod, "cpu")),
+            memory_mib=quantities.mib(requests(pod, "memory")),
+        )
+    except ValueError:
+        return None
+
+
+def _odd(others: list[Raw], taken: list[_Taken | None]) -> str:
+    """Why nothing new goes beside a pod of which nobody knows what it takes; "" where all are known."""
+    for pod, known in zip(others, taken, strict=True):
+        if known is None:
+            name = f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"
+            return f"Pod {name} on it asks for what is no quantity: nothing new is sent there while it stays."
+    return ""
+
+
 def _devices(
-    node: Raw, resource: str, parts: int, held: set[int], others: list[Raw], profile: ClusterProfile
+    node: Raw, resource: str, parts: int, held: set[int], taken_by_others: int
 ) -> tuple[DeviceReport, ...]:
     """As many places as the node has GPUs, healthy or not. Those that are not to be had are the last that we do not
     hold, so that a place which we do hold never vanishes.
@@ -105,7 +139,7 @@ def _devices(
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
     total = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
-    taken = total - allocatable + sum(int(requests(pod, resource)) for pod in others if _counts(pod, profile))
+    taken = total - allocatable + taken_by_others
     places = range(min(total // parts, MOST_DEVICES))
     free = [place for place in reversed(places) if place not in held]
     foreign = set(free[: -(-taken // parts)])
@@ -133,14 +167,6 @@ def _counts(pod: Raw, profile: ClusterProfile) -> bool:
 
 def _replicas(labels: Mapping[str, str]) -> int:
     return max(1, count(labels.get(names.GPU_REPLICAS, ""), LARGEST_SMALL))
-
-
-def _milli_cpus(pods: Iterable[Raw]) -> int:
-    return sum(quantities.milli(requests(pod, "cpu")) for pod in pods)
-
-
-def _memory_mib(pods: Iterable[Raw]) -> int:
-    return sum(quantities.mib(requests(pod, "memory")) for pod in pods)
 
 
 def _request(container: Raw, resource: str) -> Fraction:

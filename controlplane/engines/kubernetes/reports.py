@@ -79,10 +79,21 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
         return _ended(raw, container["state"]["terminated"], is_gone=False)
     if "running" in (container.get("state") or {}):
         reason, message = _trouble(raw, nodes)
-        return _open(
-            raw, base.RUNNING, reason, message, started_at=_time(container["state"]["running"]["startedAt"])
-        )
+        started_at = _time(container["state"]["running"].get("startedAt"))
+        return _open(raw, base.RUNNING, reason, message, started_at=started_at)
     return _starting(raw, nodes, now)
+
+
+def unreadable(raw: Raw, error: Exception) -> PodReport:
+    """One of our pods of which `pod_report` made nothing. Whatever it is, it may run: its devices stay held."""
+    state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
+    name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
+    why = _said(
+        f"The cluster shows pod {name} in a way that cannot be read", f"{type(error).__name__}: {error}"
+    )
+    return _open(
+        raw, state, base.POD_UNREADABLE, line(f"{why} Its devices stay held until it can be, or is gone.")
+    )
 
 
 def has_ended(raw: Raw) -> bool:

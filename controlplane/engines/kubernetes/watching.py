@@ -5,6 +5,7 @@ The watches start when they are first needed: a process that only opens shells h
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -19,11 +20,14 @@ from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.probing import Probe
 from controlplane.engines.kubernetes.profile import ClusterProfile
 from controlplane.engines.kubernetes.reflector import Reflector
-from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report
+from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report, unreadable
+
+logger = logging.getLogger(__name__)
 
 SYNC_SECONDS = 10.0  # after its start, until which callers wait for the first list
 GLANCE_SECONDS = 0.7  # the same for callers that have other clusters to see to
 STALE_SECONDS = 15.0  # older than that, what we saw may not be what is
+MOST_WARNED = 1000  # pods
 SILENCE_SECONDS = 150.0  # a watch that is alive says something more often
 
 Raw = dict[str, Any]
@@ -179,6 +183,24 @@ class KnownReports:
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
+        self._unreadable: dict[str, str] = {}  # uid -> the trouble that was logged
+
+    def read(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+        """The report of one pod, made anew. What no one can read is told of that pod, and stops no other."""
+        try:
+            return pod_report(pod, nodes, now)
+        except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
+            report = unreadable(pod, error)
+            self._warn(pod["metadata"]["uid"], report.message)
+            return report
+
+    def _warn(self, uid: str, trouble: str) -> None:
+        """Once, though it is looked at every second."""
+        if self._unreadable.get(uid) != trouble:
+            if len(self._unreadable) >= MOST_WARNED:
+                self._unreadable.clear()
+            self._unreadable[uid] = trouble
+            logger.warning(trouble)
 
     def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
         """The reports of these pods and no others. `nodes` and `now` as for `reports.pod_report`."""
@@ -192,7 +214,7 @@ class KnownReports:
         if known is not None and known[0] is pod and known[1] is node:
             report = known[2]
         else:
-            report = pod_report(pod, nodes, now)
+            report = self.read(pod, nodes, now)
         # what has no node, or still starts, changes with time alone
         if node is not None and (report.state == RUNNING or report.is_proven_gone):
             self._known[pod["metadata"]["uid"]] = (pod, node, report)
