@@ -8,6 +8,7 @@ from django.db import transaction
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
 from controlplane.engines.base import PodReport
+from controlplane.loop.identities import is_job_id
 from controlplane.models import Event
 from controlplane.scheduling.reasons import PREEMPTED, describe
 from jobs import lifecycle
@@ -62,6 +63,6 @@ def _taker(job: Job, taken_by: str) -> dict[str, Any]:
 
 
 def _job(taken_by: str) -> Job | None:
-    if "/" in taken_by:
+    if not is_job_id(taken_by):
         return None
     return Job.objects.filter(pk=taken_by).select_related("project").first()

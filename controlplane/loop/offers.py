@@ -18,6 +18,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, PodReport
 from controlplane.loop.attached import engine_for
+from controlplane.loop.identities import is_job_id
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Event, Node
@@ -66,7 +67,7 @@ def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in strays:
         parts = base.parts_of(report.name)
-        if parts is not None:
+        if parts is not None and is_job_id(parts[0]):
             groups[parts[0], parts[1]].append(report)
     rows = Job.objects.filter(pk__in={job for job, _ in groups}, project__cluster=cluster)
     jobs = {str(key): (state, number) for key, state, number in rows.values_list("pk", "state", "attempt")}

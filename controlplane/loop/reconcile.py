@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
 OPEN = (Command.PENDING, Command.CLAIMED)
+LONGEST_NAME = 128  # of a pod in an order
 BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 
@@ -53,10 +54,9 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
     held = {pod.name for pod in pods}
     strays = [report for name, report in reports.items() if name not in held]
-    if strays:
-        _clear_away(cluster, strays, now)
+    staying = _clear_away(cluster, strays, now) if strays else set()
     settle_jobs(cluster, now)
-    return _haunted(strays)
+    return _haunted(strays, staying)
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
@@ -155,34 +155,44 @@ def _pod_event(pod: Pod) -> Event:
     )
 
 
-def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> None:
+def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> set[str]:
     """Order the end of pods that no row holds: forgotten once gone, stopped when they still run. One that does not
-    end is ordered to again from time to time: its node may be away."""
+    end is ordered to again from time to time: its node may be away. Returns those that stay: they are no strays."""
     names = [report.name for report in strays]
     orders = Command.objects.filter(pod_name__in=names, kind__in=(Command.STOP_POD, Command.FORGET_POD))
     is_open = Q(state__in=OPEN)
-    is_recent = Q(kind=Command.STOP_POD, finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
-    rows = orders.filter(is_open | is_recent).values_list("pod_name", "state")
+    is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
+    is_tried = is_recent & (Q(kind=Command.STOP_POD) | Q(state=Command.FAILED))
+    rows = orders.filter(is_open | is_tried).values_list("pod_name", "state")
     told = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
     staying = _starting(names) | standing_offers(cluster, strays)
     awaited = _awaited(strays)
     Command.objects.bulk_create(
         _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
         for report in strays
-        if report.name not in staying and not _is_told(told.get(report.name), report)
+        if len(report.name) <= LONGEST_NAME  # of a longer one we know that we never made it
+        and report.name not in staying
+        and not _is_told(told.get(report.name), report)
     )
+    return staying
 
 
 def _is_told(state: str | None, report: PodReport) -> bool:
-    """Whether an order is on its way, or was carried out a moment ago and may not have ended the pod yet."""
-    return state is not None and (state in OPEN or not report.is_proven_gone)
+    """Whether an order is on its way, or was tried a moment ago: in vain, or it may not have ended the pod yet."""
+    return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
-def _haunted(strays: list[PodReport]) -> frozenset[str]:
-    names = [report.name for report in strays if not report.is_proven_gone]
-    if not names:
+def _haunted(strays: list[PodReport], staying: set[str]) -> frozenset[str]:
+    """Return the nodes of pods that are to end: as their rows say, as the engine says of those that have none."""
+    left = {
+        report.name: report.node
+        for report in strays
+        if report.name not in staying and not report.is_proven_gone
+    }
+    if not left:
         return frozenset()
-    return frozenset(Pod.objects.filter(name__in=names).values_list("node__name", flat=True))
+    rows = dict(Pod.objects.filter(name__in=left).values_list("name", "node__name"))
+    return frozenset(node for node in (left | rows).values() if node)
 
 
 def _starting(names: list[str]) -> set[str]:

@@ -2,26 +2,17 @@
 
 from __future__ import annotations
 
-import secrets
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
-from django.utils import timezone
 
-from controlplane.access import Actor
 from controlplane.engines.kubernetes import kai
-from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.loop.attached import give_engine
-from controlplane.loop.cycle import run_cycle
-from controlplane.loop.execute import execute_due
 from controlplane.loop.tenants import sync_projects_once
-from controlplane.models import Cluster, Project
-from jobs.actions import delete_job, stop_job
-from jobs.models import Allocation, Job
-from tests.builders import make_job, make_project, make_user
+from jobs.actions import stop_job
+from tests.builders import make_job
 from tests.kube import MERGE, KubeCluster, gpu_labels, kube_cluster
+from tests.kubernetes.by_hand import Yard, actor, devices
 from tests.kubernetes.kai_rig import kai_running, why_no_definitions, why_no_programs
 from tests.waiting import wait_until
 
@@ -42,95 +33,27 @@ def kube(tmp_path_factory: pytest.TempPathFactory) -> Iterator[KubeCluster]:
             yield cluster
 
 
-class Plant:
-    """Rows, a real cluster with KAI, and the loop turned by hand."""
-
-    def __init__(self, kube: KubeCluster, state_dir: Path) -> None:
-        name = f"t{secrets.token_hex(3)}"
-        settings = {
-            "credentials": {"kubeconfig": kube.kubeconfig_text, "context": ""},
-            "scheduler": "kai",
-            "installation": name,
-            "namespace_prefix": f"{name}-",
-            "default_image": "nobody/runs:it",
-        }
-        self.kube, self.prefix, self.state_dir = kube, f"{name}-", state_dir
-        self.settings = settings
-        self.cluster = Cluster.objects.create(name="kai", engine="kubernetes", scheduler="kai")
-        self.engine = KubernetesEngine(settings, state_dir)
-        give_engine(self.cluster, self.engine)
-
-    def project(self, name: str, quota: float, **fields: Any) -> Project:
-        project = make_project(name, quota, cluster=self.cluster, **fields)
-        assert sync_projects_once()
-        return project
-
-    def tick(self) -> None:
-        assert run_cycle(timezone.now()) is not None
-        while execute_due():
-            pass
-
-    def until(self, predicate: Callable[[], object], what: str, seconds: float = 30) -> None:
-        def turned() -> object:
-            self.tick()
-            return predicate()
-
-        wait_until(turned, seconds, what)
-
-    def until_is(self, job: Job, state: str, reason: str = "") -> None:
-        def is_so() -> bool:
-            job.refresh_from_db()
-            return job.state == state and reason in ("", job.reason)
-
-        try:
-            self.until(is_so, f"{job.name} to be {state} {reason}")
-        except AssertionError as error:
-            raise AssertionError(f"{job.name}: {job.state} {job.reason} {job.details}") from error
-
-    def restart(self) -> None:
-        """A new process would open its own engine."""
-        self.engine.close()
-        self.engine = KubernetesEngine(self.settings, self.state_dir)
-        give_engine(self.cluster, self.engine)
-
-    def close(self) -> None:
-        for job in Job.objects.all():
-            delete_job(job, actor=actor())
-        self.until(lambda: not self.engine.pods(), "every pod to be gone")
-        give_engine(self.cluster, None)
-        self.engine.close()
-
-
 @pytest.fixture
-def plant(kube: KubeCluster, tmp_path: Path) -> Iterator[Plant]:
-    plant = Plant(kube, tmp_path)
+def plant(kube: KubeCluster, tmp_path: Path) -> Iterator[Yard]:
+    plant = Yard(kube, tmp_path, scheduler="kai")
     yield plant
     plant.close()
 
 
-def actor() -> Actor:
-    return Actor(user=make_user())
-
-
-def devices(job: Job) -> list[tuple[int, int]]:
-    held = Allocation.objects.filter(pod__job=job, released_at=None).order_by("device__index")
-    return list(held.values_list("device__index", "milli_gpus"))
-
-
-def test_a_job_that_cannot_be_preempted_stays_inside_the_quota(plant: Plant) -> None:
+def test_a_job_that_cannot_be_preempted_stays_inside_the_quota(plant: Yard) -> None:
     job = make_job(plant.project("team-a", 1), kind="interactive", gpus=2)
     plant.until_is(job, "queued", "interactive_over_quota")
     assert "has 1 GPU, 0 of them in use by such jobs, and this job asks for 2" in job.message
     assert "Non-preemptible workload is over quota" in job.details["cluster_says"]
 
 
-def test_a_limit_holds(plant: Plant) -> None:
+def test_a_limit_holds(plant: Yard) -> None:
     job = make_job(plant.project("team-a", 1, gpu_limit_milli=2000), gpus=3)
     plant.until_is(job, "queued", "over_gpu_limit")
     assert "may hold at most 2; this job asks for 3" in job.message
 
 
-def test_higher_priority_takes_the_room_inside_a_project(plant: Plant) -> None:
+def test_higher_priority_takes_the_room_inside_a_project(plant: Yard) -> None:
     project = plant.project("team-a", 8)
     victim = make_job(project, "victim", gpus=8, priority=50)
     plant.until_is(victim, "running")
@@ -144,7 +67,7 @@ def test_higher_priority_takes_the_room_inside_a_project(plant: Plant) -> None:
     assert victim.attempt == 2
 
 
-def test_a_gang_waits_as_one_and_shares_stand_on_one_device(plant: Plant) -> None:
+def test_a_gang_waits_as_one_and_shares_stand_on_one_device(plant: Yard) -> None:
     project = plant.project("team-a", 8)
     shares = [make_job(project, f"share-{number}", gpus=0.5) for number in range(2)]
     for share in shares:
@@ -158,7 +81,7 @@ def test_a_gang_waits_as_one_and_shares_stand_on_one_device(plant: Plant) -> Non
     assert [index for index, _ in devices(fits)] == [1, 2, 3, 4, 5, 6]
 
 
-def test_a_queue_edited_by_hand_is_put_back_and_goes_with_its_project(plant: Plant) -> None:
+def test_a_queue_edited_by_hand_is_put_back_and_goes_with_its_project(plant: Yard) -> None:
     plant.project("team-a", 3)
     path = f"{kai.QUEUES}/{plant.prefix}team-a"
     quota = {"spec": {"resources": {"gpu": {"quota": 7}}}}
@@ -170,7 +93,7 @@ def test_a_queue_edited_by_hand_is_put_back_and_goes_with_its_project(plant: Pla
     wait_until(lambda: plant.kube.api("GET", path)[0] == 404, 20, "the queue to be gone")
 
 
-def test_a_stopped_job_leaves_nothing_in_the_cluster(plant: Plant) -> None:
+def test_a_stopped_job_leaves_nothing_in_the_cluster(plant: Yard) -> None:
     project = plant.project("team-a", 1)
     blocker = make_job(project, "blocker", gpus=8)
     plant.until_is(blocker, "running")

@@ -1,13 +1,16 @@
 """What a cluster does to pods: the job goes back to the queue, in words, and starts again."""
 
+from dataclasses import replace
 from datetime import timedelta
 
 import pytest
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.nodes import confirm_dead, uncordon_node
+from controlplane.engines.base import PodReport
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import AVOID_SECONDS, observe
+from controlplane.loop.reconcile import reconcile
 from controlplane.models import Command, Event, Node, Sample
 from controlplane.scheduling.reasons import describe
 from controlplane.telemetry.metrics import GPUS_ALLOCATED
@@ -186,6 +189,15 @@ def test_a_node_that_comes_back_gets_nothing_until_its_old_pods_are_gone(plant):
     plant.in_seconds(10)  # the stray's grace is over
     waiting.refresh_from_db()
     assert (waiting.state, Pod.objects.get(job=waiting, released_at=None).node.name) == ("running", "dgx1-1")
+
+
+def test_the_node_of_a_stray_without_a_row_gets_nothing_new(plant):
+    """As after the restore of an older database: only the engine knows where such a pod is."""
+    stray = PodReport("1-1-0", "running", node="dgx1-2")
+    plant.engine.pods = lambda: (stray,)
+    assert reconcile(plant.cluster, plant.engine, plant.clock()) == {"dgx1-2"}
+    plant.engine.pods = lambda: (replace(stray, is_proven_gone=True),)
+    assert reconcile(plant.cluster, plant.engine, plant.clock()) == frozenset()
 
 
 def test_a_stray_that_does_not_end_is_not_ordered_to_every_second(plant, monkeypatch):

@@ -1,0 +1,133 @@
+"""Rows, a real cluster, and the loop turned by hand: a test says when a cycle runs and what time it is then."""
+
+from __future__ import annotations
+
+import secrets
+from collections.abc import Callable
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.access import Actor
+from controlplane.engines.kubernetes.engine import KubernetesEngine
+from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.loop import cycle
+from controlplane.loop.attached import give_engine
+from controlplane.loop.cycle import run_cycle
+from controlplane.loop.execute import execute_due
+from controlplane.loop.tenants import sync_projects_once
+from controlplane.models import Cluster, Command, Project
+from jobs.actions import delete_job
+from jobs.models import Allocation, Job, Pod
+from tests.builders import make_project, make_user
+from tests.kube import KubeCluster, gpu_labels
+from tests.waiting import wait_until
+
+
+class Yard:
+    """`ahead`: by how much our clock is ahead of the true one. `access`: another way to the cluster, as by a proxy."""
+
+    def __init__(
+        self,
+        kube: KubeCluster,
+        state_dir: Path,
+        *,
+        scheduler: str = "planner",
+        access: Access | None = None,
+        **settings: Any,
+    ) -> None:
+        self.name = f"t{secrets.token_hex(3)}"
+        self.settings = {
+            "credentials": {"kubeconfig": kube.kubeconfig_text, "context": ""},
+            "scheduler": scheduler,
+            "installation": self.name,
+            "namespace_prefix": f"{self.name}-",
+            "default_image": "nobody/runs:it",
+            **settings,
+        }
+        self.kube, self.prefix, self.state_dir = kube, f"{self.name}-", state_dir
+        self.access = access
+        self.ahead = timedelta()
+        self.nodes: list[str] = []
+        self.cluster = Cluster.objects.create(name=self.name, engine="kubernetes", scheduler=scheduler)
+        cycle._housekept_at.clear()  # of clusters of earlier tests, whose keys come again
+        self._open()
+
+    def add_node(self, gpus: int = 4, **labels: str) -> str:
+        """A fake node for this yard alone, where its setting node_selector is {"yard": ...} as in `own`."""
+        name = f"{self.name}-{len(self.nodes)}"
+        selector = self.settings.get("node_selector", {})
+        self.kube.add_node(name, gpus=gpus, labels={**gpu_labels(32768, "default"), **selector, **labels})
+        self.nodes.append(name)
+        return name
+
+    def project(self, name: str = "team", quota: float = 4, **fields: Any) -> Project:
+        project = make_project(name, quota, cluster=self.cluster, **fields)
+        assert sync_projects_once()
+        return project
+
+    def tick(self) -> None:
+        assert run_cycle(timezone.now() + self.ahead) is not None
+        while execute_due():
+            pass
+
+    def until(self, predicate: Callable[[], object], what: str, seconds: float = 30) -> None:
+        def turned() -> object:
+            self.tick()
+            return predicate()
+
+        wait_until(turned, seconds, what)
+
+    def until_is(self, job: Job, state: str, reason: str = "") -> None:
+        def is_so() -> bool:
+            job.refresh_from_db()
+            return job.state == state and reason in ("", job.reason)
+
+        try:
+            self.until(is_so, f"{job.name} to be {state} {reason}")
+        except AssertionError as error:
+            raise AssertionError(f"{job.name}: {job.state} {job.reason} {job.details}") from error
+
+    def path_of(self, job: Job, rank: int = 0) -> str:
+        """Of the job's newest pod, at the server."""
+        pod = Pod.objects.filter(job=job, rank=rank).latest("pk")
+        return f"/api/v1/namespaces/{self.prefix}{job.project.name}/pods/{pod.name}"
+
+    def restart(self) -> None:
+        """A new process would open its own engine."""
+        self.engine.close()
+        self._open()
+
+    def close(self) -> None:
+        for job in Job.objects.all():
+            delete_job(job, actor=actor())
+        self.until(lambda: not self._end(), "every pod to be gone")
+        give_engine(self.cluster, None)
+        self.engine.close()
+        for node in self.nodes:
+            self.kube.api("DELETE", f"/api/v1/nodes/{node}")
+
+    def _end(self) -> object:
+        """What is left, once nothing is waited for."""
+        Command.objects.filter(state=Command.PENDING).update(not_before=self.cluster.created_at)
+        return self.engine.pods()
+
+    def _open(self) -> None:
+        self.engine = KubernetesEngine(self.settings, self.state_dir, access=self.access)
+        give_engine(self.cluster, self.engine)
+
+
+def own() -> dict[str, Any]:
+    """Settings of a yard that has nodes of its own in a cluster that others use too."""
+    return {"node_selector": {"yard": secrets.token_hex(3)}}
+
+
+def actor() -> Actor:
+    return Actor(user=make_user())
+
+
+def devices(job: Job) -> list[tuple[int, int]]:
+    held = Allocation.objects.filter(pod__job=job, released_at=None).order_by("device__index")
+    return list(held.values_list("device__index", "milli_gpus"))
