@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import http.client
 import json
 import random
 import secrets
@@ -9,6 +10,7 @@ import threading
 import urllib.request
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -52,8 +54,9 @@ class Witness:
         self._ran: dict[str, set[str]] = defaultdict(set)  # uids by name
         self._lost_nodes: set[str] = set()
         found = kube.must("GET", f"/api/v1/pods?{self._query}")
-        version = found["metadata"]["resourceVersion"]
-        self._answer = self._watch(version)
+        self._version = found["metadata"]["resourceVersion"]
+        self._is_closing = False
+        self._answer = self._watch()
         self._thread = threading.Thread(target=self._follow, daemon=True)
         self._thread.start()
 
@@ -62,22 +65,31 @@ class Witness:
         self._lost_nodes.add(name)
 
     def close(self) -> None:
-        self._answer.fp.raw._sock.shutdown(2)  # its reader waits in a thread
+        self._is_closing = True
+        with suppress(AttributeError, OSError):  # it is between two watches, or just at the end of one
+            self._answer.fp.raw._sock.shutdown(2)  # its reader waits in a thread
         self._thread.join(10)
+        assert not self._thread.is_alive()
         self._answer.close()
 
-    def _watch(self, version: str) -> Any:
-        url = f"{self._kube.url}/api/v1/pods?watch=1&resourceVersion={version}&{self._query}"
+    def _watch(self) -> Any:
+        url = f"{self._kube.url}/api/v1/pods?watch=1&resourceVersion={self._version}&{self._query}"
         request = urllib.request.Request(url, headers={"Authorization": f"Bearer {self._kube.token}"})
         return urllib.request.urlopen(request, context=self._kube._context, timeout=600)
 
     def _follow(self) -> None:
-        try:
-            for line in self._answer:
-                event = json.loads(line)
-                self._take(event["object"], is_gone=event["type"] == "DELETED")
-        except (OSError, ValueError, AttributeError):
-            return  # closed
+        """A server may end any watch: the next one goes on from there, and one that cannot has seen too little."""
+        while not self._is_closing:
+            with suppress(OSError, ValueError, AttributeError, http.client.HTTPException):
+                for line in self._answer:
+                    event = json.loads(line)
+                    if event["type"] == "ERROR":
+                        self.broken.append(f"the witness was blind: {event['object']}")
+                        return
+                    self._take(event["object"], is_gone=event["type"] == "DELETED")
+                    self._version = event["object"]["metadata"]["resourceVersion"]
+            if not self._is_closing:
+                self._answer = self._watch()
 
     def _take(self, pod: Raw, *, is_gone: bool) -> None:
         metadata = pod["metadata"]

@@ -46,6 +46,7 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 SEEDS = [int(seed) for seed in os.environ.get("TRAINYARD_CAMPAIGN_SEED", "4").split(",")]
 SECONDS = float(os.environ.get("TRAINYARD_CAMPAIGN_SECONDS", "15"))
 LEFT_OVER = ("pods", "configmaps", "services", "secrets", "persistentvolumeclaims")
+CLAIMS = "/api/v1/persistentvolumeclaims"
 ENDS = (lifecycle.SUCCEEDED, lifecycle.FAILED, lifecycle.STOPPED)
 
 
@@ -131,8 +132,8 @@ def test_nothing_is_lost_doubled_or_left_over(
 def judge(campaign: Campaign, plant: Plant) -> None:
     plant.proxy.faults = Faults()
     for is_shared in (False, True):
-        campaign.add_node(32, is_shared=is_shared)
-    Project.objects.update(gpu_quota_milli=64_000)
+        campaign.add_node(128, is_shared=is_shared)  # room for all that a long campaign submits
+    Project.objects.update(gpu_quota_milli=256_000)
 
     def is_quiet() -> bool:
         hurry()
@@ -141,7 +142,8 @@ def judge(campaign: Campaign, plant: Plant) -> None:
     try:
         wait_until(is_quiet, 40, "quiet")
     except AssertionError as error:
-        raise AssertionError(f"{error}: {unsettled()} {list(faults_of_rest(plant))}") from error
+        claims = [one for one in found(plant, CLAIMS) if one["status"].get("phase") != "Bound"]
+        raise AssertionError(f"{error}: {unsettled()} {list(faults_of_rest(plant))} {claims}") from error
     assert not campaign.witness.broken, "\n".join(campaign.witness.broken[:5])
     wrong = [
         f"{job.name} ({job.pk}) {job.state}: {job.reason} {job.message}"
