@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, OuterRef, Q
+from django.db.models import Exists, Min, OuterRef, Q
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
@@ -165,12 +165,25 @@ def _finish(job: Job, step: Step, now: datetime) -> bool:
         # an attempt that was decided before its last pods were stopped keeps the exit code that decided it
         exit_code = step.exit_code if job.exit_code is None else job.exit_code
         fields |= {"allocated_milli": 0, "next_state": "", "exit_code": exit_code, "gpu_utilization": None}
+        fields |= _unseen_start(job)
     if step.target == lifecycle.QUEUED:
         fields |= {"queued_at": now}
     if not move(job, (job.state,), step.target, **fields):
         return False
     _note_attempt(job, step, now)
     return True
+
+
+def _unseen_start(job: Job) -> dict[str, Any]:
+    """When an attempt began that was over before anybody saw it run: with its first pod."""
+    if job.state == lifecycle.RUNNING:
+        return {}
+    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
+    first = pods.aggregate(first=Min("started_at"))["first"]
+    if first is None:
+        return {}
+    Attempt.objects.filter(job=job, number=job.attempt).update(started_at=first)
+    return {"started_at": first}
 
 
 def _started_for(job: Job) -> dict[str, Any]:

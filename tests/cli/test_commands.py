@@ -27,6 +27,17 @@ def test_describe_shows_fields_pods_and_events(server, yard):
         assert text in ran.out
 
 
+def test_a_pod_that_we_stopped_did_not_fail(server, yard):
+    [pod] = job()["status"]["pods"]
+    stopped = pod | {"rank": 1, "state": "failed", "reason": "stopped", "exit_code": 143}
+    server.on("GET", "projects/team-a/jobs", page({"id": JOB_ID}))
+    server.on("GET", f"jobs/{JOB_ID}", job(state="succeeded", pods=[pod | {"state": "succeeded"}, stopped]))
+    server.on("GET", f"jobs/{JOB_ID}/events", page())
+    shown = yard("describe", "job", "hyper1").out
+    assert "stopped" in shown
+    assert "failed" not in shown
+
+
 @pytest.mark.parametrize("verb", ["stop", "suspend", "resume"])
 def test_verbs_take_several_jobs(server, yard, verb):
     other = "1b9d2a3c-1111-4222-8333-444455556666"

@@ -20,6 +20,7 @@ from controlplane.loop.reconcile import _write
 from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
+from jobs.queries import job_detail
 from tests.builders import make_cluster, make_job, make_project, make_user
 
 
@@ -52,6 +53,18 @@ def test_a_job_runs_to_its_end(plant):
     ]
     plant.settle()
     assert plant.engine.pods() == ()  # forgotten once its end was recorded
+
+
+def test_a_job_that_was_over_before_it_was_seen_to_run_ran_all_the_same(plant):
+    job = make_job(make_project(), command=["sleep", "5"])
+    plant.tick()  # starts the pod
+    plant.tick(seconds=8)
+    job.refresh_from_db()
+    assert kinds(job) == ["job.submitted", "job.starting", "pod.released", "job.succeeded"]
+    (pod,), (attempt,) = job.pods.all(), job.attempts.all()
+    assert pod.started_at is not None
+    assert job.started_at == attempt.started_at == pod.started_at
+    assert job_detail(job)["status"]["runtime_seconds"] is not None
 
 
 def test_stop_releases_the_gpu_only_when_the_pod_is_gone(plant):

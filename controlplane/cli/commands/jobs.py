@@ -76,7 +76,7 @@ POD_COLUMNS = (
     Column("RANK", lambda pod: pod.get("rank"), is_number=True),
     Column("POD", lambda pod: pod.get("name")),
     Column("ROLE", lambda pod: pod.get("role")),
-    Column("STATE", lambda pod: pod.get("state")),
+    Column("STATE", lambda pod: "stopped" if pod.get("reason") == "stopped" else pod.get("state")),
     Column("NODE", lambda pod: pod.get("node")),
     Column("DEVICES", devices_text),
     Column("EXIT", lambda pod: pod.get("exit_code"), is_number=True),
