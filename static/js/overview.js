@@ -115,6 +115,7 @@ function sentences(state) {
   const totals = state.totals.all;
   const share = $("[data-allocated-share]");
   setText(share, totals.gpus ? format.percent(totals.gpus_allocated / totals.gpus) : "");
+  $("#utilisation-unit").hidden = totals.gpu_utilization === null;
   $("#idle-figure").classList.toggle("is-warning", totals.gpus_idle_allocated > 0);
   for (const name of ["running", "queued"]) setText($(`[data-empty=${name}]`), say(hidden(state, name) ? `empty_${name}_yours` : `empty_${name}`));
   for (const [name, text] of Object.entries(underFigures(state, totals))) setText($(`[data-under=${name}]`), text);

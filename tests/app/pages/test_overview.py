@@ -50,6 +50,14 @@ def test_the_page_says_what_the_rows_say(yard: Yard, visit: Visit):
     assert page.count('class="index"') == 16
 
 
+def test_what_is_not_known_has_no_unit(yard: Yard, visit: Visit):
+    unit = '<span class="unit" id="utilisation-unit"{}>%</span>'
+    Device.objects.update(utilization=None)
+    assert unit.format(" hidden") in visit(yard.cast.ana).get("/").content.decode()
+    Device.objects.update(utilization=0.0)
+    assert unit.format("") in visit(yard.cast.ana).get("/").content.decode()
+
+
 def test_an_empty_yard_says_how_to_fill_it(cast: Any, visit: Visit):
     Device.objects.all().delete()
     Node.objects.all().delete()
