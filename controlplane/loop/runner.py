@@ -87,8 +87,8 @@ class Runner:
         thread = threading.Thread(
             target=self._repeat, args=(work, bell, is_wanted), name=f"loop-{name}", daemon=True
         )
-        self._threads.append(thread)
         thread.start()
+        self._threads.append(thread)  # only now: who stops us meanwhile can wait for none that has not begun
 
     def _repeat(
         self, work: Callable[[], object], bell: threading.Event | None, is_wanted: Callable[[], bool]

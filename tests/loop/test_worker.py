@@ -3,8 +3,13 @@
 import os
 import subprocess
 import sys
+import threading
 from pathlib import Path
 
+import pytest
+
+from controlplane.loop.runner import Runner
+from controlplane.loop.wake import listen
 from tests.servers import CHECKOUT, free_port
 
 BROKEN = (
@@ -31,3 +36,18 @@ def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
     )
     assert ended.returncode == 1
     assert "controlplane.loop.runner halted; None in sys.modules" in ended.stderr
+
+
+def test_a_stop_that_comes_while_a_thread_begins_is_a_stop(monkeypatch: pytest.MonkeyPatch):
+    loop, start = Runner(), threading.Thread.start
+    listen(loop.ring)
+
+    def start_late(thread: threading.Thread) -> None:
+        monkeypatch.undo()
+        loop.stop(0)
+        start(thread)
+
+    monkeypatch.setattr(threading.Thread, "start", start_late)
+    loop._spawn("late", lambda: None, None)
+    loop._threads[0].join(5)
+    assert not loop._threads[0].is_alive()
