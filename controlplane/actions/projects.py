@@ -35,11 +35,14 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Change fields of a project. Owners may change description and interactive limits, admins everything."""
+    """Change fields of a project. Owners may change description and interactive limits, admins everything. Raises
+    Conflict for another cluster while the project has jobs."""
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     before = _shown(project)
     with transaction.atomic():
+        if changes.get("cluster", project.cluster) != project.cluster:
+            _leave_cluster(project, changes["cluster"])
         for name, value in changes.items():
             setattr(project, name, value)
         project.save(update_fields=list(changes))
@@ -118,6 +121,22 @@ def oversold_warning(project: Project) -> str | None:
     return f"The quota of {quota:g} is above the cluster's GPUs ({gpus}); it cannot be met in full."
 
 
+def _leave_cluster(project: Project, cluster: Cluster) -> None:
+    """Order the removal of what its cluster keeps of a project that moves to another one."""
+    jobs = Job.objects.filter(project=project)
+    unfinished = jobs.exclude(state__in=FINAL_STATES).count()
+    if unfinished:
+        raise Conflict("project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first.")
+    if finished := jobs.count():
+        raise Conflict(
+            "project_has_history",
+            f"The records of {finished} finished jobs of {project.name} belong to nodes of {project.cluster.name};"
+            " delete them first (yard delete), or make another project there.",
+        )
+    _refuse_while_cleaning_up(project.name, cluster)
+    Command.objects.create(kind=Command.FORGET_PROJECT, cluster_id=project.cluster_id, pod_name=project.name)
+
+
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
     """The order to remove what a deleted project left in its cluster would take a new one's with it."""
     if cluster.engine not in WITH_CREDENTIALS:
@@ -152,6 +171,7 @@ def _shown(project: Project) -> dict[str, Any]:
         "gpu_limit_milli": project.gpu_limit_milli,
         "priority": project.priority,
         "department": project.department.name if project.department else None,
+        "cluster": project.cluster.name,
         "description": project.description,
         "node_pools": project.node_pools,
         "interactive_max_seconds": project.interactive_max_seconds,

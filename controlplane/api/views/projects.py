@@ -86,6 +86,7 @@ CHANGES = {
     "description": BodyField(checks.text(500), {**STRING, "maxLength": 500}),
     **SHARE_FIELDS,
     "department": BodyField(checks.optional(checks.text(50)), nullable(STRING)),
+    "cluster": BodyField(checks.text(50), STRING),
     "node_pools": BodyField(_node_pools, {"type": "object", "additionalProperties": listed(STRING)}),
     "interactive_max_seconds": BodyField(_SECONDS, _seconds_schema),
     "interactive_idle_seconds": BodyField(_SECONDS, _seconds_schema),
@@ -95,7 +96,6 @@ CHANGES = {
 }
 NEW_PROJECT = {
     "name": BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
-    "cluster": BodyField(checks.text(50), STRING),
     **CHANGES,
 }
 NEW_MEMBER = {
@@ -157,7 +157,11 @@ class ProjectDetail(ApiView):
         project = project_for(call.actor, name, needed=Role.OWNER)
         call.require_match(project, _revision)
         fields, members = _fields(call.body)
-        _check_pools(project.cluster, fields.get("node_pools", {}))
+        if "cluster" in call.body:
+            fields["cluster"] = _cluster_named(call.body["cluster"])
+        is_moved = fields.get("cluster", project.cluster) != project.cluster
+        pools = project.node_pools if is_moved else {}
+        _check_pools(fields.get("cluster", project.cluster), fields.get("node_pools", pools))
         if fields:
             edit_project(project, fields, actor=call.actor)
         if members is not None:

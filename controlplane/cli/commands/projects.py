@@ -98,14 +98,19 @@ def project_create(args: Namespace, session: Session) -> int:
 
 def project_edit_arguments(parser: Parser) -> None:
     """A name and the fields that change."""
-    parser.examples = ["yard project edit team-a --gpu-quota 6", "yard project edit team-a --gpu-limit none"]
+    parser.examples = [
+        "yard project edit team-a --gpu-quota 6",
+        "yard project edit team-a --gpu-limit none",
+        "yard project edit team-a --cluster prod",
+    ]
     parser.add_argument("name", metavar="NAME")
+    parser.add_argument("--cluster", metavar="CLUSTER", help="move it there; only while it has no jobs")
     _add_fields(parser)
 
 
 def project_edit(args: Namespace, session: Session) -> int:
     """Change what was given and nothing else."""
-    changes = _fields(args)
+    changes = _fields(args) | _given({"cluster": args.cluster})
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project edit")
     _tell(session, session.client.patch(project_path(args.name), changes), f"project {args.name} changed")

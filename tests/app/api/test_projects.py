@@ -96,6 +96,29 @@ def test_deleting_is_refused_while_jobs_are_unfinished_and_says_what_goes(api: A
     assert not Job.objects.exists()
 
 
+def test_a_project_moves_to_another_cluster_while_it_has_no_jobs(api: AsPerson, cast: Cast, job: Job):
+    root, second = api("root"), make_cluster("second", nodes=0)
+    refused = root.patch("projects/team-a", {"cluster": "second"})
+    assert (refused.status, refused.code) == (409, "project_in_use")
+    Job.objects.update(state="succeeded")
+    refused = root.patch("projects/team-a", {"cluster": "second"})
+    assert (refused.status, refused.code) == (409, "project_has_history")
+    assert "1 finished jobs of team-a belong to nodes of memory" in refused.body["detail"]
+    job.delete()
+    assert api("ana").patch("projects/team-a", {"cluster": "second"}).status == 403
+    assert root.patch("projects/team-a", {"cluster": "nowhere"}).status == 400
+    root.patch("projects/team-a", {"node_pools": {"train": ["default"]}})
+    second.pools.update(name="other")
+    moved = root.patch("projects/team-a", {"cluster": "second"})
+    assert moved.body["errors"][0]["pointer"] == "/node_pools/train/0"
+    moved = root.patch("projects/team-a", {"cluster": "second", "node_pools": {"train": ["other"]}})
+    assert (moved.status, moved.body["cluster"]) == (200, "second")
+    order = Command.objects.get(kind="forget_project")
+    assert (order.cluster.name, order.pod_name) == ("memory", "team-a")
+    entry = AuditEntry.objects.filter(verb="project.edit").latest("pk")
+    assert (entry.before["cluster"], entry.after["cluster"]) == ("memory", "second")
+
+
 def test_members_come_change_and_go(api: AsPerson):
     ana = api("ana")
     assert ana.post("projects/team-a/members", {"user": "chi", "role": "viewer"}).status == 201
