@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import secrets
 import threading
+import time
 from dataclasses import replace
+from datetime import timedelta
 from pathlib import Path
 
 import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
-from controlplane.engines.kubernetes import names, sweeping, watching
+from controlplane.engines.kubernetes import manifests, names, sweeping, watching
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
+from controlplane.engines.kubernetes.objects import REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
+from controlplane.loop.runner import TENANTS_EVERY
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE
 from tests.kubernetes.engine_case import REPORT, Case
@@ -320,6 +324,29 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     assert case.found("configmaps") == [f"{running.job_id}-1"]
     assert case.kube.api("GET", case.path("configmaps", "theirs"))[0] == 200
     wait_until(lambda: case.found("services") == [], 30, "what the anchor owned to go")
+
+
+def test_what_a_start_left_that_made_no_pod_is_gone_in_a_minute(case: Case, monkeypatch: pytest.MonkeyPatch):
+    """Also when it was tried again and again, and nobody starts anew in between. Time is played, its bounds are not."""
+    engine, passed = case.engine, 0.0
+    monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
+    monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
+    now = engine.client.server_time
+    monkeypatch.setattr(engine.client, "server_time", lambda: now() + timedelta(seconds=passed))
+    refused = case.spec(world_size=2)
+    monkeypatch.setattr(manifests, "pod", lambda *_: {"kind": "Pod", "metadata": {"name": "not a name"}})
+    for _ in range(3):
+        with pytest.raises(EngineRefused):
+            engine.start(refused)
+        passed += REMEMBERED_SECONDS - 1
+    made = ("configmaps", "services", "persistentvolumeclaims")
+    assert case.found("configmaps") == [f"{refused.job_id}-1"]
+    passed -= REMEMBERED_SECONDS - 1  # the last try was now
+    for _ in range(0, 54, TENANTS_EVERY):
+        engine.sync_projects((REPORT,))
+        passed += TENANTS_EVERY
+    engine.sync_projects((REPORT,))
+    wait_until(lambda: not any(case.found(kind) for kind in made), 6, "the end of what it made")
 
 
 def test_a_way_into_one_pod_does_not_watch_the_cluster(case: Case):

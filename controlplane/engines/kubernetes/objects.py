@@ -15,17 +15,21 @@ from controlplane.engines.kubernetes.refusals import refusal_of
 Raw = dict[str, Any]
 
 REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
+IN_USE_SECONDS = 30.0  # how long whoever asked for an object may still be at work with it
 MOST_REMEMBERED = 10_000
 # The labels that say whose an object is. One that has other values of them is somebody else's.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
 
 
 class Objects:
-    """Creates in one cluster, for one installation. Thread-safe."""
+    """Creates in one cluster, for one installation. Thread-safe. `clock` gives seconds that only go forward."""
 
-    def __init__(self, client: Client, installation: str) -> None:
-        self._client, self._installation = client, installation
+    def __init__(
+        self, client: Client, installation: str, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
+        self._used: dict[str, float] = {}  # when it was last asked for
         self._lock = threading.Lock()
 
     def make(self, collection: str, body: Raw) -> Raw:
@@ -74,11 +78,12 @@ class Objects:
         """What we saw under this path is not there any more, or not as we saw it."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
+            self._used = {path: at for path, at in self._used.items() if not path.startswith(prefix)}
 
-    def was_seen(self, path: str) -> bool:
+    def is_in_use(self, path: str) -> bool:
         """Whether somebody here may be working with this object right now."""
-        seen = self._seen.get(path)
-        return seen is not None and time.monotonic() - seen[0] < 4 * REMEMBERED_SECONDS
+        used_at = self._used.get(path)
+        return used_at is not None and self._clock() - used_at < IN_USE_SECONDS
 
     def check_namespace(self, found: Raw) -> None:
         """Raise EngineRefused unless the namespace is ours and there to stay."""
@@ -131,15 +136,18 @@ class Objects:
         return found
 
     def _remembered(self, path: str, make: Callable[[], Raw]) -> Raw:
-        seen = self._seen.get(path)
-        if seen is not None and time.monotonic() - seen[0] < REMEMBERED_SECONDS:
+        now = self._clock()
+        with self._lock:
+            if len(self._used) >= MOST_REMEMBERED:
+                self._used = {path: at for path, at in self._used.items() if self.is_in_use(path)}
+                self._seen = {path: seen for path, seen in self._seen.items() if path in self._used}
+            self._used[path] = now
+            seen = self._seen.get(path)
+        if seen is not None and now - seen[0] < REMEMBERED_SECONDS:
             return seen[1]
         made = make()
-        now = time.monotonic()
         with self._lock:
-            if len(self._seen) >= MOST_REMEMBERED:
-                self._seen = {path: seen for path, seen in self._seen.items() if self.was_seen(path)}
-            self._seen[path] = (now, made)
+            self._seen[path] = (self._clock(), made)
         return made
 
 

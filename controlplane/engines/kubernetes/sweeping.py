@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from datetime import datetime
 from typing import Any
 
@@ -11,27 +11,35 @@ from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.objects import Objects
 
-SWEEP_SECONDS = 30.0
-GRACE_SECONDS = 60.0
+# Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
+SWEEP_SECONDS = 15.0
+GRACE_SECONDS = 40.0  # since it was made: a start that was on its way is told by it that its pod was already
 
 Raw = dict[str, Any]
 
 
 class Sweeper:
-    """Used by one thread at a time, of the one process that decides what runs."""
+    """Used by one thread at a time, of the one process that decides what runs. `clock`: as for Objects."""
 
-    def __init__(self, client: Client, objects: Objects, installation: str) -> None:
+    def __init__(
+        self,
+        client: Client,
+        objects: Objects,
+        installation: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
         self._client, self._objects, self._installation = client, objects, installation
-        self._swept_at = -SWEEP_SECONDS
+        self._clock = clock
+        self._swept_at = float("-inf")
 
     def sweep(self, pods: Iterable[Raw]) -> None:
         """Remove the anchors that none of these pods (all of ours) belongs to, once they are old enough.
 
         Now and then; a call in between costs nothing.
         """
-        if time.monotonic() - self._swept_at < SWEEP_SECONDS:
+        if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
-        self._swept_at = time.monotonic()
+        self._swept_at = self._clock()
         used = {_attempt(pod) for pod in pods}
         found = self._client.get("/api/v1/configmaps", {"labelSelector": names.ours(self._installation)})
         for anchor in found["items"]:
@@ -40,7 +48,7 @@ class Sweeper:
 
     def _is_old(self, anchor: Raw) -> bool:
         age = self._client.server_time() - datetime.fromisoformat(anchor["metadata"]["creationTimestamp"])
-        return age.total_seconds() > GRACE_SECONDS and not self._objects.was_seen(_path(anchor))
+        return age.total_seconds() > GRACE_SECONDS and not self._objects.is_in_use(_path(anchor))
 
     def _remove(self, anchor: Raw) -> None:
         try:
