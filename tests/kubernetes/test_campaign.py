@@ -163,7 +163,7 @@ def clear_up(campaign: Campaign, plant: Plant, monkeypatch: pytest.MonkeyPatch) 
         return not (Job.objects.exists() or pods_of(plant))
 
     wait_until(is_over, 30, "the end of all jobs")
-    plant.restart()  # what it remembers of its last starts keeps it from sweeping for two minutes
+    plant.restart()  # what it remembers of its last starts keeps it from sweeping for half a minute
     monkeypatch.setattr(sweeping, "GRACE_SECONDS", 1)
     monkeypatch.setattr(sweeping, "SWEEP_SECONDS", 1)
 
