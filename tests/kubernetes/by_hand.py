@@ -52,7 +52,6 @@ class Yard:
         self.ahead = timedelta()
         self.nodes: list[str] = []
         self.cluster = Cluster.objects.create(name=self.name, engine="kubernetes", scheduler=scheduler)
-        cycle._housekept_at.clear()  # of clusters of earlier tests, whose keys come again
         self._open()
 
     def add_node(self, gpus: int = 4, **labels: str) -> str:
@@ -61,6 +60,7 @@ class Yard:
         selector = self.settings.get("node_selector", {})
         self.kube.add_node(name, gpus=gpus, labels={**gpu_labels(32768, "default"), **selector, **labels})
         self.nodes.append(name)
+        cycle._housekept_at.clear()  # the next cycle looks at nodes
         return name
 
     def project(self, name: str = "team", quota: float = 4, **fields: Any) -> Project:

@@ -8,6 +8,8 @@
 
 What it did is counted in `proxy.done` by the names of Faults. It never does what no server does: an event that it
 holds back is given out right after the next one, and never lost while that one is delivered.
+
+`proxy.ahead` is by how much the clocks of the cluster are ahead of ours: every moment that it tells is moved.
 """
 
 from __future__ import annotations
@@ -15,6 +17,7 @@ from __future__ import annotations
 import http.client
 import queue
 import random
+import re
 import select
 import socket
 import ssl
@@ -24,8 +27,10 @@ from collections import Counter, deque
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import datetime, timedelta
+from email.utils import format_datetime, parsedate_to_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from urllib.parse import parse_qs, urlsplit
+from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import orjson
 
@@ -35,6 +40,8 @@ from tests.kube import KubeCluster
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "host", "content-length"}
 HOLD_SECONDS = 0.1
+_MOMENT = re.compile(rb"\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d(?=(?:\.\d+)?Z)")
+_SINCE = re.compile(r"(?<=sinceTime=)[^&]+")
 
 
 @dataclass(frozen=True)
@@ -71,6 +78,7 @@ class FaultProxy:
         self.context = ssl.create_default_context(cafile=str(kube.ca))
         self.token, self.faults, self.done = kube.token, Faults(), Counter[str]()
         self.requests: Counter[tuple[str, str]] = Counter()
+        self.ahead = timedelta()
         self.flowing = threading.Event()
         self.flowing.set()
         self._chance, self._lock = random.Random(seed), threading.Lock()
@@ -181,7 +189,10 @@ class _Handler(BaseHTTPRequestHandler):
         if self.upstream.sock is None:
             self.upstream.connect()
         headers = {name: value for name, value in self.headers.items() if name.lower() not in HOP_BY_HOP}
-        self.upstream.request(self.command, self.path, body or None, headers)
+        asked = _SINCE.sub(
+            lambda found: quote(_moved(unquote(found[0]).encode(), -self.proxy.ahead)), self.path
+        )
+        self.upstream.request(self.command, asked, body or None, headers)
         answer = self.upstream.getresponse()
         if answer.status == 200 and (is_watch or "follow" in query):
             return self._stream(answer, is_watch)
@@ -219,6 +230,11 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _answer(self, status: int, content: bytes, headers: dict[str, str]) -> None:
         self.send_response_only(status)
+        content = _moved(content, self.proxy.ahead)
+        if self.proxy.ahead and "Date" in headers:
+            headers["Date"] = format_datetime(
+                parsedate_to_datetime(headers["Date"]) + self.proxy.ahead, usegmt=True
+            )
         for name, value in headers.items():
             if name.lower() not in HOP_BY_HOP:
                 self.send_header(name, value)
@@ -260,6 +276,7 @@ class _Handler(BaseHTTPRequestHandler):
         return None
 
     def _chunk(self, data: bytes) -> None:
+        data = _moved(data, self.proxy.ahead)
         if data:
             self.wfile.write(b"%x\r\n%b\r\n" % (len(data), data))
 
@@ -283,6 +300,15 @@ class _Handler(BaseHTTPRequestHandler):
                 self.proxy.flowing.wait()
                 if self.proxy.happens("cut") or not _move(upstream, self.connection):
                     return self._hang_up()
+
+
+def _moved(data: bytes, by: timedelta) -> bytes:
+    """The same words, with every moment in them moved."""
+    if not by:
+        return data
+    return _MOMENT.sub(
+        lambda found: (datetime.fromisoformat(found[0].decode()) + by).isoformat().encode(), data
+    )
 
 
 def _move(source: socket.socket, target: socket.socket) -> bool:
