@@ -133,14 +133,18 @@ _SPEC: dict[str, Schema] = {
 }
 JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
 JOB_SUBMIT = {**JOB_SPEC, "description": "A job to submit.", "required": ["name", "kind"]}
-JOB = record(
-    "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
-    **_SPEC,
-    id=UUID,
-    project=STRING,
-    user=STRING,
-    created_at=TIME,
-    status=ref("JobStatus"),
+JOB = partial(
+    record(
+        "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
+        **_SPEC,
+        id=UUID,
+        project=STRING,
+        user=STRING,
+        created_at=TIME,
+        status=ref("JobStatus"),
+        warnings=listed(STRING),
+    ),
+    "warnings",  # answers to submissions have them
 )
 EXPLANATION = record(
     "Why a job is where it is, in numbers.",

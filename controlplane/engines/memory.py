@@ -19,6 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import (
     Capabilities,
@@ -33,7 +34,7 @@ from controlplane.engines.base import (
     Shell,
     UsageReport,
 )
-from controlplane.engines.catalogue import BUILT_IN, Catalogue, load_catalogue
+from controlplane.engines.catalogue import command_line
 from controlplane.engines.plain import PlainEngine
 from controlplane.engines.simulated import check_spec, simulated_nodes
 from controlplane.engines.usage import known_sum
@@ -127,7 +128,7 @@ class MemoryEngine(PlainEngine):
         if self.faults.start_refusal is not None:
             raise EngineRefused(*self.faults.start_refusal, is_passing=self.faults.is_passing)
         check_spec(spec, self._nodes)
-        command = self._catalogue.command_line(spec.image, spec.command, spec.args)
+        command = command_line(self._catalogue, spec)
         with self._changed:
             if spec.name not in self._pods:
                 now = self._clock()
@@ -313,7 +314,7 @@ def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
 
 @cache
 def _shared_engine(settings_json: str, state_dir: str) -> MemoryEngine:
-    catalogue = load_catalogue(BUILT_IN, Path(state_dir) / "images.toml")
+    catalogue = load_catalogue(BUILT_IN, Path(state_dir) / ADDED)
     return MemoryEngine(json.loads(settings_json), catalogue=catalogue)
 
 

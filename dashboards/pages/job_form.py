@@ -11,8 +11,9 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for
+from controlplane.actions.images import image_notice
 from controlplane.actions.outcomes import Conflict, Invalid
-from controlplane.models import Role
+from controlplane.models import Project, Role
 from dashboards.command_line import yard_submit
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.pages.frame import show, signed_in
@@ -176,7 +177,12 @@ def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
         spec = check_submission(project, body)
     except (Invalid, Conflict) as refusal:
         return Checked(body, _by_field(refusal) | errors)
-    return Checked(body, errors, "" if errors else reads.expectation(project, spec))
+    return Checked(body, errors, "" if errors else _outlook(project, spec))
+
+
+def _outlook(project: Project, spec: Mapping[str, Any]) -> str:
+    """What to expect of a submission, and what is odd about it."""
+    return " ".join(filter(None, (reads.expectation(project, spec), image_notice(project, spec))))
 
 
 def _spec_errors(body: Mapping[str, Any]) -> Errors:

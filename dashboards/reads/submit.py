@@ -1,16 +1,13 @@
 """What the submit form offers and expects."""
 
-import logging
-import tomllib
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
-from django.conf import settings
 from django.db.models import Count, F, Sum
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_projects
+from controlplane.actions.images import installed_images
 from controlplane.models import Device, Project, Role
 from dashboards import formats
 from dashboards.reads.projects import pool_names
@@ -19,8 +16,6 @@ from jobs.models import Job
 
 __all__ = ["expectation", "known_images", "pool_names", "projects_to_submit_to"]
 RECENT_IMAGES = 12
-
-logger = logging.getLogger(__name__)
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
@@ -39,26 +34,8 @@ def known_images() -> list[str]:
         Job.objects.filter(state=SUCCEEDED).order_by("-submit_rank").values_list("spec__image", flat=True)
     )
     used = dict.fromkeys(image for image in recent[:100] if image)
-    return list(dict.fromkeys([*catalogue_images(), *list(used)[:RECENT_IMAGES]]))
-
-
-def catalogue_images() -> list[str]:
-    """Names of the images that come along, and of those that the admins of this instance added, in their order."""
-    names: dict[str, None] = {}
-    for path in (settings.BASE_DIR / "workloads" / "catalogue.toml", settings.STATE_DIR / "images.toml"):
-        names |= dict.fromkeys(_images_in(path))
-    return list(names)
-
-
-def _images_in(path: Path) -> list[str]:
-    try:
-        images = tomllib.loads(path.read_text()).get("images", {})
-    except FileNotFoundError:
-        return []
-    except (ValueError, OSError) as error:  # an admin is editing it; a suggestion is not worth a broken form
-        logger.warning("No images to suggest from %s: %s", path, error)
-        return []
-    return list(images) if isinstance(images, dict) else []
+    come_along = (image.name for image in installed_images().images)
+    return list(dict.fromkeys([*come_along, *list(used)[:RECENT_IMAGES]]))
 
 
 def expectation(project: Project, spec: Mapping[str, Any]) -> str:

@@ -6,6 +6,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.access import Actor, job_for, project_for, visible_project_ids
+from controlplane.actions.images import image_notice
 from controlplane.actions.outcomes import Conflict
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
@@ -170,7 +171,9 @@ def _shape(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _submitted(call: Call, project: Project, body: dict[str, Any]) -> Answer:
     job = submit_job(project, body, actor=call.actor)
-    return Answer(job_detail(job), 201, revision=_revision(job))
+    notice = image_notice(project, job.spec)
+    shown = job_detail(job) | {"warnings": [notice] if notice else []}
+    return Answer(shown, 201, revision=_revision(job))
 
 
 def _shown(job: Job) -> Answer:

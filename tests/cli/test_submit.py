@@ -137,3 +137,11 @@ def test_wait_with_json_prints_the_object_alone(server, yard):
     server.on("GET", f"jobs/{JOB_ID}", job(state="succeeded", exit_code=0))
     ran = yard("submit", "hyper1", "--wait", "-o", "json")
     assert json.loads(ran.out) == job(state="queued")
+
+
+def test_what_is_odd_about_a_job_is_told(server, yard):
+    server.on(
+        "POST", "projects/team-a/jobs", Reply(201, job() | {"warnings": ["mine:1 is not in the catalogue."]})
+    )
+    ran = yard("submit", "hyper1", "-i", "mine:1", "--", "true")
+    assert (ran.code, "warning: mine:1 is not in the catalogue." in ran.err) == (0, True)

@@ -17,6 +17,7 @@ LAYERS = {
     "controlplane.supervisor.apart": "root",
     "controlplane.supervisor.prepare": "root",
     "controlplane.supervisor.web": "root",
+    "controlplane.catalogue": "plain",
     "controlplane.environment": "plain",
     "controlplane.logwriter": "plain",
     "controlplane.logs": "plain",

@@ -172,6 +172,8 @@ def _tell(args: Namespace, session: Session, job: dict[str, Any]) -> None:
     else:
         session.output.object(job, created)
         session.output.flush()
+    for warning in job.get("warnings") or []:
+        session.output.say(f"warning: {warning}")
     if not (args.logs or args.wait):
         name = f"{job['name']} -p {job['project']}"
         session.output.say(

@@ -19,9 +19,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from controlplane.catalogue import ADDED, BUILT_IN, Image, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
-from controlplane.engines.catalogue import BUILT_IN, Image, load_catalogue
+from controlplane.engines.catalogue import command_line
 from controlplane.engines.local import reports
 from controlplane.engines.local.environment import (
     copy_files,
@@ -221,8 +222,8 @@ class LocalEngine(PlainEngine):
 
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
         """Settle command, environment, directories and ports. Raises EngineRefused."""
-        catalogue = load_catalogue(BUILT_IN, self._state_dir / "images.toml")
-        command = IDLE if spec.is_host else catalogue.command_line(spec.image, spec.command, spec.args)
+        catalogue = load_catalogue(BUILT_IN, self._state_dir / ADDED)
+        command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
         places = self._places(spec, image)
         ports = lease_ports(self._ports_dir, spec.name, spec.ports)

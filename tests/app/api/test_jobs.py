@@ -4,13 +4,14 @@ import json
 from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
+from typing import Any
 
 import pytest
 from django.conf import settings
 from django.utils import timezone
 
 from controlplane.logs import log_path
-from controlplane.models import Event, Node, Sample
+from controlplane.models import Cluster, Event, Node, Sample
 from controlplane.telemetry.rollup import STEPS
 from jobs.models import Allocation, Job, Pod
 from jobs.queries import job_detail, job_rows
@@ -64,6 +65,7 @@ def test_a_submitted_job_is_the_spec_with_defaults_and_a_status(api: AsPerson):
         "progress": {},
         "pods": [],
     }
+    assert job.pop("warnings") == []
     assert api("ben").get(f"jobs/{job['id']}").body == job
     assert api("ben").get("jobs").body["results"] == [job]
     spec = api("ben").get(f"jobs/{job['id']}/spec").body
@@ -399,3 +401,18 @@ def test_the_line_of_a_job_is_seen_by_its_members_only(api: AsPerson, job: Job):
     path = f"telemetry/series?metric=gpu_utilization&by=job&subject={job.pk}"
     assert [line["subject"] for line in api("vera").get(path).body["series"]] == [str(job.pk)]
     assert api("chi").get(path).body["series"] == []
+
+
+def test_an_image_that_nobody_knows_is_told_where_its_command_runs_without_it(api: AsPerson):
+    def warnings(**fields: Any) -> list[str]:
+        reply = api("ben").post("projects/team-a/jobs", {"kind": "train", **fields})
+        assert reply.status == 201
+        return reply.body["warnings"]
+
+    [told] = warnings(name="a", image="registry.example/mine:1", command=["true"])
+    assert told.startswith("registry.example/mine:1 is not in the image catalogue, and memory runs no containers")
+    assert warnings(name="b", image="registry.example/python:3", command=["true"]) == []
+    assert warnings(name="c", command=["true"]) == []
+    assert warnings(name="d", image="registry.example/mine:1") == []  # nothing would run: the job says so
+    Cluster.objects.update(engine="kubernetes")
+    assert warnings(name="e", image="registry.example/mine:1", command=["true"]) == []

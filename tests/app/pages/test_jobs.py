@@ -161,6 +161,13 @@ def test_an_empty_form_is_no_refusal(yard: Yard, visit: Visit):
     assert "-p team-a" in answer.context["command"]
 
 
+def test_an_image_that_nobody_knows_is_said_before_it_is_sent(yard: Yard, visit: Visit):
+    filled = FORM | {"image": "registry.example/mine:1", "command": "true"}
+    preview = visit(yard.cast.ana).post("/new/job/preview.json", filled).json()
+    assert "registry.example/mine:1 is not in the image catalogue" in preview["hint"]
+    assert "catalogue" not in visit(yard.cast.ana).post("/new/job/preview.json", FORM).json()["hint"]
+
+
 def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard: Yard, settings, tmp_path):
     settings.STATE_DIR = tmp_path
     (tmp_path / "images.toml").write_text('[images.ours]\ncommand = ["true"]\n')

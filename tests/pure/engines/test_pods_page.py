@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from controlplane.catalogue import BUILT_IN, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodSpec
-from controlplane.engines.catalogue import BUILT_IN, load_catalogue
 from controlplane.engines.local.environment import device_variables, pod_environment
 from controlplane.engines.simulated import simulated_nodes
 

@@ -1,0 +1,36 @@
+"""What there is to say of a job's image before it runs, on clusters where images are names of the catalogue."""
+
+import logging
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+
+from controlplane.actions.clusters import WITH_CREDENTIALS
+from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
+from controlplane.models import Project
+
+logger = logging.getLogger(__name__)
+
+
+def installed_images() -> Catalogue:
+    """The images that come along and those that this instance's admins added; without the latter while their file
+    cannot be read, since somebody edits it."""
+    path = settings.STATE_DIR / ADDED
+    try:
+        return load_catalogue(BUILT_IN, path)
+    except (OSError, ValueError, AttributeError) as error:
+        logger.warning("no images from %s: %s", path, error)
+        return load_catalogue(BUILT_IN)
+
+
+def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
+    """Return the warning that a job's image is unknown and its command runs without it, or None."""
+    image, cluster = spec.get("image"), project.cluster
+    is_plain = cluster.engine not in WITH_CREDENTIALS and image and spec.get("command")
+    if not is_plain or installed_images().find(str(image)) is not None:
+        return None
+    return (
+        f"{image} is not in the image catalogue, and {cluster.name} runs no containers: the command runs with that"
+        " machine's own programs."
+    )

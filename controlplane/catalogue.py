@@ -1,0 +1,95 @@
+"""Images of engines that run processes without containers: a name stands for a command and an environment.
+
+Entries come from workloads/catalogue.toml and from what the admins add in STATE_DIR/images.toml, in the
+same form.
+"""
+
+from __future__ import annotations
+
+import tomllib
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+BUILT_IN = Path(__file__).resolve().parents[1] / "workloads" / "catalogue.toml"
+ADDED = "images.toml"  # in the state directory
+
+
+class ImageUnknown(LookupError):
+    """There is nothing to run; the message says what there is."""
+
+
+@dataclass(frozen=True, slots=True)
+class Image:
+    """One entry. `files`: copied into a pod's new working directory, as a container image would bring
+    them."""
+
+    name: str
+    aliases: tuple[str, ...] = ()
+    command: tuple[str, ...] = ()
+    args: tuple[str, ...] = ()
+    env: Mapping[str, str] = field(default_factory=dict)
+    working_dir: str | None = None
+    files: tuple[Path, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Catalogue:
+    """All images; `find` is how an image name of a job is understood."""
+
+    images: tuple[Image, ...]
+
+    def find(self, reference: str) -> Image | None:
+        """By name or alias without tag and digest; a registry and a path in front of a name are ignored."""
+        bare = _without_tag(reference)
+        for candidate in (reference, bare, bare.rpartition("/")[2]):
+            for image in self.images:
+                if candidate and candidate in (image.name, *image.aliases):
+                    return image
+        return None
+
+    def command_line(
+        self, reference: str, command: tuple[str, ...], args: tuple[str, ...]
+    ) -> tuple[str, ...]:
+        """What to run, by Kubernetes' rules: a command replaces the image's command and args, args its args.
+
+        Raises ImageUnknown when there is nothing to run.
+        """
+        if command:
+            return (*command, *args)
+        image = self.find(reference)
+        if image is not None and image.command:
+            return (*image.command, *(args or image.args))
+        names = ", ".join(image.name for image in self.images if image.command)
+        known = "is not in the image catalogue" if image is None else "has no command of its own"
+        shown = f"The image {reference!r} {known}" if reference else "There is no image"
+        raise ImageUnknown(f"{shown}. Give a command, or one of the images: {names}.")
+
+
+def load_catalogue(*paths: Path) -> Catalogue:
+    """Entries of all files that exist; a later file replaces entries of the same name."""
+    images: dict[str, Image] = {}
+    for path in paths:
+        if path.exists():
+            entries: dict[str, Any] = tomllib.loads(path.read_text()).get("images", {})
+            images |= {name: _image(name, entry, path.parent) for name, entry in entries.items()}
+    return Catalogue(tuple(images.values()))
+
+
+def _image(name: str, entry: Mapping[str, Any], folder: Path) -> Image:
+    return Image(
+        name=name,
+        aliases=tuple(entry.get("aliases", ())),
+        command=tuple(entry.get("command", ())),
+        args=tuple(entry.get("args", ())),
+        env={str(key): str(value) for key, value in entry.get("env", {}).items()},
+        working_dir=entry.get("working_dir"),
+        files=tuple(folder / file for file in entry.get("files", ())),
+    )
+
+
+def _without_tag(reference: str) -> str:
+    bare = reference.partition("@")[0]
+    head, slash, last = bare.rpartition("/")
+    return head + slash + last.partition(":")[0]
