@@ -9,7 +9,16 @@ from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
 from controlplane.scheduling.order import Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
 from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
-from controlplane.scheduling.victims import Candidate, Gate, Kin, Kind, PreemptGate, ReclaimGate, work_lost
+from controlplane.scheduling.victims import (
+    Candidate,
+    Gate,
+    Kin,
+    Kind,
+    PreemptGate,
+    ReclaimGate,
+    kin_of,
+    work_lost,
+)
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 Promise = tuple[Waiting, tuple[PodPlacement, ...]]
@@ -27,6 +36,7 @@ class Board:
         self.victims: dict[str, Candidate] = {}
         self.promises: dict[str, Promise] = {}
         self.evictions = 0
+        self.can_shrink = False  # whether any candidate could
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
         self.total_milli_gpus = _total_milli_gpus(view, active)
@@ -86,6 +96,8 @@ class Board:
             "quota_milli_gpus": account.quota,
             "fair_share_milli_gpus": account.fair_share,
         }
+        if item.is_elastic:
+            details |= {"pods": len(placements), "most_pods": job.pods}
         self.starts[job.id] = Start(job.id, job.project, placements, code, details)
         self._add_candidate(job, placements, weight=0)
 
@@ -93,7 +105,7 @@ class Board:
         """Undo `start`."""
         placements = self.starts.pop(item.job.id).placements
         if item.job.is_preemptible:
-            kin = (item.account.name, _milli_gpus(placements), item.job.priority)
+            kin = kin_of(item.job, item.account, placements, _milli_gpus(placements))
             self._forget_candidate(self._kins[kin][item.job.id])
         self.ledger.cancel(item.job, placements)
         item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
@@ -221,6 +233,7 @@ class Board:
         self._note_candidate(Candidate(job, account, placements, milli_gpus, lost, weight))
 
     def _note_candidate(self, candidate: Candidate) -> None:
+        self.can_shrink = self.can_shrink or candidate.can_shrink
         for name in candidate.nodes:
             self._by_node.setdefault(name, []).append(candidate)
         self._kins.setdefault(candidate.kin, {})[candidate.job.id] = candidate

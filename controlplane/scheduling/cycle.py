@@ -2,7 +2,8 @@
 
 Every waiting job is looked at in turn: start on free room; else keep room that is being freed; else make room by
 reclaim between projects; else by preemption inside its project; else hold, with the reason. Passes
-repeat until one changes nothing, so that a second cycle on an unchanged cluster has nothing left to do.
+repeat until one changes nothing, so that a second cycle on an unchanged cluster has nothing left to do. Elastic jobs
+that start then take what is left idle.
 """
 
 from __future__ import annotations
@@ -10,11 +11,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from controlplane.scheduling.board import Board, Promise
+from controlplane.scheduling.elastic import ShrinkGate, as_promised, can_go_on, most_pods, widest
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.holds import Explainer
 from controlplane.scheduling.order import Line, Waiting
-from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.plan import Hold, Plan, Share
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.spec import Refusal, line_up
 from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, harm
@@ -28,8 +30,9 @@ def decide(view: ClusterView) -> Plan:
     cycle = _Cycle(view)
     cycle.redeem_promises()
     for _ in range(MAX_PASSES):
-        if not cycle.run_pass() and not cycle.spare_needless():
+        if not (cycle.run_pass() or cycle.spare_needless() or cycle.divide_again()):
             break
+    cycle.fill_idle()
     return cycle.plan()
 
 
@@ -44,7 +47,8 @@ class _Cycle:
         self._order: list[Waiting] = []
         self._no_room: set[tuple[Request, bool]] = set()
         self._no_victims: set[tuple[str, Request, int, bool]] = set()
-        self._shares = self._board.divide([item for item in self._waiting if self._is_ready(item.job)])
+        self._shares = self._divide()
+        self._is_divided_again = False
 
     def redeem_promises(self) -> None:
         """Room that earlier cycles made for a job is its own before anybody's turn comes.
@@ -55,11 +59,12 @@ class _Cycle:
         beneficiaries = {job.was_preempted_by for job in self._view.jobs}
         for item in self._waiting:
             job = item.job
-            if not job.promised or self._refuse(item) or postponed(job, self._view):
+            owed = as_promised(item) if job.promised else None
+            if owed is None or self._refuse(owed) or postponed(job, self._view):
                 continue
-            if job.id not in beneficiaries and not item.is_in_fair_share:
+            if job.id not in beneficiaries and not owed.is_in_fair_share:
                 continue
-            if is_free(job.promised, job, board.ledger.now) and not _is_bound(item):
+            if is_free(job.promised, job, board.ledger.now) and not _is_bound(owed):
                 board.start(item, job.promised)
             elif is_free(job.promised, job, board.ledger.soon):
                 board.promise(item, job.promised)
@@ -87,7 +92,7 @@ class _Cycle:
         for item, placements in list(self._board.promises.values()):
             if (item.request, False) not in self._no_room:
                 self._board.release(item)
-                if self._start(item):
+                if self._start(item.of(len(placements))):
                     has_changed = True
                 else:
                     self._board.promise(item, placements)
@@ -125,15 +130,73 @@ class _Cycle:
 
     def _serve_all(self, promised: Sequence[Promise], beneficiaries: set[str]) -> bool:
         """Serve the beneficiaries, all of them or it is no use; then the others as far as that goes."""
-        if not all(self._serve(item) for item, _ in promised if item.job.id in beneficiaries):
+        owed = (item for item, _ in promised if item.job.id in beneficiaries)
+        if not all(self._serve(item, is_wide=False) for item in owed):
             return False
         for item, _ in promised:
             if item.job.id not in beneficiaries:
-                self._serve(item)
+                self._serve(item, is_wide=False)
+        for item, _ in promised:
+            if item.is_elastic and self._is_decided(item.job):
+                self._widen(item, is_sure=True)
         return self._board.attribute_preempts()
 
-    def _serve(self, item: Waiting) -> bool:
-        return self._start(item) or self._keep_room(item)
+    def _serve(self, item: Waiting, *, is_wide: bool = True) -> bool:
+        return self._start(item, is_wide=is_wide) or self._keep_room(item, is_wide=is_wide)
+
+    def divide_again(self) -> bool:
+        """Elastic jobs that start with fewer pods than they asked for ask for no more now: once in a cycle, what that
+        leaves is divided among the others. Whether there was anything."""
+        board = self._board
+        short = [
+            item
+            for item in self._waiting
+            if item.is_elastic
+            and item.job.id in board.starts
+            and len(board.starts[item.job.id].placements) < item.job.pods
+        ]
+        if not short or self._is_divided_again:
+            return False
+        self._is_divided_again = True
+        promised = board.withdraw_promises()
+        self._divide()
+        for item, placements in promised:
+            board.promise(item, placements)
+        self._no_room.clear()
+        return True
+
+    def fill_idle(self) -> None:
+        """Let the elastic jobs that start have what is left, unless somebody who waits could take it back.
+
+        One that starts on room that was made for it leaves alone what is not its share while others are on their way
+        out: those may come back for it.
+        """
+        board = self._board
+        items = [
+            item
+            for item in self._waiting
+            if item.is_elastic
+            and item.job.id in board.starts
+            and not (item.job.promised and board.is_releasing)
+        ]
+        before = [(item, board.starts[item.job.id].placements) for item in items]
+        for item in items:
+            self._widen(item, is_sure=False)
+        if items and any(self._could_reclaim(item) for item in self._waiting):
+            for item in items:
+                board.unstart(item)
+            for item, placements in before:
+                board.start(item, placements)
+
+    def _could_reclaim(self, item: Waiting) -> bool:
+        """Whether somebody who still waits could take room from others after all."""
+        gate = ReclaimGate(item)
+        if self._is_decided(item.job) or item.job.id in self._refusals or not gate.is_open():
+            return False
+        board = self._board
+        return board.has_giver(gate) and (
+            find_victims(item.request, board.ledger.soon, gate, board.candidates) is not None
+        )
 
     def plan(self) -> Plan:
         """The decisions in the order in which they apply: stop, start, hold."""
@@ -149,6 +212,11 @@ class _Cycle:
             for position, (job, refusal) in enumerate(self._impossible, start=len(held) + 1)
         ]
         return Plan((*board.preempts.values(), *board.starts.values(), *holds), self._shares)
+
+    def _divide(self) -> tuple[Share, ...]:
+        started = self._board.starts
+        ready = [item for item in self._waiting if item.job.id not in started and self._is_ready(item.job)]
+        return self._board.divide(ready)
 
     def _is_ready(self, job: JobView) -> bool:
         """Whether it could start if there were room: only such jobs count as requests."""
@@ -174,17 +242,18 @@ class _Cycle:
     def _refuse(item: Waiting) -> Refusal | None:
         return over_limit(item) or over_quota(item) or not_ready(item.job)
 
-    def _start(self, item: Waiting) -> bool:
+    def _start(self, item: Waiting, *, is_wide: bool = True) -> bool:
         if _is_bound(item):
             return False
-        placements = self._find(item, is_soon=False)
+        placements = self._find(item, is_soon=False, is_wide=is_wide)
         if placements is None:
             return False
         self._board.start(item, placements)
         return True
 
-    def _find(self, item: Waiting, is_soon: bool) -> tuple[PodPlacement, ...] | None:
-        """Where the job fits, remembering requests that do not: room only shrinks until someone is stopped."""
+    def _find(self, item: Waiting, *, is_soon: bool, is_wide: bool = True) -> tuple[PodPlacement, ...] | None:
+        """Where the job fits, remembering requests that do not: room only shrinks until someone is stopped. An elastic
+        job takes as much as fits of what it is sure of, unless not `is_wide`."""
         key = (item.request, is_soon)
         if key in self._no_room:
             return None
@@ -192,20 +261,47 @@ class _Cycle:
         placements = place(item.request, room, item.job.avoid)
         if placements is None:
             self._no_room.add(key)
+        elif item.is_elastic and is_wide:
+            return widest(item, room, most_pods(item, is_held=not is_soon, is_sure=True))
         return placements
 
-    def _keep_room(self, item: Waiting) -> bool:
+    def _widen(self, item: Waiting, *, is_sure: bool) -> None:
+        """Have an elastic job that starts, or that is promised room, take as much as fits."""
+        board, is_soon = self._board, item.job.id in self._board.promises
+        if is_soon:
+            before = board.promises[item.job.id][1]
+            board.release(item)
+        else:
+            before = board.starts[item.job.id].placements
+            board.unstart(item)
+        most = most_pods(item, is_held=not is_soon, is_sure=is_sure)
+        room = board.ledger.soon if is_soon else board.ledger.now
+        placements = (widest(item, room, most) if most > len(before) else None) or before
+        if is_soon:
+            board.promise(item, placements)
+        else:
+            board.start(item, placements)
+
+    def _keep_room(self, item: Waiting, *, is_wide: bool = True) -> bool:
         """Keep room that is on its way: where it was promised before, else anywhere."""
         if not self._board.is_releasing:
             return False
-        soon = self._board.ledger.soon
         promised = item.job.promised
-        has_promise = bool(promised) and is_free(promised, item.job, soon)
-        placements = promised if has_promise else self._find(item, is_soon=True)
+        placements = (
+            promised if self._keeps_promise(item) else self._find(item, is_soon=True, is_wide=is_wide)
+        )
         if placements is None:
             return False
         self._board.promise(item, placements)
         return True
+
+    def _keeps_promise(self, item: Waiting) -> bool:
+        """Whether the room that it was promised is still there for it."""
+        job = item.job
+        if not job.promised or not is_free(job.promised, job, self._board.ledger.soon):
+            return False
+        owed = as_promised(item)
+        return owed is item or (owed is not None and self._refuse(owed) is None)
 
     def _make_room(self, item: Waiting) -> bool:
         key = (item.account.name, item.request, item.job.priority, item.job.is_preemptible)
@@ -214,14 +310,24 @@ class _Cycle:
         reclaim = ReclaimGate(item)
         gates: list[Gate] = [reclaim] if reclaim.is_open() else []
         for gate in [*gates, PreemptGate(item)]:
-            if not self._board.has_giver(gate):
-                continue
-            victims = find_victims(item.request, self._board.ledger.soon, gate, self._board.candidates)
+            victims = self._find_victims(item, gate)
             if victims is not None:
                 self._take(item, victims, gate)
                 return True
         self._no_victims.add(key)
         return False
+
+    def _find_victims(self, item: Waiting, gate: Gate) -> frozenset[Candidate] | None:
+        """Those who can go on smaller, if they are enough and all of them can; else whoever harms least."""
+        board = self._board
+        shrink = ShrinkGate(gate)
+        if board.can_shrink and board.has_giver(shrink):
+            found = find_victims(item.request, board.ledger.soon, shrink, board.candidates)
+            if found is not None and can_go_on(found, item, board.ledger.soon):
+                return found
+        if not board.has_giver(gate):
+            return None
+        return find_victims(item.request, board.ledger.soon, gate, board.candidates)
 
     def _take(self, item: Waiting, victims: frozenset[Candidate], gate: Gate) -> None:
         self._board.evict(victims, item, gate.kind)

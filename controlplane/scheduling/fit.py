@@ -66,8 +66,8 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
-    """What the job asks for in these pools."""
-    return Request(job.milli_gpus, job.gpu_memory_mib, job.pods, job.milli_cpus, job.memory_mib, pools)
+    """What the job must have in these pools; an elastic one can use more (see elastic)."""
+    return Request(job.milli_gpus, job.gpu_memory_mib, job.fewest_pods, job.milli_cpus, job.memory_mib, pools)
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:

@@ -25,7 +25,8 @@ def _none(item: Waiting, details: Details) -> list[Fix]:
 def _ask_less(item: Waiting, details: Details) -> list[Fix]:
     fits, largest = details.get("pods_that_fit", 0), details.get("largest_free_milli_gpus", 0)
     if item.request.pods > 1 and 0 < fits < item.request.pods:
-        return [{"change": "ask_for_pods", "pods": fits, "text": f"it asked for {fits} workers"}]
+        verb = "could run with" if item.is_elastic else "asked for"
+        return [{"change": "ask_for_pods", "pods": fits, "text": f"it {verb} {fits} workers"}]
     if item.request.pods == 1 and 0 < largest < item.request.milli_gpus:
         text = f"it asked for {reasons.count_gpus(largest)}"
         return [{"change": "ask_for_gpus", "milli_gpus": largest, "text": text}]

@@ -56,7 +56,9 @@ class Explainer:
 
     def _standing(self, item: Waiting) -> dict[str, Any]:
         account = item.account
+        size = {"pods": item.request.pods, "most_pods": item.job.pods} if item.is_elastic else {}
         return {
+            **size,
             "project": account.name,
             "request_milli_gpus": item.milli_gpus,
             "allocated_milli_gpus": account.allocated,
@@ -75,7 +77,10 @@ class Explainer:
             _, placements = self._board.promises[item.job.id]
             promised = [asdict(placement) for placement in placements]
             stopping = self._board.stopping_on(placements)
-            return reasons.WAITING_FOR_RECLAIM, {"stopping": stopping, "promised": promised}
+            kept = (
+                {"request_milli_gpus": sum(pod.milli_gpus for pod in placements)} if item.is_elastic else {}
+            )
+            return reasons.WAITING_FOR_RECLAIM, {**kept, "stopping": stopping, "promised": promised}
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]

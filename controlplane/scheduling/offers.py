@@ -1,8 +1,9 @@
 """One cycle where the cluster's own scheduler decides: `decide_offers(view, offers) -> Offers`.
 
 Waiting jobs are offered to that scheduler, all that it may start, in our order. What it has placed becomes a Start,
-what it says of the others becomes the reason of their Hold. What it knows nothing of (back-off, data, node pools, what
-can never fit) is settled here before a job is offered. The same input always gives the same answer.
+what it says of the others becomes the reason of their Hold. Elastic jobs are offered with all of their pods. What it
+knows nothing of (back-off, data, node pools, what can never fit) is settled here before a job is offered. The
+same input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -65,10 +66,18 @@ class Offers:
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
     """What to start, hold and offer now. `offers` by job; `shared`: the device of every group that a running pod is
     in."""
-    cycle = _Cycle(view, offers, shared)
+    cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)
     return cycle.answer()
+
+
+def _as_gangs(view: ClusterView) -> ClusterView:
+    """Every job asks for all of its pods: how many an elastic one gets must be known before its pods are made, and
+    whoever places them says that only after."""
+    if all(job.min_pods is None for job in view.jobs):
+        return view
+    return replace(view, jobs=tuple(replace(job, min_pods=None) for job in view.jobs))
 
 
 class _Cycle:

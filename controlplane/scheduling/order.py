@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.standing import Account
@@ -20,7 +20,10 @@ _Top = tuple[Key, bool, list[_Project]]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued job, its project's account, what it asks for, and what that adds to the account."""
+    """A queued job, its project's account, what it must have, and what that adds to the account.
+
+    An elastic job must have its fewest pods; with any number of pods more, `of` makes it another item.
+    """
 
     job: JobView
     account: Account
@@ -31,6 +34,23 @@ class Waiting:
     def is_in_fair_share(self) -> bool:
         """Whether the project stays within its fair share with this job."""
         return self.account.allocated + self.milli_gpus <= self.account.fair_share
+
+    @property
+    def is_elastic(self) -> bool:
+        """Whether it could use more pods than it must have."""
+        return self.request.pods < self.job.pods
+
+    @property
+    def wanted_milli_gpus(self) -> int:
+        """What it asks for in all: with all of its pods."""
+        return self.milli_gpus // self.request.pods * self.job.pods
+
+    def of(self, pods: int) -> Waiting:
+        """The same job when it must have so many pods."""
+        if pods == self.request.pods:
+            return self
+        milli_gpus = self.milli_gpus // self.request.pods * pods
+        return Waiting(self.job, self.account, replace(self.request, pods=pods), milli_gpus)
 
 
 def job_key(job: JobView) -> tuple[int, int, str]:
@@ -134,8 +154,8 @@ def by_project(waiting: Iterable[Waiting]) -> Mapping[str, tuple[int, int]]:
     for item in waiting:
         preemptible, fixed = sums.get(item.account.name, (0, 0))
         if item.job.is_preemptible:
-            preemptible += item.milli_gpus
+            preemptible += item.wanted_milli_gpus
         else:
-            fixed += item.milli_gpus
+            fixed += item.wanted_milli_gpus
         sums[item.account.name] = (preemptible, fixed)
     return sums

@@ -169,8 +169,9 @@ def _waiting_for_reclaim(details: Details) -> str:
 
 
 def _gang_does_not_fit(details: Details) -> str:
+    gang = "At least" if "most_pods" in details else "All"
     return (
-        f"All {details.get('pods', 0)} workers must start together, and only "
+        f"{gang} {details.get('pods', 0)} workers must start together, and only "
         f"{details.get('pods_that_fit', 0)} fit now "
         f"({_milli(details, 'free_milli_gpus')} free). It waits for the rest, or ask for fewer workers."
     )
@@ -239,11 +240,16 @@ def _just_submitted(details: Details) -> str:
 
 
 def _started_in_quota(details: Details) -> str:
-    return f"Started inside the quota of {_project(details)} ({_number(details, 'quota_milli_gpus')})."
+    return f"Started{_size(details)} inside the quota of {_project(details)} ({_number(details, 'quota_milli_gpus')})."
 
 
 def _started_over_quota(details: Details) -> str:
-    return f"Started on idle GPUs above the quota of {_project(details)}; others may reclaim them."
+    return f"Started{_size(details)} on idle GPUs above the quota of {_project(details)}; others may reclaim them."
+
+
+def _size(details: Details) -> str:
+    """How large an elastic job has become, of how large it would be."""
+    return f" with {details['pods']} of {details['most_pods']} workers" if "most_pods" in details else ""
 
 
 def _said(sentence: str) -> Callable[[Details], str]:
@@ -315,6 +321,12 @@ POD_REASONS = _table(
         "Credentials refused",
         "error",
         _said("The cluster does not accept our credentials."),
+    ),
+    (
+        "definition_missing",
+        "Definition missing",
+        "error",
+        _said("The cluster does not know a kind of object that it needs."),
     ),
     (
         "cluster_failed",

@@ -15,6 +15,7 @@ class Account:
 
     `allocated` leaves out jobs that are stopping: they are on their way out. `held` counts them, because
     limits and the interactive rule bind until a GPU is proven free. `fixed` is the non-preemptible part.
+    `sure` is what nobody takes back: the fair share, but no more than the quota where shares are oversold.
     """
 
     name: str
@@ -26,6 +27,7 @@ class Account:
     rank: int
     usage: float = 0.0
     fair_share: int = 0
+    sure: int = 0
     requested: int = 0
     allocated: int = 0
     fixed: int = 0
@@ -125,7 +127,7 @@ def divide_cluster(
     waiting: Mapping[str, tuple[int, int]],
     usage_weight_milli: int,
 ) -> None:
-    """Fill in `requested` and `fair_share` of every account.
+    """Fill in `requested`, `fair_share` and `sure` of every account.
 
     `waiting`: per project, (preemptible, non-preemptible) milli-GPUs that its queued jobs ask for. The latter
     count up to the quota only, because they could never use more.
@@ -145,6 +147,10 @@ def divide_cluster(
     for key, members in children.items():
         # a department's quota above the cluster must not become a surplus that does not exist
         _divide(min(total, tops[key].fair_share), members, usage_weight_milli)
+    is_oversold = sum(account.fair_share for account in accounts.values()) > total
+    for account in accounts.values():
+        share, quota = account.fair_share, account.quota
+        account.sure = min(share, quota) if is_oversold and quota is not None else share
 
 
 def _requested(account: Account, preemptible: int, fixed: int) -> int:

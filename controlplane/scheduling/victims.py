@@ -13,8 +13,8 @@ from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import JobView, PodPlacement
 
-Kin = tuple[str, int, int]
-"""(project, milli-GPUs, priority): a gate judges single candidates of one kin alike."""
+Kin = tuple[str, int, int, bool]
+"""(project, milli-GPUs, priority, whether it can shrink): a gate judges single candidates of one kin alike."""
 Kind = Literal["reclaim", "preempt"]
 Harm = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
 
@@ -42,7 +42,7 @@ class Candidate:
         self.milli_gpus = milli_gpus
         self.work_lost = work_lost
         self.weight = weight
-        self.kin: Kin = (account.name, milli_gpus, job.priority)
+        self.kin = kin_of(job, account, placements, milli_gpus)
         self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
         for placement in placements:
             known = self._devices.get(placement.node, ())
@@ -56,6 +56,17 @@ class Candidate:
     def nodes(self) -> list[str]:
         """The names of the nodes that it stands on, sorted."""
         return sorted(self._devices)
+
+    @property
+    def can_shrink(self) -> bool:
+        """Whether it is elastic and runs with more pods than it must have: after its end it can go on smaller."""
+        return self.kin[3]
+
+
+def kin_of(job: JobView, account: Account, placements: tuple[PodPlacement, ...], milli_gpus: int) -> Kin:
+    """What gates judge a candidate by."""
+    can_shrink = job.min_pods is not None and len(placements) > job.min_pods
+    return (account.name, milli_gpus, job.priority, can_shrink)
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:

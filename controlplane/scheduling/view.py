@@ -108,7 +108,8 @@ class JobView:
 
     Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
     share of one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size:
-    all or none.
+    all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, and the decision
+    to start it says which.
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
     stop, and its GPUs are held until its pods are proven gone. `promised`: where an earlier cycle made room
     for this queued job, as its last recorded Hold said; the room is kept for it.
@@ -127,6 +128,7 @@ class JobView:
     milli_gpus: int = 0
     gpu_memory_mib: int | None = None
     pods: int = 1
+    min_pods: int | None = None
     milli_cpus: int = 0
     memory_mib: int = 0
     node_pool: str | None = None
@@ -147,6 +149,11 @@ class JobView:
     def label(self) -> str:
         """What people call it: its name, or its id when the view has none."""
         return self.name or self.id
+
+    @property
+    def fewest_pods(self) -> int:
+        """The least that is a whole gang of it."""
+        return self.pods if self.min_pods is None else self.min_pods
 
 
 @dataclass(frozen=True, slots=True)

@@ -35,8 +35,10 @@ def projects(draw, has_departments=False):
 
 
 @st.composite
-def requests(draw, project_names, name):
-    """One queued job of any kind that the cluster could hold."""
+def requests(draw, project_names, name, is_maybe_elastic=False):
+    """One queued job of any kind that the cluster could hold; now and then an elastic one, where that may be."""
+    if is_maybe_elastic and draw(st.booleans()):
+        return draw(elastic_requests(project_names, name))
     gpus = draw(SIZES)
     is_preemptible = draw(st.sampled_from([True, True, True, True, False]))
     return job(
@@ -51,7 +53,23 @@ def requests(draw, project_names, name):
 
 
 @st.composite
-def busy_views(draw) -> ClusterView:
+def elastic_requests(draw, project_names, name):
+    """One queued elastic job whose fewest pods the cluster could hold."""
+    fewest = draw(st.sampled_from([1, 1, 2, 3]))
+    return job(
+        name,
+        draw(st.sampled_from(project_names)),
+        draw(st.sampled_from([1, 1, 1, 0])),
+        priority=draw(st.sampled_from([50, 50, 60])),
+        is_preemptible=draw(st.sampled_from([True, True, True, False])),
+        kind="elastic",
+        pods=fewest + draw(st.integers(1, 6)),
+        min_pods=fewest,
+    )
+
+
+@st.composite
+def busy_views(draw, is_maybe_elastic=False) -> ClusterView:
     """A reachable cluster: the first project borrowed what was idle, some jobs ended, then everybody asks."""
     has_departments = draw(st.booleans())
     the_projects = draw(projects(has_departments))
@@ -60,14 +78,16 @@ def busy_views(draw) -> ClusterView:
     the_nodes = [node(f"n{index}", gpus) for index in range(count)]
     cluster = view(the_nodes, the_projects, departments=_departments() if has_departments else ())
     early = [
-        draw(requests(names[:1] if rank % 2 else names, f"j{rank}"))
+        draw(requests(names[:1] if rank % 2 else names, f"j{rank}", is_maybe_elastic))
         for rank in range(draw(st.integers(3, 9)))
     ]
     cluster = _submit(cluster, early)
     if draw(st.booleans()):
         gone = draw(st.integers(0, len(early) - 1))
         cluster = replace(cluster, jobs=tuple(item for item in cluster.jobs if item.id != f"j{gone}"))
-    late = [draw(requests(names, f"k{100 + rank}")) for rank in range(draw(st.integers(1, 4)))]
+    late = [
+        draw(requests(names, f"k{100 + rank}", is_maybe_elastic)) for rank in range(draw(st.integers(1, 4)))
+    ]
     return replace(cluster, jobs=(*cluster.jobs, *late))
 
 

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import ClusterView
 from tests.pure.scheduling.builders import allocated, apply, hold_of, job, node, project, settle, view
@@ -40,7 +42,8 @@ def gangs_start_whole_and_limits_hold(cluster, plan):
     after = apply(cluster, plan, is_gone=False)
     jobs = {item.id: item for item in cluster.jobs}
     for start in plan.starts:
-        assert [pod.rank for pod in start.placements] == list(range(jobs[start.job].pods))
+        assert [pod.rank for pod in start.placements] == list(range(len(start.placements)))
+        assert jobs[start.job].fewest_pods <= len(start.placements) <= jobs[start.job].pods
         assert all(pod.milli_gpus == jobs[start.job].milli_gpus for pod in start.placements)
     for item in cluster.projects:
         mine = [one for one in after.jobs if one.project == item.name and one.state == "active"]
@@ -85,7 +88,7 @@ def victims_are_preemptible_and_make_room_for_their_beneficiary(cluster, plan):
     }:
         # only when its project went above its share meanwhile, on idle GPUs, or when the room went to a job that is
         # owed its quota, or to one of higher priority in the same project
-        wanted = jobs[name].milli_gpus * jobs[name].pods
+        wanted = jobs[name].milli_gpus * jobs[name].fewest_pods
         served = [*next_plan.starts, *(hold for hold in next_plan.holds if hold.is_promised)]
         assert holds[jobs[name].project] + wanted > shares[jobs[name].project] or any(
             one.reason == "started_in_quota"
@@ -94,7 +97,7 @@ def victims_are_preemptible_and_make_room_for_their_beneficiary(cluster, plan):
         )
 
 
-INVARIANTS = (
+INVARIANTS: Sequence[Callable[[ClusterView, Plan], None]] = (
     no_device_is_given_out_beyond_itself,
     every_queued_job_is_answered_once,
     gangs_start_whole_and_limits_hold,
@@ -103,8 +106,11 @@ INVARIANTS = (
 )
 
 
+ALL_KINDS = busy_views() | busy_views(is_maybe_elastic=True)
+
+
 @bounded
-@given(busy_views())
+@given(ALL_KINDS)
 def test_every_plan_keeps_the_invariants(cluster):
     plan = decide(cluster)
     for invariant in INVARIANTS:
@@ -112,7 +118,7 @@ def test_every_plan_keeps_the_invariants(cluster):
 
 
 @bounded
-@given(busy_views())
+@given(ALL_KINDS)
 def test_no_victim_is_needless(cluster):
     """Spare any one victim, and not every job that room was made for can start."""
     plan = decide(cluster)
@@ -126,7 +132,7 @@ def test_no_victim_is_needless(cluster):
 
 
 @bounded
-@given(busy_views())
+@given(ALL_KINDS)
 def test_a_second_cycle_changes_nothing(cluster):
     settled = settle(cluster, decide)
     for _ in range(5):
@@ -137,7 +143,7 @@ def test_a_second_cycle_changes_nothing(cluster):
 
 
 @bounded
-@given(busy_views())
+@given(ALL_KINDS)
 def test_while_victims_are_stopping_nothing_more_is_decided(cluster):
     waiting = apply(cluster, decide(cluster), is_gone=False)
     plan = decide(waiting)
@@ -146,7 +152,7 @@ def test_while_victims_are_stopping_nothing_more_is_decided(cluster):
 
 
 @bounded
-@given(busy_views(), st.randoms(use_true_random=False))
+@given(ALL_KINDS, st.randoms(use_true_random=False))
 def test_equal_input_gives_an_equal_plan_however_it_is_listed(cluster, shuffler):
     shuffled = replace(
         cluster,
