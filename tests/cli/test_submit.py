@@ -126,10 +126,12 @@ def test_logs_follow_and_exit_as_the_job_does(server, yard):
     server.on(
         "GET", f"jobs/{JOB_ID}/logs", events(("line", line), ("end", {"state": "failed", "exit_code": 5}))
     )
-    server.on("GET", f"jobs/{JOB_ID}", job(state="failed", exit_code=5))
+    reason = {"code": "exit_code", "message": "It ended with exit code 5.", "details": {}}
+    server.on("GET", f"jobs/{JOB_ID}", job(state="failed", exit_code=5, reason=reason))
     ran = yard("submit", "hyper1", "--logs")
     assert ran.code == 5
     assert ran.out == "epoch 1\n"
+    assert ran.err.endswith("job hyper1 failed: It ended with exit code 5.\n")
 
 
 def test_wait_with_json_prints_the_object_alone(server, yard):

@@ -187,10 +187,12 @@ def _follow(session: Session, job: dict[str, Any]) -> int:
 
     try:
         follow(session, str(job["id"]), Selection())
-        return exit_code_of_job(wait_for(session, str(job["id"]), FINAL_STATES))
+        finished = wait_for(session, str(job["id"]), FINAL_STATES)
     except KeyboardInterrupt:
         _tell_detached(session, job)
         raise
+    _tell_end(session, finished)
+    return exit_code_of_job(finished)
 
 
 def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) -> int:
@@ -201,8 +203,14 @@ def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) ->
     except KeyboardInterrupt:
         _tell_detached(session, job)
         raise
-    session.output.say(f"job {job['name']} {finished['status']['state']}")
+    _tell_end(session, finished)
     return exit_code_of_job(finished)
+
+
+def _tell_end(session: Session, job: dict[str, Any]) -> None:
+    """How it ended, and why unless that was well."""
+    state, why = job["status"]["state"], job["status"]["reason"]["message"]
+    session.output.say(f"job {job['name']} {state}" + (f": {why}" if why and state != "succeeded" else ""))
 
 
 def _tell_detached(session: Session, job: dict[str, Any]) -> None:
