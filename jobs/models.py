@@ -26,6 +26,9 @@ class Job(models.Model):
     gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
     max_runtime_seconds = models.PositiveIntegerField(null=True)
     pods_wanted = models.PositiveIntegerField(default=1)
+    pods_started = models.PositiveIntegerField(
+        default=0
+    )  # of the latest attempt: an elastic one may have fewer
     submit_rank = models.BigIntegerField(db_index=True)  # order of first submission; survives preemption
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -81,6 +84,7 @@ class Attempt(models.Model):
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
+    workers = models.PositiveIntegerField(null=True)  # None in rows from before this was kept
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)
@@ -91,6 +95,22 @@ class Attempt(models.Model):
 
     class Meta:
         constraints = [models.UniqueConstraint(fields=["job", "number"], name="attempt_number")]
+
+
+class ScaleOperation(models.Model):
+    """A change of the number of workers that an elastic job asks for: who wanted it, and what came of it."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    job = models.ForeignKey(Job, models.CASCADE, related_name="scale_operations")
+    requested_by = models.CharField(max_length=150)
+    from_workers = models.PositiveIntegerField()
+    to_workers = models.PositiveIntegerField()
+    state = models.CharField(max_length=12)
+    created_at = models.DateTimeField(default=timezone.now)
+    finished_at = models.DateTimeField(null=True)
+
+    class Meta:
+        indexes = [models.Index(fields=["job", "-created_at"], name="scale_of_job")]
 
 
 class Pod(models.Model):

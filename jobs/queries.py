@@ -20,7 +20,7 @@ from django.utils import timezone
 from controlplane.scheduling.reasons import REASONS, describe
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
-from jobs.models import Allocation, Job, Pod
+from jobs.models import Allocation, Job, Pod, ScaleOperation
 
 EXPLANATION_KEYS = frozenset({"ahead", "holders", "would_start_if"})
 """Parts of a recorded reason that only `explain` shows: long, and some name what others hold."""
@@ -36,6 +36,7 @@ _PLAIN = (
     "message",
     "attempt",
     "allocated_milli",
+    "pods_started",
     "queue_position",
     "exit_code",
     "gpu_utilization",
@@ -163,6 +164,21 @@ def metrics(job: Job) -> dict[str, Any]:
     }
 
 
+def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
+    """Return a scale operation as REST shows it."""
+    return {
+        "id": str(operation.pk),
+        "from": operation.from_workers,
+        "to": operation.to_workers,
+        "state": operation.state,
+        "requested_by": operation.requested_by,
+        "created_at": operation.created_at,
+        "finished_at": operation.finished_at,
+        "lost_steps": None,
+        "pause_seconds": None,
+    }
+
+
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
     """Return the REST shape of a job from its columns (`job_columns`) and shaped pods."""
     spec = row["spec"]
@@ -179,6 +195,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, A
             "reason": shape_reason(row["reason"], row["message"], row["details"]),
             "attempt": row["attempt"],
             "allocated_gpus": decimal(row["allocated_milli"]),
+            "workers": None if row["state"] in (QUEUED, SUSPENDED) else row["pods_started"] or None,
             "queue_position": row["queue_position"],
             "start_estimate": None,
             "started_at": row["started_at"],

@@ -82,6 +82,7 @@ JOB_STATUS = record(
     reason=ref("Reason"),
     attempt=INTEGER,
     allocated_gpus=NUMBER,
+    workers=nullable(INTEGER),
     queue_position=nullable(INTEGER),
     start_estimate=nullable(OBJECT),
     started_at=nullable(TIME),
@@ -145,6 +146,19 @@ JOB = partial(
         warnings=listed(STRING),
     ),
     "warnings",  # answers to submissions have them
+)
+SCALE_OPERATION = record(
+    "A change of the number of workers that an elastic job asks for. Steps lost and seconds paused are those of a job "
+    "that runs meanwhile, which is not in this version.",
+    id=UUID,
+    **{"from": INTEGER},
+    to=INTEGER,
+    state=STRING,
+    requested_by=STRING,
+    created_at=TIME,
+    finished_at=nullable(TIME),
+    lost_steps=nullable(INTEGER),
+    pause_seconds=nullable(NUMBER),
 )
 EXPLANATION = record(
     "Why a job is where it is, in numbers.",
@@ -393,6 +407,7 @@ COMPONENTS: dict[str, Schema] = {
     "Pod": POD,
     "JobStatus": JOB_STATUS,
     "JobSpec": JOB_SPEC,
+    "ScaleOperation": SCALE_OPERATION,
     "JobSubmit": JOB_SUBMIT,
     "Job": JOB,
     "Explanation": EXPLANATION,

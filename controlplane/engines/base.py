@@ -60,6 +60,7 @@ NAMESPACE_NOT_OURS = "namespace_not_ours"
 NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
+DEFINITION_MISSING = "definition_missing"  # the cluster does not know this kind of object (any more)
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
 CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and again
@@ -69,7 +70,7 @@ CLUSTER_FAILED = "cluster_failed"  # it answers, and fails at this again and aga
 DISRUPTIONS = frozenset(
     {
         NODE_LOST, POD_LOST, UNSCHEDULABLE, EVICTED, POD_DELETED, PREEMPTED, NO_SUCH_NODE, NO_SUCH_DEVICE,
-        QUOTA_REFUSED, CREDENTIALS_REFUSED, CLUSTER_FAILED,
+        QUOTA_REFUSED, CREDENTIALS_REFUSED, CLUSTER_FAILED, DEFINITION_MISSING,
     }
 )  # fmt: skip
 
@@ -235,6 +236,10 @@ class PodSpec:
     launches: tuple[GangMember, ...] = ()
     is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together
+    has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
+    kind_env: Mapping[str, str] = field(
+        default_factory=dict
+    )  # what its kind tells programs; `env` does not change it
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()

@@ -18,6 +18,7 @@ def identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
         "TRAINYARD_ROLE": spec.role,
         "TRAINYARD_WORLD_SIZE": str(spec.world_size),
         "TRAINYARD_NODE": spec.node,
+        **spec.kind_env,
     }
     for declared in reversed(spec.ports):
         words[f"PORT_{declared}"] = words["PORT"] = str(ports[declared])

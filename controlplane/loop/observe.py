@@ -19,6 +19,7 @@ from controlplane.scheduling.view import (
     placements_from_lists,
 )
 from jobs import lifecycle
+from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
@@ -159,6 +160,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         milli_gpus=row["milli_gpus"],
         gpu_memory_mib=row["gpu_memory_mib"],
         pods=row["pods_wanted"],
+        min_pods=None if (bounds := KINDS[row["kind"]].bounds(spec)) is None else bounds[0],
         milli_cpus=spec["cpus"],
         memory_mib=spec["memory_mib"],
         node_pool=spec["node_pool"],

@@ -187,9 +187,12 @@ def _make_offers(
         order = known.get(name)
         if order is None:
             fresh.append(wish)
-        elif order.offers != (jobs[wish.job].priority, list(wish.node_pools), avoided) or (
-            name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))
-        ):
+        elif order.offers != (
+            jobs[wish.job].priority,
+            list(wish.node_pools),
+            avoided,
+            jobs[wish.job].pods,
+        ) or (name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))):
             _use_up([wish.job], attempts[wish.job] + 1)
     if not fresh:
         return False
@@ -205,9 +208,10 @@ def _cordoned(cluster: Cluster) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last order to make a pod: what it offered, and when it was carried out."""
+    """The last order to make a pod: what it offered (priority, node pools, nodes to avoid, pods of the attempt), and when
+    it was carried out."""
 
-    offers: tuple[int, list[str], list[str]]
+    offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None
 
     def is_older_than(self, at: datetime) -> bool:
@@ -216,10 +220,10 @@ class _Order:
 
 def _ordered(names: Iterable[str]) -> dict[str, _Order]:
     rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(names)).order_by("pk")
-    wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes")
+    wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
     return {
-        name: _Order((priority, list(pools or ()), list(avoided or ())), finished_at)
-        for name, priority, pools, avoided, finished_at in rows.values_list(
+        name: _Order((priority, list(pools or ()), list(avoided or ()), pods), finished_at)
+        for name, priority, pools, avoided, pods, finished_at in rows.values_list(
             "pod_name", *wishes, "finished_at"
         )
     }

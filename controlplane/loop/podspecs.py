@@ -9,6 +9,7 @@ from controlplane.engines.base import DeviceShare, GangMember, PodSpec, SecretVa
 from controlplane.logs import log_path
 from controlplane.scheduling.view import PodPlacement
 from jobs.kinds.base import PodShape
+from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.stopping import STOP_GRACE_SECONDS
 
@@ -21,7 +22,7 @@ def start_payload(
 ) -> dict[str, Any]:
     """Return the JSON of the PodSpec of one pod of an attempt. `placements` are those of the whole gang by rank;
     `memory_mib` maps (node, device index) to the device's memory."""
-    placement = placements[shape.rank]
+    placement, kind = placements[shape.rank], KINDS[job.kind]
     return {
         **_wishes(job.spec),
         "name": pod_name(str(job.pk), job.attempt, shape.rank),
@@ -33,8 +34,10 @@ def start_payload(
         "role": shape.role,
         "is_host": shape.is_host,
         "launches": _gang(job, placements.values()) if shape.is_launcher else [],
-        "world_size": job.pods_wanted,
-        "min_pods": job.pods_wanted,
+        "world_size": len(placements),
+        "min_pods": len(placements),  # who has begun needs all: each was told how many they are
+        "has_stable_names": kind.has_stable_names,
+        "kind_env": dict(kind.environment(job.spec, len(placements))),
         "node": placement.node,
         "devices": [
             _share(job, placement.node, index, milli, memory_mib) for index, milli in placement.devices

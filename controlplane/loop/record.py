@@ -123,7 +123,8 @@ def _record_starts(
             begun = [start for start in batch if _begin_alone(start, jobs, nodes, now)]
         recorded.started += len(begun)
         for start in begun:
-            where = {"nodes": sorted({placement.node for placement in start.placements})}
+            nodes_used = sorted({placement.node for placement in start.placements})
+            where = {"nodes": nodes_used, "workers": len(start.placements)}
             recorded.events.append(job_event("job.starting", jobs[start.job], SYSTEM, where))
 
 
@@ -142,7 +143,13 @@ def _begin_attempts(
     """Return those whose job was still waiting: they have an attempt, pods, devices and orders now."""
     begun = [start for start in starts if _claim(jobs[start.job], start, now)]
     attempts = Attempt.objects.bulk_create(
-        Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
+        Attempt(
+            job=jobs[start.job],
+            number=jobs[start.job].attempt,
+            workers=len(start.placements),
+            created_at=now,
+        )
+        for start in begun
     )
     placed = [
         (_pod(attempt, placement, shapes[placement.rank], nodes), placement)
@@ -159,7 +166,9 @@ def _begin_attempts(
 
 
 def _claim(job: Job, start: Start, now: datetime) -> bool:
-    """Move a job that still waits to its next attempt."""
+    """Move a job that still waits, and still asks for as many pods, to its next attempt."""
+    if len(start.placements) > job.pods_wanted:
+        return False
     fields: dict[str, Any] = {
         "state": lifecycle.STARTING,
         "reason": start.reason,
@@ -167,6 +176,7 @@ def _claim(job: Job, start: Start, now: datetime) -> bool:
         "details": dict(start.details),
         "attempt": job.attempt + 1,
         "allocated_milli": sum(placement.milli_gpus for placement in start.placements),
+        "pods_started": len(start.placements),
         "queue_position": None,
         "not_before": None,
         "exit_code": None,
@@ -174,7 +184,9 @@ def _claim(job: Job, start: Start, now: datetime) -> bool:
         "gpu_utilization": None,
         "active_at": now,
     }
-    waiting = Job.objects.filter(pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt)
+    waiting = Job.objects.filter(
+        pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt, pods_wanted=job.pods_wanted
+    )
     if waiting.update(**fields) != 1:
         return False
     for name, value in fields.items():

@@ -7,20 +7,28 @@ from django.db.models import QuerySet
 
 from controlplane.access import Actor, job_for, project_for, visible_project_ids
 from controlplane.actions.images import image_notice
-from controlplane.actions.outcomes import Conflict
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, ref
 from controlplane.models import Project, Role
-from jobs.actions import clone_body, delete_job, edit_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.actions import (
+    clone_body,
+    delete_job,
+    edit_job,
+    resume_job,
+    scale_job,
+    stop_job,
+    submit_job,
+    suspend_job,
+)
 from jobs.kinds import checks
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
 from jobs.models import Job
-from jobs.queries import job_columns, job_detail, shape_jobs
+from jobs.queries import job_columns, job_detail, scale_shape, shape_jobs
 
 _priority = {**INTEGER, "minimum": 0, "maximum": 1000}
 CHANGES = {
@@ -146,13 +154,10 @@ class JobClone(ApiView):
 class JobScale(ApiView):
     """Only elastic jobs change their size."""
 
-    @operation("Change the number of workers of an elastic job", answer=ref("Job"), body=SCALE)
+    @operation("Change the number of workers of an elastic job", answer=ref("ScaleOperation"), body=SCALE)
     def post(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        wanted = call.body["workers"]
-        raise Conflict(
-            "not_elastic", f"Only an elastic job can go to {wanted} workers; this one is {job.kind}."
-        )
+        return Answer(scale_shape(scale_job(job, call.body["workers"], actor=call.actor)))
 
 
 def _visible(actor: Actor) -> QuerySet[Job]:

@@ -12,6 +12,9 @@ urlpatterns = [
     path("jobs/<str:job_id>/resume", jobs.JobResume.as_view(), name="job-resume"),
     path("jobs/<str:job_id>/clone", jobs.JobClone.as_view(), name="job-clone"),
     path("jobs/<str:job_id>/scale", jobs.JobScale.as_view(), name="job-scale"),
+    path(
+        "jobs/<str:job_id>/scale-operations", reads.JobScaleOperations.as_view(), name="job-scale-operations"
+    ),
     path("jobs/<str:job_id>/pods", reads.JobPods.as_view(), name="job-pods"),
     path("jobs/<str:job_id>/events", reads.JobEvents.as_view(), name="job-events"),
     path("jobs/<str:job_id>/logs", reads.JobLogs.as_view(), name="job-logs"),

@@ -52,17 +52,65 @@ class Kind(Protocol):
         """True when the project's interactive time and idle limits apply."""
         ...
 
+    @property
+    def has_stable_names(self) -> bool:
+        """True when the pods of an attempt have names by which programs reach them, even if there is only one."""
+        ...
+
+    def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        """Return the fields whose defaults this kind knows, as they are to be."""
+        ...
+
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
         """Return what this kind refuses in a spec whose single fields are fine."""
         ...
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
-        """Return the pods of one attempt; together they are the gang."""
+        """Return the pods of one attempt, by rank; together they are the gang. An attempt of a kind with `bounds` may
+        have only the first of them."""
+        ...
+
+    def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
+        """Return (fewest, most) workers that an attempt may have; None when all start together or none."""
+        ...
+
+    def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
+        """Return what programs in an attempt of so many pods are told; a job's own variables do not change it."""
         ...
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
         """Return `succeeded` or `failed` once the attempt is decided, else None."""
         ...
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """What most kinds answer: equal pods that start together, run to their end, may borrow, and may be preempted."""
+
+    name: str = ""
+    label: str = ""
+    is_preemptible: bool = True
+    priority: int = 50
+    has_interactive_limits: bool = False
+    has_stable_names: bool = False
+
+    def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
+        return {}
+
+    def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
+        return refuse_worker_bounds(spec)
+
+    def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
+        return tuple(PodShape(rank, "worker") for rank in range(spec["workers"]))
+
+    def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
+        return None
+
+    def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
+        return {}
+
+    def outcome(self, ends: Sequence[PodEnd]) -> str | None:
+        return all_must_succeed(ends)
 
 
 def refuse_worker_bounds(spec: Mapping[str, Any]) -> list[FieldError]:

@@ -1,15 +1,15 @@
 """Interactive: somebody sits before it; never preempted, so never above the project's quota."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds.base import PodEnd, PodShape, all_must_succeed, refuse_worker_bounds
+from jobs.kinds.base import Batch, refuse_worker_bounds
 from jobs.kinds.checks import FieldError
 
 
 @dataclass(frozen=True, slots=True)
-class Interactive:
+class Interactive(Batch):
     """See jobs.kinds.base.Kind."""
 
     name: str = "interactive"
@@ -31,9 +31,3 @@ class Interactive:
                 )
             )
         return errors
-
-    def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
-        return (PodShape(0, "worker"),)
-
-    def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        return all_must_succeed(ends)

@@ -5,24 +5,17 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds.base import PodEnd, PodShape, refuse_worker_bounds
-from jobs.kinds.checks import FieldError
+from jobs.kinds.base import Batch, PodEnd, PodShape
 
 LAUNCHER_RANK = 0
 
 
 @dataclass(frozen=True, slots=True)
-class Mpi:
+class Mpi(Batch):
     """See jobs.kinds.base.Kind."""
 
     name: str = "mpi"
     label: str = "MPI"
-    is_preemptible: bool = True
-    priority: int = 50
-    has_interactive_limits: bool = False
-
-    def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
-        return refuse_worker_bounds(spec)
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
         hosts = (PodShape(rank, "worker", is_host=True) for rank in range(1, spec["workers"]))

@@ -1,11 +1,12 @@
 """Every kind of job there is. A new kind is one file beside this one and one entry here."""
 
 from jobs.kinds.base import Kind
+from jobs.kinds.elastic import Elastic
 from jobs.kinds.interactive import Interactive
 from jobs.kinds.mpi import Mpi
 from jobs.kinds.train import Train
 
-KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive(), Mpi())}
+KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive(), Mpi(), Elastic())}
 
 
 def kind_named(name: str) -> Kind | None:

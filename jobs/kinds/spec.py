@@ -105,6 +105,7 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         )
     spec["preemptible"] = kind.is_preemptible if spec["preemptible"] is None else spec["preemptible"]
     spec["priority"] = kind.priority if spec["priority"] is None else spec["priority"]
+    spec.update(kind.fill(spec))
     return errors + kind.check(spec, body)
 
 

@@ -283,7 +283,7 @@ def test_members(server, yard):
 
 def test_scaling_counts_from_where_the_job_is(server, yard):
     server.on("GET", f"jobs/{JOB_ID}", {**job(), "workers": 3})
-    server.on("POST", f"jobs/{JOB_ID}/scale", {})
+    server.on("POST", f"jobs/{JOB_ID}/scale", {"from": 3, "to": 5, "state": "succeeded"})
     assert yard("scale", JOB_ID, "--workers", "5").code == 0
     assert yard("scaleout", JOB_ID, "--count", "2", "--timeout", "10m").code == 0
     assert yard("scalein", JOB_ID).code == 0

@@ -16,7 +16,7 @@ LINK = re.compile(r"\[[^\]]*\]\(([^)\s]+)\)")
 MAKE_COMMAND = re.compile(r"`make ([a-z][a-z-]*)|^\s*make ([a-z][a-z-]*)", re.MULTILINE)
 VARIABLE = re.compile(r"\b(?:TRAINYARD_[A-Z_]+|DATABASE_URL)\b")
 # variables that pods see or that one process of ours hands to another; docs/reference has them in their places
-NOT_SETTINGS = ("engines", "cli", "supervisor", "gateway")
+NOT_SETTINGS = ("engines", "kinds", "cli", "supervisor", "gateway")
 
 
 def tracked(pattern: str) -> list[Path]:

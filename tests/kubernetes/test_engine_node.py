@@ -45,6 +45,38 @@ def test_the_quickstart_trains_in_a_container_and_shows_its_progress(case: Engin
     assert progress.loss is not None
 
 
+def test_the_pods_of_an_elastic_job_reach_one_another_by_name_also_when_there_is_one(case: EngineCase):
+    """Ranks have the names that torch's launcher and scripts expect, before a peer is ready too."""
+    look_up = (
+        "import os, socket, time\n"
+        "first, _, domain = os.environ['MASTER_ADDR'].partition('.')\n"
+        "for rank in range(int(os.environ['WORLD_SIZE'])):\n"
+        "    name, found = f'rank-{rank}.{domain}', None\n"
+        "    for _ in range(60):\n"
+        "        try:\n"
+        "            found = socket.gethostbyname(name)\n"
+        "            break\n"
+        "        except OSError:\n"
+        "            time.sleep(0.5)\n"
+        "    print('peer', rank, bool(found))\n"
+        "print('workers', os.environ['workers'], os.environ['TRAINYARD_MAX_WORKERS'])\n"
+        "time.sleep(5)\n"
+    )
+    for size in (2, 1):
+        fields = {"kind": "elastic", "has_stable_names": True, "world_size": size, "min_pods": size}
+        kind_env = {"workers": str(size), "TRAINYARD_MAX_WORKERS": "4"}
+        specs = [case.start("python", "-c", look_up, devices=(), kind_env=kind_env, **fields)]
+        if size == 2:
+            job_id = specs[0].job_id
+            more = {"job_id": job_id, "rank": 1, "devices": (), "kind_env": kind_env, **fields}
+            specs.append(case.start("python", "-c", look_up, **more))
+        for spec in specs:
+            assert case.wait_end(spec, 120).state == base.SUCCEEDED, case.text(spec)
+            wait_log(spec)
+            lines = [f"peer {rank} True" for rank in range(size)]
+            assert case.text(spec).splitlines() == [*lines, f"workers {size} 4"]
+
+
 def test_a_container_that_needs_too_much_memory_says_so(case: EngineCase):
     spec = case.start("python", "-c", "a = 'x' * (1 << 30)", memory_mib=64)
     report = case.wait_end(spec)

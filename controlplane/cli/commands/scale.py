@@ -58,7 +58,8 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
     answer = session.client.post(f"jobs/{identifier}/scale", body)
-    session.output.object(answer, f"job {args.name} is being resized to {workers} workers")
+    told = f"job {args.name} asks for {answer['to']} workers now, for {answer['from']} before"
+    session.output.object(answer, told)
     return DONE
 
 
@@ -69,4 +70,7 @@ def _add_name(parser: Parser) -> None:
 def _add_timeout(parser: Parser) -> None:
     parser.add_argument(
         "--timeout", type=duration_seconds, metavar="TIME", help="give up and go back after this long"
+    )
+    parser.add_argument(
+        "--wait", action="store_true", help="until it is done; a job that holds no GPUs is scaled at once"
     )

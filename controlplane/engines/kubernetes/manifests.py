@@ -199,7 +199,8 @@ def owner(made: Mapping[str, Any]) -> dict[str, Any]:
 
 def has_service(spec: PodSpec) -> bool:
     """Whether the attempt's pods find one another by name."""
-    return spec.world_size > 1 or spec.min_pods > 1 or spec.is_host or len(spec.launches) > 1
+    is_gang = spec.world_size > 1 or spec.min_pods > 1 or spec.is_host or len(spec.launches) > 1
+    return is_gang or spec.has_stable_names
 
 
 def write_devices(devices: Iterable[DeviceShare]) -> str:

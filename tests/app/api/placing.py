@@ -16,6 +16,7 @@ def place(job: Job, *, state: str = "running", milli: int = 1000, ranks: int = 1
         attempt=number,
         reason="started_in_quota",
         allocated_milli=milli * ranks,
+        pods_started=ranks,
         started_at=timezone.now(),
         details={"project": job.project.name, "quota_milli_gpus": 4000},
     )

@@ -81,6 +81,8 @@ SPECS = [
     ({"kind": "interactive", "preemptible": True}, "/preemptible", "never_preemptible"),
     ({"kind": "interactive", "workers": 2}, "/workers", "one_worker"),
     ({"min_workers": 1}, "/min_workers", "only_elastic"),
+    ({"kind": "elastic", "workers": 2, "min_workers": 3}, "/min_workers", "above_workers"),
+    ({"kind": "elastic", "workers": 2, "max_workers": 1}, "/max_workers", "below_workers"),
 ]
 
 

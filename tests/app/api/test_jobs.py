@@ -54,6 +54,7 @@ def test_a_submitted_job_is_the_spec_with_defaults_and_a_status(api: AsPerson):
         },
         "attempt": 0,
         "allocated_gpus": 0,
+        "workers": None,
         "queue_position": None,
         "start_estimate": None,
         "started_at": None,
@@ -169,6 +170,53 @@ def test_only_elastic_jobs_scale(api: AsPerson, job: Job):
     reply = api("ben").post(f"jobs/{job.pk}/scale", {"workers": 5})
     assert (reply.status, reply.code) == (409, "not_elastic")
     assert api("ben").post(f"jobs/{job.pk}/scale", {"workers": 0}).pointers == ["/workers"]
+
+
+def elastic_job(cast: Cast, **fields: Any) -> Job:
+    bounds = {"min_workers": 2, "workers": 3, "max_workers": 8}
+    return make_job(cast.project, "el", cast.ben, kind="elastic", **bounds | fields)
+
+
+def test_an_elastic_job_that_waits_is_scaled_at_once(api: AsPerson, cast: Cast):
+    job, ben = elastic_job(cast), api("ben")
+    reply = ben.post(f"jobs/{job.pk}/scale", {"workers": 5, "timeout_seconds": 600})
+    assert (reply.status, reply.body["from"], reply.body["to"]) == (200, 3, 5)
+    assert (reply.body["state"], reply.body["requested_by"]) == ("succeeded", "ben")
+    assert ben.get(f"jobs/{job.pk}").body["workers"] == 5
+    ben.post(f"jobs/{job.pk}/suspend")
+    assert ben.post(f"jobs/{job.pk}/scale", {"workers": 2}).body["from"] == 5
+    job.refresh_from_db()
+    assert (job.pods_wanted, job.spec["workers"]) == (2, 2)
+    listed = ben.get(f"jobs/{job.pk}/scale-operations?limit=1").body
+    assert [(row["from"], row["to"]) for row in listed["results"]] == [(5, 2)]
+    older = ben.get(listed["next"].partition("/api/v1/")[2]).body
+    assert older["results"] == [reply.body]
+    kinds = [row["kind"] for row in ben.get(f"jobs/{job.pk}/events").body["results"]]
+    assert kinds == ["job.scaled", "job.suspended", "job.scaled", "job.submitted"]
+    assert api("chi").get(f"jobs/{job.pk}/scale-operations").status == 404
+
+
+@pytest.mark.parametrize("workers", [1, 9])
+def test_no_job_is_scaled_beyond_its_bounds(api: AsPerson, cast: Cast, workers: int):
+    job = elastic_job(cast)
+    reply = api("ben").post(f"jobs/{job.pk}/scale", {"workers": workers})
+    assert (reply.status, reply.code, reply.pointers) == (400, "out_of_bounds", ["/workers"])
+    job.refresh_from_db()
+    assert job.pods_wanted == 3
+
+
+def test_a_job_that_runs_is_not_scaled_and_the_answer_says_what_to_do(api: AsPerson, cast: Cast):
+    job = elastic_job(cast)
+    place(job, ranks=2)
+    reply = api("ben").post(f"jobs/{job.pk}/scale", {"workers": 5})
+    assert (reply.status, reply.code) == (409, "running_not_scaled")
+    assert "with 2 workers" in reply.body["detail"]
+    assert "Suspend it, scale it and resume it" in reply.body["detail"]
+    shown = api("ben").get(f"jobs/{job.pk}").body
+    assert (shown["workers"], shown["status"]["workers"]) == (3, 2)
+    Job.objects.filter(pk=job.pk).update(state="succeeded")
+    assert api("ben").post(f"jobs/{job.pk}/scale", {"workers": 5}).code == "job_finished"
+    assert api("ben").get(f"jobs/{job.pk}/scale-operations").body["results"] == []
 
 
 def test_explain_tells_numbers_and_hides_names_of_others(api: AsPerson, cast: Cast, job: Job):
@@ -410,7 +458,9 @@ def test_an_image_that_nobody_knows_is_told_where_its_command_runs_without_it(ap
         return reply.body["warnings"]
 
     [told] = warnings(name="a", image="registry.example/mine:1", command=["true"])
-    assert told.startswith("registry.example/mine:1 is not in the image catalogue, and memory runs no containers")
+    assert told.startswith(
+        "registry.example/mine:1 is not in the image catalogue, and memory runs no containers"
+    )
     assert warnings(name="b", image="registry.example/python:3", command=["true"]) == []
     assert warnings(name="c", command=["true"]) == []
     assert warnings(name="d", image="registry.example/mine:1") == []  # nothing would run: the job says so

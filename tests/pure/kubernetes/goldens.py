@@ -96,6 +96,12 @@ def launch(profile: ClusterProfile) -> list[dict[str, Any]]:
 
 
 LAUNCHES = tuple(GangMember(rank, pod_name(JOB, 1, rank), f"dgx{rank + 1}", (0,)) for rank in range(2))
+ELASTIC: dict[str, Any] = {
+    "kind": "elastic",
+    "has_stable_names": True,
+    "kind_env": {"TRAINYARD_MIN_WORKERS": "1", "TRAINYARD_MAX_WORKERS": "4", "workers": "2"},
+    "env": {"workers": "9"},
+}
 GOLDENS: dict[str, Golden] = {
     "anchor": Golden(RESTRICTED, lambda profile: [manifests.anchor(spec(), profile)]),
     "tombstone": Golden(
@@ -122,6 +128,10 @@ GOLDENS: dict[str, Golden] = {
     "gang": Golden(
         RESTRICTED, pods(*(spec(rank, world_size=2, min_pods=2, large_shm=True) for rank in (0, 1)))
     ),
+    "elastic": Golden(
+        RESTRICTED, pods(*(spec(rank, **ELASTIC, world_size=2, min_pods=2) for rank in (0, 1)))
+    ),
+    "elastic-alone": Golden(RESTRICTED, pods(spec(**ELASTIC))),
     "extra-resources": Golden(
         RESTRICTED, pods(spec(extra_resources={"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5120Mi"}))
     ),

@@ -1,0 +1,78 @@
+"""What an elastic job is when it was submitted, and what its pods are told."""
+
+from typing import Any
+
+import pytest
+
+from jobs.kinds.registry import KINDS
+from jobs.kinds.spec import SpecInvalid, parse_spec
+
+ELASTIC = KINDS["elastic"]
+
+
+def spec(**fields: Any) -> dict[str, Any]:
+    return parse_spec({"name": "el", "kind": "elastic", "gpus": 1, **fields})
+
+
+@pytest.mark.parametrize(
+    ("given", "bounds"),
+    [
+        ({}, (1, 1)),
+        ({"workers": 3}, (1, 3)),
+        ({"workers": 3, "min_workers": 2}, (2, 3)),
+        ({"workers": 3, "min_workers": 1, "max_workers": 9}, (1, 9)),
+        ({"workers": 3, "min_workers": 3, "max_workers": 3}, (3, 3)),
+    ],
+)
+def test_its_bounds(given: dict[str, int], bounds: tuple[int, int]):
+    read = spec(**given)
+    assert (read["min_workers"], read["max_workers"]) == bounds
+    assert ELASTIC.bounds(read) == bounds
+    assert [pod.rank for pod in ELASTIC.pods(read)] == list(range(read["workers"]))
+
+
+@pytest.mark.parametrize(
+    ("given", "refused"),
+    [
+        ({"workers": 2, "min_workers": 3}, [("/min_workers", "above_workers")]),
+        ({"workers": 3, "max_workers": 2}, [("/max_workers", "below_workers")]),
+        (
+            {"workers": 3, "min_workers": 4, "max_workers": 2},
+            [("/min_workers", "above_workers"), ("/max_workers", "below_workers")],
+        ),
+        ({"min_workers": 0}, [("/min_workers", "out_of_range")]),
+        ({"max_workers": 10_001}, [("/max_workers", "out_of_range")]),
+        ({"min_workers": "2"}, [("/min_workers", "not_a_whole_number")]),
+        ({"gpus": 0.5, "max_workers": 2}, [("/max_workers", "share_needs_one_worker")]),
+        (
+            {"gpus": None, "gpu_memory_mib": 512, "max_workers": 2},
+            [("/max_workers", "share_needs_one_worker")],
+        ),
+    ],
+)
+def test_what_is_refused(given: dict[str, Any], refused: list[tuple[str, str]]):
+    with pytest.raises(SpecInvalid) as refusal:
+        spec(**given)
+    assert [(error.pointer, error.code) for error in refusal.value.errors] == refused
+    assert all(error.detail for error in refusal.value.errors)
+
+
+def test_programs_are_told_the_size_that_they_got_and_its_bounds():
+    told = ELASTIC.environment(spec(workers=5, min_workers=2, max_workers=8, gpus=2), 3)
+    assert told == {
+        "TRAINYARD_MIN_WORKERS": "2",
+        "TRAINYARD_MAX_WORKERS": "8",
+        "workers": "3",
+        "minWorkers": "2",
+        "maxWorkers": "8",
+        "gpus": "2",
+    }
+
+
+def test_the_others_have_one_size_and_say_nothing_more():
+    for name in ("train", "interactive", "mpi"):
+        read = parse_spec({"name": "job", "kind": name})
+        assert KINDS[name].bounds(read) is None
+        assert KINDS[name].environment(read, 1) == {}
+        assert not KINDS[name].has_stable_names
+        assert (read["min_workers"], read["max_workers"]) == (None, None)
