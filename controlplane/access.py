@@ -79,9 +79,10 @@ def role_in(actor: Actor, project: Project) -> str | None:
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
     """Return a project by name. Raises NotVisible or Forbidden."""
-    project = Project.objects.select_related("cluster", "department").filter(name=name).first()
-    if project is None:
-        raise NotVisible(f"There is no project named {name!r} that you can see.")
+    try:  # names are unique: there is nothing to be put in order
+        project = Project.objects.select_related("cluster", "department").get(name=name)
+    except Project.DoesNotExist as error:
+        raise NotVisible(f"There is no project named {name!r} that you can see.") from error
     _require_role(actor, project, needed)
     return project
 

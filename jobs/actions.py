@@ -4,45 +4,48 @@ from collections.abc import Mapping
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import Count, F, Max
 from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Counter, Device, Event, Node, Project
+from controlplane.models import Counter, Event, Project
 from jobs import lifecycle
+from jobs.admission import check_largest_node, check_name, check_room_in_queue, name_in_use
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
 from jobs.stopping import job_event, move, remove, send_towards
 
-QUEUE_MOST = 10_000  # unfinished jobs of one project
-
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec of a submission with defaults. Raises Invalid with every refused field."""
+    """Return the spec of a submission with defaults. Raises Invalid with every refused field, and Conflict."""
+    spec = _checked(project, body)
+    check_name(project, spec["name"])
+    return spec
+
+
+def _checked(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
+    """All of it but the name, which the database refuses."""
     try:
         spec = parse_spec(body)
     except SpecInvalid as error:
         raise Invalid(*error.errors) from error
-    _check_largest_node(project, spec)
-    _check_room_in_queue(project, spec)
+    check_largest_node(project, spec)
+    check_room_in_queue(project)
     return spec
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
     """Queue a job. Raises Invalid for what is refused and Conflict when the name is in use; then nothing is left."""
-    spec = check_submission(project, body)
+    spec = _checked(project, body)
     try:
         with transaction.atomic():
             job = _new_job(project, spec, actor)
             _happened("job.submitted", job, actor)
     except IntegrityError as error:
-        raise Conflict(
-            "name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name."
-        ) from error
+        raise name_in_use(project, spec["name"]) from error
     return job
 
 
@@ -192,8 +195,7 @@ def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
     if actor.user is None:
         raise invalid("/user", "user_required", "A job belongs to a user.")
     # the rank is a number of its own, taken under the counter's lock, so that two submissions never share one
-    Counter.objects.filter(name="submission").update(value=F("value") + 1)
-    rank = Counter.objects.values_list("value", flat=True).get(name="submission")
+    rank = Counter.objects.advance("submission", 1)
     return Job.objects.create(
         project=project,
         user=actor.user,
@@ -209,59 +211,6 @@ def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
         pods_wanted=len(KINDS[spec["kind"]].pods(spec)),
         submit_rank=rank,
     )
-
-
-def _check_largest_node(project: Project, spec: dict[str, Any]) -> None:
-    """Refuse what no node of the cluster could ever hold, and name the largest that fits."""
-    nodes = Node.objects.filter(cluster=project.cluster)
-    room = nodes.aggregate(nodes=Count("pk"), cpus=Max("milli_cpus"), memory=Max("memory_mib"))
-    if not room["nodes"]:
-        return  # nodes are still being discovered; the scheduler judges
-    per_node = Device.objects.filter(node__cluster=project.cluster).values("node")
-    per_node = per_node.annotate(gpus=Count("pk"), memory=Max("memory_mib"))
-    devices = per_node.aggregate(most=Max("gpus"), largest=Max("memory"))
-    most_gpus, largest = devices["most"] or 0, devices["largest"] or 0
-    checks = (
-        (
-            "gpus",
-            spec["gpus"],
-            most_gpus * 1000,
-            f"The largest node has {most_gpus} GPUs; ask for at most {most_gpus} a pod.",
-        ),
-        (
-            "gpu_memory_mib",
-            spec["gpu_memory_mib"] or 0,
-            largest,
-            f"The largest GPU has {largest} MiB; ask for at most that.",
-        ),
-        (
-            "cpus",
-            spec["cpus"],
-            room["cpus"],
-            f"The largest node has {room['cpus'] / 1000:g} CPUs; ask for at most that.",
-        ),
-        (
-            "memory_mib",
-            spec["memory_mib"],
-            room["memory"],
-            f"The largest node has {room['memory']} MiB; ask for at most that.",
-        ),
-    )
-    for name, asked, most, detail in checks:
-        if asked > most:
-            raise invalid(f"/{name}", "spec_impossible", detail)
-
-
-def _check_room_in_queue(project: Project, spec: dict[str, Any]) -> None:
-    unfinished = Job.objects.filter(project=project).exclude(state__in=lifecycle.FINAL_STATES)
-    if unfinished.count() >= QUEUE_MOST:
-        raise Conflict(
-            "queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended."
-        )
-    if unfinished.filter(name=spec["name"]).exists():
-        raise Conflict(
-            "name_in_use", f"{spec['name']} is an unfinished job of {project.name}; choose another name."
-        )
 
 
 def _happened(kind: str, job: Job, actor: Actor, *, audit: bool = True) -> None:

@@ -124,11 +124,10 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
 
 def token_owner(secret: str, now: datetime) -> Token | None:
     """Return the live token of a secret, its user loaded; None when it is unknown, revoked, expired or locked."""
-    return (
-        Token.objects.select_related("user")
-        .filter(digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True)
-        .first()
+    live = Token.objects.select_related("user").filter(
+        digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True
     )
+    return next(iter(live), None)  # digests are unique
 
 
 def create_setup_link() -> str | None:

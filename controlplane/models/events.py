@@ -2,11 +2,24 @@
 
 from collections.abc import Iterable, Sequence
 
-from django.db import models, transaction
-from django.db.models import F
+from django.db import connection, models, transaction
 from django.utils import timezone
 
 SYSTEM = "system"
+
+
+class CounterManager(models.Manager["Counter"]):
+    """Takes numbers."""
+
+    def advance(self, name: str, by: int) -> int:
+        """Add to a counter and return its value. Its row stays locked until the transaction's end."""
+        table = connection.ops.quote_name(self.model._meta.db_table)
+        with connection.cursor() as cursor:
+            cursor.execute(
+                f"UPDATE {table} SET value = value + %s WHERE name = %s RETURNING value",  # noqa: S608  # our own table
+                (by, name),
+            )
+            return int(cursor.fetchone()[0])
 
 
 class Counter(models.Model):
@@ -18,6 +31,8 @@ class Counter(models.Model):
 
     name = models.CharField(max_length=32, primary_key=True)
     value = models.BigIntegerField(default=0)
+
+    objects = CounterManager()
 
 
 class EventManager(models.Manager["Event"]):
@@ -32,8 +47,7 @@ class EventManager(models.Manager["Event"]):
         with transaction.atomic(
             savepoint=False
         ):  # outside of one, a reader could see the number before the row
-            Counter.objects.filter(name="event").update(value=F("value") + len(events))
-            last = self.last_seq()
+            last = Counter.objects.advance("event", len(events))
             for offset, event in enumerate(reversed(events)):
                 event.seq = last - offset
             self.bulk_create(events)

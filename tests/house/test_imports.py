@@ -60,6 +60,7 @@ LAYERS = {
     "controlplane.credentials": "credentials",
     "controlplane.actions": "actions",
     "jobs.actions": "actions",
+    "jobs.admission": "actions",
     "jobs.stopping": "actions",
     "jobs.limits": "queries",
     "controlplane.loop": "loop",

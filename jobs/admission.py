@@ -1,0 +1,113 @@
+"""What a submission is refused for at the door: more than any node has, a queue that is full, a name in use.
+
+Thousands are submitted at once, and each would ask the same of all devices and all jobs. What was true a moment ago is
+enough to say yes where there is plenty of room; a no is said only of what is true now.
+"""
+
+import time
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from django.db.models import Count, Max
+
+from controlplane.actions.outcomes import Conflict, invalid
+from controlplane.models import Device, Node, Project
+from jobs import lifecycle
+from jobs.models import Job
+
+QUEUE_MOST = 10_000  # unfinished jobs of one project
+FAR_FROM_FULL = 5_000  # as few as that may be counted a moment ago
+NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0  # how long what was read is good for a yes
+
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class _Largest:
+    """The most that one node, or one device, of a cluster has. None: no node is known yet."""
+
+    gpus: int
+    device_mib: int
+    milli_cpus: int
+    memory_mib: int
+
+    def refusal(self, spec: dict[str, Any]) -> tuple[str, str] | None:
+        """The field that asks for more, and what to ask for instead."""
+        checks = (
+            ("gpus", self.gpus * 1000, f"The largest node has {self.gpus} GPUs; ask for at most {self.gpus} a pod."),
+            ("gpu_memory_mib", self.device_mib, f"The largest GPU has {self.device_mib} MiB; ask for at most that."),
+            ("cpus", self.milli_cpus, f"The largest node has {self.milli_cpus / 1000:g} CPUs; ask for at most that."),
+            ("memory_mib", self.memory_mib, f"The largest node has {self.memory_mib} MiB; ask for at most that."),
+        )  # fmt: skip
+        return next(((name, words) for name, most, words in checks if (spec[name] or 0) > most), None)
+
+
+class _Glances(Generic[T]):
+    """Values by key, each good for some seconds. Of one process."""
+
+    def __init__(self, seconds: float) -> None:
+        self._seconds, self._seen = seconds, dict[Any, tuple[float, T]]()
+
+    def get(self, key: Any) -> T | None:
+        at, value = self._seen.get(key, (0.0, None))
+        return value if time.monotonic() - at < self._seconds else None
+
+    def put(self, key: Any, value: T) -> T:
+        self._seen[key] = time.monotonic(), value
+        return value
+
+
+_largest: _Glances[_Largest] = _Glances(NODES_SECONDS)
+_queued: _Glances[int] = _Glances(QUEUE_SECONDS)
+
+
+def check_largest_node(project: Project, spec: dict[str, Any]) -> None:
+    """Refuse what no node of the cluster could ever hold, and name the largest that fits. Raises Invalid."""
+    key = project.cluster_id, project.cluster.created_at
+    seen = _largest.get(key)
+    if seen is not None and seen.refusal(spec) is None:
+        return  # should that node have gone since, then the scheduler says so
+    found = _largest_of(project.cluster_id)
+    if found is None:
+        return  # nodes are still being discovered; the scheduler judges
+    refusal = _largest.put(key, found).refusal(spec)
+    if refusal is not None:
+        name, words = refusal
+        raise invalid(f"/{name}", "spec_impossible", words)
+
+
+def check_room_in_queue(project: Project) -> None:
+    """Raises Conflict for a project with too many unfinished jobs."""
+    seen = _queued.get(project.pk)
+    if seen is not None and seen < FAR_FROM_FULL:
+        return
+    if _queued.put(project.pk, _unfinished(project).count()) >= QUEUE_MOST:
+        raise Conflict(
+            "queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended."
+        )
+
+
+def check_name(project: Project, name: str) -> None:
+    """Raises Conflict for the name of an unfinished job."""
+    if _unfinished(project).filter(name=name).exists():
+        raise name_in_use(project, name)
+
+
+def name_in_use(project: Project, name: str) -> Conflict:
+    """What a second unfinished job of a name is told."""
+    return Conflict("name_in_use", f"{name} is an unfinished job of {project.name}; choose another name.")
+
+
+def _unfinished(project: Project) -> Any:
+    return Job.objects.filter(project=project).exclude(state__in=lifecycle.FINAL_STATES)
+
+
+def _largest_of(cluster_id: int) -> _Largest | None:
+    nodes = Node.objects.filter(cluster=cluster_id)
+    room = nodes.aggregate(nodes=Count("pk"), cpus=Max("milli_cpus"), memory=Max("memory_mib"))
+    if not room["nodes"]:
+        return None
+    per_node = Device.objects.filter(node__cluster=cluster_id).values("node")
+    per_node = per_node.annotate(gpus=Count("pk"), memory=Max("memory_mib"))
+    devices = per_node.aggregate(most=Max("gpus"), largest=Max("memory"))
+    return _Largest(devices["most"] or 0, devices["largest"] or 0, room["cpus"], room["memory"])
