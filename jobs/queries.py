@@ -77,24 +77,30 @@ def shape_jobs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
-    """Return the columns that `shape_job` needs, one dict a job: plain values, JSON decoded.
+    """Return the columns that `shape_job` needs, one dict a job."""
+    return plain_rows(jobs.annotate(project_name=F("project__name"), username=F("user__username")), _COLUMNS)
+
+
+def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return columns of jobs, one dict a job: plain values, JSON decoded; SQLite's booleans are 0 and 1.
 
     The queryset makes the SQL; its rows are read from the cursor as the driver gives them, because Django's own
     conversion of JSON, times and ids takes as long as all the rest of a list together.
     """
-    named = jobs.annotate(project_name=F("project__name"), username=F("user__username"))
     try:
-        sql, parameters = named.values_list(*_COLUMNS).query.sql_with_params()
+        sql, parameters = jobs.values_list(*columns).query.sql_with_params()
     except EmptyResultSet:
         return []
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(sql, parameters)
-        rows = [dict(zip(_COLUMNS, values, strict=True)) for values in cursor.fetchall()]
+        rows = [dict(zip(columns, values, strict=True)) for values in cursor.fetchall()]
+    json_columns = [name for name in _JSON if name in columns]
+    moments = [name for name in (*_MOMENTS, "not_before") if name in columns]
     for row in rows:
         row["id"] = _id(row["id"])
-        for name in _JSON:
+        for name in json_columns:
             row[name] = orjson.loads(row[name])
-        for name in _MOMENTS:
+        for name in moments:
             row[name] = _moment(row[name])
     return rows
 

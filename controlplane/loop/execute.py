@@ -5,6 +5,7 @@ Every cluster has two lanes of its own, so that a slow one holds up no other, an
 
 import logging
 import threading
+import time
 from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
@@ -29,6 +30,7 @@ BACKOFF_SECONDS = (1, 2, 5, 10, 30)
 MOST_TRIES = 5
 STARTING_SECONDS = 300  # so long a start is tried that the cluster puts off; then it is queued again
 LOOK_AGAIN_SECONDS = 1.0
+GATHER_SECONDS = 0.01  # calls that return so soon after one another are recorded together
 
 
 @dataclass(frozen=True, slots=True)
@@ -91,6 +93,8 @@ class Lane:
             if not self._under_way:
                 return done
             self.bell.wait(LOOK_AGAIN_SECONDS)  # rung by every call that returns
+            if not all(future.done() for future in self._under_way):
+                time.sleep(GATHER_SECONDS)
 
     def is_open(self) -> bool:
         return not self._is_closed

@@ -1,7 +1,7 @@
 """OBSERVE: rows -> ClusterView. Reads only, with a fixed number of queries whatever the size."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
@@ -21,10 +21,17 @@ from controlplane.scheduling.view import (
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
+from jobs.queries import plain_rows
 
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
 AVOID_SECONDS = 60
+
+_JOB_COLUMNS = (
+    "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
+    "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
+    "queue_position",
+)  # fmt: skip
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,9 +58,9 @@ def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset
     """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards. Nodes in
     `haunted` get nothing new (see reconcile)."""
     holders = _Placements(cluster)
-    rows = list(_unfinished(cluster))
+    rows = _unfinished(cluster)
     refused = _refused_nodes(cluster, now)
-    jobs = tuple(_job_view(row, holders, refused.get(row["pk"], ())) for row in rows)
+    jobs = tuple(_job_view(row, holders, refused.get(row["id"], ())) for row in rows)
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     view = ClusterView(
@@ -66,7 +73,7 @@ def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset
         is_engine_reachable=cluster.is_reachable,
     )
     told = {
-        str(row["pk"]): Told(row["reason"], row["message"], row["details"], row["queue_position"])
+        row["id"]: Told(row["reason"], row["message"], row["details"], row["queue_position"])
         for row in rows
         if row["state"] == lifecycle.QUEUED
     }
@@ -101,38 +108,15 @@ class _Placements:
         return held
 
 
-def _unfinished(cluster: Cluster) -> Iterable[Mapping[str, Any]]:
+def _unfinished(cluster: Cluster) -> Sequence[Mapping[str, Any]]:
     waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
-    return (
-        Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
-        .order_by("submit_rank")
-        .values(
-            "pk",
-            "name",
-            "project__name",
-            "submit_rank",
-            "kind",
-            "state",
-            "priority",
-            "is_preemptible",
-            "milli_gpus",
-            "gpu_memory_mib",
-            "pods_wanted",
-            "spec",
-            "not_before",
-            "details",
-            "started_at",
-            "progress",
-            "reason",
-            "message",
-            "queue_position",
-        )
-    )
+    rows = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
+    return plain_rows(rows.order_by("submit_rank"), _JOB_COLUMNS)
 
 
-def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[Any, Iterable[str]]:
+def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
     """By queued job, the nodes that the cluster would not place its pods on."""
-    found: dict[Any, set[str]] = defaultdict(set)
+    found: dict[str, set[str]] = defaultdict(set)
     pods = Pod.objects.filter(
         job__project__cluster=cluster,
         job__state=lifecycle.QUEUED,
@@ -141,7 +125,7 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[Any, Iterable[str
         released_at__gt=now - timedelta(seconds=AVOID_SECONDS),
     )
     for job, node in pods.values_list("job_id", "node__name"):
-        found[job].add(node)
+        found[str(job)].add(node)
     return found
 
 
@@ -149,14 +133,14 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
     is_queued = row["state"] == lifecycle.QUEUED
     spec, details = row["spec"], row["details"]
     return JobView(
-        id=str(row["pk"]),
+        id=row["id"],
         name=row["name"],
         project=row["project__name"],
         submit_rank=row["submit_rank"],
         kind=row["kind"],
         state="queued" if is_queued else "active",
         priority=row["priority"],
-        is_preemptible=row["is_preemptible"],
+        is_preemptible=bool(row["is_preemptible"]),
         milli_gpus=row["milli_gpus"],
         gpu_memory_mib=row["gpu_memory_mib"],
         pods=row["pods_wanted"],
@@ -172,7 +156,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         was_preempted_by_project=details.get("by_project") if is_queued else None,
         started_at=None if is_queued else _seconds(row["started_at"]),
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
-        placements=() if is_queued else tuple(holders.by_job.get(str(row["pk"]), ())),
+        placements=() if is_queued else tuple(holders.by_job.get(row["id"], ())),
     )
 
 

@@ -48,7 +48,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
     pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
     send_back(reports, pods)
     states = {pod.pk: pod.state for pod in pods}
-    looks = Looks(engine)
+    looks = Looks(engine, _overdue([pod for pod in pods if pod.name not in reports], now))
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), looks, now)]
     for first in range(0, len(changed), BATCH):
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
@@ -74,7 +74,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) -> bool:
     """Take a report over into the row (not saved yet). Returns true when something changed."""
     if report is None:
-        if not _is_overdue(pod, now) or not looks.is_certain(pod):
+        if not looks.is_certain(pod):
             return False
         report = looks.found
         if report is None:
@@ -96,14 +96,14 @@ def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) ->
     return before != (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
 
 
-def _is_overdue(pod: Pod, now: datetime) -> bool:
-    """Whether a pod that the engine does not show should be there, or its start was given up."""
-    if pod.state == "failed":
-        return True
-    start = Command.objects.filter(pod_name=pod.name, kind=Command.START_POD).order_by("-pk").first()
-    if start is None or start.state != Command.DONE or start.finished_at is None:
-        return False
-    return now - start.finished_at >= timedelta(seconds=LOST_AFTER_SECONDS)
+def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
+    """Of the pods that the engine does not show, those that should be there, or whose start was given up."""
+    failed = {pod.name for pod in missing if pod.state == "failed"}
+    starts = Command.objects.filter(pod_name__in=[pod.name for pod in missing], kind=Command.START_POD)
+    rows = starts.order_by("pk").values_list("pod_name", "state", "finished_at") if missing else ()
+    last = {name: finished_at if state == Command.DONE else None for name, state, finished_at in rows}
+    latest = now - timedelta(seconds=LOST_AFTER_SECONDS)
+    return frozenset(failed | {name for name, at in last.items() if at is not None and at <= latest})
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:

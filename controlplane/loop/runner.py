@@ -4,6 +4,7 @@ Each thread does its work when its bell rings and every second besides; either a
 host a loop: leases and claims let one of them do each piece of work, and the others take over when it dies.
 """
 
+import gc
 import logging
 import threading
 import time
@@ -30,7 +31,15 @@ logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
+BREATHS = 2  # the pause after a cycle, in cycles
 LONGEST_BREATH_SECONDS = 0.25  # between two cycles
+GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
+SPARED, LONGEST_SPARED_SECONDS = (
+    4,
+    2.0,
+)  # a look at all that runs, and the time between two, as a multiple of it
+# A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
+GARBAGE_THRESHOLDS = (50_000, 20, 50)
 ROLLUP_EVERY = 60  # collections
 TENANTS_EVERY = 3  # periods
 ALIVE = "loop.alive"
@@ -51,13 +60,14 @@ class Runner:
 
     def start(self) -> None:
         """Start the threads and listen for wake-ups in this process."""
+        gc.set_threshold(*GARBAGE_THRESHOLDS)
         listen(self.ring)
         self._spawn("cycle", self._cycle, self._cycle_bell)
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
-        self._spawn("collect", self._collect, threading.Event())
+        self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, threading.Event())
-        self._spawn("logs", self._keep_logs, threading.Event())
+        self._spawn("logs", _sparing(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
@@ -122,8 +132,8 @@ class Runner:
             return
         if has_commands:
             self._ring_lanes()
-        # on a large busy cluster the next ring is always there: let others work, and changes gather, as long as it took
-        self._is_stopping.wait(min(time.monotonic() - began, LONGEST_BREATH_SECONDS))
+        # on a large busy cluster the next ring is always there: let others work, and changes gather
+        self._is_stopping.wait(min(BREATHS * (time.monotonic() - began), LONGEST_BREATH_SECONDS))
 
     def _mark_alive(self) -> None:
         """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""
@@ -171,19 +181,33 @@ class Runner:
         self._logs.look(timezone.now())
 
     def _watch(self) -> None:
-        """Ring as soon as an engine says that a pod changed."""
+        """Ring as soon as an engine says that a pod changed. Which clusters there are is read once a period."""
         clusters = list(attached_clusters())
         connections.close_all()  # waiting holds no connection
         if not clusters:
             self._is_stopping.wait(PERIOD_SECONDS)
             return
+        until = time.monotonic() + PERIOD_SECONDS
         with ThreadPoolExecutor(len(clusters)) as pool:
-            if any(pool.map(self._wait_for, clusters)):
-                self._cycle_bell.set()
+            for _ in pool.map(lambda cluster: self._watch_one(cluster, until), clusters):
+                pass
 
-    def _wait_for(self, cluster: Cluster) -> bool:
-        try:
-            return engine_for(cluster).wait_for_change(PERIOD_SECONDS)
-        except EngineUnreachable:
-            self._is_stopping.wait(PERIOD_SECONDS)
-            return False
+    def _watch_one(self, cluster: Cluster, until: float) -> None:
+        while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
+            try:
+                if engine_for(cluster).wait_for_change(left):
+                    self._cycle_bell.set()
+                    self._is_stopping.wait(GATHER_SECONDS)
+            except EngineUnreachable:
+                self._is_stopping.wait(left)
+
+
+def _sparing(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
+    """What goes through all jobs every second, such that it leaves most of the time to others."""
+
+    def do() -> None:
+        began = time.monotonic()
+        work()
+        is_stopping.wait(min(SPARED * (time.monotonic() - began) - PERIOD_SECONDS, LONGEST_SPARED_SECONDS))
+
+    return do

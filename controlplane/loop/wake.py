@@ -14,13 +14,16 @@ from django.db import transaction
 
 logger = logging.getLogger(__name__)
 
-# Between two rings of one process: the first of a burst goes out at once, the others together.
-GAP_SECONDS = 0.05
+# Between two rings of one process: the first of a burst goes out at once, the others together. A ring costs as much as
+# a job's rows: where they come faster than the gap the loop is awake anyway, and the gap grows.
+GAP_SECONDS, LONGEST_GAP_SECONDS = 0.05, 0.4
+MANY = 3  # rings asked for within one gap
 
 _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
 _publisher_lock = threading.Lock()
 _publisher: threading.Thread | None = None
+_asked = 0  # rings
 
 
 def wake() -> None:
@@ -47,8 +50,10 @@ def ring_here() -> bool:
 
 def ring() -> None:
     """Ring at once, without waiting for anything."""
+    global _asked
     if ring_here():
         return
+    _asked += 1
     try:
         _pending.put_nowait(None)
     except queue.Full:
@@ -67,11 +72,14 @@ def _ensure_publisher() -> None:
 def _publish_forever() -> None:
     from controlplane.loop.tasks import ring_bell
 
+    gap = GAP_SECONDS
     while True:
         _pending.get()
+        before = _asked
         try:
             ring_bell.apply_async(retry=False, ignore_result=True)
         except Exception:
             # Redis is a hint: the loop's own period finds the work without it
             logger.warning("could not publish a wake-up; the loop finds the work by itself", exc_info=True)
-        time.sleep(GAP_SECONDS)
+        time.sleep(gap)
+        gap = min(2 * gap, LONGEST_GAP_SECONDS) if _asked - before >= MANY else GAP_SECONDS
