@@ -155,7 +155,7 @@ def reflect(kubeconfig: str, seconds: float) -> None:
     credentials = {"kubeconfig": Path(kubeconfig).read_text(), "context": "trainyard"}
     heard = 0
 
-    def hear() -> None:
+    def hear(_changed: object = None) -> None:
         nonlocal heard
         heard += 1
 

@@ -41,6 +41,7 @@ DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
 MISSING_SECONDS = 2.0  # the same where the node says that there is none
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
+WAITING_SECONDS = 2.0  # between looks at a pod that has not started, while nothing is heard of it
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 TICK_SECONDS = 0.5
@@ -97,6 +98,7 @@ class _Log:
     opened_at: float = 0.0
     pause_seconds: float = FIRST_PAUSE_SECONDS
     retry_at: float = 0.0
+    look_at: float = 0.0  # it has not started: nothing is to be seen of it before
     ended_at: float | None = None
     is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
     problem: str = ""
@@ -138,13 +140,14 @@ class LogCopier:
         if paths or self._thread is not None:
             self._call(self._take_wanted, dict(paths))
 
-    def notice(self) -> None:
-        """A pod has changed. Cheap; harmless before the first `want`."""
-        if self._thread is not None:
-            self._call(self._ring)
+    def notice(self, changed: Iterable[str] = ()) -> None:
+        """These pods have changed. Cheap; harmless before the first `want`."""
+        if self._thread:
+            self._call(self._note, changed)
 
     def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
         """Block until the pod's log has its end; False after the timeout, or when the log is none of ours."""
+        self.notice((pod_name,))
         with self._drained:
             return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
 
@@ -216,6 +219,11 @@ class LogCopier:
         assert self._bell is not None
         self._bell.set()
 
+    def _note(self, changed: Iterable[str]) -> None:
+        for name in self._logs.keys() & set(changed):
+            self._logs[name].look_at = 0.0
+        self._ring()
+
     def _take_wanted(self, paths: dict[str, str]) -> None:
         for name in self._logs.keys() - paths.keys():
             task = self._logs.pop(name).task
@@ -270,7 +278,7 @@ class LogCopier:
 
     def _source_if_due(self, entry: _Log, now: float) -> LogSource | None:
         """Where the log is, if a stream of it is to be opened now."""
-        if entry.is_drained or entry.task is not None:
+        if entry.is_drained or entry.task is not None or now < entry.look_at:
             return None
         if now < entry.retry_at and entry.is_odd:
             return None
@@ -284,6 +292,7 @@ class LogCopier:
             entry.is_end_known, entry.retry_at, entry.pause_seconds = True, 0.0, FIRST_PAUSE_SECONDS
             entry.ended_at = entry.ended_at or now
         if not source.has_started and not source.end_word:
+            entry.look_at = now + WAITING_SECONDS
             return None
         return source if now >= entry.retry_at else None
 

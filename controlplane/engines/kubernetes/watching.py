@@ -45,9 +45,11 @@ class Cluster:
 
 
 class Watching:
-    """Thread-safe. `profile` tells which pods are ours."""
+    """Thread-safe. `profile` tells which pods are ours; `on_change` is told which of them have changed."""
 
-    def __init__(self, client: Client, profile: ClusterProfile, on_change: Callable[[], None]) -> None:
+    def __init__(
+        self, client: Client, profile: ClusterProfile, on_change: Callable[[set[str]], None]
+    ) -> None:
         self._client, self._profile, self._on_change = client, profile, on_change
         self._changed = threading.Condition()
         self._changes = self._heard = 0
@@ -58,6 +60,7 @@ class Watching:
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
         self._hidden: set[str] = set()  # uids of pods that we removed, until the watch says so
         self._keys: dict[str, str] = {}  # of our pods, by name
+        self._news: set[str] = set()  # names of our pods that were heard of since the last notice
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
 
@@ -154,7 +157,8 @@ class Watching:
         with self._changed:
             self._changes += 1
             self._changed.notify_all()
-        self._on_change()
+            news, self._news = self._news, set()
+        self._on_change(news)
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
         """Our pods without the fields that nobody reads; of others' pods what they hold, None where that is nothing."""
@@ -162,6 +166,8 @@ class Watching:
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
             self._keys[name] = names.key_of(raw["metadata"]["namespace"], raw["metadata"]["name"])
+            with self._changed:
+                self._news.add(name)
             return raw
         spec, status = raw.get("spec") or {}, raw.get("status") or {}
         node = spec.get("nodeName") or pinned_node(raw)
