@@ -14,8 +14,11 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+import urllib3
+
 from bench.harness import RESULTS, Row, report
 from bench.kubernetes_plant import (
+    CONNECTIONS,
     NAMESPACE,
     Api,
     add_nodes,
@@ -101,12 +104,7 @@ def reclaim_row(count: int, samples: list[float]) -> Row:
 def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
     """A control plane on PostgreSQL with the cluster attached, a borrower and an owner without jobs."""
     with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
-
-        def call(method: str, path: str, body: Any = None) -> Any:
-            status, answer = running.call(method, f"/api/v1{path}", body)
-            if status >= 300:
-                raise RuntimeError(f"{method} {path}: {status} {answer}")
-            return answer
+        call = _caller(running)
 
         settings = {"default_image": "none"}
         kubeconfig = {"kubeconfig": kube.kubeconfig_text, "context": "trainyard", "settings": settings}
@@ -117,6 +115,19 @@ def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]
         )
         call("POST", "/projects", {"name": "owner", "cluster": "fake", "gpu_quota": RECLAIMS})
         yield call
+
+
+def _caller(running: servers.ControlPlane) -> Callable[..., Any]:
+    """Calls of its REST over kept connections, as the peers' pods are made."""
+    pool = urllib3.PoolManager(maxsize=CONNECTIONS, headers={"Authorization": f"Bearer {running.token}"})
+
+    def call(method: str, path: str, body: Any = None) -> Any:
+        answer = pool.request(method, f"{running.url}/api/v1{path}", json=body, timeout=60)
+        if answer.status >= 300:
+            raise RuntimeError(f"{method} {path}: {answer.status} {answer.data[:300]!r}")
+        return answer.json()
+
+    return call
 
 
 def place_with_us(api: Api, call: Callable[..., Any], count: int) -> float:
