@@ -15,10 +15,17 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "retries": ("--retries", 0),
     "ttl_seconds_after_finished": ("--ttl", None),
 }
-PRIORITY = {"train": 50, "interactive": 100, "mpi": 50}
+PRIORITY = {"train": 50, "interactive": 100, "mpi": 50, "elastic": 50}
 # kinds with a command of their own, and the options that it spells differently
-COMMANDS = {"mpi": "submit-mpi"}
-OTHER_OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {"mpi": {"workers": ("--processes", None)}}
+COMMANDS = {"mpi": "submit-mpi", "elastic": "submit-elastic"}
+OTHER_OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
+    "mpi": {"workers": ("--processes", None)},
+    "elastic": {
+        "workers": ("--workers", None),
+        "min_workers": ("--min-workers", 1),
+        "max_workers": ("--max-workers", None),
+    },
+}
 
 
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:

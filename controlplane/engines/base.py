@@ -202,6 +202,7 @@ class PodSpec:
     all attempts of (job_id, rank) share, so that a preempted job finds its checkpoints again.
     `launches`: the pods in which its command starts ranks, by rank and itself among them; empty for a pod that
     launches nothing. `is_host`: it runs nothing of its own, a launcher starts a rank in it.
+    `kind_env`: what its kind tells programs, which `env` does not change.
     `node` "" leaves the choice to the cluster's own scheduler, among the nodes of `node_pools` in order of preference
     (all, when empty) but for `avoid_nodes`. Then the indexes of `devices` only count them, and a share says its
     milli-GPUs or its memory, with 0 for the other.
@@ -237,9 +238,7 @@ class PodSpec:
     is_host: bool = False
     min_pods: int = 1  # of the attempt's gang that must start together
     has_stable_names: bool = False  # the attempt's pods reach one another by name, even if there is only one
-    kind_env: Mapping[str, str] = field(
-        default_factory=dict
-    )  # what its kind tells programs; `env` does not change it
+    kind_env: Mapping[str, str] = field(default_factory=dict)
     labels: Mapping[str, str] = field(default_factory=dict)
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()

@@ -22,12 +22,14 @@ from jobs.actions import check_submission, clone_body, submit_job
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
-WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "priority", "retries")
+WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "min_workers", "max_workers", "priority", "retries")
 DECIMAL = ("gpus", "cpus")
 SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after_finished")
 TEXT = ("name", "kind", "image", "working_dir", "node_pool")
 PAIRS = ("env", "labels", "extra_resources")
 MORE = (
+    "min_workers",
+    "max_workers",
     "ports",
     "priority",
     "preemptible",

@@ -129,7 +129,7 @@ def pods(job: Job) -> list[Row]:
 
 def log_ranks(job: Job) -> list[int]:
     """The ranks that have, or will have, a log."""
-    return list(range(max(1, job.pods_wanted)))
+    return list(range(max(1, job.pods_started or job.pods_wanted)))
 
 
 def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
@@ -186,7 +186,17 @@ def _waiting_figures(detail: Row) -> list[Row]:
 
 
 def _workers(detail: Row) -> str:
-    return _("%(count)s workers") % {"count": detail["workers"]} if detail["workers"] > 1 else _("one worker")
+    wanted, has, most = detail["workers"], detail["status"]["workers"], detail["max_workers"]
+    if most is not None:
+        bounds = f"({detail['min_workers']}–{most})"
+        if has is None:
+            return _("%(wanted)s workers %(bounds)s") % {"wanted": wanted, "bounds": bounds}
+        return _("%(has)s of %(wanted)s workers %(bounds)s") % {
+            "has": has,
+            "wanted": wanted,
+            "bounds": bounds,
+        }
+    return _("%(count)s workers") % {"count": wanted} if wanted > 1 else _("one worker")
 
 
 def _figure(name: str, value: str, unit: str, under: str) -> Row:

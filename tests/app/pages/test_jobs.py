@@ -102,10 +102,29 @@ def test_submit(yard: Yard, visit: Visit):
     assert spec["max_runtime_seconds"] == 7200
 
 
+def test_an_elastic_job_shows_its_size_and_its_bounds(yard: Yard, visit: Visit):
+    bounds = {"workers": "3", "min_workers": "2", "max_workers": "8"}
+    client = visit(yard.cast.ben)
+    client.post("/new/job", FORM | bounds | {"kind": "elastic", "gpus": "0"})
+    job = Job.objects.get(name="new")
+    assert job.spec | {"min_workers": 2, "max_workers": 8} == job.spec
+    page = client.get(f"/jobs/{job.pk}").content.decode()
+    assert "3 workers (2–8)" in page
+    preview = client.post("/new/job/preview.json", FORM | bounds | {"kind": "elastic"}).json()
+    assert preview["command"] == (
+        "yard submit-elastic new -p team-a -i quickstart -g 1 --workers 3 --min-workers 2 --max-workers 8"
+    )
+    yard.plant.settle()
+    Job.objects.filter(pk=job.pk).update(pods_started=2)
+    assert "2 of 3 workers (2–8)" in client.get(f"/jobs/{job.pk}").content.decode()
+
+
 @pytest.mark.parametrize(
     ("changes", "field"),
     [
         ({"name": ""}, "name"),
+        ({"kind": "elastic", "workers": "2", "min_workers": "3"}, "min_workers"),
+        ({"kind": "elastic", "workers": "2", "max_workers": "many"}, "max_workers"),
         ({"name": "Not A Label"}, "name"),
         ({"name": "running"}, "name"),
         ({"gpus": "0.33333"}, "gpus"),
