@@ -326,6 +326,21 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     wait_until(lambda: case.found("services") == [], 30, "what the anchor owned to go")
 
 
+def test_objects_of_attempts_that_are_over_are_not_remembered_for_ever(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+):
+    passed, objects = 0.0, case.engine._objects
+    monkeypatch.setattr(objects, "_clock", lambda: time.monotonic() + passed)
+    for _ in range(3):
+        case.start(devices=())
+        passed += 2 * REMEMBERED_SECONDS
+    last = case.start(devices=())
+    assert set(objects._seen) == {
+        f"/api/v1/namespaces/{case.namespace}",
+        case.path("configmaps", f"{last.job_id}-1"),
+    }
+
+
 @pytest.mark.parametrize("tries", [1, 3])
 def test_what_a_start_left_that_made_no_pod_is_gone_in_a_minute(
     case: Case, monkeypatch: pytest.MonkeyPatch, tries: int

@@ -16,7 +16,6 @@ Raw = dict[str, Any]
 
 REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
 IN_USE_SECONDS = 30.0  # how long whoever asked for an object may still be at work with it
-MOST_REMEMBERED = 10_000
 # The labels that say whose an object is. One that has other values of them is somebody else's.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
 
@@ -30,6 +29,7 @@ class Objects:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
         self._used: dict[str, float] = {}  # when it was last asked for
+        self._tidied_at = clock()
         self._lock = threading.Lock()
 
     def make(self, collection: str, body: Raw) -> Raw:
@@ -39,7 +39,7 @@ class Objects:
             return created
         except ApiError as error:
             if error.reason != "AlreadyExists":
-                raise as_refusal(error) from error
+                raise as_refusal(error, body["kind"]) from error
         if body["kind"] == "Secret":  # not ours to read; nobody else has a reason to take an attempt's name
             return body
         return self._adopt(f"{collection}/{body['metadata']['name']}", body)
@@ -138,10 +138,11 @@ class Objects:
     def _remembered(self, path: str, make: Callable[[], Raw]) -> Raw:
         now = self._clock()
         with self._lock:
-            if len(self._used) >= MOST_REMEMBERED:
+            self._used[path] = now
+            if now - self._tidied_at > IN_USE_SECONDS:  # thousands of attempts come and go in a day
+                self._tidied_at = now
                 self._used = {path: at for path, at in self._used.items() if self.is_in_use(path)}
                 self._seen = {path: seen for path, seen in self._seen.items() if path in self._used}
-            self._used[path] = now
             seen = self._seen.get(path)
         if seen is not None and now - seen[0] < REMEMBERED_SECONDS:
             return seen[1]
@@ -151,6 +152,6 @@ class Objects:
         return made
 
 
-def as_refusal(error: ApiError) -> Exception:
+def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
     """The engine's word for the server's no."""
-    return refusal_of(error.status, error.reason, error.message, error.details)
+    return refusal_of(error.status, error.reason, error.message, error.details, kind)
