@@ -121,7 +121,7 @@ class Syncer:
         try:
             found = self.client.apply(one.path, one.body)
         except ApiError as error:
-            raise as_refusal(error) from error
+            raise as_refusal(error, one.body["kind"]) from error
         self._known[one.path] = _Known(one.body, _shape(found))
 
     def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:

@@ -9,6 +9,7 @@ from typing import Any
 from controlplane.engines.base import (
     ADMISSION_REFUSED,
     CREDENTIALS_REFUSED,
+    DEFINITION_MISSING,
     INVALID_POD,
     NAME_TAKEN,
     NAMESPACE_NOT_OURS,
@@ -36,8 +37,11 @@ _ESCALATION = re.compile(
 _PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
 
 
-def refusal_of(status: int, reason: str, message: str, details: Mapping[str, Any]) -> EngineRefused:
-    """What an answer of 4xx means: its HTTP status, and reason, message and details of its Status object."""
+def refusal_of(
+    status: int, reason: str, message: str, details: Mapping[str, Any], kind: str = "object of this kind"
+) -> EngineRefused:
+    """What an answer of 4xx means: its HTTP status, and reason, message and details of its Status object. `kind`: of
+    the object that was asked for."""
     if denied := _denied(message):  # with whatever status the webhook or policy chose
         return denied
     if status == 409:
@@ -45,6 +49,12 @@ def refusal_of(status: int, reason: str, message: str, details: Mapping[str, Any
     if status == 422:
         return EngineRefused(
             INVALID_POD, f"The cluster finds the object invalid. {_causes(message, details)}"
+        )
+    if status == 404 and not details.get("name"):  # it is not the object that is missing
+        return EngineRefused(
+            DEFINITION_MISSING,
+            f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {_words(message)}",
+            is_passing=True,
         )
     if status == 404:
         return EngineRefused(

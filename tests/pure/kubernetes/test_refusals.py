@@ -146,13 +146,25 @@ def refusal(status: int, message: str, reason: str = "Forbidden", **details: Any
             True,
             "no service account default yet",
         ),
-        (refusal(404, 'namespaces "gone" not found', "NotFound"), base.ADMISSION_REFUSED, True, "gone"),
         (
-            refusal(404, "the server could not find the requested resource", "NotFound"),
+            refusal(404, 'namespaces "gone" not found', "NotFound", name="gone", kind="namespaces"),
+            base.ADMISSION_REFUSED,
+            True,
+            "gone",
+        ),
+        (
+            refusal(404, 'pods "p" not found', "NotFound", name="p", kind="pods"),
             base.ADMISSION_REFUSED,
             False,
             "no such thing",
         ),
+        (
+            refusal(404, "the server could not find the requested resource", "NotFound"),
+            base.DEFINITION_MISSING,
+            True,
+            "was its definition",
+        ),
+        (refusal(404, "404 page not found\n", ""), base.DEFINITION_MISSING, True, "page not found"),
         (refusal(413, "x" * 5000, "RequestEntityTooLarge"), base.ADMISSION_REFUSED, False, "413"),
     ],
 )
