@@ -25,6 +25,7 @@ from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 from controlplane.scheduling.view import ClusterView, PodPlacement
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -52,9 +53,8 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
     reports = _reports(cluster)
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
-    answer = decide_offers(
-        seen.view, _offers(reports, attempts), _shared_devices(seen.view, reports.values())
-    )
+    offers = {**_refused(cluster, attempts), **_offers(reports, attempts)}
+    answer = decide_offers(seen.view, offers, _shared_devices(seen.view, reports.values()))
     started = {start.job for start in answer.plan.starts}
     wishes = [wish for wish in answer.wishes if wish.job not in started]
     return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, reports, now))
@@ -136,6 +136,17 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
     return {job: _offer(found) for job, found in pods.items()}
 
 
+def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
+    """The jobs whose pods the cluster does not take for now, with its words for that."""
+    orders = Command.objects.filter(cluster=cluster, kind=Command.START_POD, state=Command.PENDING)
+    found: dict[str, Offer] = {}
+    for name, words in orders.exclude(error="").order_by("-pk").values_list("pod_name", "error"):
+        parts = base.parts_of(name)
+        if parts is not None and attempts.get(parts[0], -1) == parts[1] - 1:
+            found[parts[0]] = Offer((), ENGINE_UNREACHABLE, words)
+    return found
+
+
 def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
     bound = tuple(Bound(rank, pod.node, pod.device_group) for rank, pod in pods if pod.node)
     verdict = next((pod.verdict for _, pod in pods if pod.verdict is not None), None)
@@ -208,8 +219,8 @@ def _cordoned(cluster: Cluster) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last order to make a pod: what it offered (priority, node pools, nodes to avoid, pods of the attempt), and when
-    it was carried out."""
+    """The last order to make a pod: what it offered (priority, node pools, nodes to avoid, pods of the attempt), and
+    when it was carried out."""
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None

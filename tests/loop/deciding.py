@@ -18,7 +18,7 @@ class DecidingEngine(MemoryEngine):
         if spec.node:
             super().start(spec)
         elif self.faults.start_refusal is not None:
-            raise base.EngineRefused(*self.faults.start_refusal)
+            raise base.EngineRefused(*self.faults.start_refusal, is_passing=self.faults.is_passing)
         elif spec.name not in self._pods:
             waiting = PodReport(spec.name, base.STARTING, base.WAITING_FOR_NODE)
             self._pods[spec.name] = _Pod(spec, waiting)

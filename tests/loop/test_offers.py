@@ -56,6 +56,20 @@ def test_a_queued_job_stands_in_the_cluster_and_stays_queued(plant):
     assert Command.objects.count() == 1  # neither offered twice nor taken for a stray
 
 
+def test_an_offer_that_the_cluster_does_not_take_for_now_says_so(plant):
+    plant.engine.faults.start_refusal = ("definition_missing", "The cluster knows no PodGroup.")
+    plant.engine.faults.is_passing = True
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("queued", "engine_unreachable")
+    assert job.details["cluster_says"] == "The cluster knows no PodGroup."
+    plant.engine.faults.start_refusal = None
+    Command.objects.update(not_before=job.created_at)
+    run(plant, job)
+    assert job.attempt == 1
+
+
 def test_where_it_was_placed_becomes_its_attempt(plant):
     project = make_project()
     first, second = make_job(project, "first", gpus=2), make_job(project, "second", gpus=1)

@@ -42,6 +42,7 @@ UNBOUNDED = -1
 
 EVICTED = "Evict"  # reason of the events that KAI writes about a PodGroup that gives way
 EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
+GROUP_DELAY = timedelta(seconds=30)  # until which a pod's group, made before it, has surely been shown to us
 EVENT_DELAY = timedelta(seconds=3)  # between a pod's deletion and the event that tells whom it was for
 _EVICTOR = "evictor-pod-group-name"
 _EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
@@ -360,6 +361,15 @@ def _taker(noted: Mapping[str, str]) -> str:
     parts = base.parts_of(f"{group}-0")
     is_job = parts is not None and len(parts[0]) == 36
     return parts[0] if parts is not None and is_job else f"{noted.get(_EVICTOR_NAMESPACE, '')}/{group}"
+
+
+def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:
+    """The report of a pod whose group is not there. One that waits does so in vain: it is made anew, with a group."""
+    made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
+    if report.node or report.state != base.STARTING or now - made_at < GROUP_DELAY:
+        return report
+    words = "Its pod group was removed from the cluster: KAI will not place it."
+    return replace(report, state=base.FAILED, reason=base.UNSCHEDULABLE, message=words)
 
 
 def with_answers(

@@ -46,16 +46,16 @@ class KaiAnswers:
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
         unknown = self._trouble()
-        return tuple(
-            kai.with_answers(
-                report,
-                pods[report.name],
-                unknown or verdicts.get(kai.group_key(pods[report.name])),
-                evictions.get(kai.group_key(pods[report.name])),
-                now,
-            )
-            for report in reports
-        )
+        are_known = unknown is None and self._groups.wait_synced(0)
+
+        def answered(report: PodReport) -> PodReport:
+            pod = pods[report.name]
+            group = kai.group_key(pod)
+            if are_known and group not in verdicts:
+                report = kai.without_group(report, pod, now)
+            return kai.with_answers(report, pod, unknown or verdicts.get(group), evictions.get(group), now)
+
+        return tuple(answered(report) for report in reports)
 
     def forget_project(self, project: str) -> None:
         """Remove the project's queue, if it is ours. KAI keeps one that still has pod groups until they are gone."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from dataclasses import replace
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 import pytest
@@ -204,6 +204,19 @@ def test_a_waiting_pod_has_the_verdict_and_a_placed_one_has_its_device_group():
     labels = {kai.DEVICE_GROUP: "g1"}
     placed = kai.with_answers(report(base.RUNNING), pod("dgx1", **labels), said, None, NOW)
     assert (placed.verdict, placed.device_group) == (None, "g1")
+
+
+def test_a_pod_that_waits_without_its_group_is_made_anew():
+    starting, raw = report(base.STARTING, node=""), pod()
+    raw["metadata"]["creationTimestamp"] = (NOW - kai.GROUP_DELAY).isoformat()
+    told = kai.without_group(starting, raw, NOW)
+    assert (told.state, told.reason, told.is_proven_gone) == (base.FAILED, base.UNSCHEDULABLE, False)
+    assert "pod group was removed" in told.message
+    placed = report(base.STARTING)
+    assert kai.without_group(placed, raw, NOW) == placed, "it has its node"
+    assert kai.without_group(starting, raw, NOW - timedelta(seconds=1)) == starting, (
+        "it may only not be shown yet"
+    )
 
 
 def test_a_binding_that_failed_is_told():
