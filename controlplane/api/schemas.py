@@ -145,7 +145,7 @@ JOB = partial(
         status=ref("JobStatus"),
         warnings=listed(STRING),
     ),
-    "warnings",  # answers to submissions have them
+    "warnings",  # of a submission, where there is something odd about it
 )
 SCALE_OPERATION = record(
     "A change of the number of workers that an elastic job asks for. Steps lost and seconds paused are those of a job "

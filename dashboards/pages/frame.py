@@ -21,7 +21,8 @@ from dashboards.pages.words import words
 from dashboards.reads.frame import clusters, nav_counts
 from jobs.lifecycle import LOOKS
 
-WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}  # of clusters' states
+# of clusters' states
+WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}
 P = ParamSpec("P")
 View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
 

@@ -177,7 +177,7 @@ def _shape(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 def _submitted(call: Call, project: Project, body: dict[str, Any]) -> Answer:
     job = submit_job(project, body, actor=call.actor)
     notice = image_notice(project, job.spec)
-    shown = job_detail(job) | {"warnings": [notice] if notice else []}
+    shown = job_detail(job) | ({"warnings": [notice]} if notice else {})
     return Answer(shown, 201, revision=_revision(job))
 
 
