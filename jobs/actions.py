@@ -110,7 +110,8 @@ def scale_job(job: Job, workers: int, *, actor: Actor) -> ScaleOperation:
             from_workers=before,
             to_workers=workers,
             state=lifecycle.SUCCEEDED,
-            finished_at=timezone.now(),
+            created_at=(now := timezone.now()),
+            finished_at=now,
         )
         sizes = {"from": before, "to": workers}
         write_audit(actor, "job.scale", "job", str(job.pk), before={"workers": before}, after=sizes)

@@ -120,6 +120,28 @@ def test_steering(yard):
     wait_until(lambda: yard("describe", "job", "copy").returncode == 3, what="the copy's end")
 
 
+def test_an_elastic_job_starts_as_large_as_fits_and_is_scaled_while_it_holds_nothing(yard):
+    line = 'echo "$TRAINYARD_RANK of $workers ($minWorkers to $maxWorkers)"; sleep 60'
+    etjob = ("--name=el", "--gpus=1", "--image=ubuntu", "--min-workers=2", "--workers=20", "--max-workers=24")
+    assert yard("submit", "etjob", *etjob, line).returncode == 0
+    assert yard("wait", "el", "--for", "running", "--timeout", "30").returncode == 0
+    shown = json.loads(yard("get", "el", "-o", "json").stdout)
+    size = shown["status"]["workers"]
+    assert 2 <= size < 20  # the cluster has 16 GPUs
+    assert f"Workers:          {size} of 20 (2-24)" in yard("describe", "job", "el").stdout
+    told = f"{size - 1} of {size} (2 to 24)\n"
+    wait_until(lambda: yard("logs", "el", "--rank", str(size - 1)).stdout == told, what="what it prints")
+    refused = yard("scaleout", "etjob", "--name=el", "--count=1", "--timeout=10m")
+    assert (refused.returncode, "Suspend it, scale it and resume it" in refused.stderr) == (5, True)
+    assert yard("suspend", "el").returncode == 0
+    assert yard("wait", "el", "--for", "suspended", "--timeout", "30").returncode == 0
+    assert yard("scalein", "el", "--count", "17").stdout == "job el asks for 3 workers now, for 20 before\n"
+    assert yard("resume", "el").returncode == 0
+    assert yard("wait", "el", "--for", "running", "--timeout", "30").returncode == 0
+    assert json.loads(yard("get", "el", "-o", "json").stdout)["status"]["workers"] == 3
+    assert yard("delete", "el").returncode == 0
+
+
 def test_a_waiting_job_is_explained(yard):
     assert (
         yard("submit", "idle", "-i", "ubuntu", "-g", "9", "--interactive").returncode == 2

@@ -32,10 +32,17 @@ def nodes_text(row: Row) -> str:
 
 
 def requested_gpus(row: Row) -> str:
-    """GPUs over all pods, or the memory asked for instead."""
+    """GPUs over all pods that it has, or else asks for; or the memory asked for instead."""
     if row.get("gpus") is None:
         return formats.mebibytes(row.get("gpu_memory_mib"))
-    return formats.gpus(float(row["gpus"]) * (row.get("workers") or 1))
+    return formats.gpus(float(row["gpus"]) * (_status(row).get("workers") or row.get("workers") or 1))
+
+
+def workers_text(row: Row) -> str:
+    """How many workers a job asks for; of an elastic one also how many it has, and its bounds."""
+    has, wanted, most = _status(row).get("workers"), row.get("workers"), row.get("max_workers")
+    size = f"{has} of {wanted}" if most is not None and has is not None else f"{wanted}"
+    return size if most is None else f"{size} ({row.get('min_workers')}-{most})"
 
 
 def devices_text(pod: Row) -> str:
@@ -264,7 +271,7 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("GPU utilisation", formats.percent(status.get("gpu_utilization"))),
         ("CPUs", job.get("cpus")),
         ("Memory", formats.mebibytes(job.get("memory_mib"))),
-        ("Workers", job.get("workers")),
+        ("Workers", workers_text(job)),
         ("Priority", job.get("priority")),
         ("Preemptible", "yes" if job.get("preemptible") else "no"),
         ("Image", job.get("image")),

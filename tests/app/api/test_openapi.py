@@ -66,6 +66,7 @@ READS = [
     "projects/{name}/jobs",
     "jobs",
     "jobs/{job_id}",
+    "jobs/{job_id}/scale-operations",
     "jobs/{job_id}/pods",
     "jobs/{job_id}/events",
     "jobs/{job_id}/logs",

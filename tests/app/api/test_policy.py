@@ -69,6 +69,7 @@ TABLE: dict[str, dict[str, tuple[int, ...]]] = {
     "jobs/<str:job_id>/resume": {"POST": MEMBERS_WRITE},
     "jobs/<str:job_id>/clone": {"POST": MEMBERS_WRITE},
     "jobs/<str:job_id>/scale": {"POST": MEMBERS_WRITE},
+    "jobs/<str:job_id>/scale-operations": {"GET": VIEWERS_READ},
     "jobs/<str:job_id>/pods": {"GET": VIEWERS_READ},
     "jobs/<str:job_id>/events": {"GET": VIEWERS_READ},
     "jobs/<str:job_id>/logs": {"GET": VIEWERS_READ},
