@@ -44,6 +44,7 @@ class _Cycle:
         self._board = Board(view)
         self._refusals: dict[str, Refusal] = {}
         self._waiting, self._impossible = line_up(view, self._board.accounts)
+        self._elastic = [item for item in self._waiting if item.is_elastic]
         self._order: list[Waiting] = []
         self._no_room: set[tuple[Request, bool]] = set()
         self._no_victims: set[tuple[str, Request, int, bool]] = set()
@@ -148,14 +149,8 @@ class _Cycle:
         """Elastic jobs that start with fewer pods than they asked for ask for no more now: once in a cycle, what that
         leaves is divided among the others. Whether there was anything."""
         board = self._board
-        short = [
-            item
-            for item in self._waiting
-            if item.is_elastic
-            and item.job.id in board.starts
-            and len(board.starts[item.job.id].placements) < item.job.pods
-        ]
-        if not short or self._is_divided_again:
+        is_short = any(len(placements) < item.job.pods for item, placements in self._elastic_starts())
+        if not is_short or self._is_divided_again:
             return False
         self._is_divided_again = True
         promised = board.withdraw_promises()
@@ -172,21 +167,23 @@ class _Cycle:
         out: those may come back for it.
         """
         board = self._board
-        items = [
-            item
-            for item in self._waiting
-            if item.is_elastic
-            and item.job.id in board.starts
-            and not (item.job.promised and board.is_releasing)
+        before = [
+            (item, placements)
+            for item, placements in self._elastic_starts()
+            if not (item.job.promised and board.is_releasing)
         ]
-        before = [(item, board.starts[item.job.id].placements) for item in items]
-        for item in items:
+        for item, _ in before:
             self._widen(item, is_sure=False)
-        if items and any(self._could_reclaim(item) for item in self._waiting):
-            for item in items:
+        if before and any(self._could_reclaim(item) for item in self._waiting):
+            for item, _ in before:
                 board.unstart(item)
             for item, placements in before:
                 board.start(item, placements)
+
+    def _elastic_starts(self) -> list[Promise]:
+        """The elastic jobs that start, and where."""
+        starts = self._board.starts
+        return [(item, starts[item.job.id].placements) for item in self._elastic if item.job.id in starts]
 
     def _could_reclaim(self, item: Waiting) -> bool:
         """Whether somebody who still waits could take room from others after all."""
