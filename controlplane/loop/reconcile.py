@@ -98,12 +98,23 @@ def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) ->
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
     """Of the pods that the engine does not show, those that should be there, or whose start was given up."""
-    failed = {pod.name for pod in missing if pod.state == "failed"}
     starts = Command.objects.filter(pod_name__in=[pod.name for pod in missing], kind=Command.START_POD)
-    rows = starts.order_by("pk").values_list("pod_name", "state", "finished_at") if missing else ()
-    last = {name: finished_at if state == Command.DONE else None for name, state, finished_at in rows}
-    latest = now - timedelta(seconds=LOST_AFTER_SECONDS)
-    return frozenset(failed | {name for name, at in last.items() if at is not None and at <= latest})
+    columns = ("pod_name", "state", "tries", "finished_at")
+    rows = starts.order_by("pk").values_list(*columns) if missing else ()
+    last = {name: (state, tries, at) for name, state, tries, at in rows}
+    return frozenset(pod.name for pod in missing if _is_overdue(pod, *last.get(pod.name, ("", 0, None)), now))
+
+
+def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
+    """Of a start that was tried more than once, and given up, an early try may be on its way still, as a call whose
+    answer never came. Its pod's end is certain once its stop has taken its name, or once nothing can be so late."""
+    is_failed = pod.state == "failed"
+    if is_failed and tries <= 1:
+        return True
+    if finished_at is None or not (is_failed or start == Command.DONE):
+        return False
+    wait = LOST_AFTER_SECONDS if start == Command.DONE else LATE_START_SECONDS
+    return now - finished_at >= timedelta(seconds=wait)
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:

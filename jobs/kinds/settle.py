@@ -85,7 +85,9 @@ def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding
     if next_state == lifecycle.FAILED and disrupted is not None:
         return _after_disruption(disrupted, disruptions, is_gone=True)
     codes = [pod.exit_code for pod in pods if pod.exit_code is not None]
-    return Step(next_state, exit_code=codes[0] if codes else None, outcome=next_state)
+    has_failed = next_state == lifecycle.QUEUED and disrupted is not None
+    outcome = DISRUPTED if has_failed else next_state
+    return Step(next_state, exit_code=codes[0] if codes else None, outcome=outcome)
 
 
 def _after_outcome(

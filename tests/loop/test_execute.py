@@ -19,6 +19,7 @@ from controlplane.loop.execute import ENDS, MOST_TRIES, STARTING_SECONDS, STARTS
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod
+from jobs.stopping import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
 
 
@@ -118,7 +119,7 @@ def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, 
         assert (job.state, job.reason) == ("starting", "cluster_failed")
         assert "failed calling webhook guard.example" in job.message
         try_to_the_end(plant)
-        plant.tick()
+        plant.settle(3)
         first = Attempt.objects.get(number=1)
         assert (first.outcome, first.reason) == ("disrupted", "cluster_failed")
         assert "failed calling webhook guard.example" in first.message
@@ -126,6 +127,52 @@ def test_a_cluster_that_does_not_carry_out_a_start_keeps_the_job_waiting(plant, 
     plant.settle()
     job.refresh_from_db()
     assert (job.state, job.failures) == ("running", 0)
+
+
+def test_a_start_that_was_given_up_and_comes_late_runs_nothing(plant, monkeypatch):
+    """Its last call has no answer yet: nobody knows whether it will be carried out."""
+    start, calls = plant.engine.start, []
+
+    def without_an_answer(spec) -> None:
+        calls.append(spec)
+        raise EngineUnreachable("The API server did not answer in time.")
+
+    job = make_job(make_project(quota=1), gpus=1)
+    monkeypatch.setattr(plant.engine, "start", without_an_answer)
+    try_to_the_end(plant)
+    plant.tick()
+    monkeypatch.undo()
+    make_due_but_for(Command.FORGET_POD)
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+    start(calls[0])
+    running = {report.name for report in plant.engine.pods() if not report.is_proven_gone}
+    assert running == {f"{job.pk}-2-0"}
+
+
+@pytest.mark.parametrize("is_taken", [False, True])
+def test_what_no_stop_can_reach_gives_its_devices_back_after_a_minute(plant, monkeypatch, is_taken):
+    """As where a webhook takes no pod at all: no tombstone either."""
+
+    def refused(*_args) -> None:
+        raise EngineRefused("admission_refused", "No pod at all.", is_passing=is_taken)
+
+    job = make_job(make_project())
+    monkeypatch.setattr(plant.engine, "stop", refused)
+    monkeypatch.setattr(plant.engine, "start", refused)
+    try_to_the_end(plant)
+    plant.settle()
+    assert bool(plant.allocated()) is is_taken, "one refused for good at its first try was never made"
+    plant.tick(seconds=LATE_START_SECONDS + 60)  # commands end by the true clock, which has gone on too
+    assert not Pod.objects.filter(attempt__number=1, released_at=None).exists()
+    job.refresh_from_db()
+    assert job.state in ("failed", "queued", "starting", "stopping")
+
+
+def make_due_but_for(kind: str) -> None:
+    due = Command.objects.exclude(kind=kind)
+    due.update(not_before=Cluster.objects.earliest("pk").created_at)
 
 
 def test_a_stop_says_in_which_project(plant, monkeypatch):

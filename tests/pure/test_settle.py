@@ -9,7 +9,7 @@ from jobs.kinds.settle import DISRUPTION_BACKOFF_SECONDS, PodStanding, Step, nex
 TRAIN = KINDS["train"]
 DISRUPTIONS = (
     "node_lost", "unschedulable", "evicted", "pod_deleted", "no_such_node", "no_such_device", "quota_refused",
-    "credentials_refused", "cluster_failed", "pod_lost",
+    "credentials_refused", "cluster_failed", "pod_lost", "definition_missing",
 )  # fmt: skip
 
 
@@ -109,3 +109,11 @@ def test_every_code_of_a_cluster_has_words():
         assert REASONS[code].label
         assert REASONS[code].sentence({}).endswith(".")
     assert set(DISRUPTIONS) == base.DISRUPTIONS - {base.PREEMPTED}  # which the loop tells by itself
+
+
+def test_a_disruption_that_had_pods_left_to_stop_counts_as_one():
+    """Or a gang that is disrupted every time would come back at once, every time."""
+    stopped = pod(1, "failed", "stopped", exit_code=143)
+    step = after(pod(0, "failed", "node_lost"), stopped, state="stopping", next_state="queued")
+    assert (step.target, step.outcome) == ("queued", "disrupted")
+    assert after(stopped, state="stopping", next_state="queued").outcome == "queued", "it gave way"
