@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Callable
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
+import pytest
 from django.utils import timezone
 
 from controlplane.access import Actor
@@ -131,3 +132,16 @@ def actor() -> Actor:
 def devices(job: Job) -> list[tuple[int, int]]:
     held = Allocation.objects.filter(pod__job=job, released_at=None).order_by("device__index")
     return list(held.values_list("device__index", "milli_gpus"))
+
+
+def started(yard: Yard, *jobs: Job) -> None:
+    for job in jobs:
+        yard.until_is(job, "running")
+
+
+def put_forward(owner: object, name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock, of seconds or of moments."""
+    tell = getattr(owner, name)
+    first = tell()
+    by = timedelta(seconds=seconds) if isinstance(first, datetime) else seconds
+    monkeypatch.setattr(owner, name, lambda: tell() + by)

@@ -31,10 +31,11 @@ from jobs import lifecycle
 from jobs.actions import delete_job, resume_job, stop_job, submit_job, suspend_job
 from jobs.models import Job, Pod
 from tests.builders import make_user
-from tests.kube import GPU, KubeCluster, gpu_labels
+from tests.kube import GPU, MERGE, KubeCluster, gpu_labels
 from tests.kubernetes.proxy import FaultProxy, Faults
 
 LABEL = "campaign"
+CLAIMS, SELECTED_NODE = "/api/v1/persistentvolumeclaims", "volume.kubernetes.io/selected-node"
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 TERMINAL = ("Succeeded", "Failed")
 
@@ -334,6 +335,17 @@ def hurry() -> None:
 def let_names_go() -> None:
     """No start is on its way any more."""
     Command.objects.filter(state=Command.PENDING, kind=Command.FORGET_POD).update(not_before=LONG_AGO)
+
+
+def free_claims(plant: Plant) -> None:
+    """Claims that were to be provisioned on a node that is gone: a provisioner forgets that node, after minutes."""
+    nodes = {node["metadata"]["name"] for node in plant.kube.must("GET", "/api/v1/nodes")["items"]}
+    for claim in found(plant, CLAIMS):
+        metadata = claim["metadata"]
+        node = (metadata.get("annotations") or {}).get(SELECTED_NODE)
+        if node is not None and node not in nodes and claim["status"].get("phase") != "Bound":
+            path = f"/api/v1/namespaces/{metadata['namespace']}/persistentvolumeclaims/{metadata['name']}"
+            plant.kube.must("PATCH", path, {"metadata": {"annotations": {SELECTED_NODE: None}}}, kind=MERGE)
 
 
 def rest(seconds: float) -> None:

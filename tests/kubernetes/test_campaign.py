@@ -26,12 +26,14 @@ from jobs.models import Job
 from tests.builders import make_project
 from tests.kube import STORAGE_CLASS, KubeCluster
 from tests.kubernetes.campaign import (
+    CLAIMS,
     LABEL,
     Campaign,
     Plant,
     Witness,
     faults_of_rest,
     found,
+    free_claims,
     hurry,
     let_names_go,
     pods_of,
@@ -46,7 +48,6 @@ pytestmark = [pytest.mark.slow, pytest.mark.django_db(transaction=True)]
 SEEDS = [int(seed) for seed in os.environ.get("TRAINYARD_CAMPAIGN_SEED", "4").split(",")]
 SECONDS = float(os.environ.get("TRAINYARD_CAMPAIGN_SECONDS", "15"))
 LEFT_OVER = ("pods", "configmaps", "services", "secrets", "persistentvolumeclaims")
-CLAIMS = "/api/v1/persistentvolumeclaims"
 ENDS = (lifecycle.SUCCEEDED, lifecycle.FAILED, lifecycle.STOPPED)
 
 
@@ -137,6 +138,7 @@ def judge(campaign: Campaign, plant: Plant) -> None:
 
     def is_quiet() -> bool:
         hurry()
+        free_claims(plant)
         return not unsettled() and not list(faults_of_rest(plant))
 
     try:

@@ -13,10 +13,10 @@ from controlplane.engines.kubernetes import manifests, names, watching
 from controlplane.loop.reconcile import LONGEST_NAME
 from controlplane.models import Command
 from jobs.actions import stop_job
-from jobs.models import Job, Pod
+from jobs.models import Pod
 from tests.builders import make_job
 from tests.kube import MERGE, KubeCluster
-from tests.kubernetes.by_hand import Yard, actor, devices, own
+from tests.kubernetes.by_hand import Yard, actor, devices, own, started
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -27,11 +27,6 @@ def yard(kube: KubeCluster, tmp_path: Path) -> Iterator[Yard]:
     yard.add_node(gpus=2)
     yield yard
     yard.close()
-
-
-def started(yard: Yard, *jobs: Job) -> None:
-    for job in jobs:
-        yard.until_is(job, "running")
 
 
 def test_a_pod_that_cannot_be_read_keeps_its_gpu_and_stops_nobody(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
-from datetime import datetime, timedelta
+from datetime import timedelta
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +20,7 @@ from controlplane.models import Command
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_job
 from tests.kube import KubeCluster
-from tests.kubernetes.by_hand import Yard, devices, own
+from tests.kubernetes.by_hand import Yard, devices, own, put_forward, started
 from tests.kubernetes.proxy import FaultProxy, fault_proxy
 from tests.waiting import wait_until
 
@@ -96,19 +96,6 @@ def test_an_hour_away_changes_nothing_for_what_runs_and_all_else_is_adopted(
     assert no_device_is_held_twice()
     running = {pod["metadata"]["name"] for pod in pods_at(yard) if pod["status"]["phase"] == "Running"}
     assert running == set(Pod.objects.filter(released_at=None).values_list("name", flat=True))
-
-
-def put_forward(owner: object, name: str, seconds: float, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A clock, of seconds or of moments."""
-    tell = getattr(owner, name)
-    first = tell()
-    by = timedelta(seconds=seconds) if isinstance(first, datetime) else seconds
-    monkeypatch.setattr(owner, name, lambda: tell() + by)
-
-
-def started(yard: Yard, *jobs: Job) -> None:
-    for job in jobs:
-        yard.until_is(job, "running")
 
 
 def the_last_order_of_a_process(yard: Yard, job: Job) -> Command:
