@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.engines.kubernetes import names, tokens
+from controlplane.engines.kubernetes import logs, names, tokens
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.logs import LogCopier, LogSource
 from controlplane.engines.kubernetes.tokens import ExecToken
@@ -69,6 +69,27 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
     assert [record.message for record in caplog.records if "odd" in record.message] == [
         "the pod of the log of odd cannot be read"
     ]
+
+
+def test_a_pod_that_has_not_started_is_looked_at_when_it_changes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "WAITING_SECONDS", 1000)
+    looked: Counter[str] = Counter()
+
+    def look(name: str) -> LogSource | None:
+        looked[name] += 1
+        return LogSource("/log", "main", has_started=False)
+
+    copier = LogCopier(Access("http://127.0.0.1:9", None), look)
+    copier.want({name: str(tmp_path / name) for name in ("changing", "quiet")})
+    try:
+        wait_until(lambda: looked["changing"] == looked["quiet"] == 1, 20, "the first looks")
+        copier.notice(["changing"])
+        wait_until(lambda: looked["changing"] == 2, 20, "another look")
+    finally:
+        copier.close()
+    assert looked["quiet"] == 1
 
 
 def test_a_login_program_that_failed_is_not_run_for_everybody_who_asks(
