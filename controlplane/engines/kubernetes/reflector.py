@@ -119,6 +119,8 @@ class Reflector:
             except (EngineUnreachable, EngineRefused) as error:
                 self._fail(error)
             except Exception as error:
+                if self._closing.is_set():
+                    return  # what an aborted TLS stream still gives is not deciphered
                 self._version = ""
                 log.exception("The reflector of %s stumbled over what the server sent.", self._path)
                 self._fail(error)
