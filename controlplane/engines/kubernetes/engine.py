@@ -309,6 +309,8 @@ class KubernetesEngine:
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
+        if paths and not self._watching.has_looked():
+            return  # a pod that we do not know yet is not one that is gone; we are told again in a second
         self._copier.want(paths)
 
     def sync_projects(

@@ -91,6 +91,11 @@ class Watching:
         hosts = self._absences.hosts(self._nodes.items(), (name,))
         return {name: hosts[name]} if name in hosts else {}
 
+    def has_looked(self) -> bool:
+        """Whether the pods that there are were seen once; a first call begins to look."""
+        self._start()
+        return self._pods.wait_synced(0)
+
     def last_nodes(self) -> Mapping[str, Raw]:
         """Nodes by name as we last saw them, however long ago."""
         return self._nodes.items()
