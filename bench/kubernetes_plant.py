@@ -157,9 +157,18 @@ def kai(kube: KubeCluster, api: Api, definitions: Path) -> Iterator[str]:
             log = stack.enter_context((kube.state_dir / "logs" / f"kai-{name}.log").open("wb"))
             environment = {**os.environ, "KUBECONFIG": str(kube.kubeconfig)}
             process = subprocess.Popen([f"{home}/{name}", *flags], env=environment, stdout=log, stderr=log)
-            stack.callback(process.wait, 30)
-            stack.callback(process.terminate)
+            stack.callback(_end, process)
         yield ""
+
+
+def _end(process: subprocess.Popen[bytes]) -> None:
+    """One of them does not always heed the signal: what was measured must not be lost for that."""
+    process.terminate()
+    try:
+        process.wait(30)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.wait()
 
 
 def _furnish_kai(kube: KubeCluster, api: Api, definitions: Path) -> None:
