@@ -32,6 +32,11 @@ def stamp_ms(stamp: bytes) -> int:
     return (time - _EPOCH) // _MILLISECOND
 
 
+def time_of(ms: int) -> str:
+    """Unix ms -> RFC 3339, as logs show it."""
+    return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
+
+
 @dataclass(slots=True)
 class Lines:
     """Cuts one stream into pieces.

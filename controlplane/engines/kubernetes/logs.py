@@ -2,7 +2,8 @@
 
 What the store has of a log is all that is remembered: after any break, also one of this process, a stream is asked for
 again from the last line on, and what is known is skipped. What the node does not have any more (it keeps the newest
-file of about 10 MiB) is a gap. The API tells stdout and stderr not apart: all lines are kept as stdout.
+file of about 10 MiB) is a gap; so is what it may have held back when it began a new file. The API tells stdout and
+stderr not apart: all lines are kept as stdout.
 
 A log is complete when its pod has ended, all that the node still has was read, and the end was written.
 """
@@ -17,16 +18,15 @@ import random
 import resource
 import threading
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 
 import aiohttp
-import orjson
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.loglines import Cursor, Lines
-from controlplane.kubeconfigs import without_token
+from controlplane.engines.kubernetes.loglines import Cursor, Lines, time_of
+from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
 from controlplane.logs import tail
 from controlplane.logwriter import LogWriter
 
@@ -36,7 +36,6 @@ MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when
 LAST_LINES = 5000
 MOST_STREAMS = 4000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
-IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
 MISSING_SECONDS = 2.0  # the same where the node says that there is none
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
@@ -44,6 +43,7 @@ GATHER_SECONDS = 0.02  # changes come in bursts
 WAITING_SECONDS = 2.0  # between looks at a pod that has not started, while nothing is heard of it
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
+ROTATED_BYTES = 1 << 20  # no node begins a new file for less
 TICK_SECONDS = 0.5
 _TAIL_LINES = 2000
 
@@ -66,14 +66,6 @@ class LogStoreBusy(Exception):
     """Somebody else wrote to the file since we looked."""
 
 
-class StreamRefused(Exception):
-    """The API server answered with an error. `is_missing`: there is no such log, not yet or not any more."""
-
-    def __init__(self, status: int, words: str) -> None:
-        super().__init__(f"{status} {words}")
-        self.is_missing = status in (400, 404)
-
-
 # What goes by itself; the last two: a token that cannot be had.
 _PASSING = (
     aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, EngineUnreachable, EngineRefused,
@@ -91,6 +83,8 @@ class _Log:
     path: str
     cursor: Cursor = field(default_factory=Cursor)
     size: int = -1  # of the file when we last looked
+    file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
+    checked_size: int = 0  # when we last asked the node for that
     is_drained: bool = False
     was_seen: bool = False
     restarts: int | None = None
@@ -132,7 +126,7 @@ class LogCopier:
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._bell: asyncio.Event | None = None
-        self._session: aiohttp.ClientSession | None = None
+        self._streams: LogStreams | None = None
         self._is_closed = False
 
     def want(self, paths: Mapping[str, str]) -> None:
@@ -201,7 +195,7 @@ class LogCopier:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
         ) as session:
-            self._session = session
+            self._streams = LogStreams(self._access, session)
             is_ready.set()
             while not self._is_closed:
                 try:
@@ -354,6 +348,8 @@ class LogCopier:
             await self._copy_earlier(writer, entry, source)
             await self._copy_current(writer, entry, source)
         if source.end_word:
+            if writer.size >= ROTATED_BYTES and source.has_started:
+                await self._check_file(writer, entry, source)
             _check_alone(writer)
             writer.end(source.end_word)
             self._note_end(entry)
@@ -366,7 +362,8 @@ class LogCopier:
                 self._note_end(entry)
                 return True
             entry.cursor.take_store(page.lines)
-            entry.size = writer.size
+            entry.size = entry.checked_size = writer.size
+            entry.file_began_ms = page.lines[-1].time_ms if page.lines else None  # or earlier
         return False
 
     async def _copy_earlier(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
@@ -379,7 +376,7 @@ class LogCopier:
             await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
         except StreamRefused as refusal:
             writer.gap(f"output before the container's restart could not be read: {refusal}")
-        entry.cursor, entry.size = Cursor(), writer.size
+        entry.cursor, entry.size, entry.file_began_ms = Cursor(), writer.size, None
 
     async def _copy_current(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
         is_full = writer.size >= self._most_bytes
@@ -399,11 +396,14 @@ class LogCopier:
         asked = {"container": source.container, "timestamps": "true", **query}
         if since is not None and "tailLines" not in query:
             asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
-        async with self._open(source.path, asked) as stream:
+        assert self._streams is not None
+        async with self._streams.open(source.path, asked) as stream:
             async for chunk in stream.iter_any():
                 self._store(writer, entry, lines.feed(chunk))
                 if writer.size >= self._most_bytes and not is_whole:
                     return
+                if writer.size - entry.checked_size >= ROTATED_BYTES:
+                    await self._check_file(writer, entry, source)
         if is_whole:
             self._store(writer, entry, lines.rest())
             if cursor.is_seeking or (lines.remark and since is None):
@@ -412,31 +412,27 @@ class LogCopier:
                 )
                 entry.size = writer.size
 
-    @contextlib.asynccontextmanager
-    async def _open(self, path: str, query: dict[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
-        assert self._session is not None
-        headers = await asyncio.to_thread(self._access.headers)  # a login program may take its time
-        timeout = aiohttp.ClientTimeout(
-            total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
-        )
-        async with self._session.get(
-            self._access.server + path,
-            params=query,
-            headers=headers,
-            ssl=self._access.tls or True,
-            server_hostname=self._access.server_name,
-            timeout=timeout,
-        ) as response:
-            if response.status == 401:
-                await asyncio.to_thread(self._access.renew)
-            if response.status != 200:
-                raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
-            yield response.content
+    async def _check_file(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+        """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
+        what was printed to the old one in its last moment, if anything was."""
+        assert self._streams is not None
+        began_ms = await self._streams.file_began_ms(source.path, source.container)
+        entry.checked_size = writer.size
+        if began_ms is None:
+            return
+        if entry.file_began_ms is not None and began_ms > entry.file_began_ms:
+            _check_alone(writer)
+            writer.gap(f"output may be missing before {time_of(began_ms)}: the node began a new file then")
+            entry.size = writer.size
+        entry.file_began_ms = began_ms
 
     def _store(self, writer: LogWriter, entry: _Log, pieces: list[tuple[int, bytes, bytes]]) -> None:
+        is_first = entry.file_began_ms is None and entry.cursor.since() is None
         pieces, is_torn = entry.cursor.take(pieces)
         if not pieces:
             return
+        if is_first:
+            entry.file_began_ms = pieces[0][0]
         _check_alone(writer)
         if is_torn:
             writer.gap("output may be missing here: the node does not have it any more")
@@ -475,15 +471,6 @@ def _check_alone(writer: LogWriter) -> None:
     """Another process that writes the same file has taken over: the caller looks again where the store ends."""
     if writer.has_grown():
         raise LogStoreBusy("another process wrote to the log")
-
-
-def _words_of(body: bytes) -> str:
-    """The message of a Status object, or what stands in its place."""
-    try:
-        said = orjson.loads(body)["message"]
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        said = body.decode("utf-8", "replace")
-    return " ".join(str(said).split())[:300]
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
