@@ -40,7 +40,7 @@ GROUPS = (
             Command(
                 "submit-elastic",
                 "submit:submit_elastic",
-                "Submit a job that can grow and shrink (not in this version)",
+                "Submit a job that runs with as many workers as it gets",
                 takes_command=True,
             ),
             Command("clone", "jobs:clone", "Submit a copy of a job"),
@@ -80,11 +80,9 @@ GROUPS = (
             Command("suspend", "jobs:suspend", "Stop jobs for now and give their GPUs back"),
             Command("resume", "jobs:resume", "Queue suspended jobs again"),
             Command("delete", "jobs:delete", "Stop jobs and delete their records and logs"),
-            Command(
-                "scale", "scale:scale", "Set the number of workers of an elastic job (not in this version)"
-            ),
-            Command("scaleout", "scale:scaleout", "Add workers to an elastic job (not in this version)"),
-            Command("scalein", "scale:scalein", "Take workers from an elastic job (not in this version)"),
+            Command("scale", "scale:scale", "Set the number of workers of an elastic job that waits"),
+            Command("scaleout", "scale:scaleout", "Add workers to an elastic job that waits"),
+            Command("scalein", "scale:scalein", "Take workers from an elastic job that waits"),
         ),
     ),
     Group(

@@ -40,7 +40,10 @@ SCALE = {
     "workers": BodyField(
         FIELDS["workers"].read, {**INTEGER, "minimum": 1, "maximum": 10_000}, is_required=True
     ),
-    "timeout_seconds": BodyField(FIELDS["max_runtime_seconds"].read, {**INTEGER, "minimum": 1}),
+    "timeout_seconds": BodyField(
+        FIELDS["max_runtime_seconds"].read,
+        {**INTEGER, "minimum": 1, "description": "Without effect on a job that waits: it is scaled at once."},
+    ),
 }
 
 _FILTERS = {

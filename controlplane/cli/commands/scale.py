@@ -69,8 +69,9 @@ def _add_name(parser: Parser) -> None:
 
 def _add_timeout(parser: Parser) -> None:
     parser.add_argument(
-        "--timeout", type=duration_seconds, metavar="TIME", help="give up and go back after this long"
+        "--timeout",
+        type=duration_seconds,
+        metavar="TIME",
+        help="taken and without effect: a job that waits is scaled at once",
     )
-    parser.add_argument(
-        "--wait", action="store_true", help="until it is done; a job that holds no GPUs is scaled at once"
-    )
+    parser.add_argument("--wait", action="store_true", help="the same")
