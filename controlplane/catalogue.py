@@ -68,25 +68,46 @@ class Catalogue:
 
 
 def load_catalogue(*paths: Path) -> Catalogue:
-    """Entries of all files that exist; a later file replaces entries of the same name."""
+    """Entries of all files that exist; a later file replaces entries of the same name. Raises ValueError that names
+    the file when something in it is no image, OSError when it cannot be read."""
     images: dict[str, Image] = {}
     for path in paths:
         if path.exists():
-            entries: dict[str, Any] = tomllib.loads(path.read_text()).get("images", {})
-            images |= {name: _image(name, entry, path.parent) for name, entry in entries.items()}
+            try:
+                entries = _table(tomllib.loads(path.read_text()), "images")
+                images |= {name: _image(name, _table(entries, name), path.parent) for name in entries}
+            except ValueError as error:
+                raise ValueError(f"{path}: {error}") from error
     return Catalogue(tuple(images.values()))
 
 
 def _image(name: str, entry: Mapping[str, Any], folder: Path) -> Image:
+    working_dir = entry.get("working_dir")
+    if not isinstance(working_dir, str | None):
+        raise ValueError(f"working_dir of {name} is not a text")
     return Image(
         name=name,
-        aliases=tuple(entry.get("aliases", ())),
-        command=tuple(entry.get("command", ())),
-        args=tuple(entry.get("args", ())),
-        env={str(key): str(value) for key, value in entry.get("env", {}).items()},
-        working_dir=entry.get("working_dir"),
-        files=tuple(folder / file for file in entry.get("files", ())),
+        aliases=_texts(entry, "aliases"),
+        command=_texts(entry, "command"),
+        args=_texts(entry, "args"),
+        env={key: str(value) for key, value in _table(entry, "env").items()},
+        working_dir=working_dir,
+        files=tuple(folder / file for file in _texts(entry, "files")),
     )
+
+
+def _table(parent: Mapping[str, Any], key: str) -> Mapping[str, Any]:
+    value = parent.get(key, {})
+    if not isinstance(value, dict):
+        raise ValueError(f"{key} is not a table")
+    return value
+
+
+def _texts(entry: Mapping[str, Any], key: str) -> tuple[str, ...]:
+    value = entry.get(key, [])
+    if not (isinstance(value, list) and all(isinstance(each, str) for each in value)):
+        raise ValueError(f"{key} is not a list of texts")
+    return tuple(value)
 
 
 def _without_tag(reference: str) -> str:

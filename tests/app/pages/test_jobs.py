@@ -199,8 +199,9 @@ def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard
     known = known_images()
     assert known[:7] == ["quickstart", "python", "ubuntu", "notebook", "replay", "ours", "worked"]
     assert "quikstart" not in known
-    (tmp_path / "images.toml").write_text("[images")
-    assert "ours" not in known_images()
+    for broken in ("[images", "[images.ours]\ncommand = 5"):
+        (tmp_path / "images.toml").write_text(broken)
+        assert "ours" not in known_images()
 
 
 def test_a_viewer_may_not_submit(yard: Yard, visit: Visit):
