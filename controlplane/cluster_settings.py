@@ -1,4 +1,5 @@
-"""What an admin may set for a Kubernetes cluster: every knob with its reader and default. Pure.
+"""What an admin may set for a Kubernetes cluster: every knob with its reader and default; and which engines are
+reached with credentials. Pure.
 
 Here, and not beside the engine, because the API checks a body with it and may not know any engine.
 """
@@ -24,6 +25,7 @@ MOUNT_PATH = re.compile(r"/[-A-Za-z0-9_./]+")
 TAKEN_PATHS = ("/work", "/dev", "/proc", "/sys", "/etc/trainyard")  # of pods
 OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
 EVERY_POOL = "*"
+WITH_CREDENTIALS = frozenset({"kubernetes"})  # the engines whose clusters are looked at first
 
 
 class SettingsInvalid(ValueError):

@@ -17,6 +17,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, invalid
+from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
@@ -27,7 +28,6 @@ from jobs.models import Job, Pod
 
 SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
 ENGINES = tuple(SCHEDULERS)
-WITH_CREDENTIALS = frozenset({"kubernetes"})  # the engines whose clusters are looked at first
 
 
 def register_cluster(

@@ -7,7 +7,7 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.actions.clusters import WITH_CREDENTIALS
+from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.loop.batches import one_by_one
 from controlplane.loop.findings import note_finding

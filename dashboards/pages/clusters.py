@@ -14,14 +14,13 @@ from controlplane.access import Actor, NotVisible, require_admin
 from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
 from controlplane.actions.clusters import (
     SCHEDULERS,
-    WITH_CREDENTIALS,
     check_cluster,
     detach_cluster,
     edit_cluster,
     register_cluster,
 )
 from controlplane.actions.outcomes import Conflict, Invalid, invalid
-from controlplane.cluster_settings import KNOBS
+from controlplane.cluster_settings import KNOBS, WITH_CREDENTIALS
 from controlplane.models import Cluster
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import clusters as reads

@@ -11,9 +11,9 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for
-from controlplane.actions.images import image_notice
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Project, Role
+from controlplane.queries.images import image_notice
 from dashboards.command_line import yard_submit
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.pages.frame import show, signed_in

@@ -7,8 +7,8 @@ from django.db.models import Count, F, Sum
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_projects
-from controlplane.actions.images import installed_images
 from controlplane.models import Device, Project, Role
+from controlplane.queries.images import installed_images
 from dashboards import formats
 from dashboards.reads.projects import pool_names
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED

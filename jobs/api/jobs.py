@@ -6,13 +6,13 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.access import Actor, job_for, project_for, visible_project_ids
-from controlplane.actions.images import image_notice
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, ref
 from controlplane.models import Project, Role
+from controlplane.queries.images import image_notice
 from jobs.actions import (
     clone_body,
     delete_job,

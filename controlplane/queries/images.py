@@ -6,8 +6,8 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.actions.clusters import WITH_CREDENTIALS
 from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
+from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.models import Project
 
 logger = logging.getLogger(__name__)
@@ -19,8 +19,8 @@ def installed_images() -> Catalogue:
     path = settings.STATE_DIR / ADDED
     try:
         return load_catalogue(BUILT_IN, path)
-    except (OSError, ValueError, AttributeError) as error:
-        logger.warning("no images from %s: %s", path, error)
+    except (OSError, ValueError) as error:
+        logger.warning("the images that admins added are left out: %s", error)
         return load_catalogue(BUILT_IN)
 
 
