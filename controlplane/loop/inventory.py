@@ -22,7 +22,8 @@ SHOWN_NAMES = 5
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Take the engine's nodes over. Returns true when something changed; an unreachable engine changes nothing."""
+    """Take the engine's nodes over. Returns true when something changed; an unreachable engine changes nothing, nor
+    does a look at the cluster as it was before its settings changed: its nodes may have other names since."""
     try:
         reports = _without_names_of_others(cluster, engine.nodes())
     except EngineUnreachable:
@@ -31,6 +32,8 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     changes: list[bool] = []
 
     def write(batch: Sequence[NodeReport]) -> None:
+        if _is_outdated(cluster):
+            return
         devices = _devices_of(cluster, batch)
         events = [
             event
@@ -43,10 +46,17 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
 
     one_by_one(reports, write)
     with transaction.atomic():
-        lost = _vanished(known.values(), {report.name for report in reports})
+        reported = {report.name for report in reports}
+        lost = [] if _is_outdated(cluster) else _vanished(known.values(), reported)
         if lost:
             Event.objects.append(lost)
     return any(changes) or bool(lost)
+
+
+def _is_outdated(cluster: Cluster) -> bool:
+    """Whether the cluster is another by now, or none. As long as the transaction lasts no order renames its nodes."""
+    row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
+    return row.settings != cluster.settings or row.detached_at is not None
 
 
 def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int, Mapping[int, Device]]:

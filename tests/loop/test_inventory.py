@@ -1,12 +1,17 @@
 """What the engine says of nodes and devices, in rows and in the scheduler's view."""
 
+from datetime import UTC, datetime
+
+from controlplane.actions.clusters import settle_check
 from controlplane.engines.kubernetes.renaming import with_suffix
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.inventory import VANISHED, sync_nodes
 from controlplane.loop.observe import observe
-from controlplane.models import Cluster, Device, Event, Node
+from controlplane.models import Cluster, Command, Device, Event, Node
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
+
+NOW = datetime(2026, 11, 21, tzinfo=UTC)
 
 
 def sync(plant: Plant) -> None:
@@ -62,6 +67,35 @@ def test_the_finding_says_how_nodes_are_told_apart_and_that_way_works(plant):
     sync_nodes(second, with_suffix(engine, "prod2"), plant.clock())
     assert [node.name for node in second.nodes.all()] == ["dgx1-1.prod2"]
     assert second.checks == []
+
+
+def test_nodes_that_are_renamed_during_a_look_are_not_taken_over_under_their_old_names(db):
+    cluster = Cluster.objects.create(name="prod2", engine="kubernetes")
+    engine = MemoryEngine({"nodes": {"dgx1-1": {"devices": 1, "memory_mib": 1}}})
+    sync_nodes(cluster, engine, NOW)
+    order = Command(kind="check_cluster", cluster=cluster, payload={"settings": {"node_suffix": "prod2"}})
+
+    class Overtaken:
+        """A look, and before its answer is written the order that renames."""
+
+        def nodes(self):
+            reports = engine.nodes()
+            order.save()
+            settle_check(order, [], NOW)
+            return reports
+
+    assert not sync_nodes(cluster, Overtaken(), NOW)
+    assert list(cluster.nodes.values_list("name", "is_ready")) == [("dgx1-1.prod2", True)]
+    cluster.refresh_from_db()
+    sync_nodes(cluster, with_suffix(engine, "prod2"), NOW)
+    assert list(cluster.nodes.values_list("name", "is_ready")) == [("dgx1-1.prod2", True)]
+
+
+def test_a_look_at_a_cluster_that_is_detached_meanwhile_leaves_no_nodes(plant):
+    Cluster.objects.filter(pk=plant.cluster.pk).update(detached_at=plant.clock())
+    Node.objects.all().delete()
+    sync(plant)
+    assert not Node.objects.exists()
 
 
 def test_a_gpu_that_others_hold_gets_nothing(plant):
