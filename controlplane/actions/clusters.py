@@ -6,6 +6,7 @@ that is attached waits in the order and takes its place only when it was found g
 """
 
 import copy
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from datetime import datetime
 from typing import Any
@@ -28,6 +29,7 @@ from jobs.models import Job, Pod
 
 SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
 ENGINES = tuple(SCHEDULERS)
+LONGEST_NODE_NAME = 253
 
 
 def register_cluster(
@@ -192,15 +194,28 @@ def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
     if trouble := _why_not_renamed(cluster, settings):
         return trouble
     nodes = list(Node.objects.filter(cluster=cluster))
+    names = {node.name: name_here(name_there(node.name, old), new) for node in nodes}
+    if trouble := _why_not_called(cluster, names):
+        return trouble
     for node in nodes:
-        node.name = name_here(name_there(node.name, old), new)
-    names = [node.name for node in nodes]
-    taken = (
-        Node.objects.exclude(cluster=cluster).filter(name__in=names).values_list("name", flat=True).first()
-    )
-    if taken:
-        return f"Another cluster has a node {taken}: choose another node_suffix."
+        node.name = names[node.name]
     Node.objects.bulk_update(nodes, ["name"])
+    return ""
+
+
+def _why_not_called(cluster: Cluster, names: Mapping[str, str]) -> str:
+    """Return why the cluster's nodes cannot go from their names to these; "" when they can. The database takes no
+    name that another of them still has, even one that changes with it."""
+    too_long = next((name for name in names.values() if len(name) > LONGEST_NODE_NAME), "")
+    if too_long:
+        return f"{too_long} is longer than {LONGEST_NODE_NAME} characters: choose another node_suffix."
+    count = Counter(names.values())
+    twice = next((new for old, new in names.items() if count[new] > 1 or (new != old and new in names)), "")
+    if twice:
+        return f"Two nodes of {cluster.name} would be called {twice}: choose another node_suffix."
+    others = Node.objects.exclude(cluster=cluster).filter(name__in=names.values())
+    if taken := others.values_list("name", flat=True).first():
+        return f"Another cluster has a node {taken}: choose another node_suffix."
     return ""
 
 

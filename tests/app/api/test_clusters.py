@@ -159,6 +159,28 @@ def test_a_suffix_that_gives_a_node_the_name_of_anothers_is_not_taken(api: AsPer
     assert "Another cluster has a node gpu-1.prod" in cluster.checks[-1]["message"]
 
 
+@pytest.mark.parametrize(
+    ("names", "trouble"),
+    [
+        (("gpu-1", "gpu-1.lab"), "would be called gpu-1.prod"),  # both are gpu-1 without the suffix of now
+        (("gpu-1.lab", "gpu-1.prod"), "would be called gpu-1.prod"),
+        ((f"{'n' * 249}", "gpu-1"), "longer than 253"),
+    ],
+)
+def test_a_suffix_with_which_names_are_not_told_apart_or_too_long_is_not_taken(
+    api: AsPerson, cast: Cast, names: tuple[str, ...], trouble: str
+):
+    root = api("root")
+    cluster = settle(attach(root, settings={"node_suffix": "lab"}), GOOD)
+    for name in names:
+        make_node(cluster, name)
+    suffixed(root, "prod")
+    settle(cluster, GOOD)
+    assert (cluster.state, cluster.settings) == ("attached", {"node_suffix": "lab"})
+    assert trouble in cluster.checks[-1]["message"]
+    assert {node.name for node in cluster.nodes.all()} == set(names)
+
+
 def test_nodes_are_not_renamed_under_pods(api: AsPerson, cast: Cast):
     root = api("root")
     cluster = settle(attach(root), GOOD)
