@@ -91,11 +91,13 @@ def _register_clusters() -> None:
 
 
 def _edit_kubernetes(name: str, engine: str) -> None:
-    """Have a changed TRAINYARD_KUBERNETES take effect on a cluster that is there already."""
+    """Have a changed TRAINYARD_KUBERNETES take effect on a cluster that is there already. What is refused, such as
+    other names for nodes under pods, is said and left as it was: all else must start."""
     from django.conf import settings
 
     from controlplane.access import SYSTEM
     from controlplane.actions.clusters import edit_cluster
+    from controlplane.actions.outcomes import Conflict, Invalid
     from controlplane.models import Cluster
 
     cluster = Cluster.objects.filter(name=name, engine=engine, detached_at=None).first()
@@ -104,8 +106,12 @@ def _edit_kubernetes(name: str, engine: str) -> None:
     changed = {
         field: value for field, value in settings.KUBERNETES.items() if getattr(cluster, field) != value
     }
-    if changed:
+    if not changed:
+        return
+    try:
         edit_cluster(cluster, changed, actor=SYSTEM)
+    except (Conflict, Invalid) as error:
+        print(f"TRAINYARD_KUBERNETES is not taken over, {name} stays as it was: {error}", file=sys.stderr)
 
 
 def _warn_without_nodes() -> None:
