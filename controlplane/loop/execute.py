@@ -161,7 +161,11 @@ class Lane:
             if error is not None:
                 _take_failure(cluster, command, self._token, error)
                 continue
-            note_done(cluster, command, future.result())
+            try:
+                note_done(cluster, command, future.result())
+            except Exception as failure:  # noqa: BLE001  _take_failure logs it; it must keep no other's end
+                _take_failure(cluster, command, self._token, failure)
+                continue
             well.append(command)
         _finish(well, self._token, Command.DONE, "")
         self._on_progress()

@@ -14,6 +14,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
+from controlplane.loop import effects
 from controlplane.loop.attached import give_engine
 from controlplane.loop.execute import ENDS, MOST_TRIES, STARTING_SECONDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
@@ -356,6 +357,37 @@ def test_a_look_that_cannot_be_had_refuses_the_cluster_in_words(db, monkeypatch,
     cluster = look_at(monkeypatch, "checking", error)
     assert cluster.state == "refused"
     assert str(error) in cluster.checks[0]["message"]
+
+
+def test_an_end_that_cannot_be_written_keeps_no_other_and_is_given_up_in_time(plant, monkeypatch):
+    def settle(command, checks, now):
+        if all(check["outcome"] == "ok" for check in checks):
+            raise ZeroDivisionError("poison")
+        told.append(checks[0]["message"])
+
+    told: list[str] = []
+    monkeypatch.setattr(effects, "settle_check", settle)
+    monkeypatch.setattr(registry, "check_cluster", lambda kind, settings: [Found("api", "ok")])
+    monkeypatch.setattr(plant.engine, "forget_project", lambda name: None)
+    ours = {"cluster": plant.cluster}
+    poison = Command.objects.create(kind="check_cluster", **ours)
+    others = [
+        Command.objects.create(kind="forget_project", pod_name=name, **ours) for name in ("team-a", "team-b")
+    ]
+    execute_due()
+    assert {Command.objects.get(pk=other.pk).state for other in others} == {"done"}
+    poison.refresh_from_db()
+    assert (poison.state, "poison" in poison.error, poison.not_before > timezone.now()) == (
+        "pending",
+        True,
+        True,
+    )
+    for _ in range(MOST_TRIES):
+        make_due()
+        execute_due()
+    poison.refresh_from_db()
+    assert (poison.state, len(told)) == ("failed", 1)
+    assert "poison" in told[0]
 
 
 def test_a_deleted_project_is_forgotten(plant, monkeypatch):
