@@ -53,11 +53,12 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
     reports = _reports(cluster)
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
-    offers = {**_refused(cluster, attempts), **_offers(reports, attempts)}
+    orders = _orders(attempts)
+    offers = _of_wanted_size({**_refused(cluster, attempts), **_offers(reports, attempts)}, orders, seen.view)
     answer = decide_offers(seen.view, offers, _shared_devices(seen.view, reports.values()))
     started = {start.job for start in answer.plan.starts}
     wishes = [wish for wish in answer.wishes if wish.job not in started]
-    return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, reports, now))
+    return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, orders, reports, now))
 
 
 def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
@@ -177,6 +178,7 @@ def _make_offers(
     wishes: Sequence[Wish],
     view: ClusterView,
     attempts: Mapping[str, int],
+    orders: Mapping[str, "_Order"],
     reports: Reports,
     now: datetime,
 ) -> bool:
@@ -184,26 +186,18 @@ def _make_offers(
     withdrawn; the next cycle makes them anew. True when there is something to execute."""
     jobs = {job.id: job for job in view.jobs}
     avoided = _cordoned(cluster)
-    first = {
-        wish.job: base.pod_name(wish.job, attempts[wish.job] + 1, 0)
-        for wish in wishes
-        if wish.job in attempts
-    }
-    known = _ordered(first.values())
     fresh: list[Wish] = []
     for wish in wishes:
-        name = first.get(wish.job)
-        if name is None:
+        if wish.job not in attempts:
             continue
-        order = known.get(name)
+        order, name = orders.get(wish.job), base.pod_name(wish.job, attempts[wish.job] + 1, 0)
         if order is None:
             fresh.append(wish)
-        elif order.offers != (
-            jobs[wish.job].priority,
-            list(wish.node_pools),
-            avoided,
-            jobs[wish.job].pods,
-        ) or (name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))):
+            continue
+        job = jobs[wish.job]
+        is_other = order.offers != (job.priority, list(wish.node_pools), avoided, job.pods)
+        is_lost = name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))
+        if is_other or is_lost:
             _use_up([wish.job], attempts[wish.job] + 1)
     if not fresh:
         return False
@@ -219,21 +213,27 @@ def _cordoned(cluster: Cluster) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last order to make a pod: what it offered (priority, node pools, nodes to avoid, pods of the attempt), and
-    when it was carried out."""
+    """The last order to make a job's next first pod: what it offered (priority, node pools, nodes to avoid, pods of
+    the attempt), and when it was carried out."""
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None
+
+    @property
+    def pods(self) -> int:
+        return self.offers[3]
 
     def is_older_than(self, at: datetime) -> bool:
         return self.done_at is not None and self.done_at < at
 
 
-def _ordered(names: Iterable[str]) -> dict[str, _Order]:
-    rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(names)).order_by("pk")
+def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
+    """By job, for those whose next attempt was ordered."""
+    jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
+    rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
     return {
-        name: _Order((priority, list(pools or ()), list(avoided or ()), pods), finished_at)
+        jobs[name]: _Order((priority, list(pools or ()), list(avoided or ()), pods), finished_at)
         for name, priority, pools, avoided, pods, finished_at in rows.values_list(
             "pod_name", *wishes, "finished_at"
         )

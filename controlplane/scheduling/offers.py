@@ -107,7 +107,7 @@ class _Cycle:
         if refusal is None:
             self._wishes.append(Wish(item.job.id, item.request.pools))
             offer = self._offers.get(item.job.id, Offer())
-            if len(offer.bound) < item.request.pods:
+            if len(offer.bound) != item.request.pods:
                 refusal = self._said(item, offer)
             elif self._start(item, offer):
                 return

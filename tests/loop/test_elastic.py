@@ -33,7 +33,7 @@ def test_it_starts_with_what_fits_and_everybody_is_told(plant):
     job.refresh_from_db()
     assert (job.state, job.pods_wanted, job.pods_started, job.allocated_milli) == ("running", 5, 3, 3000)
     assert job.message == "Started with 3 of 5 workers inside the quota of team-a (8)."
-    assert (ranks(job), job.attempts.get().workers) == ([0, 1, 2], 3)
+    assert ranks(job) == [0, 1, 2]
     event = Event.objects.get(kind="job.starting", job_id=job.pk)
     assert (event.data["workers"], event.message) == (3, job.message)
     orders = Command.objects.filter(kind=Command.START_POD, pod_name__startswith=str(job.pk)).order_by("pk")
@@ -61,7 +61,7 @@ def test_reclaimed_it_goes_on_smaller(plant):
     assert (job.attempt, job.state, job.pods_started) == (2, "running", 13)
     assert plant.states() == {"el": "running", "owed-0": "running", "owed-1": "running", "owed-2": "running"}
     assert plant.allocated() == {"team-a": 13, "team-b": 3}
-    assert list(job.attempts.order_by("number").values_list("workers", flat=True)) == [16, 13]
+    assert [attempt.pods.count() for attempt in job.attempts.order_by("number")] == [16, 13]
     assert job.failures == 0
 
 
@@ -97,3 +97,23 @@ def test_where_the_cluster_decides_it_is_offered_whole_and_again_when_it_was_sca
     deciding.settle()
     job.refresh_from_db()
     assert (job.state, job.pods_started) == ("running", 2)
+
+
+@pytest.mark.parametrize("bound", [[0, 1, 2, 3], [0, 3], [0, 1]])
+def test_scaled_down_while_its_pods_are_placed_it_is_offered_anew(deciding, bound):
+    job = elastic(make_project(), fewest=1, workers=4)
+    deciding.settle()
+    for rank in bound:
+        deciding.engine.bind(f"{job.pk}-1-{rank}", "dgx1-1")
+    scale_job(job, 2, actor=SYSTEM)
+    deciding.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("queued", 1)
+    waiting = deciding.engine.waiting()
+    assert waiting == [f"{job.pk}-2-{rank}" for rank in range(2)]
+    assert [deciding.engine.spec_of(name).world_size for name in waiting] == [2, 2]
+    for name in waiting:
+        deciding.engine.bind(name, "dgx1-1")
+    deciding.settle()
+    job.refresh_from_db()
+    assert (job.state, job.attempt, ranks(job)) == ("running", 2, [0, 1])
