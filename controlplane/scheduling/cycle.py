@@ -23,6 +23,7 @@ from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, Reclai
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 MAX_PASSES = 6
+_Alike = tuple[str, Request, int, bool]
 
 
 def decide(view: ClusterView) -> Plan:
@@ -47,7 +48,7 @@ class _Cycle:
         self._elastic = [item for item in self._waiting if item.is_elastic]
         self._order: list[Waiting] = []
         self._no_room: set[tuple[Request, bool]] = set()
-        self._no_victims: set[tuple[str, Request, int, bool]] = set()
+        self._no_victims: set[_Alike] = set()
         self._shares = self._divide()
         self._is_divided_again = False
 
@@ -174,7 +175,7 @@ class _Cycle:
         ]
         for item, _ in before:
             self._widen(item, is_sure=False)
-        if before and any(self._could_reclaim(item) for item in self._waiting):
+        if before and self._could_be_taken_back():
             for item, _ in before:
                 board.unstart(item)
             for item, placements in before:
@@ -185,14 +186,21 @@ class _Cycle:
         starts = self._board.starts
         return [(item, starts[item.job.id].placements) for item in self._elastic if item.job.id in starts]
 
+    def _could_be_taken_back(self) -> bool:
+        """Whether somebody who still waits could take room from others after all. Asked once for all who are alike."""
+        alike = {
+            _alike(item): item
+            for item in self._waiting
+            if not self._is_decided(item.job) and item.job.id not in self._refusals
+        }
+        return any(self._could_reclaim(item) for item in alike.values())
+
     def _could_reclaim(self, item: Waiting) -> bool:
-        """Whether somebody who still waits could take room from others after all."""
-        gate = ReclaimGate(item)
-        if self._is_decided(item.job) or item.job.id in self._refusals or not gate.is_open():
-            return False
-        board = self._board
-        return board.has_giver(gate) and (
-            find_victims(item.request, board.ledger.soon, gate, board.candidates) is not None
+        gate, board = ReclaimGate(item), self._board
+        return (
+            gate.is_open()
+            and board.has_giver(gate)
+            and find_victims(item.request, board.ledger.soon, gate, board.candidates) is not None
         )
 
     def plan(self) -> Plan:
@@ -301,7 +309,7 @@ class _Cycle:
         return owed is item or (owed is not None and self._refuse(owed) is None)
 
     def _make_room(self, item: Waiting) -> bool:
-        key = (item.account.name, item.request, item.job.priority, item.job.is_preemptible)
+        key = _alike(item)
         if key in self._no_victims:
             return False
         reclaim = ReclaimGate(item)
@@ -331,6 +339,11 @@ class _Cycle:
         self._no_room.clear()
         self._no_victims.clear()
         self._serve(item)
+
+
+def _alike(item: Waiting) -> _Alike:
+    """Jobs for which the same victims can be found, or none."""
+    return (item.account.name, item.request, item.job.priority, item.job.is_preemptible)
 
 
 def _is_bound(item: Waiting) -> bool:

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.offers import Bound, Offer, decide_offers
 from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.view import DepartmentView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
@@ -129,6 +130,27 @@ def test_it_leaves_idle_what_would_be_taken_back():
     plan = decide(cluster)
     assert size_of(plan, "a3") == 2
     assert not decide(apply(cluster, plan)).preempts
+
+
+def test_whether_it_would_be_taken_back_is_asked_once_for_all_who_are_alike(monkeypatch):
+    """What a holds may be taken, but frees no whole node."""
+    asked = []
+
+    def find(*question):
+        asked.append(question)
+        return find_victims(*question)
+
+    monkeypatch.setattr("controlplane.scheduling.cycle.find_victims", find)
+    jobs = [
+        running(interactive("c1", "c"), ("n0", [0])),
+        running(interactive("c2", "c"), ("n1", [3])),
+        running(job("a2", "a"), ("n1", [0])),
+        elastic("a3", "a", 1, 8),
+        *(job(f"b{number}", "b", 4) for number in range(4, 44)),
+    ]
+    cluster = view(nodes(2, 4), [project("a", 1), project("b", 0, weight=3000), project("c", 2)], jobs)
+    assert size_of(decide(cluster), "a3") == 5
+    assert 0 < len(asked) <= 6
 
 
 def test_it_would_sooner_be_small_than_have_others_stopped():
@@ -275,6 +297,8 @@ def test_where_the_cluster_decides_it_is_offered_whole():
     assert not decide_offers(cluster, some, {}).plan.starts
     every = {"a1": Offer(tuple(Bound(rank, "n0") for rank in range(3)))}
     assert size_of(decide_offers(cluster, every, {}).plan, "a1") == 3
+    more = {"a1": Offer(tuple(Bound(rank, "n0") for rank in range(4)))}
+    assert not decide_offers(cluster, more, {}).plan.starts
 
 
 def test_a_kept_view_has_its_bounds():
