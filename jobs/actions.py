@@ -12,7 +12,7 @@ from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project
 from jobs import lifecycle
-from jobs.admission import check_largest_node, check_name, check_room_in_queue, name_in_use
+from jobs.admission import check_largest_node, check_name, check_room_in_queue
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
@@ -44,8 +44,9 @@ def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Jo
         with transaction.atomic():
             job = _new_job(project, spec, actor)
             _happened("job.submitted", job, actor)
-    except IntegrityError as error:
-        raise name_in_use(project, spec["name"]) from error
+    except IntegrityError:
+        check_name(project, spec["name"])
+        raise
     return job
 
 
@@ -91,7 +92,7 @@ def scale_job(job: Job, workers: int, *, actor: Actor) -> ScaleOperation:
     """Change how many workers an elastic job that holds none asks for. Raises Conflict for any other job, Invalid
     outside its bounds."""
     with transaction.atomic():
-        job.refresh_from_db()  # somebody else may have scaled or edited it meanwhile
+        _lock(job)
         bounds = KINDS[job.kind].bounds(job.spec)
         if bounds is None:
             detail = f"Only an elastic job can go to {workers} workers; this one is {job.kind}."
@@ -138,9 +139,9 @@ def delete_job(job: Job, *, actor: Actor) -> None:
 
 def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
     """Change priority or labels (checked values)."""
-    before = {name: getattr(job, name) for name in changes}
     with transaction.atomic():
-        job.refresh_from_db(fields=["spec"])  # somebody else may have edited another field meanwhile
+        _lock(job)
+        before = {name: getattr(job, name) for name in changes}
         for name, value in changes.items():
             setattr(job, name, value)
         job.spec = {**job.spec, **changes}
@@ -177,6 +178,12 @@ def begin_stop(
         Event.objects.append([event])
         wake()
     return job
+
+
+def _lock(job: Job) -> None:
+    """Read the job as it is, and let nobody change it before this transaction ends: whoever writes `spec` writes all
+    of it, also what somebody else has scaled or edited meanwhile."""
+    job.refresh_from_db(from_queryset=Job.objects.select_for_update())
 
 
 def _cannot_scale(job: Job) -> Conflict:

@@ -90,12 +90,7 @@ def check_room_in_queue(project: Project) -> None:
 def check_name(project: Project, name: str) -> None:
     """Raises Conflict for the name of an unfinished job."""
     if _unfinished(project).filter(name=name).exists():
-        raise name_in_use(project, name)
-
-
-def name_in_use(project: Project, name: str) -> Conflict:
-    """What a second unfinished job of a name is told."""
-    return Conflict("name_in_use", f"{name} is an unfinished job of {project.name}; choose another name.")
+        raise Conflict("name_in_use", f"{name} is an unfinished job of {project.name}; choose another name.")
 
 
 def _unfinished(project: Project) -> Any:

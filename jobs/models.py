@@ -26,9 +26,8 @@ class Job(models.Model):
     gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
     max_runtime_seconds = models.PositiveIntegerField(null=True)
     pods_wanted = models.PositiveIntegerField(default=1)
-    pods_started = models.PositiveIntegerField(
-        default=0
-    )  # of the latest attempt: an elastic one may have fewer
+    # of the latest attempt: an elastic one may have fewer. The database's default is for versions that do not know it
+    pods_started = models.PositiveIntegerField(default=0, db_default=0)
     submit_rank = models.BigIntegerField(db_index=True)  # order of first submission; survives preemption
     created_at = models.DateTimeField(default=timezone.now)
 
@@ -84,7 +83,6 @@ class Attempt(models.Model):
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="attempts")
     number = models.PositiveIntegerField()
-    workers = models.PositiveIntegerField(null=True)  # None in rows from before this was kept
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)
     ended_at = models.DateTimeField(null=True)

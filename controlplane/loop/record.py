@@ -143,13 +143,7 @@ def _begin_attempts(
     """Return those whose job was still waiting: they have an attempt, pods, devices and orders now."""
     begun = [start for start in starts if _claim(jobs[start.job], start, now)]
     attempts = Attempt.objects.bulk_create(
-        Attempt(
-            job=jobs[start.job],
-            number=jobs[start.job].attempt,
-            workers=len(start.placements),
-            created_at=now,
-        )
-        for start in begun
+        Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
     )
     placed = [
         (_pod(attempt, placement, shapes[placement.rank], nodes), placement)

@@ -21,14 +21,9 @@ class Migration(migrations.Migration):
 
     operations = [
         migrations.AddField(
-            model_name='attempt',
-            name='workers',
-            field=models.PositiveIntegerField(null=True),
-        ),
-        migrations.AddField(
             model_name='job',
             name='pods_started',
-            field=models.PositiveIntegerField(default=0),
+            field=models.PositiveIntegerField(db_default=0, default=0),
         ),
         migrations.CreateModel(
             name='ScaleOperation',

@@ -1,6 +1,7 @@
 """Verbs on jobs before the loop sees them: what is refused leaves nothing behind."""
 
 import pytest
+from django.db import IntegrityError, connection
 
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Event
@@ -107,3 +108,19 @@ def test_events_say_who_opened_a_shell_and_not_why_the_job_runs(cast):
     event = Event.objects.order_by("-seq").first()
     assert (event.kind, event.actor, event.reason) == ("job.shell_opened", "ben", "")
     assert event.message == "Shell opened by ben."
+
+
+def test_what_the_database_refuses_for_another_reason_is_not_a_name_in_use(cast, monkeypatch):
+    def refuse(*_unused):
+        raise IntegrityError("NOT NULL constraint failed: jobs_job.pods_started")
+
+    monkeypatch.setattr("jobs.actions._new_job", refuse)
+    with pytest.raises(IntegrityError, match="pods_started"):
+        submit_job(cast.project, GOOD, actor=cast.actor("ana"))
+
+
+def test_a_version_that_knows_no_elastic_jobs_can_still_submit(cast):
+    """While versions change, the older one writes rows without the newer column."""
+    with connection.cursor() as cursor:
+        columns = connection.introspection.get_table_description(cursor, Job._meta.db_table)
+    assert {column.name: column.default for column in columns}["pods_started"] == "0"

@@ -1,16 +1,21 @@
 """Requests at the same moment: one key makes one job, one If-Match lets one change through, one name is taken once."""
 
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from concurrent.futures import ThreadPoolExecutor
+from itertools import permutations
+from typing import Any
 
 import pytest
-from django.db import connection
+from django.db import connection, transaction
 
 from controlplane.models import Counter, Project
+from jobs.actions import edit_job, scale_job
 from jobs.models import Job
 from tests.app.api.client import Api, Reply
+from tests.builders import make_job
 from tests.cast import Cast, make_cast
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AT_ONCE = 4
@@ -66,3 +71,41 @@ def test_one_of_several_equal_names_is_taken(people: Cast):
     replies = at_once(lambda number: apis[number].post("projects/team-a/jobs", spec))
     assert sorted(reply.status for reply in replies) == [201, 409, 409, 409]
     assert {reply.code for reply in replies if reply.status == 409} == {"name_in_use"}
+
+
+def change(job: Job, changes: Mapping[str, Any], people: Cast) -> None:
+    """Scale or edit a job in this thread, whose connection is closed."""
+    try:
+        if "workers" in changes:
+            scale_job(job, changes["workers"], actor=people.actor("ben"))
+        else:
+            edit_job(job, changes, actor=people.actor("ben"))
+    finally:
+        if not connection.in_atomic_block:
+            connection.close()
+
+
+def somebody_waits_for_a_lock() -> bool:
+    with connection.cursor() as cursor:
+        cursor.execute("SELECT 1 FROM pg_locks WHERE NOT granted")
+        return cursor.fetchone() is not None
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+@pytest.mark.parametrize(
+    ("first", "second"), list(permutations([{"priority": 90}, {"labels": {"a": "b"}}, {"workers": 5}], 2))
+)
+def test_two_changes_of_one_job_lose_nothing(people: Cast, first: dict[str, Any], second: dict[str, Any]):
+    bounds = {"min_workers": 1, "workers": 3, "max_workers": 8}
+    job = make_job(people.project, "el", people.ben, kind="elastic", **bounds)
+    read = Job.objects.get()  # before anything changes
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            change(job, first, people)
+            later = pool.submit(change, read, second, people)
+            wait_until(somebody_waits_for_a_lock, what="the second change")
+        later.result(10)
+    job.refresh_from_db()
+    told = {"priority": 50, "labels": {}, "workers": 3} | first | second
+    assert {name: job.spec[name] for name in told} == told
+    assert {"priority": job.priority, "labels": job.labels, "workers": job.pods_wanted} == told
