@@ -137,6 +137,17 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
     return {job: _offer(found) for job, found in pods.items()}
 
 
+def _of_wanted_size(
+    offers: Mapping[str, Offer], orders: Mapping[str, "_Order"], view: ClusterView
+) -> dict[str, Offer]:
+    """Those with as many pods as their jobs want now. Each pod was told how many they are: where the job was scaled
+    since, none is taken over, and `_make_offers` withdraws them."""
+    pods = {job.id: job.pods for job in view.jobs}
+    return {
+        job: offer for job, offer in offers.items() if job not in orders or orders[job].pods == pods.get(job)
+    }
+
+
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
     """The jobs whose pods the cluster does not take for now, with its words for that."""
     orders = Command.objects.filter(cluster=cluster, kind=Command.START_POD, state=Command.PENDING)
