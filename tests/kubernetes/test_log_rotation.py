@@ -1,17 +1,22 @@
 """A node that begins a new file while its log is followed gives no sign of it in the stream."""
 
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from itertools import pairwise
 from pathlib import Path
+from typing import ClassVar
 
 import pytest
 
+from controlplane.engines.kubernetes import logstreams
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.logs import LogCopier, LogSource
-from controlplane.logs import read_page, tail
+from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, LogCopier, LogSource
+from controlplane.logs import LogPage, read_page, tail
 from tests.waiting import wait_until
 
+HANGS = 1
 LINES = 30_000  # of 100 bytes and more: three files' worth of looks
 
 
@@ -19,9 +24,18 @@ class Node(BaseHTTPRequestHandler):
     """Streams one log, and says when the file that it has now began."""
 
     file_began = ""
+    refusal = 0  # the status with which it refuses to say that; HANGS: it says nothing at all
+    asked: ClassVar[list[float]] = []  # when it was asked for that
+    followed = 0
 
     def do_GET(self) -> None:
-        self.send_response(200)
+        if "limitBytes" in self.path:
+            self.asked.append(time.monotonic())
+            if self.refusal == HANGS:
+                self.rfile.read(1)  # until it is hung up on us
+                return
+        Node.followed += "follow" in self.path and "sinceTime" not in self.path
+        self.send_response(self.refusal if self.refusal and "limitBytes" in self.path else 200)
         self.end_headers()
         if "limitBytes" in self.path:
             self.wfile.write(f"{self.file_began} line".encode())
@@ -50,13 +64,16 @@ def server() -> Iterator[str]:
     httpd.server_close()
 
 
-@pytest.mark.parametrize(("began", "gaps"), [("12:00:00.000", 0), ("12:00:07.000", 1)])
-def test_a_new_file_is_told_once(
-    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began: str, gaps: int
-) -> None:
-    monkeypatch.setattr(Node, "file_began", f"2026-01-01T{began}Z")
+@pytest.fixture(autouse=True)
+def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Node, "asked", [])
+    monkeypatch.setattr(Node, "followed", 0)
+    monkeypatch.setattr(Node, "file_began", "2026-01-01T12:00:00.000Z")
+
+
+def copy(server: str, path: Path) -> LogPage:
+    """The log as it is kept, of a pod that ends when all was read of it."""
     end_word: list[str] = []
-    path = tmp_path / "pod.log"
     copier = LogCopier(
         Access(server, None),
         lambda _name: LogSource("/log", "main", has_started=True, end_word="".join(end_word)),
@@ -71,6 +88,34 @@ def test_a_new_file_is_told_once(
         copier.close()
     page = read_page(path, limit=2 * LINES)
     assert len(page.lines) == LINES
+    return page
+
+
+@pytest.mark.parametrize(("began", "gaps"), [("12:00:00.000", 0), ("12:00:07.000", 1)])
+def test_a_new_file_is_told_once(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, began: str, gaps: int
+) -> None:
+    monkeypatch.setattr(Node, "file_began", f"2026-01-01T{began}Z")
+    page = copy(server, tmp_path / "pod.log")
     assert [gap.message for gap in page.gaps] == gaps * [
         f"output may be missing before 2026-01-01T{began}Z: the node began a new file then"
     ]
+
+
+def test_the_node_is_asked_for_its_file_now_and_then_and_at_the_end(server: str, tmp_path: Path) -> None:
+    copy(server, tmp_path / "pod.log")
+    *meanwhile, at_the_end = Node.asked
+    assert meanwhile
+    assert at_the_end > meanwhile[-1]
+    assert all(later - earlier >= FILE_CHECK_SECONDS for earlier, later in pairwise(meanwhile))
+
+
+@pytest.mark.parametrize("refusal", [404, 429, HANGS])
+def test_a_node_that_does_not_say_when_its_file_began_costs_the_log_nothing(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
+) -> None:
+    monkeypatch.setattr(Node, "refusal", refusal)
+    monkeypatch.setattr(logstreams, "FILE_SECONDS", 0.2)
+    page = copy(server, tmp_path / "pod.log")
+    assert Node.asked
+    assert (page.gaps, Node.followed) == ((), 1)

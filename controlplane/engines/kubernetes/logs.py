@@ -44,6 +44,7 @@ WAITING_SECONDS = 2.0  # between looks at a pod that has not started, while noth
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 ROTATED_BYTES = 1 << 20  # no node begins a new file for less
+FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
 TICK_SECONDS = 0.5
 _TAIL_LINES = 2000
 
@@ -84,7 +85,8 @@ class _Log:
     cursor: Cursor = field(default_factory=Cursor)
     size: int = -1  # of the file when we last looked
     file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
-    checked_size: int = 0  # when we last asked the node for that
+    checked_size: int = 0  # when the node last told us that
+    checked_at: float = 0.0  # when we last asked
     is_drained: bool = False
     was_seen: bool = False
     restarts: int | None = None
@@ -402,7 +404,10 @@ class LogCopier:
                 self._store(writer, entry, lines.feed(chunk))
                 if writer.size >= self._most_bytes and not is_whole:
                     return
-                if writer.size - entry.checked_size >= ROTATED_BYTES:
+                if (
+                    writer.size - entry.checked_size >= ROTATED_BYTES
+                    and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
+                ):
                     await self._check_file(writer, entry, source)
         if is_whole:
             self._store(writer, entry, lines.rest())
@@ -416,7 +421,14 @@ class LogCopier:
         """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
         what was printed to the old one in its last moment, if anything was."""
         assert self._streams is not None
-        began_ms = await self._streams.file_began_ms(source.path, source.container)
+        entry.checked_at = time.monotonic()
+        try:
+            began_ms = await self._streams.file_began_ms(source.path, source.container)
+        except _PASSING as error:
+            # Unknown, for which neither a healthy stream nor the end of a log that was read whole is given up. Asked
+            # again while it is followed; at its end a file begun since the last answer is not told.
+            log.debug("log of %s: when its file began is not known: %s", entry.name, error)
+            return
         entry.checked_size = writer.size
         if began_ms is None:
             return

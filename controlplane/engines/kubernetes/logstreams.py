@@ -16,6 +16,7 @@ from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.kubeconfigs import without_token
 
 IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
+FILE_SECONDS = 10.0  # for an answer when a file began
 _HEAD_BYTES = 64  # a stamp, and a little more
 
 
@@ -56,9 +57,11 @@ class LogStreams:
             yield response.content
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
-        """The time of the first line of the file that the node has of a log now; None for an empty one. Unix ms."""
+        """The time of the first line of the file that the node has of a log now; None for an empty one. Unix ms.
+
+        Raises as `open`, and TimeoutError after FILE_SECONDS."""
         query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
-        async with self.open(path, query) as stream:
+        async with asyncio.timeout(FILE_SECONDS), self.open(path, query) as stream:
             stamp = (await stream.read()).partition(b" ")[0]
         try:
             return stamp_ms(stamp)
