@@ -16,7 +16,7 @@ from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
 from controlplane.engines.kubernetes import manifests, names, sweeping, watching
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
-from controlplane.engines.kubernetes.objects import REMEMBERED_SECONDS
+from controlplane.engines.kubernetes.objects import IN_USE_SECONDS, REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
 from controlplane.loop.runner import TENANTS_EVERY
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
@@ -324,6 +324,36 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     assert case.found("configmaps") == [f"{running.job_id}-1"]
     assert case.kube.api("GET", case.path("configmaps", "theirs"))[0] == 200
     wait_until(lambda: case.found("services") == [], 30, "what the anchor owned to go")
+
+
+def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
+    case: Case, monkeypatch: pytest.MonkeyPatch
+):
+    engine, passed = case.engine, 0.0
+    monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
+    monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
+    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    hangs, goes_on, make = threading.Event(), threading.Event(), engine._objects.make
+
+    def make_slowly(collection: str, body: dict) -> dict:
+        if collection.endswith("/pods"):
+            hangs.set()
+            goes_on.wait(30)
+        return make(collection, body)
+
+    monkeypatch.setattr(engine._objects, "make", make_slowly)
+    spec = case.spec()
+    start = threading.Thread(target=engine.start, args=(spec,))
+    start.start()
+    try:
+        assert hangs.wait(10)
+        passed = IN_USE_SECONDS + 1
+        engine.sync_projects((REPORT,))
+        assert case.found("configmaps") == [f"{spec.job_id}-1"]
+    finally:
+        goes_on.set()
+        start.join()
+    assert case.found() == [spec.name]
 
 
 def test_objects_of_attempts_that_are_over_are_not_remembered_for_ever(

@@ -123,6 +123,12 @@ class KubernetesEngine:
         body = manifests.anchor(spec, profile)
         if mpijobs.suits(spec, profile):
             body = mpijobs.marked(body, spec)
+        with objects.in_use(f"{here}/configmaps/{body['metadata']['name']}"):
+            self._start_under(body, here, spec, node)
+
+    def _start_under(self, body: Raw, here: str, spec: PodSpec, node: NodeReport | None) -> None:
+        """Make the attempt's anchor, of this body, and what it owns: the pod, and what stands beside it."""
+        profile, objects = self._profile, self._objects
         anchor = objects.make_remembered(f"{here}/configmaps", body)
         if (anchor.get("data") or {}).get(spec.name) == FORGOTTEN:
             return

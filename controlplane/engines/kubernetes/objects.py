@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
@@ -15,7 +17,7 @@ from controlplane.engines.kubernetes.refusals import refusal_of
 Raw = dict[str, Any]
 
 REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
-IN_USE_SECONDS = 30.0  # how long whoever asked for an object may still be at work with it
+IN_USE_SECONDS = 30.0  # how long an object is spared after somebody asked for it or was at work with it
 # The labels that say whose an object is. One that has other values of them is somebody else's.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
 
@@ -28,7 +30,8 @@ class Objects:
     ) -> None:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
-        self._used: dict[str, float] = {}  # when it was last asked for
+        self._used: dict[str, float] = {}  # when it was last asked for, or somebody was done with it
+        self._users = Counter[str]()  # how many are at work with it
         self._tidied_at = clock()
         self._lock = threading.Lock()
 
@@ -80,8 +83,24 @@ class Objects:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
             self._used = {path: at for path, at in self._used.items() if not path.startswith(prefix)}
 
+    @contextlib.contextmanager
+    def in_use(self, path: str) -> Iterator[None]:
+        """Be at work with this object, however long that takes: each call may wait for its answer."""
+        with self._lock:
+            self._users[path] += 1
+        try:
+            yield
+        finally:
+            with self._lock:
+                self._used[path] = self._clock()
+                self._users[path] -= 1
+                if not self._users[path]:
+                    del self._users[path]
+
     def is_in_use(self, path: str) -> bool:
-        """Whether somebody here may be working with this object right now."""
+        """Whether somebody here is at work with this object, or was a moment ago and may try again."""
+        if path in self._users:
+            return True
         used_at = self._used.get(path)
         return used_at is not None and self._clock() - used_at < IN_USE_SECONDS
 
