@@ -31,6 +31,7 @@ OPEN = (Command.PENDING, Command.CLAIMED)
 LONGEST_NAME = 128  # of a pod in an order
 BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
+_CLEARED = ""  # in place of the state of a start's order: finished ones are cleared away in time
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
@@ -102,7 +103,11 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
     columns = ("pod_name", "state", "tries", "finished_at")
     rows = starts.order_by("pk").values_list(*columns) if missing else ()
     last = {name: (state, tries, at) for name, state, tries, at in rows}
-    return frozenset(pod.name for pod in missing if _is_overdue(pod, *last.get(pod.name, ("", 0, None)), now))
+    return frozenset(
+        pod.name
+        for pod in missing
+        if _is_overdue(pod, *last.get(pod.name, (_CLEARED, 0, pod.created_at)), now)
+    )
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
@@ -111,7 +116,7 @@ def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, 
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
         return True
-    if finished_at is None or not (is_failed or start == Command.DONE):
+    if finished_at is None or not (is_failed or start in (Command.DONE, _CLEARED)):
         return False
     wait = LOST_AFTER_SECONDS if start == Command.DONE else LATE_START_SECONDS
     return now - finished_at >= timedelta(seconds=wait)

@@ -21,6 +21,7 @@ from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
 from jobs.queries import job_detail
+from jobs.stopping import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project, make_user
 
 
@@ -199,11 +200,15 @@ def test_an_unreachable_engine_changes_no_job(plant):
     assert waiting.state == "running"
 
 
-def test_a_pod_that_vanished_sends_its_job_back_and_frees_its_gpu(plant):
+@pytest.mark.parametrize("has_order", [True, False])
+def test_a_pod_that_vanished_sends_its_job_back_and_frees_its_gpu(plant, has_order):
     job = make_job(make_project())
     plant.settle()
     lost = Pod.objects.get()
     plant.engine.lose(lost.name)
+    if not has_order:  # that of its start is cleared away after a week
+        Command.objects.all().delete()
+        plant.clock.advance(LATE_START_SECONDS)
     plant.in_seconds(10)
     job.refresh_from_db()
     lost.refresh_from_db()
