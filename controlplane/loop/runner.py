@@ -34,13 +34,12 @@ BUSY_PAUSE_SECONDS = 0.05
 BREATHS = 2  # the pause after a cycle, in cycles
 LONGEST_BREATH_SECONDS = 0.25  # between two cycles
 GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
-SPARED, LONGEST_SPARED_SECONDS = (
-    4,
-    2.0,
-)  # a look at all that runs, and the time between two, as a multiple of it
+# After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
+SPARED = 4
+LONGEST_SPARED_SECONDS = 2.0
 # A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
-ROLLUP_EVERY = 60  # collections
+ROLLUP_SECONDS = 60.0  # at least, between two
 TENANTS_EVERY = 3  # periods
 ALIVE = "loop.alive"
 
@@ -54,7 +53,8 @@ class Runner:
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
-        self._collections = self._periods = 0
+        self._periods = 0
+        self._rolled_up_at = time.monotonic()
         self._logs = LogKeeper()
         self._is_successor = False  # of whoever ran before us and was killed
 
@@ -167,10 +167,9 @@ class Runner:
         close_engines(keep=wanted)
 
     def _collect(self) -> None:
-        if collect_once(timezone.now()):
-            self._collections += 1
-            if self._collections % ROLLUP_EVERY == 0:
-                roll_up(timezone.now())
+        if collect_once(timezone.now()) and time.monotonic() - self._rolled_up_at >= ROLLUP_SECONDS:
+            self._rolled_up_at = time.monotonic()
+            roll_up(timezone.now())
 
     def _sync_projects(self) -> None:
         if self._periods % TENANTS_EVERY == 0:
