@@ -25,7 +25,7 @@ from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
 from controlplane.scheduling.plan import Plan
-from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
+from controlplane.scheduling.reasons import CLUSTER_REFUSES
 from controlplane.scheduling.view import ClusterView, PodPlacement
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -150,12 +150,14 @@ def _of_wanted_size(
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
     """The jobs whose pods the cluster does not take for now, with its words for that."""
-    orders = Command.objects.filter(cluster=cluster, kind=Command.START_POD, state=Command.PENDING)
+    orders = Command.objects.filter(
+        cluster=cluster, kind=Command.START_POD, state__in=(Command.PENDING, Command.CLAIMED)
+    )
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("pod_name", "error"):
         parts = base.parts_of(name)
         if parts is not None and attempts.get(parts[0], -1) == parts[1] - 1:
-            found[parts[0]] = Offer((), ENGINE_UNREACHABLE, words)
+            found[parts[0]] = Offer((), CLUSTER_REFUSES, words)
     return found
 
 

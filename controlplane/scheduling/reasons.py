@@ -26,6 +26,7 @@ CLUSTER_FULL = "cluster_full"
 RESERVED_FOR_OLDER_GANG = "reserved_for_older_gang"
 BACKING_OFF = "backing_off"
 ENGINE_UNREACHABLE = "engine_unreachable"
+CLUSTER_REFUSES = "cluster_refuses"
 JUST_SUBMITTED = "just_submitted"
 
 STARTED_IN_QUOTA = "started_in_quota"
@@ -235,6 +236,11 @@ def _engine_unreachable(details: Details) -> str:
     return "The cluster does not answer. Running jobs go on; this one starts when the cluster is back."
 
 
+def _cluster_refuses(details: Details) -> str:
+    words = words_for("", str(details.get("cluster_says", "")))
+    return f"The cluster does not take its pods for now{': ' if words else '.'}{words}"
+
+
 def _just_submitted(details: Details) -> str:
     return "Submitted; the scheduler looks at it within a second."
 
@@ -277,6 +283,7 @@ QUEUED_REASONS = _table(
     (RESERVED_FOR_OLDER_GANG, "Reserved", "waiting", _reserved),
     (BACKING_OFF, "Backing off", "waiting", _backing_off),
     (ENGINE_UNREACHABLE, "Cluster unreachable", "error", _engine_unreachable),
+    (CLUSTER_REFUSES, "Refused for now", "error", _cluster_refuses),
     (JUST_SUBMITTED, "Just submitted", "info", _just_submitted),
 )
 """Why a job is queued, most specific first: the dictionary's order is the precedence."""

@@ -1,8 +1,10 @@
 """Jobs on a cluster whose own scheduler decides: offered, taken over where they were placed, and sent back."""
 
 from collections.abc import Iterator
+from datetime import timedelta
 
 import pytest
+from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.engines.base import Verdict
@@ -61,11 +63,17 @@ def test_an_offer_that_the_cluster_does_not_take_for_now_says_so(plant):
     plant.engine.faults.is_passing = True
     job = make_job(make_project())
     plant.settle()
-    job.refresh_from_db()
-    assert (job.state, job.reason) == ("queued", "engine_unreachable")
-    assert job.details["cluster_says"] == "The cluster knows no PodGroup."
+    in_a_minute = timezone.now() + timedelta(minutes=1)
+    for state in ("pending", "claimed"):  # it waits for its next try, or somebody is at it
+        Job.objects.update(reason="", message="")
+        Command.objects.update(state=state, not_before=in_a_minute, claim_expires_at=in_a_minute)
+        plant.tick()
+        job.refresh_from_db()
+        assert (job.state, job.reason) == ("queued", "cluster_refuses")
+        assert job.message == "The cluster does not take its pods for now: The cluster knows no PodGroup."
+        assert job.details["cluster_says"] == "The cluster knows no PodGroup."
     plant.engine.faults.start_refusal = None
-    Command.objects.update(not_before=job.created_at)
+    Command.objects.update(state="pending", not_before=job.created_at, claim_expires_at=None)
     run(plant, job)
     assert job.attempt == 1
 

@@ -350,7 +350,7 @@ def test_the_closed_list_of_reasons_in_its_order():
         "project_missing", "spec_impossible", "no_such_node_pool", "over_gpu_limit", "interactive_over_quota",
         "waiting_for_data", "waiting_for_volume", "preempted", "waiting_for_reclaim", "gang_does_not_fit",
         "fragmented", "over_fair_share", "cluster_full", "reserved_for_older_gang", "backing_off",
-        "engine_unreachable", "just_submitted",
+        "engine_unreachable", "cluster_refuses", "just_submitted",
     ]  # fmt: skip
     for reason in reasons.REASONS.values():
         assert reason.label
