@@ -95,9 +95,8 @@ class Nemesis:
         process = self.running.children().get("redis")
         if process is None:
             return "redis is not up yet"
-        self.running.call(
-            "GET", "/healthz", timeout=60
-        )  # a web server that has just been killed comes back first
+        # a web server that has just been killed comes back first
+        self.running.call("GET", "/healthz", timeout=60)
         process.send_signal(signal.SIGSTOP)
         try:
             thawing = time.monotonic() + FREEZE_SECONDS

@@ -35,9 +35,8 @@ class RenamedNodes:
 
     def __init__(self, engine: Engine, suffix: str) -> None:
         self._engine, self._suffix = engine, suffix
-        self._known: dict[
-            str, tuple[PodReport, PodReport]
-        ] = {}  # by pod: what was said, and the same renamed
+        # by pod: what was said, and the same renamed
+        self._known: dict[str, tuple[PodReport, PodReport]] = {}
 
     @property
     def capabilities(self) -> Capabilities:
