@@ -10,7 +10,18 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Command, Device, Event, Membership, Node, Project, Role, User
+from controlplane.models import (
+    Cluster,
+    Command,
+    Counter,
+    Device,
+    Event,
+    Membership,
+    Node,
+    Project,
+    Role,
+    User,
+)
 from controlplane.queries.projects import namespace_of
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
@@ -39,8 +50,12 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
     Conflict for another cluster while the project has jobs."""
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
-    before = _shown(project)
     with transaction.atomic():
+        if "cluster" in changes:
+            # every submission takes this counter before its job: it is seen here, or comes after the move
+            Counter.objects.advance("submission", 0)
+            project.refresh_from_db()
+        before = _shown(project)
         if changes.get("cluster", project.cluster) != project.cluster:
             _leave_cluster(project, changes["cluster"])
         for name, value in changes.items():

@@ -13,7 +13,7 @@ from controlplane.actions.projects import (
     set_member,
     taken_along,
 )
-from controlplane.models import AuditEntry, Event, Project, Role
+from controlplane.models import AuditEntry, Command, Event, Project, Role
 from jobs.actions import stop_job
 from tests.builders import make_cluster, make_job
 
@@ -52,6 +52,13 @@ def test_a_project_with_unfinished_jobs_stays(cast):
     stop_job(job, actor=cast.actor("ana"))
     delete_project(cast.project, actor=cast.actor("root"))
     assert not Project.objects.filter(name="team-a").exists()
+
+
+def test_a_project_that_has_moved_meanwhile_is_not_moved_twice(cast):
+    second, stale = make_cluster("second", nodes=0), Project.objects.get(name="team-a")
+    for project in (cast.project, stale):
+        edit_project(project, {"cluster": second}, actor=cast.actor("root"))
+    assert Command.objects.get(kind="forget_project").cluster == cast.other.cluster
 
 
 def test_the_last_owner_stays(cast):

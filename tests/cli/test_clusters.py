@@ -1,6 +1,8 @@
 """`yard cluster`, `yard department` and `yard node confirm-dead`: what leaves this machine, and what is told."""
 
+import io
 import json
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -245,6 +247,40 @@ def test_a_node_is_confirmed_dead(server, yard):
     )
     assert "would be released; it held hyper1" in yard("node", "confirm-dead", "dgx1-1", "--dry-run").out
     assert "released and cordoned" in yard("node", "confirm-dead", "dgx1-1").out
+
+
+def test_moving_a_project_says_what_its_cluster_loses(server, yard):
+    taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 0}
+    server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
+    server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
+    move = ("project", "edit", "team-a", "--cluster")
+    lost = "the namespace yard-team-a on prod and all that is in it"
+    assert f"would change; the move removes {lost}" in yard(*move, "lab", "--dry-run").out
+    assert f"changed; the move removes {lost}" in yard(*move, "lab", "--yes").out
+    assert lost not in yard(*move, "prod").out
+    queries = [asked.query for asked in server.requests("PATCH", "projects/team-a")]
+    assert queries == [{"dry_run": "true"}, {}, {}]
+    assert all(asked.query == {"dry_run": "true"} for asked in server.requests("DELETE", "projects/team-a"))
+
+
+def test_moving_a_project_asks_on_a_terminal(server, yard, monkeypatch):
+    taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 0}
+    server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
+    server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
+    for typed, code in (("no\n", 1), ("team-a\n", 0)):
+        monkeypatch.setattr(sys, "stdin", Typing(typed))
+        ran = yard("project", "edit", "team-a", "--cluster", "lab")
+        assert (ran.code, "yard-team-a on prod" in ran.err) == (code, True)
+    assert len(server.requests("PATCH", "projects/team-a")) == 1
+    monkeypatch.setattr(sys, "stdin", Typing("team-a\n"))
+    assert yard("project", "edit", "team-a", "--gpu-quota", "2").err == ""
+
+
+class Typing(io.StringIO):
+    """Somebody at a terminal."""
+
+    def isatty(self) -> bool:
+        return True
 
 
 def test_deleting_a_project_says_what_goes(server, yard):

@@ -101,10 +101,21 @@ def project_edit_arguments(parser: Parser) -> None:
     parser.examples = [
         "yard project edit team-a --gpu-quota 6",
         "yard project edit team-a --gpu-limit none",
-        "yard project edit team-a --cluster prod",
+        "yard project edit team-a --cluster prod --dry-run",
+        "yard project edit team-a --cluster prod --yes",
     ]
     parser.add_argument("name", metavar="NAME")
-    parser.add_argument("--cluster", metavar="CLUSTER", help="move it there; only while it has no jobs")
+    parser.add_argument(
+        "--cluster",
+        metavar="CLUSTER",
+        help="move it there; only while it has no jobs; its namespace where it was goes with all that is in it",
+    )
+    parser.add_argument(
+        "--dry-run",
+        action="store_true",
+        help="say what would go with a move, change nothing; exits as it would",
+    )
+    parser.add_argument("-y", "--yes", action="store_true", help="do not ask on a terminal before a move")
     _add_fields(parser)
 
 
@@ -113,8 +124,23 @@ def project_edit(args: Namespace, session: Session) -> int:
     changes = _fields(args) | _given({"cluster": args.cluster})
     if not changes:
         raise CliError("nothing to change", USAGE, "see: yard help project edit")
-    _tell(session, session.client.patch(project_path(args.name), changes), f"project {args.name} changed")
+    path = project_path(args.name)
+    lost = _lost_by_moving(session, path, args.cluster)
+    if lost and sys.stdin.isatty() and not (args.yes or args.dry_run):
+        _confirm(args.name, f"The move removes {lost}", "move", "moved")
+    query = {"dry_run": True} if args.dry_run else None
+    verb = "would change" if args.dry_run else "changed"
+    words = f"project {args.name} {verb}" + (f"; the move removes {lost}" if lost else "")
+    _tell(session, session.client.patch(path, changes, query=query), words)
     return DONE
+
+
+def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
+    """What the cluster where a project is loses when it moves to this one; "" for nothing, or no move."""
+    if cluster is None:
+        return ""
+    taken = session.client.delete(path, {"dry_run": True})
+    return "" if taken["cluster"] == cluster else _namespace(taken)
 
 
 def project_delete_arguments(parser: Parser) -> None:
@@ -135,7 +161,7 @@ def project_delete(args: Namespace, session: Session) -> int:
         taken = session.client.delete(path, {"dry_run": True})
         if args.dry_run:
             return _would_delete(session, taken)
-        _confirm(args.name, along(taken))
+        _confirm(args.name, f"With it go {along(taken)}", "delete", "deleted")
     taken = session.client.delete(path)
     session.output.object(taken, f"project {args.name} deleted with {along(taken)}")
     return DONE
@@ -158,9 +184,15 @@ def along(taken: Row) -> str:
     ]
     if taken["unfinished_jobs"]:
         parts.insert(0, f"{taken['unfinished_jobs']} unfinished jobs (stop them first)")
-    if taken["namespace"]:
-        parts.append(f"the namespace {taken['namespace']} on {taken['cluster']} and all that is in it")
+    if namespace := _namespace(taken):
+        parts.append(namespace)
     return ", ".join(parts)
+
+
+def _namespace(taken: Row) -> str:
+    if not taken["namespace"]:
+        return ""
+    return f"the namespace {taken['namespace']} on {taken['cluster']} and all that is in it"
 
 
 def project_members_arguments(parser: Parser) -> None:
@@ -274,15 +306,15 @@ def _pools(text: str) -> tuple[str, list[str]]:
     return kind, [pool for pool in pools.split(",") if pool]
 
 
-def _confirm(name: str, goes: str) -> None:
+def _confirm(name: str, goes: str, verb: str, done: str) -> None:
     print(
-        f"With it go {goes}.\nType the project's name to delete it ({name}): ",
+        f"{goes}.\nType the project's name to {verb} it ({name}): ",
         end="",
         file=sys.stderr,
         flush=True,
     )
     if sys.stdin.readline().strip() != name:
-        raise CliError("nothing was deleted")
+        raise CliError(f"nothing was {done}")
 
 
 def _tell(session: Session, project: dict[str, Any], summary: str) -> None:

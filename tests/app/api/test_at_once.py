@@ -9,11 +9,13 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from controlplane.models import Counter, Project
+from controlplane.actions.outcomes import Conflict
+from controlplane.actions.projects import edit_project
+from controlplane.models import Cluster, Counter, Project
 from jobs.actions import edit_job, scale_job
 from jobs.models import Job
 from tests.app.api.client import Api, Reply
-from tests.builders import make_job
+from tests.builders import make_cluster, make_job
 from tests.cast import Cast, make_cast
 from tests.waiting import wait_until
 
@@ -109,3 +111,24 @@ def test_two_changes_of_one_job_lose_nothing(people: Cast, first: dict[str, Any]
     told = {"priority": 50, "labels": {}, "workers": 3} | first | second
     assert {name: job.spec[name] for name in told} == told
     assert {"priority": job.priority, "labels": job.labels, "workers": job.pods_wanted} == told
+
+
+def move(people: Cast, cluster: Cluster) -> None:
+    """Move a project in this thread, whose connection is closed."""
+    try:
+        edit_project(people.project, {"cluster": cluster}, actor=people.actor("root"))
+    finally:
+        connection.close()
+
+
+@pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
+def test_a_project_does_not_move_away_from_a_job_that_is_being_submitted(people: Cast):
+    second = make_cluster("second", nodes=0)
+    with ThreadPoolExecutor(1) as pool:
+        with transaction.atomic():
+            make_job(people.project, "late", people.ben)
+            later = pool.submit(move, people, second)
+            wait_until(somebody_waits_for_a_lock, what="the move")
+        with pytest.raises(Conflict, match="1 unfinished jobs"):
+            later.result(10)
+    assert Project.objects.get(name="team-a").cluster.name == "memory"

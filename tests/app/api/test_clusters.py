@@ -173,7 +173,7 @@ def test_a_suffix_with_which_names_are_not_told_apart_or_too_long_is_not_taken(
     root = api("root")
     cluster = settle(attach(root, settings={"node_suffix": "lab"}), GOOD)
     for name in names:
-        make_node(cluster, name)
+        make_node(cluster, name, gpus=0)
     suffixed(root, "prod")
     settle(cluster, GOOD)
     assert (cluster.state, cluster.settings) == ("attached", {"node_suffix": "lab"})
