@@ -74,8 +74,16 @@ def test_admins_entries_replace_the_built_in_ones(tmp_path: Path):
 
 @pytest.mark.parametrize(
     "text",
-    ["[images", "images = 5", "[images]\nx = 5", "[images.x]\ncommand = 5", '[images.x]\ncommand = "true"']
-    + ["[images.x]\nenv = 5", "[images.x]\nfiles = [5]", "[images.x]\nworking_dir = 5"],
+    [
+        "[images",
+        "images = 5",
+        "[images]\nx = 5",
+        "[images.x]\ncommand = 5",
+        '[images.x]\ncommand = "true"',
+        "[images.x]\nenv = 5",
+        "[images.x]\nfiles = [5]",
+        "[images.x]\nworking_dir = 5",
+    ],
 )
 def test_an_entry_that_is_no_image_is_a_value_error_that_names_its_file(tmp_path: Path, text: str):
     path = tmp_path / "images.toml"
