@@ -183,7 +183,7 @@ def begin_stop(
 def _lock(job: Job) -> None:
     """Read the job as it is, and let nobody change it before this transaction ends: whoever writes `spec` writes all
     of it, also what somebody else has scaled or edited meanwhile."""
-    job.refresh_from_db(from_queryset=Job.objects.select_for_update())
+    job.refresh_from_db(from_queryset=Job.objects.select_for_update(no_key=True))
 
 
 def _cannot_scale(job: Job) -> Conflict:

@@ -137,7 +137,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
     """Write what the look found. Nothing failed: the cluster is attached as it was looked at. Else one that was
     attached stays so, as it was, and any other is refused. Nothing is written when a later order looks again."""
     with transaction.atomic():
-        cluster = Cluster.objects.select_for_update().get(pk=command.cluster_id)
+        cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.cluster_id)
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]

@@ -55,7 +55,7 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
     Returns the jobs. Raises Conflict for a ready node."""
     require_admin(actor)
     with transaction.atomic():
-        locked = Node.objects.select_for_update().get(pk=node.pk)
+        locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
         if locked.is_ready:
             raise Conflict(
                 "node_ready", f"{node.name} answers. Drain it instead; a dead node must not be ready."

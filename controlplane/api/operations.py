@@ -72,7 +72,7 @@ class Call:
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
-        type(row)._default_manager.select_for_update().filter(pk=row.pk).first()
+        type(row)._default_manager.select_for_update(no_key=True).filter(pk=row.pk).first()
         row.refresh_from_db()
         held = _digest(render_json(revision(row)))
         tags = (tag.strip().strip('"').partition("-")[0] for tag in wanted.split(","))

@@ -22,7 +22,7 @@ def note_finding(
     if next((check for check in cluster.checks if check["name"] == name), None) == told:
         return
     with transaction.atomic():
-        row = Cluster.objects.select_for_update().get(pk=cluster.pk)
+        row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
         others = [check for check in row.checks if check["name"] != name]
         cluster.checks = others if told is None else [*others, told]
         Cluster.objects.filter(pk=cluster.pk).update(checks=cluster.checks)
