@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -128,7 +129,9 @@ def test_an_elastic_job_starts_as_large_as_fits_and_is_scaled_while_it_holds_not
     shown = json.loads(yard("get", "el", "-o", "json").stdout)
     size = shown["status"]["workers"]
     assert 2 <= size < 20  # the cluster has 16 GPUs
-    assert f"Workers:          {size} of 20 (2-24)" in yard("describe", "job", "el").stdout
+    assert re.search(
+        rf"^Workers: +{size} of 20 \(2-24\)$", yard("describe", "job", "el").stdout, re.MULTILINE
+    )
     told = f"{size - 1} of {size} (2 to 24)\n"
     wait_until(lambda: yard("logs", "el", "--rank", str(size - 1)).stdout == told, what="what it prints")
     refused = yard("scaleout", "etjob", "--name=el", "--count=1", "--timeout=10m")

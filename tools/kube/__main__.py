@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import select
 import signal
 import sys
 from pathlib import Path
@@ -74,8 +75,11 @@ def _down(state_dir: Path) -> None:
         print("No cluster is running.")
         return
     if not sweep.is_dead(state_dir):
-        os.kill(int((state_dir / "lock").read_text()), signal.SIGTERM)
-        wait_until(lambda: not state_dir.exists() or sweep.is_dead(state_dir), 30, "the cluster's end")
+        supervisor = int((state_dir / "lock").read_text())
+        end = os.pidfd_open(supervisor)
+        os.kill(supervisor, signal.SIGTERM)
+        wait_until(lambda: select.select([end], [], [], 0)[0], 30, "the cluster's end")
+        os.close(end)
     if state_dir.exists():
         sweep.remove(state_dir)
     print("The cluster and all that it had are gone.")
