@@ -85,6 +85,12 @@ def pod_name(raw: Mapping[str, Any]) -> str:
     return str((metadata.get("labels") or {}).get(POD) or metadata["name"])
 
 
+def made_by(raw: Mapping[str, Any]) -> str | None:
+    """The installation whose label an object has."""
+    theirs: str | None = (raw["metadata"].get("labels") or {}).get(INSTALLATION)
+    return theirs
+
+
 def is_unplaced(raw: Mapping[str, Any]) -> bool:
     """Whether an operator has made this pod for us and it is none of our pods yet: it waits behind our gate."""
     labels = raw["metadata"].get("labels") or {}

@@ -69,7 +69,7 @@ class Objects:
             if error.status != 404:
                 raise as_refusal(error) from error
             return {}
-        if (found["metadata"].get("labels") or {}).get(names.INSTALLATION) != self._installation:
+        if names.made_by(found) != self._installation:
             raise EngineRefused(
                 NAME_TAKEN,
                 f"The Queue {found['metadata']['name']} exists and is not ours: it has no label"
@@ -106,8 +106,8 @@ class Objects:
 
     def check_namespace(self, found: Raw) -> None:
         """Raise EngineRefused unless the namespace is ours and there to stay."""
-        name, labels = found["metadata"]["name"], found["metadata"].get("labels") or {}
-        if (theirs := labels.get(names.INSTALLATION)) != self._installation:
+        name = found["metadata"]["name"]
+        if (theirs := names.made_by(found)) != self._installation:
             whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs})"
             bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}"
             raise EngineRefused(

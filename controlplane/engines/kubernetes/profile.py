@@ -97,7 +97,7 @@ class ClusterProfile:
 
     def has_made(self, raw: Mapping[str, Any]) -> bool:
         """Whether an object has the label of this installation."""
-        return (raw["metadata"].get("labels") or {}).get(names.INSTALLATION) == self.installation
+        return names.made_by(raw) == self.installation
 
     def is_our_pod(self, raw: Mapping[str, Any]) -> bool:
         """Whether a pod is one of ours: by its label, and by standing where we would have put it, since whoever may
