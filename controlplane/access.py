@@ -7,6 +7,8 @@ members and settings are seen by members only.
 import uuid
 from dataclasses import dataclass
 
+from django.core.exceptions import ObjectDoesNotExist
+from django.db import models
 from django.db.models import Q, QuerySet
 
 from controlplane.models import Membership, Node, Project, Role, User
@@ -41,6 +43,16 @@ class Actor:
 
 
 SYSTEM = Actor(user=None)
+
+
+def reread(row: models.Model, *, lock: bool = False) -> None:
+    """Read a row as it is now; `lock` keeps others from changing it before this transaction ends. Raises NotVisible
+    when it was deleted since it was looked up."""
+    rows = type(row)._default_manager.all()
+    try:
+        row.refresh_from_db(from_queryset=rows.select_for_update(no_key=True) if lock else rows)
+    except ObjectDoesNotExist as error:
+        raise NotVisible(f"The {row._meta.verbose_name} was deleted meanwhile.") from error
 
 
 def require_admin(actor: Actor) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.access import Actor
+from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
@@ -183,11 +183,11 @@ def begin_stop(
 def _lock(job: Job) -> None:
     """Read the job as it is, and let nobody change it before this transaction ends: whoever writes `spec` writes all
     of it, also what somebody else has scaled or edited meanwhile."""
-    job.refresh_from_db(from_queryset=Job.objects.select_for_update(no_key=True))
+    reread(job, lock=True)
 
 
 def _cannot_scale(job: Job) -> Conflict:
-    job.refresh_from_db()
+    reread(job)
     if job.is_final:
         return Conflict(
             "job_finished", f"The job is {job.state}; submit it again with the size that you want."

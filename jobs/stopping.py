@@ -8,7 +8,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.access import Actor
+from controlplane.access import Actor, reread
 from controlplane.models import Command, Event
 from jobs import lifecycle
 from jobs.models import Job, Pod
@@ -47,7 +47,7 @@ def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool
     for source in sources:
         lifecycle.check_move(source, target)
     moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
-    job.refresh_from_db()
+    reread(job)
     return moved == 1
 
 
@@ -113,5 +113,5 @@ def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
         weaker = (lifecycle.QUEUED,) if next_state == lifecycle.SUSPENDED else ()
     aiming_elsewhere = Job.objects.filter(pk=job.pk, state=lifecycle.STOPPING, next_state__in=weaker)
     changed = aiming_elsewhere.update(next_state=next_state, **fields)
-    job.refresh_from_db()
+    reread(job)
     return changed == 1

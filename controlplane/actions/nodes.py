@@ -3,7 +3,7 @@
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
-from controlplane.access import Actor, require_admin
+from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict
 from controlplane.loop.wake import wake
@@ -55,8 +55,8 @@ def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
     Returns the jobs. Raises Conflict for a ready node."""
     require_admin(actor)
     with transaction.atomic():
-        locked = Node.objects.select_for_update(no_key=True).get(pk=node.pk)
-        if locked.is_ready:
+        reread(node, lock=True)
+        if node.is_ready:
             raise Conflict(
                 "node_ready", f"{node.name} answers. Drain it instead; a dead node must not be ready."
             )

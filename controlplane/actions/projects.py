@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db import IntegrityError, transaction
 
-from controlplane.access import Actor, require_admin
+from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict, invalid
 from controlplane.cluster_settings import WITH_CREDENTIALS
@@ -54,7 +54,7 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
         if "cluster" in changes:
             # every submission takes this counter before its job: it is seen here, or comes after the move
             Counter.objects.advance("submission", 0)
-            project.refresh_from_db()
+            reread(project)
         before = _shown(project)
         if changes.get("cluster", project.cluster) != project.cluster:
             _leave_cluster(project, changes["cluster"])

@@ -18,7 +18,7 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.access import Actor, require_write
+from controlplane.access import Actor, require_write, reread
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
 from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
@@ -72,8 +72,7 @@ class Call:
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
-        type(row)._default_manager.select_for_update(no_key=True).filter(pk=row.pk).first()
-        row.refresh_from_db()
+        reread(row, lock=True)
         held = _digest(render_json(revision(row)))
         tags = (tag.strip().strip('"').partition("-")[0] for tag in wanted.split(","))
         if held not in tags:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
-from controlplane.access import Actor, job_for, project_for, visible_project_ids
+from controlplane.access import Actor, job_for, project_for, reread, visible_project_ids
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
@@ -116,7 +116,7 @@ class JobDetail(ApiView):
         delete_job(job, actor=call.actor)
         if not Job.objects.filter(pk=before["id"]).exists():
             return Answer(before if call.is_dry_run else None, 204)
-        job.refresh_from_db()
+        reread(job)
         return Answer(job_detail(job), 202)
 
 

@@ -1,11 +1,24 @@
 """Verbs on jobs before the loop sees them: what is refused leaves nothing behind."""
 
+from functools import partial
+
 import pytest
 from django.db import IntegrityError, connection
 
+from controlplane.access import NotVisible
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Event
-from jobs.actions import clone_body, delete_job, record_shell, resume_job, stop_job, submit_job, suspend_job
+from jobs.actions import (
+    clone_body,
+    delete_job,
+    edit_job,
+    record_shell,
+    resume_job,
+    scale_job,
+    stop_job,
+    submit_job,
+    suspend_job,
+)
 from jobs.models import Job
 from tests.builders import make_job
 
@@ -124,3 +137,23 @@ def test_a_version_that_knows_no_elastic_jobs_can_still_submit(cast):
     with connection.cursor() as cursor:
         columns = connection.introspection.get_table_description(cursor, Job._meta.db_table)
     assert {column.name: column.default for column in columns}["pods_started"] == "0"
+
+
+@pytest.mark.parametrize(
+    "verb",
+    [
+        stop_job,
+        suspend_job,
+        resume_job,
+        delete_job,
+        partial(scale_job, workers=2),
+        partial(edit_job, changes={"priority": 1}),
+    ],
+)
+def test_a_job_deleted_since_it_was_looked_up_is_not_found(cast, verb):
+    job = make_job(cast.project, name="gone")
+    Job.objects.filter(pk=job.pk).delete()
+    before = Event.objects.last_seq()
+    with pytest.raises(NotVisible, match="The job was deleted meanwhile"):
+        verb(job, actor=cast.actor("ana"))
+    assert Event.objects.last_seq() == before

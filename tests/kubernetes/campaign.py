@@ -19,7 +19,7 @@ from typing import Any
 from django.db import connections
 from django.db.models import Q
 
-from controlplane.access import Actor
+from controlplane.access import Actor, NotVisible
 from controlplane.actions.outcomes import Conflict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
@@ -247,7 +247,7 @@ class Campaign:
         job = self.dice.choice(jobs)
         try:
             verb(job, actor=self.actor)
-        except Conflict:
+        except (Conflict, NotVisible):
             return f"{job.name} is in no state for {verb.__name__}"
         if verb in (stop_job, delete_job):
             self.expected[str(job.pk)].add(lifecycle.STOPPED)
