@@ -1,53 +1,94 @@
 """Verbs on jobs. One function, one transaction, one event, one wake-up each; guards are conditional UPDATEs."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from operator import itemgetter
 from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.utils import timezone
 
 from controlplane.access import Actor, reread
-from controlplane.actions.audit import write_audit
+from controlplane.actions.audit import write_audit, write_audits
 from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
-from controlplane.models import Counter, Event, Project
+from controlplane.models import Counter, Event, Project, User
 from jobs import lifecycle
-from jobs.admission import check_largest_node, check_name, check_room_in_queue
+from jobs.admission import Refusals, check_room_in_queue, names_in_use, names_twice, too_large
+from jobs.kinds.checks import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
 from jobs.stopping import job_event, move, remove, send_towards
 
+REFUSALS_TOLD = 100  # fields of one submission, of however many jobs
+_ALONE = ""  # where the fields of a job are that was submitted by itself
+
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the spec of a submission with defaults. Raises Invalid with every refused field, and Conflict."""
-    spec = _checked(project, body)
-    check_name(project, spec["name"])
-    return spec
-
-
-def _checked(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
-    """All of it but the name, which the database refuses."""
-    try:
-        spec = parse_spec(body)
-    except SpecInvalid as error:
-        raise Invalid(*error.errors) from error
-    check_largest_node(project, spec)
-    check_room_in_queue(project)
+    [spec] = _checked(project, [body], _ALONE)
+    _check_names(project, [spec], _ALONE)
     return spec
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
     """Queue a job. Raises Invalid for what is refused and Conflict when the name is in use; then nothing is left."""
-    spec = _checked(project, body)
+    [job] = _submit(project, [body], _ALONE, actor)
+    return job
+
+
+def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
+    """Queue jobs in this order: all of them, or none as `submit_job` refuses one. Pointers begin with the job's place
+    among them: `/jobs/3/gpus`. As many statements for many jobs as for one."""
+    return _submit(project, bodies, "/jobs/{}", actor)
+
+
+def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, actor: Actor) -> list[Job]:
+    specs = _checked(project, bodies, where)
     try:
         with transaction.atomic():
-            job = _new_job(project, spec, actor)
-            _happened("job.submitted", job, actor)
+            jobs = _new_jobs(project, specs, actor)
+            _happened("job.submitted", jobs, actor)
     except IntegrityError:
-        check_name(project, spec["name"])
+        _check_names(project, specs, where)
         raise
-    return job
+    return jobs
+
+
+def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
+    """All of it but the names in use, which the database refuses."""
+    specs: dict[int, dict[str, Any]] = {}
+    refusals: Refusals = []
+    for place, body in enumerate(bodies):
+        try:
+            specs[place] = parse_spec(body)
+        except SpecInvalid as error:
+            refusals += [(place, refused) for refused in error.errors]
+    refusals += too_large(project, specs) + names_twice(specs)
+    if refusals:
+        raise Invalid(*_pointed(refusals, where))
+    check_room_in_queue(project, len(specs))
+    return list(specs.values())
+
+
+def _check_names(project: Project, specs: Sequence[Mapping[str, Any]], where: str) -> None:
+    refusals = names_in_use(project, dict(enumerate(specs)))
+    if refusals:
+        errors = _pointed(refusals, where)
+        raise Conflict("name_in_use", "; ".join(error.detail for error in errors), *errors)
+
+
+def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
+    """Refused fields in the order of the jobs, so many as one can read; `where`: a job's pointer, of its place."""
+    refusals.sort(key=itemgetter(0))
+    errors = [
+        FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
+        for place, refused in refusals[:REFUSALS_TOLD]
+    ]
+    untold = len(refusals) - len(errors)
+    if untold:
+        errors.append(FieldError("", "and_more", f"{untold} more fields are refused; correct these first."))
+    return errors
 
 
 def clone_body(job: Job, name: str) -> dict[str, Any]:
@@ -84,7 +125,7 @@ def resume_job(job: Job, *, actor: Actor) -> Job:
         fields = {"reason": "just_submitted", "message": "", "queued_at": timezone.now()}
         if not move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, **fields):
             raise Conflict("not_suspended", f"The job is {job.state}; only a suspended job can be resumed.")
-        _happened("job.resumed", job, actor)
+        _happened("job.resumed", [job], actor)
     return job
 
 
@@ -147,7 +188,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
         job.spec = {**job.spec, **changes}
         job.save(update_fields=[*changes, "spec"])
         write_audit(actor, "job.edit", "job", str(job.pk), before=before, after=dict(changes))
-        _happened("job.edited", job, actor, audit=False)
+        _happened("job.edited", [job], actor, audit=False)
     return job
 
 
@@ -199,14 +240,21 @@ def _cannot_scale(job: Job) -> Conflict:
     )
 
 
-def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
+def _new_jobs(project: Project, specs: Sequence[dict[str, Any]], actor: Actor) -> list[Job]:
     if actor.user is None:
         raise invalid("/user", "user_required", "A job belongs to a user.")
-    # the rank is a number of its own, taken under the counter's lock, so that two submissions never share one
-    rank = Counter.objects.advance("submission", 1)
-    return Job.objects.create(
+    # ranks are numbers of their own, taken under the counter's lock: two submissions never share one, and two that want
+    # the same names stand in line here
+    last = Counter.objects.advance("submission", len(specs))
+    ranks = range(last - len(specs) + 1, last + 1)
+    jobs = (_new_job(project, actor.user, spec, rank) for spec, rank in zip(specs, ranks, strict=True))
+    return Job.objects.bulk_create(jobs)
+
+
+def _new_job(project: Project, user: User, spec: dict[str, Any], rank: int) -> Job:
+    return Job(
         project=project,
-        user=actor.user,
+        user=user,
         name=spec["name"],
         kind=spec["kind"],
         spec=spec,
@@ -221,8 +269,8 @@ def _new_job(project: Project, spec: dict[str, Any], actor: Actor) -> Job:
     )
 
 
-def _happened(kind: str, job: Job, actor: Actor, *, audit: bool = True) -> None:
+def _happened(kind: str, jobs: Sequence[Job], actor: Actor, *, audit: bool = True) -> None:
     if audit:
-        write_audit(actor, kind, "job", str(job.pk), after={"state": job.state})
-    Event.objects.append([job_event(kind, job, actor)])
+        write_audits(actor, kind, "job", {str(job.pk): {"state": job.state} for job in jobs})
+    Event.objects.append([job_event(kind, job, actor) for job in jobs])
     wake()

@@ -5,14 +5,16 @@ enough to say yes where there is plenty of room; a no is said only of what is tr
 """
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from django.db.models import Count, Max
 
-from controlplane.actions.outcomes import Conflict, invalid
+from controlplane.actions.outcomes import Conflict
 from controlplane.models import Device, Node, Project
 from jobs import lifecycle
+from jobs.kinds.checks import FieldError
 from jobs.models import Job
 
 QUEUE_MOST = 10_000  # unfinished jobs of one project
@@ -20,6 +22,8 @@ FAR_FROM_FULL = 5_000  # as few as that may be counted a moment ago
 NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0  # how long what was read is good for a yes
 
 T = TypeVar("T")
+Specs = Mapping[int, Mapping[str, Any]]  # by the job's place in what was submitted, from 0
+Refusals = list[tuple[int, FieldError]]  # a job's place, and what of that job is refused
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +35,7 @@ class _Largest:
     milli_cpus: int
     memory_mib: int
 
-    def refusal(self, spec: dict[str, Any]) -> tuple[str, str] | None:
+    def refusal(self, spec: Mapping[str, Any]) -> FieldError | None:
         """The field that asks for more, and what to ask for instead."""
         checks = (
             ("gpus", self.gpus * 1000, f"The largest node has {self.gpus} GPUs; ask for at most {self.gpus} a pod."),
@@ -39,7 +43,12 @@ class _Largest:
             ("cpus", self.milli_cpus, f"The largest node has {self.milli_cpus / 1000:g} CPUs; ask for at most that."),
             ("memory_mib", self.memory_mib, f"The largest node has {self.memory_mib} MiB; ask for at most that."),
         )  # fmt: skip
-        return next(((name, words) for name, most, words in checks if (spec[name] or 0) > most), None)
+        refused = ((name, words) for name, most, words in checks if (spec[name] or 0) > most)
+        return next((FieldError(f"/{name}", "spec_impossible", words) for name, words in refused), None)
+
+    def refusals(self, specs: Specs) -> Refusals:
+        refused = ((place, self.refusal(spec)) for place, spec in specs.items())
+        return [(place, error) for place, error in refused if error is not None]
 
 
 class _Glances(Generic[T]):
@@ -61,36 +70,50 @@ _largest: _Glances[_Largest] = _Glances(NODES_SECONDS)
 _queued: _Glances[int] = _Glances(QUEUE_SECONDS)
 
 
-def check_largest_node(project: Project, spec: dict[str, Any]) -> None:
-    """Refuse what no node of the cluster could ever hold, and name the largest that fits. Raises Invalid."""
+def too_large(project: Project, specs: Specs) -> Refusals:
+    """Refuse what no node of the cluster could ever hold, and name the largest that fits."""
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
-    if seen is not None and seen.refusal(spec) is None:
-        return  # should that node have gone since, then the scheduler says so
+    if seen is not None and not seen.refusals(specs):
+        return []  # should that node have gone since, then the scheduler says so
     found = _largest_of(project.cluster_id)
     if found is None:
-        return  # nodes are still being discovered; the scheduler judges
-    refusal = _largest.put(key, found).refusal(spec)
-    if refusal is not None:
-        name, words = refusal
-        raise invalid(f"/{name}", "spec_impossible", words)
+        return []  # nodes are still being discovered; the scheduler judges
+    return _largest.put(key, found).refusals(specs)
 
 
-def check_room_in_queue(project: Project) -> None:
-    """Raises Conflict for a project with too many unfinished jobs."""
+def names_twice(specs: Specs) -> Refusals:
+    """Refuse the name of another job that is submitted with it."""
+    first: dict[str, int] = {}
+    return [
+        (place, FieldError("/name", "name_twice", f"{name} is there twice; give each job a name of its own."))
+        for place, spec in specs.items()
+        for name in (spec["name"],)
+        if first.setdefault(name, place) != place
+    ]
+
+
+def names_in_use(project: Project, specs: Specs) -> Refusals:
+    """Refuse the names of unfinished jobs."""
+    names = [spec["name"] for spec in specs.values()]
+    used = set(_unfinished(project).filter(name__in=names).values_list("name", flat=True))
+    words = f"is an unfinished job of {project.name}; choose another name."
+    return [
+        (place, FieldError("/name", "name_in_use", f"{spec['name']} {words}"))
+        for place, spec in specs.items()
+        if spec["name"] in used
+    ]
+
+
+def check_room_in_queue(project: Project, wanted: int) -> None:
+    """Raises Conflict for a project that has no room for so many more unfinished jobs. Many are always counted."""
     seen = _queued.get(project.pk)
-    if seen is not None and seen < FAR_FROM_FULL:
+    if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:
         return
-    if _queued.put(project.pk, _unfinished(project).count()) >= QUEUE_MOST:
-        raise Conflict(
-            "queue_full", f"{project.name} has {QUEUE_MOST} unfinished jobs; wait until some have ended."
-        )
-
-
-def check_name(project: Project, name: str) -> None:
-    """Raises Conflict for the name of an unfinished job."""
-    if _unfinished(project).filter(name=name).exists():
-        raise Conflict("name_in_use", f"{name} is an unfinished job of {project.name}; choose another name.")
+    unfinished = _queued.put(project.pk, _unfinished(project).count())
+    if unfinished + wanted > QUEUE_MOST:
+        detail = f"{project.name} has {unfinished} unfinished jobs of at most {QUEUE_MOST}; wait until some have ended."
+        raise Conflict("queue_full", detail)
 
 
 def _unfinished(project: Project) -> Any:

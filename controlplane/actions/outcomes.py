@@ -4,11 +4,11 @@ from jobs.kinds.checks import FieldError
 
 
 class Conflict(Exception):
-    """The object is not in a state that allows the verb (409). `detail` says what to do."""
+    """The object is not in a state that allows the verb (409). `detail` says what to do, `errors` in which fields."""
 
-    def __init__(self, code: str, detail: str) -> None:
+    def __init__(self, code: str, detail: str, *errors: FieldError) -> None:
         super().__init__(detail)
-        self.code, self.detail = code, detail
+        self.code, self.detail, self.errors = code, detail, list(errors)
 
 
 class Invalid(Exception):

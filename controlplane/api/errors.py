@@ -90,7 +90,7 @@ def _always(status: int, code: str, detail: str) -> Callable[[Any], Problem]:
 _TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callable[[Any], Problem]], ...] = (
     (NotVisible, lambda error: Problem(404, "not_found", str(error))),
     (Forbidden, lambda error: Problem(403, "forbidden", str(error))),
-    (Conflict, lambda error: Problem(409, error.code, error.detail)),
+    (Conflict, lambda error: Problem(409, error.code, error.detail, errors=error.errors)),
     (Invalid, _invalid),
     (TooManyAttempts, _too_many),
     (IllegalMove, lambda error: Problem(409, "illegal_move", str(error))),

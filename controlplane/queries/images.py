@@ -1,7 +1,7 @@
 """What there is to say of a job's image before it runs, on clusters where images are names of the catalogue."""
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
@@ -26,11 +26,20 @@ def installed_images() -> Catalogue:
 
 def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
     """Return the warning that a job's image is unknown and its command runs without it, or None."""
-    image, cluster = spec.get("image"), project.cluster
-    is_plain = cluster.engine not in WITH_CREDENTIALS and image and spec.get("command")
-    if not is_plain or installed_images().find(str(image)) is not None:
-        return None
-    return (
+    return image_notices(project, [spec])[0]
+
+
+def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[str | None]:
+    """Return that of each job; the catalogue is read once for all of them, and not at all where no job needs it."""
+    cluster = project.cluster
+    images = [str(spec["image"]) if spec.get("image") and spec.get("command") else None for spec in specs]
+    if cluster.engine in WITH_CREDENTIALS or not any(images):
+        return [None] * len(specs)
+    catalogue = installed_images()
+    return [
         f"{image} is not in the image catalogue, and {cluster.name} runs no containers: the command runs with that"
         " machine's own programs."
-    )
+        if image is not None and catalogue.find(image) is None
+        else None
+        for image in images
+    ]

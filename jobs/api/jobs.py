@@ -10,9 +10,9 @@ from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
-from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, ref
+from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, listed, record, ref
 from controlplane.models import Project, Role
-from controlplane.queries.images import image_notice
+from controlplane.queries.images import image_notices
 from jobs.actions import (
     clone_body,
     delete_job,
@@ -21,9 +21,11 @@ from jobs.actions import (
     scale_job,
     stop_job,
     submit_job,
+    submit_jobs,
     suspend_job,
 )
 from jobs.kinds import checks
+from jobs.kinds.checks import Refused
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
@@ -44,6 +46,29 @@ SCALE = {
         FIELDS["max_runtime_seconds"].read,
         {**INTEGER, "minimum": 1, "description": "Without effect on a job that waits: it is scaled at once."},
     ),
+}
+
+BATCH_MOST = 500  # jobs; as many of a usual size fit into a body
+
+
+def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
+    """Submissions as they are: the action reads them."""
+    bodies: tuple[dict[str, Any], ...] = checks.listed(_one_body, BATCH_MOST)(value)
+    if not bodies:
+        raise Refused("too_few", "Give at least one job.")
+    return bodies
+
+
+def _one_body(value: Any) -> Any:
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", "A job is a JSON object.")
+    return value
+
+
+BATCH = {
+    "jobs": BodyField(
+        _bodies, {**listed(ref("JobSubmit")), "minItems": 1, "maxItems": BATCH_MOST}, is_required=True
+    )
 }
 
 _FILTERS = {
@@ -90,6 +115,21 @@ class ProjectJobs(ApiView):
     def post(self, call: Call, name: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.MEMBER)
         return _submitted(call, project, call.body)
+
+
+class ProjectJobBatch(ApiView):
+    """Many jobs of one project in one request."""
+
+    @operation(
+        "Submit many jobs, all of them or none",
+        answer=record("The jobs in the order given.", results=listed(ref("Job"))),
+        status=201,
+        body=BATCH,
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        jobs = submit_jobs(project, call.body["jobs"], actor=call.actor)
+        return Answer({"results": _as_submitted(project, jobs)}, 201)
 
 
 class JobDetail(ApiView):
@@ -179,9 +219,16 @@ def _shape(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def _submitted(call: Call, project: Project, body: dict[str, Any]) -> Answer:
     job = submit_job(project, body, actor=call.actor)
-    notice = image_notice(project, job.spec)
-    shown = job_detail(job) | ({"warnings": [notice]} if notice else {})
+    [shown] = _as_submitted(project, [job])
     return Answer(shown, 201, revision=_revision(job))
+
+
+def _as_submitted(project: Project, jobs: Sequence[Job]) -> list[dict[str, Any]]:
+    notices = image_notices(project, [job.spec for job in jobs])
+    return [
+        job_detail(job) | ({"warnings": [notice]} if notice else {})
+        for job, notice in zip(jobs, notices, strict=True)
+    ]
 
 
 def _shown(job: Job) -> Answer:

@@ -22,4 +22,5 @@ urlpatterns = [
     path("jobs/<str:job_id>/explain", reads.JobExplain.as_view(), name="job-explain"),
     path("jobs/<str:job_id>/spec", reads.JobSpec.as_view(), name="job-spec"),
     path("projects/<str:name>/jobs", jobs.ProjectJobs.as_view(), name="project-jobs"),
+    path("projects/<str:name>/jobs/batch", jobs.ProjectJobBatch.as_view(), name="project-job-batch"),
 ]
