@@ -104,11 +104,18 @@ def bound_pods(api: Api, selector: str = "") -> int:
     return len(api("GET", f"/api/v1/pods{query}", accept=NAMES_ONLY)["items"] or ())
 
 
-def place_with_kube_scheduler(api: Api, count: int) -> float:
+def undecided(pod: dict[str, Any]) -> dict[str, Any]:
+    """One of our pods as it was sent, less what is ours to decide and to end: its node, its owner, its finalizer."""
+    metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
+    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "affinity")}
+    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+
+
+def place_with_kube_scheduler(
+    api: Api, count: int, pod: Callable[[str], dict[str, Any]] = one_gpu_pod
+) -> float:
     """Create `count` pods and wait until all are bound; pods a second. The floor: nobody decides but kube-scheduler."""
-    return _placed(
-        api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", one_gpu_pod(name))
-    )
+    return _placed(api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod(name)))
 
 
 def place_with_kai(api: Api, count: int) -> float:

@@ -78,12 +78,16 @@ class Lane:
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
         self._is_closed, self._closing = False, threading.Lock()
+        self._is_asked, self._looked_at = (
+            True,
+            0.0,
+        )  # whether there may be more than was found at the last look
         self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
         self._under_way: dict[Future[Any], tuple[Cluster, Command]] = {}
 
     def work(self) -> int:
         """Carry out what is due until nothing is, and return how much that was."""
-        done = 0
+        done, self._is_asked = 0, True
         while True:
             self.bell.clear()
             ended = [future for future in self._under_way if future.done()]
@@ -95,6 +99,11 @@ class Lane:
             self.bell.wait(LOOK_AGAIN_SECONDS)  # rung by every call that returns
             if not all(future.done() for future in self._under_way):
                 time.sleep(GATHER_SECONDS)
+
+    def ring(self) -> None:
+        """There may be more to do."""
+        self._is_asked = True
+        self.bell.set()
 
     def is_open(self) -> bool:
         return not self._is_closed
@@ -109,11 +118,15 @@ class Lane:
     def _take(self) -> None:
         """Claim as much as keeps the pool busy until the next look, and hand it over."""
         room = 2 * self._kind.width - len(self._under_way)
-        if not self.is_open() or room < self._kind.width:
+        is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
+        if not self.is_open() or room < self._kind.width or not is_due:
             return
+        self._is_asked, self._looked_at = False, time.monotonic()
         commands = self._claim(room)
         if not commands:
             return
+        if len(commands) == room:
+            self._is_asked = True
         cluster = Cluster.objects.get(pk=self._cluster_id)
         installation()  # read here, once: the pool's threads touch no row
         with self._closing:

@@ -14,7 +14,7 @@ from django.utils import timezone
 
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
-from controlplane.loop.batches import one_by_one
+from controlplane.loop.batches import Change, change_rows, one_by_one
 from controlplane.loop.evictions import send_back
 from controlplane.loop.looks import Looks
 from controlplane.loop.offers import standing_offers
@@ -134,19 +134,21 @@ def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> Non
     """Write compared pods, each under a guard on what was read: a process that was paused meanwhile changes nothing."""
     prefetch_related_objects(pods, "job", "node")
     with transaction.atomic():
-        written = [pod for pod in pods if _save(pod, states[pod.pk])]
+        saved = change_rows(Pod, [_change(pod, states[pod.pk]) for pod in pods])
+        written = [pod for pod in pods if pod.pk in saved]
         released = [pod for pod in written if pod.released_at is not None]
         if released:
             _release(released, now)
         Event.objects.append([_pod_event(pod) for pod in written])
 
 
-def _save(pod: Pod, state: str) -> bool:
-    unchanged = Pod.objects.filter(pk=pod.pk, state=state, released_at=None)
+def _change(pod: Pod, state: str) -> Change:
     columns = (
         "state", "reason", "message", "exit_code", "started_at", "finished_at", "ports", "released_at",
     )  # fmt: skip
-    return unchanged.update(**{name: getattr(pod, name) for name in columns}) == 1
+    return Change(
+        pod.pk, {"state": state, "released_at": None}, {name: getattr(pod, name) for name in columns}
+    )
 
 
 def _release(pods: list[Pod], now: datetime) -> None:

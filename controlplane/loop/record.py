@@ -9,6 +9,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
+from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
@@ -141,7 +142,7 @@ def _begin_attempts(
     starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
     """Return those whose job was still waiting: they have an attempt, pods, devices and orders now."""
-    begun = [start for start in starts if _claim(jobs[start.job], start, now)]
+    begun = _claim(starts, jobs, now)
     attempts = Attempt.objects.bulk_create(
         Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
     )
@@ -159,11 +160,28 @@ def _begin_attempts(
     return begun
 
 
-def _claim(job: Job, start: Start, now: datetime) -> bool:
-    """Move a job that still waits, and still asks for as many pods, to its next attempt."""
-    if len(start.placements) > job.pods_wanted:
-        return False
-    fields: dict[str, Any] = {
+def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
+    """Move the jobs that still wait, and still ask for as many pods, to their next attempts; return their starts."""
+    changes = {
+        start.job: Change(
+            job.pk,
+            {"state": lifecycle.QUEUED, "attempt": job.attempt, "pods_wanted": job.pods_wanted},
+            _claimed(job, start, now),
+        )
+        for start in starts
+        for job in (jobs[start.job],)
+        if len(start.placements) <= job.pods_wanted
+    }
+    claimed = change_rows(Job, list(changes.values()))
+    begun = [start for start in starts if start.job in changes and jobs[start.job].pk in claimed]
+    for start in begun:
+        for name, value in changes[start.job].fields.items():
+            setattr(jobs[start.job], name, value)
+    return begun
+
+
+def _claimed(job: Job, start: Start, now: datetime) -> dict[str, Any]:
+    return {
         "state": lifecycle.STARTING,
         "reason": start.reason,
         "message": describe(start.reason, start.details)[:LONGEST_MESSAGE],
@@ -178,14 +196,6 @@ def _claim(job: Job, start: Start, now: datetime) -> bool:
         "gpu_utilization": None,
         "active_at": now,
     }
-    waiting = Job.objects.filter(
-        pk=job.pk, state=lifecycle.QUEUED, attempt=job.attempt, pods_wanted=job.pods_wanted
-    )
-    if waiting.update(**fields) != 1:
-        return False
-    for name, value in fields.items():
-        setattr(job, name, value)
-    return True
 
 
 def _shapes(job: Job) -> Mapping[int, PodShape]:

@@ -147,7 +147,7 @@ class Runner:
     def _ring_lanes(self) -> None:
         self._lanes_bell.set()
         for lane in self._all_lanes():
-            lane.bell.set()
+            lane.ring()
 
     def _all_lanes(self) -> list[Lane]:
         return [lane for lanes in list(self._lanes.values()) for lane in lanes]
@@ -160,7 +160,7 @@ class Runner:
             self._lanes[cluster_id] = [Lane(cluster_id, kind, self._cycle_bell.set) for kind in LANES]
             for lane in self._lanes[cluster_id]:
                 self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
-                lane.bell.set()
+                lane.ring()
         for cluster_id in self._lanes.keys() - wanted:
             for lane in self._lanes.pop(cluster_id):
                 lane.close()

@@ -10,6 +10,7 @@ from django.db.models import Exists, Min, OuterRef, Q
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
+from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.reasons import DISRUPTED, describe, words_for
@@ -124,8 +125,9 @@ def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
     """Take these steps in one transaction; each under its own guard."""
     with transaction.atomic():
         events = []
+        finished = _finish([(job, step) for job, step in steps if not step.is_stop], now)
         for job, step in steps:
-            moved = _begin_ending(job, step, now) if step.is_stop else _finish(job, step, now)
+            moved = _begin_ending(job, step, now) if step.is_stop else job.pk in finished
             if moved and job.is_deleted and job.is_final:
                 events.append(remove(job, SYSTEM))
             elif moved:
@@ -151,7 +153,29 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
     return True
 
 
-def _finish(job: Job, step: Step, now: datetime) -> bool:
+def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
+    """Move jobs whose attempts have come to their next state; returns the keys of those that were as we saw them."""
+    for job, step in steps:
+        lifecycle.check_move(job.state, step.target)
+    changes = {
+        job.pk: Change(
+            job.pk,
+            {"state": job.state, "next_state": job.next_state, "attempt": job.attempt},
+            {"state": step.target, **_finished(job, step, now)},
+        )
+        for job, step in steps
+    }
+    moved = change_rows(Job, list(changes.values()))
+    for job, _ in steps:
+        if job.pk in moved:
+            for name, value in changes[job.pk].fields.items():
+                setattr(job, name, value)
+    _note_attempts([(job, step) for job, step in steps if job.pk in moved], now)
+    return moved
+
+
+def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
+    """The columns of a job that change with its move."""
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
         fields |= {
@@ -168,10 +192,7 @@ def _finish(job: Job, step: Step, now: datetime) -> bool:
         fields |= _unseen_start(job)
     if step.target == lifecycle.QUEUED:
         fields |= {"queued_at": now}
-    if not move(job, (job.state,), step.target, **fields):
-        return False
-    _note_attempt(job, step, now)
-    return True
+    return fields
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:
@@ -202,18 +223,22 @@ def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
     return failures | ({"not_before": now + wait} if wait else {})
 
 
-def _note_attempt(job: Job, step: Step, now: datetime) -> None:
-    attempt = Attempt.objects.filter(job=job, number=job.attempt)
-    if step.target == lifecycle.RUNNING:
-        attempt.update(started_at=now)
-    else:
-        attempt.update(
-            ended_at=now,
-            outcome=step.outcome,
-            reason=job.reason,
-            message=job.message,
-            exit_code=job.exit_code,
-        )
+def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
+    """Write into the current attempts how far they have come, those that are alike with one UPDATE."""
+    alike: dict[str, tuple[dict[str, Any], list[Any]]] = {}
+    for job, step in moved:
+        fields: dict[str, Any] = {"started_at": now}
+        if step.target != lifecycle.RUNNING:
+            fields = {
+                "ended_at": now,
+                "outcome": step.outcome,
+                "reason": job.reason,
+                "message": job.message,
+                "exit_code": job.exit_code,
+            }
+        alike.setdefault(repr((job.attempt, fields)), (fields, []))[1].append(job)
+    for fields, jobs in alike.values():
+        Attempt.objects.filter(job__in=jobs, number=jobs[0].attempt).update(**fields)
 
 
 def _remind(jobs: list[Job], now: datetime) -> None:

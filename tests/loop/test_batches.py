@@ -1,0 +1,50 @@
+"""Rows that change together: each under its own guard, those that are alike with one UPDATE."""
+
+import pytest
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.loop import settle
+from controlplane.loop.batches import Change, change_rows
+from jobs.actions import stop_job, suspend_job
+from jobs.kinds.settle import Step
+from jobs.models import Job
+from tests.builders import make_job, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+def test_alike_changes_take_one_update_and_a_row_that_moved_on_is_left_alone(django_assert_num_queries):
+    project = make_project()
+    first, second, other, stopped = (
+        make_job(project, name) for name in ("first", "second", "other", "stopped")
+    )
+    Job.objects.filter(pk=stopped.pk).update(state="stopped")
+    changes = [
+        Change(job.pk, {"state": "queued", "attempt": 0}, {"priority": 7 if job == other else 5})
+        for job in (first, second, other, stopped)
+    ]
+    with transaction.atomic(), django_assert_num_queries(3):
+        changed = change_rows(Job, changes)
+    assert changed == {first.pk, second.pk, other.pk}
+    assert dict(Job.objects.values_list("name", "priority")) == {
+        "first": 5,
+        "second": 5,
+        "other": 7,
+        "stopped": stopped.priority,
+    }
+
+
+def test_a_stop_that_comes_while_a_job_goes_back_to_the_queue_is_not_lost(plant):
+    job = make_job(make_project())
+    plant.settle()
+    suspend_job(job, actor=SYSTEM)
+    as_read = Job.objects.select_related("project").get(pk=job.pk)
+    stop_job(job, actor=SYSTEM)
+    settle._settle([(as_read, Step("suspended"))], timezone.now())
+    job.refresh_from_db()
+    assert (job.state, job.next_state) == ("stopping", "stopped")
+    plant.settle()
+    job.refresh_from_db()
+    assert job.state == "stopped"
