@@ -80,10 +80,9 @@ def _check_names(project: Project, specs: Sequence[Mapping[str, Any]], where: st
 
 def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
     """Refused fields in the order of the jobs, so many as one can read; `where`: a job's pointer, of its place."""
-    refusals.sort(key=itemgetter(0))
     errors = [
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
-        for place, refused in refusals[:REFUSALS_TOLD]
+        for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_TOLD]
     ]
     untold = len(refusals) - len(errors)
     if untold:

@@ -110,8 +110,8 @@ def check_room_in_queue(project: Project, wanted: int) -> None:
     seen = _queued.get(project.pk)
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:
         return
-    unfinished = _queued.put(project.pk, _unfinished(project).count())
-    if unfinished + wanted > QUEUE_MOST:
+    unfinished = _unfinished(project).count()
+    if _queued.put(project.pk, unfinished + wanted) > QUEUE_MOST:
         detail = f"{project.name} has {unfinished} unfinished jobs of at most {QUEUE_MOST}; wait until some have ended."
         raise Conflict("queue_full", detail)
 

@@ -5,12 +5,14 @@ from __future__ import annotations
 import base64
 import json
 import os
-import sys
 from typing import Any
 
 from controlplane.cli.errors import USAGE, CliError
+from controlplane.cli.files import parse_yaml, read_text
 
 Entry = dict[str, Any]
+
+_AS_JSON = "or give it as JSON: kubectl config view --flatten --minify --raw -o json"
 
 # A path in the file, and the field that holds its content instead.
 _FILES = {
@@ -24,7 +26,7 @@ def read_context(path: str, context: str | None) -> str:
     """The text to send for the kubeconfig at `path` ("-": standard input): only the named context, or the current one,
     with the content of the files that it names. Raises CliError (2) for what cannot be read.
     """
-    text = _read(path)
+    text = read_text(path)
     config = _parsed(text, path)
     name = context or config.get("current-context")
     names = [str(entry.get("name")) for entry in _entries(config, "contexts")]
@@ -45,37 +47,16 @@ def read_context(path: str, context: str | None) -> str:
     )
 
 
-def _read(path: str) -> str:
-    if path == "-":
-        return sys.stdin.read()
-    try:
-        with open(os.path.expanduser(path), encoding="utf-8") as file:
-            return file.read()
-    except (OSError, UnicodeDecodeError) as error:
-        raise CliError(f"{path} cannot be read: {error}", USAGE) from error
-
-
 def _parsed(text: str, path: str) -> Entry:
     try:
-        config = json.loads(text) if text.lstrip().startswith("{") else _yaml(text)
+        config = (
+            json.loads(text) if text.lstrip().startswith("{") else parse_yaml(text, "a kubeconfig", _AS_JSON)
+        )
     except ValueError as error:
         raise CliError(f"{path} cannot be read: {error}", USAGE) from error
     if not isinstance(config, dict):
         raise CliError(f"{path} is not a kubeconfig", USAGE)
     return config
-
-
-def _yaml(text: str) -> Any:
-    try:
-        import yaml
-    except ImportError as error:
-        hint = "or give it as JSON: kubectl config view --flatten --minify --raw -o json"
-        raise CliError("reading a kubeconfig needs PyYAML: pip install pyyaml", USAGE, hint) from error
-    try:
-        return yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
-        raise ValueError(f"it is not YAML near line {mark.line + 1}" if mark else "it is not YAML") from error
 
 
 def _dumped(config: Entry) -> str:

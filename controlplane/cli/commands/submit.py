@@ -22,6 +22,8 @@ from controlplane.cli.session import Session
 # Their value may begin with a dash: `--args --epochs=3`.
 _DASHED_VALUES = ("--args", "--command")
 
+_NAME_HELP = "the job's name: a DNS label"
+
 
 def prepare_words(words: list[str]) -> list[str]:
     """Words as argparse reads them."""
@@ -35,8 +37,17 @@ def submit_arguments(parser: Parser) -> None:
         "yard submit hyper2 -i quickstart -g 0.5 -e EPOCHS=3 --logs",
         "yard submit notebook -i jupyter -g 1 --interactive --port 8888",
         "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
+        "yard submit --file sweep.jsonl -i quickstart -g 1",
     ]
-    _add_name_and_program(parser)
+    parser.add_argument("name", metavar="NAME", nargs="?", help=_NAME_HELP)
+    parser.add_argument(
+        "-f",
+        "--file",
+        metavar="FILE",
+        help="submit every job of a JSON array, JSON lines or a YAML list (- for standard input); the other options"
+        " are for the fields that a job there does not give",
+    )
+    _add_program(parser)
     parser.add_argument(
         "--interactive", action="store_true", help="not preemptible, inside the project's quota"
     )
@@ -45,16 +56,28 @@ def submit_arguments(parser: Parser) -> None:
 
 
 def submit(args: Namespace, session: Session) -> int:
-    """A `train` job, or with --interactive an `interactive` one."""
-    return _submit(
-        args, session, {"kind": "interactive" if args.interactive else "train", "workers": args.workers}
-    )
+    """A `train` job, or with --interactive an `interactive` one; with --file many of any kind."""
+    kind = {"kind": "interactive" if args.interactive else "train", "workers": args.workers}
+    if args.file is None and args.name is None:
+        raise _misused("the following arguments are required: NAME, or --file FILE")
+    if args.file is None:
+        return _submit(args, session, kind)
+    if args.name is not None or args.logs or args.wait:
+        raise _misused("NAME, --logs and --wait are for one job, and --file for many")
+    from controlplane.cli.commands.submit_file import submit_file
+
+    return submit_file(args, session, _body(args, kind))
+
+
+def _misused(words: str) -> CliError:
+    return CliError(f"submit: {words}", USAGE, "see: yard help submit")
 
 
 def submit_mpi_arguments(parser: Parser) -> None:
     """A job whose launcher, in the pod of rank 0, starts a rank in every pod."""
     parser.examples = ["yard submit-mpi dist1 --processes 3 -g 1 -- mpirun python train.py"]
-    _add_name_and_program(parser)
+    _add_name(parser)
+    _add_program(parser)
     parser.add_argument(
         "--processes", type=int, required=True, metavar="N", help="ranks, one in each pod; rank 0 launches"
     )
@@ -69,7 +92,8 @@ def submit_mpi(args: Namespace, session: Session) -> int:
 def submit_elastic_arguments(parser: Parser) -> None:
     """A job with bounds."""
     parser.examples = ["yard submit-elastic el1 --workers 3 --min-workers 1 --max-workers 9 -i elastic -g 1"]
-    _add_name_and_program(parser)
+    _add_name(parser)
+    _add_program(parser)
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="pods to start with")
     parser.add_argument("--min-workers", type=int, metavar="A", help="never fewer")
     parser.add_argument("--max-workers", type=int, metavar="B", help="never more")
@@ -147,8 +171,17 @@ def secret_source(text: str) -> tuple[str, dict[str, str]]:
     return name, {"secret": secret, "key": key}
 
 
+def submitted_text(job: dict[str, Any]) -> str:
+    """What a person reads of a job that was accepted."""
+    return f"job {job['name']} submitted to {job['project']} as {job['id']}"
+
+
+def _body(args: Namespace, extra: dict[str, Any]) -> dict[str, Any]:
+    return {**spec_of(args), **{field: value for field, value in extra.items() if value is not None}}
+
+
 def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
-    spec = {**spec_of(args), **{field: value for field, value in extra.items() if value is not None}}
+    spec = _body(args, extra)
     query = {"dry_run": True} if args.dry_run else None
     job = session.client.post(f"{session.project_path}/jobs", spec, query, key=args.idempotency_key)
     if args.dry_run:
@@ -166,7 +199,7 @@ def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
 
 def _tell(args: Namespace, session: Session, job: dict[str, Any]) -> None:
     """The answer, on standard error when standard output is for the job's own output; then what to do next."""
-    created = f"job {job['name']} submitted to {job['project']} as {job['id']}"
+    created = submitted_text(job)
     if args.logs and not session.output.is_data:
         session.output.say(created)
     else:
@@ -222,8 +255,11 @@ def _ports(args: Namespace) -> list[dict[str, Any]] | None:
     return [{"port": port, "service_type": args.service_type} for port in args.port or []] or None
 
 
-def _add_name_and_program(parser: Parser) -> None:
-    parser.add_argument("name", metavar="NAME", help="the job's name: a DNS label")
+def _add_name(parser: Parser) -> None:
+    parser.add_argument("name", metavar="NAME", help=_NAME_HELP)
+
+
+def _add_program(parser: Parser) -> None:
     group = parser.add_argument_group("what runs")
     group.add_argument("-i", "--image", metavar="IMAGE", help="an image of the catalogue or a registry")
     group.add_argument(

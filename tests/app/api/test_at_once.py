@@ -75,6 +75,29 @@ def test_one_of_several_equal_names_is_taken(people: Cast):
     assert {reply.code for reply in replies if reply.status == 409} == {"name_in_use"}
 
 
+def test_of_batches_that_share_names_one_is_taken_whole(people: Cast):
+    """Each wants the names in another order: none waits for another that waits for it."""
+    apis = [Api(people.ben) for _ in range(AT_ONCE)]
+    names = [f"sweep-{number}" for number in range(40)]
+
+    def submit(number: int) -> Reply:
+        own = [f"own-{number}-{count}" for count in range(3)]
+        turned = names[10 * number :] + names[: 10 * number]
+        wanted = [*own, *(turned if number % 2 else reversed(turned))]
+        return apis[number].post(
+            "projects/team-a/jobs/batch", {"jobs": [{"name": name, "kind": "train"} for name in wanted]}
+        )
+
+    replies = at_once(submit)
+    assert sorted(reply.status for reply in replies) == [201, 409, 409, 409]
+    [made] = [reply.body["results"] for reply in replies if reply.status == 201]
+    assert set(Job.objects.values_list("name", flat=True)) == {job["name"] for job in made}
+    for refused in (reply for reply in replies if reply.status == 409):
+        assert (refused.code, len(refused.pointers)) == ("name_in_use", len(names))
+    ranks = list(Job.objects.order_by("submit_rank").values_list("name", flat=True))
+    assert ranks == [job["name"] for job in made]
+
+
 def change(job: Job, changes: Mapping[str, Any], people: Cast) -> None:
     """Scale or edit a job in this thread, whose connection is closed."""
     try:

@@ -1,0 +1,130 @@
+"""`yard submit --file`: many jobs from one file, sent in batches, each of which is accepted whole or not at all."""
+
+from __future__ import annotations
+
+import json
+import re
+from argparse import Namespace
+from collections.abc import Iterator
+from typing import Any
+
+from controlplane.cli.commands.submit import submitted_text
+from controlplane.cli.errors import DONE, TIMED_OUT, UNREACHABLE, USAGE, ApiError, CliError
+from controlplane.cli.files import parse_yaml, read_text
+from controlplane.cli.session import Session
+
+Body = dict[str, Any]
+
+BATCH_JOBS, BATCH_BYTES = 100, 1_000_000  # the server takes bodies up to 1 MiB
+_PLACE = re.compile(r"\A/jobs/(\d+)")
+
+
+def submit_file(args: Namespace, session: Session, shared: Body) -> int:
+    """Submit every job of the file; `shared`: the fields of those that do not give their own."""
+    bodies = [{**shared, **body} for body in read_jobs(args.file)]
+    done: list[Body] = []
+    try:
+        for batch in batches(bodies):
+            done += _send(args, session, batch, len(done))
+            if not (args.dry_run or session.output.is_data):
+                session.output.line("\n".join(map(submitted_text, done[-len(batch) :])))
+    finally:  # also of what the server refused, or Ctrl-C ended: what was accepted stands
+        _tell(args, session, done, len(bodies))
+    return DONE
+
+
+def read_jobs(path: str) -> list[Body]:
+    """The jobs of a file: a JSON array, JSON objects one after the other (JSON lines) or a YAML list.
+    Raises CliError (2) for anything else."""
+    text = read_text(path)
+    try:
+        jobs = _parsed(text)
+    except (ValueError, RecursionError) as error:
+        raise CliError(f"{path} cannot be read: {error}", USAGE) from error
+    if not isinstance(jobs, list) or not jobs or not all(isinstance(job, dict) for job in jobs):
+        hint = "write a JSON array, one JSON object a line, or a YAML list"
+        raise CliError(f"{path} is not a list of jobs", USAGE, hint)
+    return jobs
+
+
+def batches(bodies: list[Body]) -> Iterator[list[Body]]:
+    """The jobs in order, so many at a time as go into one request."""
+    batch: list[Body] = []
+    size = 0
+    for body in bodies:
+        length = len(json.dumps(body))
+        if batch and (len(batch) == BATCH_JOBS or size + length > BATCH_BYTES):
+            yield batch
+            batch, size = [], 0
+        batch.append(body)
+        size += length
+    yield batch
+
+
+def _parsed(text: str) -> Any:
+    first = text.lstrip()[:1]
+    if first == "[":
+        return json.loads(text)
+    if first == "{":
+        return list(_objects(text))
+    listed = parse_yaml(text, "jobs in YAML", "or give them as JSON")
+    return json.loads(json.dumps(listed, default=str, allow_nan=False))  # a date is the text that it was
+
+
+def _objects(text: str) -> Iterator[Any]:
+    decoder, position = json.JSONDecoder(), 0
+    while position < len(text):
+        if text[position].isspace():
+            position += 1
+        else:
+            value, position = decoder.raw_decode(text, position)
+            yield value
+
+
+def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> list[Body]:
+    query = {"dry_run": True} if args.dry_run else None
+    key = args.idempotency_key and f"{args.idempotency_key}-{_digest(batch)}"
+    try:
+        answer = session.client.post(f"{session.project_path}/jobs/batch", {"jobs": batch}, query, key=key)
+    except ApiError as refusal:
+        raise ApiError(refusal.status, _with_names(refusal.problem, batch, before)) from refusal
+    except CliError as lost:
+        if lost.exit_code in (UNREACHABLE, TIMED_OUT):
+            lost.hint = f"the next {len(batch)} may have been submitted all the same; see: yard list jobs"
+        raise
+    results: list[Body] = answer["results"]
+    return results
+
+
+def _digest(batch: list[Body]) -> str:
+    """So that after a correction what was accepted is answered again, and what was refused is a new request."""
+    import hashlib
+
+    return hashlib.sha256(json.dumps(batch, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict[str, Any]:
+    """The problem with its fields pointed at by a job's name: `/hyper3/gpus`, which was `/jobs/3/gpus`. A job without
+    a name is told by its number in the file, of which `before` were in earlier batches."""
+
+    def named(place: re.Match[str]) -> str:
+        number = int(place[1])
+        return f"/{batch[number].get('name') or f'job {before + number + 1}'}"
+
+    errors = problem.get("errors") or []
+    return problem | {
+        "errors": [error | {"pointer": _PLACE.sub(named, error["pointer"])} for error in errors]
+    }
+
+
+def _tell(args: Namespace, session: Session, done: list[Body], count: int) -> None:
+    output = session.output
+    if done and output.is_data:
+        output.data({"results": done})
+    for warning in dict.fromkeys(text for job in done for text in job.get("warnings") or []):
+        output.say(f"warning: {warning}")
+    counted = f"{len(done)} of {count} jobs"
+    if not args.dry_run:
+        output.say(f"{counted} were submitted to {session.project}")
+    elif not output.is_data:
+        output.line(f"{counted} would be accepted by {session.project} (nothing was created)")
