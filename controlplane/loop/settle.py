@@ -56,13 +56,14 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
-    """Return the jobs that may have to move: on their way, with a pod of this attempt that has ended, or running
-    under a limit of their own or of their project."""
-    ended = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
-    ended = ended.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
+    """Return the jobs that may have to move: stopping, with a pod of this attempt that has ended, starting with one
+    that has begun or says what it waits for, or running under a limit of their own or of their project."""
+    pods = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
+    ended = pods.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
+    begun = pods.filter(~Q(reason="") | Q(state="running"))
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    on_their_way = Q(state__in=(lifecycle.STARTING, lifecycle.STOPPING))
+    on_their_way = Q(state=lifecycle.STOPPING) | Q(Exists(begun), state=lifecycle.STARTING)
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     # in the order of their keys, as every writer of several rows goes
     unsettled = active.filter(on_their_way | Exists(ended) | limits).order_by("pk")
