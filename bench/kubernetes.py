@@ -11,6 +11,7 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ from bench.kubernetes_plant import (
     kai,
     place_with_kai,
     place_with_kube_scheduler,
-    remove_pods,
+    undecided,
     wait_bound,
 )
 from bench.kubernetes_reading import follow_latencies, job_calls, reflector_costs
@@ -35,6 +36,7 @@ from tests.kube import KubeCluster, KubeMissing, kube_cluster
 from tests.waiting import wait_until
 
 NODES, GPUS = int(os.environ.get("BENCH_NODES", "500")), 8
+BATCH = 100  # jobs a request, as `yard submit --file` sends them
 RECLAIMS = 7
 # kube-scheduler's own limit of 50 requests a second is lifted for everybody: for itself and for binding our pods
 SCHEDULER = {"kube-scheduler": ("--kube-api-qps=1000", "--kube-api-burst=2000")}
@@ -59,39 +61,56 @@ def measure() -> None:
             add_nodes(api, NODES, GPUS)
             api("POST", "/api/v1/namespaces", {"metadata": {"name": NAMESPACE}})
             wait_until(lambda: _has_account(api), timeout=30, what="the namespace's service account")
-            floor = place_with_kube_scheduler(api, count)
-            remove_pods(api)
             with our_plant(kube, Path(directory) / "state") as call:
-                rate = place_with_us(api, call, count)
+                ours = place_with_us(api, call, count, BATCH)
+                pod = undecided(one_of_ours(api))
                 reclaims = [1000 * reclaim(api, call, number) for number in range(RECLAIMS)]
             remove_ours(api)
+            same, bare = place_with_kube_scheduler(api, count, pod), place_with_kube_scheduler(api, count)
             with our_plant(kube, Path(directory) / "second") as call:
-                queued = place_queued(api, call, count)
+                alone = place_with_us(api, call, count, 1)
             remove_ours(api)
             peer, absence = _kai_rate(kube, api, count)
-        rows = [*placement_rows(count, rate, queued, floor, peer, absence), reclaim_row(count, reclaims)]
+        rates = Rates(ours, alone, same, bare, peer)
+        rows = [*placement_rows(count, rates, absence), reclaim_row(count, reclaims)]
         report("kubernetes", [*rows, *job_calls(), *reflector_costs(), *follow_latencies(Path(directory))])
 
 
-def placement_rows(
-    count: int, rate: float, queued: float, floor: float, peer: float | None, absence: str
-) -> list[Row]:
-    """Jobs a second, from the first submission over REST to the last pod bound; and of jobs that were queued before,
-    which is what KAI does with the pods that it is given."""
+@dataclass(frozen=True, slots=True)
+class Rates:
+    """Pods bound a second: of jobs submitted in batches and one by one, of kube-scheduler alone with pods as ours are
+    and with as little in them as can be, of KAI where it is there."""
+
+    ours: float
+    alone: float
+    same: float
+    bare: float
+    kai: float | None
+
+
+def placement_rows(count: int, rates: Rates, absence: str) -> list[Row]:
+    """Jobs a second, from the first submission over REST to the last pod bound."""
     work = f"{count:,} one-GPU jobs on {NODES} nodes, submit to all bound"
+    same, bare = "kube-scheduler, the same pods alone", "kube-scheduler, bare pods alone"
     beside_floor = Row(
-        work, ">= 0.5x kube-scheduler alone", "/s", [rate], floor / 2, at_least=True,
-        peer="kube-scheduler, the pods alone", peer_samples=[floor],
+        f"{work}, {BATCH} jobs a request", ">= 0.5x kube-scheduler alone", "/s", [rates.ours], rates.same / 2,
+        at_least=True, peer=same, peer_samples=[rates.same],
     )  # fmt: skip
     beside_kai = Row(
-        "the same beside KAI Scheduler", ">= 3x KAI", "/s", [rate], None if peer is None else 3 * peer, at_least=True,
-        peer="KAI, pods and pod groups" if peer else f"KAI: {absence}", peer_samples=[peer] if peer else [],
+        "the same beside KAI Scheduler", ">= 3x KAI", "/s", [rates.ours], None if rates.kai is None else 3 * rates.kai,
+        at_least=True, peer="KAI, bare pods and pod groups" if rates.kai else f"KAI: {absence}",
+        peer_samples=[rates.kai] if rates.kai else [],
     )  # fmt: skip
-    ready = Row(
-        "the same when all were queued before", "-", "/s", [queued],
-        peer=beside_kai.peer, peer_samples=beside_kai.peer_samples,
-    )  # fmt: skip
-    return [beside_floor, beside_kai, ready]
+    beside_bare = Row(
+        "the same beside pods of nothing but a GPU",
+        "-",
+        "/s",
+        [rates.ours],
+        peer=bare,
+        peer_samples=[rates.bare],
+    )
+    alone = Row("the same, one job a request", "-", "/s", [rates.alone], peer=same, peer_samples=[rates.same])
+    return [beside_floor, beside_kai, beside_bare, alone]
 
 
 def reclaim_row(count: int, samples: list[float]) -> Row:
@@ -130,22 +149,28 @@ def _caller(running: servers.ControlPlane) -> Callable[..., Any]:
     return call
 
 
-def place_with_us(api: Api, call: Callable[..., Any], count: int) -> float:
-    """Submit `count` jobs over REST with eight clients and wait until all their pods are bound; jobs a second."""
+def place_with_us(api: Api, call: Callable[..., Any], count: int, batch: int) -> float:
+    """Submit `count` jobs over REST with eight clients, so many a request, and wait until all their pods are bound;
+    jobs a second."""
+    body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
+    jobs = [{**body, "name": f"job-{number:05d}"} for number in range(count)]
+
+    def submit(first: int) -> None:
+        if batch == 1:
+            call("POST", "/projects/borrower/jobs", jobs[first])
+        else:
+            call("POST", "/projects/borrower/jobs/batch", {"jobs": jobs[first : first + batch]})
+
     began = time.perf_counter()
-    _submit(call, count)
+    at_once(submit, range(0, count, batch))
     wait_bound(api, count, OURS)
     return count / (time.perf_counter() - began)
 
 
-def place_queued(api: Api, call: Callable[..., Any], count: int) -> float:
-    """Jobs a second from the moment at which `count` queued jobs may start until all their pods are bound."""
-    call("PATCH", "/projects/borrower", {"gpu_limit": 0})
-    _submit(call, count)
-    began = time.perf_counter()
-    call("PATCH", "/projects/borrower", {"gpu_limit": None})
-    wait_bound(api, count, OURS)
-    return count / (time.perf_counter() - began)
+def one_of_ours(api: Api) -> dict[str, Any]:
+    """A pod that we made."""
+    found: dict[str, Any] = api("GET", f"/api/v1/pods?labelSelector={OURS}&limit=1")["items"][0]
+    return found
 
 
 def reclaim(api: Api, call: Callable[..., Any], number: int) -> float:
@@ -171,14 +196,6 @@ def remove_ours(api: Api) -> None:
     for project in projects:
         api("DELETE", f"/api/v1/namespaces/yard-{project}")
     wait_until(lambda: not any(_has_namespace(api, name) for name in projects), timeout=300, what="our end")
-
-
-def _submit(call: Callable[..., Any], count: int) -> None:
-    body = {"kind": "train", "gpus": 1, "command": ["sleep", "infinity"]}
-    at_once(
-        lambda number: call("POST", "/projects/borrower/jobs", {**body, "name": f"job-{number:05d}"}),
-        range(count),
-    )
 
 
 def _kai_rate(kube: KubeCluster, api: Api, count: int) -> tuple[float | None, str]:

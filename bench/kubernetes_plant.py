@@ -21,6 +21,7 @@ CONNECTIONS = 8
 NAMESPACE = "bench"
 NAMES_ONLY = "application/json;as=PartialObjectMetadataList;g=meta.k8s.io;v=v1"
 POLL_SECONDS = 0.3
+LOOKS = 6  # at what is left, in the time that it will take at the rate so far
 KAI_PROGRAMS = {
     "scheduler": (
         "--schedule-period=1s",
@@ -104,18 +105,26 @@ def bound_pods(api: Api, selector: str = "") -> int:
     return len(api("GET", f"/api/v1/pods{query}", accept=NAMES_ONLY)["items"] or ())
 
 
-def undecided(pod: dict[str, Any]) -> dict[str, Any]:
-    """One of our pods as it was sent, less what is ours to decide and to end: its node, its owner, its finalizer."""
-    metadata = {key: pod["metadata"][key] for key in ("labels", "annotations")}
-    spec = {key: value for key, value in pod["spec"].items() if key not in ("nodeName", "affinity")}
-    return {"apiVersion": "v1", "kind": "Pod", "metadata": metadata, "spec": spec}
+def undecided(found: dict[str, Any]) -> Callable[[str], dict[str, Any]]:
+    """Pods as the one of ours that was found, less what is ours to decide and to end: its node, owner and finalizer."""
+    metadata = {key: found["metadata"][key] for key in ("labels", "annotations")}
+    spec = {key: value for key, value in found["spec"].items() if key not in ("nodeName", "affinity")}
+    return lambda name: {
+        "apiVersion": "v1",
+        "kind": "Pod",
+        "metadata": {**metadata, "name": name},
+        "spec": spec,
+    }
 
 
 def place_with_kube_scheduler(
     api: Api, count: int, pod: Callable[[str], dict[str, Any]] = one_gpu_pod
 ) -> float:
-    """Create `count` pods and wait until all are bound; pods a second. The floor: nobody decides but kube-scheduler."""
-    return _placed(api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod(name)))
+    """Create `count` pods, wait until all are bound, and remove them; pods a second. The floor: nobody decides but
+    kube-scheduler."""
+    rate = _placed(api, count, lambda name: api("POST", f"/api/v1/namespaces/{NAMESPACE}/pods", pod(name)))
+    _remove_pods(api)
+    return rate
 
 
 def place_with_kai(api: Api, count: int) -> float:
@@ -139,7 +148,7 @@ def place_with_kai(api: Api, count: int) -> float:
     return _placed(api, count, make)
 
 
-def remove_pods(api: Api) -> None:
+def _remove_pods(api: Api) -> None:
     """Empty the peers' namespace."""
     api("DELETE", f"/api/v1/namespaces/{NAMESPACE}/pods?gracePeriodSeconds=0")
     wait_until(
@@ -207,12 +216,14 @@ def _placed(api: Api, count: int, make: Callable[[str], object]) -> float:
 
 
 def wait_bound(api: Api, count: int, selector: str = "", timeout_seconds: float = 600) -> None:
-    """Look every 0.3 s, since each look costs the server the names of all pods."""
-    until = time.monotonic() + timeout_seconds
+    """Look seldom at first and every 0.3 s in the end, since each look costs the server the names of all pods."""
+    began = time.monotonic()
     while (found := bound_pods(api, selector)) < count:
-        if time.monotonic() > until:
+        spent = time.monotonic() - began
+        if spent > timeout_seconds:
             raise RuntimeError(f"{found} of {count} pods are bound after {timeout_seconds:.0f} s")
-        time.sleep(POLL_SECONDS)
+        left = (count - found) * spent / found if found else 0.0
+        time.sleep(max(POLL_SECONDS, left / LOOKS))
 
 
 def _node(name: str, gpus: int) -> Mapping[str, Any]:
