@@ -55,7 +55,7 @@ def test_what_the_settings_ask_for_and_is_not_there(gpu_node):
     found = look(
         gpu_node.kubeconfig_text,
         scheduler="kai",
-        work_storage_class="fast",
+        work_storage_class="not-there",
         mpi_operator=True,
         gpu_resource="amd.com/gpu",
         prometheus={"url": f"http://127.0.0.1:{free_port()}"},
