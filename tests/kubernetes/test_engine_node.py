@@ -47,33 +47,34 @@ def test_the_quickstart_trains_in_a_container_and_shows_its_progress(case: Engin
 
 def test_the_pods_of_an_elastic_job_reach_one_another_by_name_also_when_there_is_one(case: EngineCase):
     """Ranks have the names that torch's launcher and scripts expect, before a peer is ready too."""
-    look_up = (
+    meet = (
         "import os, socket, time\n"
-        "first, _, domain = os.environ['MASTER_ADDR'].partition('.')\n"
-        "for rank in range(int(os.environ['WORLD_SIZE'])):\n"
-        "    name, found = f'rank-{rank}.{domain}', None\n"
-        "    for _ in range(60):\n"
+        "size, (first, _, domain) = int(os.environ['WORLD_SIZE']), os.environ['MASTER_ADDR'].partition('.')\n"
+        "listener = socket.create_server(('', 8123))\n"
+        "for rank in range(size):\n"
+        "    for _ in range(300):\n"
         "        try:\n"
-        "            found = socket.gethostbyname(name)\n"
+        "            socket.create_connection((f'rank-{rank}.{domain}', 8123), 5).close()\n"
+        "            print('reached', rank)\n"
         "            break\n"
         "        except OSError:\n"
-        "            time.sleep(0.5)\n"
-        "    print('peer', rank, bool(found))\n"
+        "            time.sleep(0.1)\n"
+        "for rank in range(size):\n"  # nobody goes before the others have reached it
+        "    listener.accept()\n"
         "print('workers', os.environ['workers'], os.environ['TRAINYARD_MAX_WORKERS'])\n"
-        "time.sleep(5)\n"
     )
     for size in (2, 1):
         fields = {"kind": "elastic", "has_stable_names": True, "world_size": size, "min_pods": size}
         kind_env = {"workers": str(size), "TRAINYARD_MAX_WORKERS": "4"}
-        specs = [case.start("python", "-c", look_up, devices=(), kind_env=kind_env, **fields)]
+        specs = [case.start("python", "-c", meet, devices=(), kind_env=kind_env, **fields)]
         if size == 2:
             job_id = specs[0].job_id
             more = {"job_id": job_id, "rank": 1, "devices": (), "kind_env": kind_env, **fields}
-            specs.append(case.start("python", "-c", look_up, **more))
+            specs.append(case.start("python", "-c", meet, **more))
         for spec in specs:
             assert case.wait_end(spec, 120).state == base.SUCCEEDED, case.text(spec)
             wait_log(spec)
-            lines = [f"peer {rank} True" for rank in range(size)]
+            lines = [f"reached {rank}" for rank in range(size)]
             assert case.text(spec).splitlines() == [*lines, f"workers {size} 4"]
 
 
@@ -216,8 +217,8 @@ def test_another_process_goes_on_where_the_last_one_stopped(case: EngineCase):
 
 
 def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
-    """Nobody copies while more is printed than the node keeps; it looks at sizes every ten seconds."""
-    spec = shell(case, "echo first; sleep 2; seq 1 2500000; sleep 12; echo last")
+    """Nobody copies while more is printed than the node keeps; it looks at sizes every three seconds."""
+    spec = shell(case, "echo first; sleep 2; seq 1 2500000; sleep 5; echo last")
     wait_until(lambda: all_of(spec)[0], 30, "the first line")
     case.engine.copy_logs({})
     case.wait_end(spec, 120)

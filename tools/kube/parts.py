@@ -218,6 +218,7 @@ def _kubelet_configuration(state_dir: Path) -> dict[str, Any]:
         "imageGCHighThresholdPercent": 100,
         "nodeStatusUpdateFrequency": "5s",
         "syncFrequency": "10s",
+        "containerLogMonitorInterval": "3s",
         "serializeImagePulls": False,
         "registryPullQPS": 0,
         "shutdownGracePeriod": "0s",
