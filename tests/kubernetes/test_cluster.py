@@ -8,6 +8,7 @@ import secrets
 import signal
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 from collections.abc import Iterator
@@ -238,12 +239,21 @@ with kube_cluster(node="orphan") as cluster:
 
 
 @pytest.fixture
-def orphan(kube: KubeCluster) -> Iterator[tuple[subprocess.Popen[str], KubeCluster, str]]:
-    """A test run of somebody else with a cluster of its own, in which a container runs `sleep` with this number."""
+def orphan(
+    kube: KubeCluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> Iterator[tuple[subprocess.Popen[str], KubeCluster, str]]:
+    """A test run of somebody else with a cluster of its own, in which a container runs `sleep` with this number.
+
+    Its temporary directory is ours alone, so that no cluster that starts beside us sweeps it.
+    """
     marker = f"9{secrets.randbelow(10**6)}"
     body = json.dumps(pod("p", "sleep", marker, node="orphan", gpus=0))
     command = [sys.executable, "-c", STARTER, body]
-    with subprocess.Popen(command, cwd=CHECKOUT, stdout=subprocess.PIPE, text=True) as starter:
+    environment = {**os.environ, "TMPDIR": str(tmp_path)}
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    with subprocess.Popen(
+        command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, text=True
+    ) as starter:
         assert starter.stdout
         state_dir, pid, slot = starter.stdout.readline().split()
         seen = KubeCluster(Path(state_dir), Network(int(slot)), kube.token, {}, starter)
