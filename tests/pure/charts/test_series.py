@@ -3,7 +3,7 @@
 import itertools
 from datetime import UTC, datetime, timedelta
 
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dashboards.charts.labels import GAP_PIXELS, spread
@@ -17,6 +17,7 @@ def test_short_lines_are_left_alone():
     assert thin(points) == points
 
 
+@settings(max_examples=25)  # long lists take long to make
 @given(st.lists(st.floats(-1e6, 1e6), min_size=MOST_POINTS + 1, max_size=3000))
 def test_thinning_keeps_ends_extremes_and_order(values: list[float]):
     points = list(enumerate(values))
