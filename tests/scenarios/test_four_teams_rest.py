@@ -1,5 +1,6 @@
 """The four-team scenario on a running control plane: `make up`, REST, and real processes on the local engine."""
 
+import os
 from collections.abc import Iterator
 
 import psutil
@@ -13,8 +14,10 @@ pytestmark = pytest.mark.slow
 
 @pytest.fixture
 def plane(tmp_path) -> Iterator[ControlPlane]:
-    clusters = {"TRAINYARD_CLUSTERS": "local:dgx1-1=8x32768,dgx1-2=8x32768"}
-    with control_plane(tmp_path / "state", clusters) as plane:
+    variables = {"TRAINYARD_CLUSTERS": "local:dgx1-1=8x32768,dgx1-2=8x32768"}
+    if url := os.environ.get("DATABASE_URL"):  # the run is one on PostgreSQL
+        variables["DATABASE_URL"] = url
+    with control_plane(tmp_path / "state", variables) as plane:
         yield plane
         stop_all(plane)
 
