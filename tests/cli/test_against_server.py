@@ -67,6 +67,20 @@ def test_submit_prints_the_object_that_rest_has(yard, running):
     assert yard("delete", "same").returncode == 0
 
 
+def test_many_jobs_of_a_file_are_queued_in_its_order(yard, running):
+    lines = "".join(f'{{"name": "sweep-{number}"}}\n' for number in range(120))
+    shared = ("-i", "python", "--node-pool", "nowhere", "--", "true")
+    ran = yard("submit", "--file", "-", "-o", "json", *shared, input=lines)
+    assert (ran.returncode, ran.stderr) == (0, "120 of 120 jobs were submitted to cli\n")
+    ids = [job["id"] for job in json.loads(ran.stdout)["results"]]
+    _, listed = running.call("GET", "/api/v1/projects/cli/jobs?state=queued&limit=500&ordering=created_at")
+    assert [job["id"] for job in listed["results"]] == ids
+    again = yard("submit", "--file", "-", *shared, input=lines)
+    assert (again.returncode, again.stderr.splitlines()[0]) == (5, "0 of 120 jobs were submitted to cli")
+    assert "sweep-99.name: sweep-99 is an unfinished job of cli" in again.stderr
+    assert yard("delete", *ids).returncode == 0
+
+
 def test_wait_exits_with_the_jobs_own_code(yard):
     ran = yard("submit", "three", "-i", "python", "-g", "0.5", "--wait", "--", "sh", "-c", "exit 3")
     assert ran.returncode == 3, ran.stderr
