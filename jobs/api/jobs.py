@@ -25,7 +25,6 @@ from jobs.actions import (
     suspend_job,
 )
 from jobs.kinds import checks
-from jobs.kinds.checks import Refused
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
@@ -55,13 +54,13 @@ def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
     """Submissions as they are: the action reads them."""
     bodies: tuple[dict[str, Any], ...] = checks.listed(_one_body, BATCH_MOST)(value)
     if not bodies:
-        raise Refused("too_few", "Give at least one job.")
+        raise checks.Refused("too_few", "Give at least one job.")
     return bodies
 
 
 def _one_body(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise Refused("not_an_object", "A job is a JSON object.")
+        raise checks.Refused("not_an_object", "A job is a JSON object.")
     return value
 
 

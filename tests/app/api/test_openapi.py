@@ -100,6 +100,11 @@ WRITES: list[tuple[str, str, Any]] = [
         "projects/{name}/jobs",
         {"name": "hyper9", "kind": "interactive", "gpus": 0.5, "ports": [{"port": 8888}]},
     ),
+    (
+        "POST",
+        "projects/{name}/jobs/batch",
+        {"jobs": [{"name": "sweep-1", "kind": "train", "image": "mine:1"}]},
+    ),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
