@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
-from django.db import DataError, IntegrityError, models, transaction
+from django.db import DataError, IntegrityError, connection, models, transaction
 
 logger = logging.getLogger(__name__)
 
@@ -28,7 +28,7 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
     """Write the changes of rows that are as their guards say; returns the keys of these. Call it in a transaction.
 
     All rows are locked first, in the order of their keys, as every writer of several rows goes: nobody changes what is
-    compared, and changes that are alike need one UPDATE.
+    compared, and changes that are alike need one UPDATE. The others go out together, as one statement is made for them.
     """
     by_key = {change.key: change for change in changes}
     columns = {name for change in changes for name in change.guard}
@@ -38,10 +38,36 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
         change = by_key[row["pk"]]
         if all(row[name] == value for name, value in change.guard.items()):
             alike[repr(change.fields)].append(change)
+    unlike: dict[tuple[str, ...], list[Change]] = defaultdict(list)
     for group in alike.values():
-        same = rows._default_manager.filter(pk__in=[change.key for change in group])
-        same.update(**group[0].fields)
+        if len(group) == 1:
+            unlike[tuple(group[0].fields)].append(group[0])
+        else:
+            same = rows._default_manager.filter(pk__in=[change.key for change in group])
+            same.update(**group[0].fields)
+    for names, others in unlike.items():
+        _change_each(rows, names, others)
     return frozenset(change.key for group in alike.values() for change in group)
+
+
+def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:
+    """Give these columns of each row its own values. Django would make an UPDATE anew for every row, which takes it
+    longer than the database takes for the row."""
+    by_name = {field.name: field for field in rows._meta.concrete_fields}
+    fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
+    *assigned, key = (f"{connection.ops.quote_name(str(field.column))} = %s" for field in fields)
+    table = connection.ops.quote_name(rows._meta.db_table)
+    with connection.cursor() as cursor:
+        cursor.executemany(
+            f"UPDATE {table} SET {', '.join(assigned)} WHERE {key}",  # noqa: S608  # our own table
+            [
+                [
+                    field.get_db_prep_save(value, connection)
+                    for field, value in zip(fields, (*change.fields.values(), change.key), strict=True)
+                ]
+                for change in changes
+            ],
+        )
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:

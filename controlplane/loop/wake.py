@@ -11,6 +11,8 @@ import time
 from collections.abc import Callable
 
 from django.db import transaction
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
 
 logger = logging.getLogger(__name__)
 
@@ -78,8 +80,8 @@ def _publish_forever() -> None:
         before = _asked
         try:
             ring_bell.apply_async(retry=False, ignore_result=True)
-        except Exception:
+        except (OperationalError, RedisError, OSError) as error:
             # Redis is a hint: the loop's own period finds the work without it
-            logger.warning("could not publish a wake-up; the loop finds the work by itself", exc_info=True)
+            logger.warning("could not publish a wake-up (%s); the loop finds the work by itself", error)
         time.sleep(gap)
         gap = min(2 * gap, LONGEST_GAP_SECONDS) if _asked - before >= MANY else GAP_SECONDS
