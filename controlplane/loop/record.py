@@ -1,9 +1,15 @@
-"""RECORD: Plan -> rows, commands and events in one transaction, every write under a guard on what was observed."""
+"""RECORD: Plan -> rows, commands and events, every write under a guard on what was observed.
 
+What gives GPUs back, and what queued jobs are told, is one transaction. Starts follow in transactions of their own, so
+that the first of thousands are on their way while the others are written.
+"""
+
+import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
+from uuid import UUID
 
 from django.db import IntegrityError, transaction
 
@@ -12,6 +18,7 @@ from controlplane.engines.base import pod_name
 from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
+from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.reasons import describe
@@ -24,7 +31,8 @@ from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.stopping import job_event, send_towards
 
 LONGEST_MESSAGE = 500
-BATCH = 200  # attempts begun with one query each for their pods, devices and orders
+BATCH = 200  # attempts begun in one transaction, with one query each for their pods, devices and orders
+STARTS_SECONDS = 1.0  # after which a cycle begins no more of them: an owner may be waiting for its GPUs
 KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")  # of a queued job's details
 
 
@@ -35,7 +43,6 @@ class Recorded:
     started: int = 0
     preempted: int = 0
     held: int = 0
-    events: list[Event] = field(default_factory=list)
 
     @property
     def has_commands(self) -> bool:
@@ -44,27 +51,21 @@ class Recorded:
 
 def record(cluster: Cluster, plan: Plan, seen: Observation, now: datetime) -> Recorded:
     """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why. A plan that
-    changes nothing of what was seen opens no transaction.
+    changes nothing of what was seen opens no transaction. Starts for which there is no time are left to the next cycle,
+    which may have something more urgent to do.
     """
-    recorded = Recorded()
     told = {
         hold.job: what for hold in plan.holds if (what := _news(hold, seen.told.get(hold.job))) is not None
     }
     shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
-    if not (plan.starts or plan.preempts or told or shares):
-        return recorded
-    jobs = _jobs_of(plan)
-    with transaction.atomic():
-        for preempt in plan.preempts:
-            _record_preempt(preempt, jobs, recorded)
-        if plan.starts:
-            _record_starts(plan.starts, jobs, _Nodes(cluster), now, recorded)
-        _record_holds(told, recorded)
-        _record_shares(cluster, shares, recorded)
-        if recorded.started:
-            record_allocation(now)
-        if recorded.events:
-            Event.objects.append(recorded.events)
+    recorded, jobs = Recorded(held=len(told)), _jobs_of(plan)
+    if plan.preempts or told or shares:
+        with transaction.atomic():
+            preempted = _record_preempts(plan.preempts, jobs)
+            Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
+        recorded.preempted = len(preempted)
+    if plan.starts:
+        recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now)
     return recorded
 
 
@@ -92,12 +93,17 @@ def _jobs_of(plan: Plan) -> Mapping[str, Job]:
     return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
 
 
-def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job], recorded: Recorded) -> None:
+def _record_preempts(preempts: Sequence[Preempt], jobs: Mapping[str, Job]) -> list[Event]:
+    events = (_record_preempt(preempt, jobs) for preempt in preempts)
+    return [event for event in events if event is not None]
+
+
+def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
     victim, beneficiary = jobs.get(preempt.job), jobs.get(preempt.beneficiary)
     if victim is None or beneficiary is None:
-        return
+        return None
     details = {**preempt.details, "by_job": preempt.beneficiary, "by_name": beneficiary.name}
-    event = send_towards(
+    return send_towards(
         victim,
         next_state=lifecycle.QUEUED,
         reason=preempt.reason,
@@ -105,28 +111,40 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job], recorded: Recorde
         details=details,
         actor=SYSTEM,
     )
-    if event is not None:
-        recorded.preempted += 1
-        recorded.events.append(event)
 
 
-def _record_starts(
-    starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime, recorded: Recorded
-) -> None:
-    """Begin the attempts of all these jobs, many with one query. Where the database refuses some, because a device of
-    the plan was taken meanwhile, one by one: those stay queued for the next cycle."""
+def _record_starts(starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> int:
+    """Begin the attempts of these jobs, many with one query, as long as there is time; return how many were begun."""
+    count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         batch = [start for start in starts[first : first + BATCH] if start.job in jobs]
-        try:
-            with transaction.atomic():
-                begun = _begin_attempts(batch, jobs, nodes, now)
-        except IntegrityError:
-            begun = [start for start in batch if _begin_alone(start, jobs, nodes, now)]
-        recorded.started += len(begun)
-        for start in begun:
-            nodes_used = sorted({placement.node for placement in start.placements})
-            where = {"nodes": nodes_used, "workers": len(start.placements)}
-            recorded.events.append(job_event("job.starting", jobs[start.job], SYSTEM, where))
+        with transaction.atomic():
+            begun = _begin_together(batch, jobs, nodes, now)
+            count += len(begun)
+            if begun:
+                record_allocation(now)
+                Event.objects.append([_starting_event(start, jobs[start.job]) for start in begun])
+                wake()
+        if time.monotonic() > until:
+            break
+    return count
+
+
+def _begin_together(
+    batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
+) -> list[Start]:
+    """Where the database refuses some, because a device of the plan was taken meanwhile, one by one: those stay queued
+    for the next cycle."""
+    try:
+        with transaction.atomic():
+            return _begin_attempts(batch, jobs, nodes, now)
+    except IntegrityError:
+        return [start for start in batch if _begin_alone(start, jobs, nodes, now)]
+
+
+def _starting_event(start: Start, job: Job) -> Event:
+    nodes = sorted({placement.node for placement in start.placements})
+    return job_event("job.starting", job, SYSTEM, {"nodes": nodes, "workers": len(start.placements)})
 
 
 def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> bool:
@@ -235,17 +253,21 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
         )
 
 
-def _record_holds(told: Mapping[str, Told], recorded: Recorded) -> None:
+def _record_holds(told: Mapping[str, Told]) -> list[Event]:
     """Tell queued jobs what is new, with one event for all of them together."""
     if not told:
-        return
-    recorded.held = len(told)
-    for job_id, what in told.items():
-        # the guard matters more than speed: a job that was stopped meanwhile keeps its own reason
-        Job.objects.filter(pk=job_id, state=lifecycle.QUEUED).update(
-            reason=what.reason, message=what.message, details=what.details, queue_position=what.queue_position
-        )
-    recorded.events.append(Event(kind="queue.changed", data={"jobs": list(told)[:500]}))
+        return []
+    # a job that was stopped meanwhile keeps its own reason
+    guard = {"state": lifecycle.QUEUED}
+    names = ("reason", "message", "details", "queue_position")
+    change_rows(
+        Job,
+        [
+            Change(UUID(job), guard, {name: getattr(what, name) for name in names})
+            for job, what in told.items()
+        ],
+    )
+    return [Event(kind="queue.changed", data={"jobs": list(told)[:500]})]
 
 
 def _news(hold: Hold, known: Told | None) -> Told | None:
@@ -259,7 +281,8 @@ def _news(hold: Hold, known: Told | None) -> Told | None:
     return None if told == known else told
 
 
-def _record_shares(cluster: Cluster, shares: Sequence[Share], recorded: Recorded) -> None:
+def _record_shares(cluster: Cluster, shares: Sequence[Share]) -> list[Event]:
+    events = []
     ids = dict(Project.objects.filter(cluster=cluster).values_list("name", "pk")) if shares else {}
     for share in shares:
         if share.project in ids:
@@ -268,4 +291,5 @@ def _record_shares(cluster: Cluster, shares: Sequence[Share], recorded: Recorded
             changed = Event(
                 kind="project.share_changed", project_id=ids[share.project], message=share.project
             )
-            recorded.events.append(changed)
+            events.append(changed)
+    return events

@@ -1,8 +1,9 @@
 """Writing a plan: many starts at once, and what the database refuses of them."""
 
+from controlplane.loop import record as recording
 from controlplane.loop.observe import observe
 from controlplane.loop.record import record
-from controlplane.models import Command
+from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Plan, Start
 from controlplane.scheduling.view import PodPlacement
 from jobs.models import Allocation, Attempt, Pod
@@ -32,7 +33,7 @@ def test_a_start_that_the_database_refuses_keeps_none_of_the_others(plant):
     assert set(Command.objects.values_list("pod_name", flat=True)) == set(
         Pod.objects.values_list("name", flat=True)
     )
-    assert len(recorded.events) == 2
+    assert Event.objects.filter(kind="job.starting").count() == 2
     plant.settle()
     assert set(plant.states().values()) == {"running"}
 
@@ -45,3 +46,16 @@ def test_a_job_that_was_stopped_meanwhile_is_left_alone(plant):
     plan = Plan((start(jobs[0], "dgx1-1", 0), start(jobs[1], "dgx1-1", 1)))
     assert record(plant.cluster, plan, seen, plant.clock()).started == 1
     assert plant.states() == {"job-0": "stopped", "job-1": "starting"}
+
+
+def test_starts_for_which_a_cycle_has_no_time_are_left_to_the_next(plant, monkeypatch):
+    monkeypatch.setattr(recording, "BATCH", 1)
+    monkeypatch.setattr(recording, "STARTS_SECONDS", 0.0)
+    project = make_project()
+    for number in range(3):
+        make_job(project, f"job-{number}")
+    for started in (1, 2, 3):
+        plant.tick()
+        assert Attempt.objects.count() == Event.objects.filter(kind="job.starting").count() == started
+    plant.settle()
+    assert set(plant.states().values()) == {"running"}
