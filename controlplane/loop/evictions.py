@@ -8,15 +8,16 @@ from django.db import transaction
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
 from controlplane.engines.base import PodReport
+from controlplane.loop.glances import Glance
 from controlplane.loop.identities import is_job_id
 from controlplane.models import Event
 from controlplane.scheduling.reasons import PREEMPTED, describe
 from jobs import lifecycle
-from jobs.models import Job, Pod
+from jobs.models import Job
 from jobs.stopping import send_towards
 
 
-def send_back(reports: Mapping[str, PodReport], pods: Sequence[Pod]) -> None:
+def send_back(reports: Mapping[str, PodReport], pods: Sequence[Glance]) -> None:
     """Send the jobs of these pods back to the queue where the engine says that they were preempted, also while they
     still run. Before their ends are read, so that they are told who got the room and use no retry."""
     taken = {

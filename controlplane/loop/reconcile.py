@@ -16,6 +16,7 @@ from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachab
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.loop.batches import Change, change_rows, one_by_one
 from controlplane.loop.evictions import send_back
+from controlplane.loop.glances import OPEN, Compared, glance
 from controlplane.loop.looks import Looks
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
@@ -27,11 +28,12 @@ from jobs.stopping import LATE_START_SECONDS
 logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
-OPEN = (Command.PENDING, Command.CLAIMED)
 LONGEST_NAME = 128  # of a pod in an order
 BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 _CLEARED = ""  # in place of the state of a start's order: finished ones are cleared away in time
+
+_compared: dict[int, Compared] = {}  # by cluster
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
@@ -46,15 +48,18 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
         note_reachable(cluster, False, str(error))
         return frozenset()
     note_reachable(cluster, True, "")
-    pods = list(Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk"))
-    send_back(reports, pods)
+    held, compared = glance(cluster), _compared.setdefault(cluster.pk, Compared())
+    send_back(reports, held)
+    keys = compared.differing(cluster, held, reports)
+    pods = list(Pod.objects.filter(pk__in=keys).order_by("pk")) if keys else []
     states = {pod.pk: pod.state for pod in pods}
     looks = Looks(engine, _overdue([pod for pod in pods if pod.name not in reports], now))
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), looks, now)]
+    compared.note(set(pods).difference(changed), reports)
     for first in range(0, len(changed), BATCH):
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
-    held = {pod.name for pod in pods}
-    strays = [report for name, report in reports.items() if name not in held]
+    names = {pod.name for pod in held}
+    strays = [report for name, report in reports.items() if name not in names]
     staying = _clear_away(cluster, strays, now) if strays else set()
     settle_jobs(cluster, now)
     return _haunted(strays, staying)

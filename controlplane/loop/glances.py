@@ -1,0 +1,64 @@
+"""Which pods are worth comparing: of most, neither the row nor the engine's report has changed since a second ago."""
+
+import time
+from collections.abc import Iterable, Mapping, Sequence
+from typing import NamedTuple
+from uuid import UUID
+
+from controlplane.engines.base import PodReport
+from controlplane.models import Cluster, Command
+from jobs.models import Pod
+
+EVERY_SECONDS = 60.0  # after which all are compared again, whatever is remembered
+OPEN = (Command.PENDING, Command.CLAIMED)
+
+
+class Glance(NamedTuple):
+    """Of an unreleased pod's row so much as is read of all of them in every cycle."""
+
+    key: int
+    name: str
+    state: str
+    reason: str
+    job_id: UUID
+
+
+def glance(cluster: Cluster) -> list[Glance]:
+    """The pods that hold something on a cluster, in the order of their keys."""
+    held = Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk")
+    return [Glance(*row) for row in held.values_list("pk", "name", "state", "reason", "job_id")]
+
+
+class Compared:
+    """Remembers rows that were found to say what their report says, until either changes."""
+
+    def __init__(self) -> None:
+        self._same: dict[int, tuple[PodReport, str, str]] = {}
+        self._began_at = time.monotonic()
+
+    def differing(
+        self, cluster: Cluster, held: Sequence[Glance], reports: Mapping[str, PodReport]
+    ) -> list[int]:
+        """The keys of pods that have to be compared. One that the engine does not show, and whose start is still to be
+        carried out, cannot be missed yet."""
+        if time.monotonic() - self._began_at > EVERY_SECONDS:
+            self._same, self._began_at = {}, time.monotonic()
+        self._same = {pod.key: self._same[pod.key] for pod in held if pod.key in self._same}
+        awaited = _to_be_started(cluster) if any(pod.name not in reports for pod in held) else frozenset()
+        return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
+
+    def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
+        """These were compared, and nothing was to be written."""
+        for pod in pods:
+            if (report := reports.get(pod.name)) is not None:
+                self._same[pod.pk] = (report, pod.state, pod.reason)
+
+    def _differs(self, pod: Glance, report: PodReport | None, awaited: frozenset[str]) -> bool:
+        if report is None:
+            return pod.state == "failed" or pod.name not in awaited
+        return self._same.get(pod.key) != (report, pod.state, pod.reason)
+
+
+def _to_be_started(cluster: Cluster) -> frozenset[str]:
+    starts = Command.objects.filter(cluster=cluster, kind=Command.START_POD, state__in=OPEN)
+    return frozenset(starts.values_list("pod_name", flat=True))
