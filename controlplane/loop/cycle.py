@@ -2,6 +2,7 @@
 
 import logging
 import time
+from collections.abc import Callable
 from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
@@ -25,9 +26,10 @@ HOUSEKEEPING_SECONDS = 5.0  # between looks at what changes seldom: nodes, and f
 _housekept_at: dict[int, datetime] = {}
 
 
-def run_cycle(now: datetime) -> bool | None:
+def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
     """Work through every attached cluster once, if no other process is at it. Returns None when one is, else
-    whether there are commands to execute. An event that arrived meanwhile is seen by the next cycle.
+    whether there are commands to execute; `on_orders` is called when some are there already. An event that arrived
+    meanwhile is seen by the next cycle.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -36,7 +38,7 @@ def run_cycle(now: datetime) -> bool | None:
     try:
         outcomes = []
         for cluster in attached_clusters():
-            outcomes.append(_run_guarded(cluster, now))
+            outcomes.append(_run_guarded(cluster, now, on_orders))
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
                 kept = keep(LEASE, token, LEASE_SECONDS)
                 if kept is None:
@@ -49,23 +51,23 @@ def run_cycle(now: datetime) -> bool | None:
     return has_commands
 
 
-def _run_guarded(cluster: Cluster, now: datetime) -> bool | None:
+def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool | None:
     """Run one cluster; None when that failed. One cluster's trouble must not stop the others, and /readyz tells."""
     try:
-        return _run(cluster, now)
+        return _run(cluster, now, on_orders)
     except Exception:
         logger.exception("the cycle of cluster %s failed; the next one tries again", cluster.name)
         return None
 
 
-def _run(cluster: Cluster, now: datetime) -> bool:
+def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
     haunted = _look(cluster, now)
     began = time.perf_counter()
     observation = observe(cluster, now, haunted)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
     began = time.perf_counter()
-    recorded = record(cluster, decided.plan, observation, now)
+    recorded = record(cluster, decided.plan, observation, now, on_orders)
     if recorded.has_commands:
         Cycle.objects.create(
             cluster=cluster,

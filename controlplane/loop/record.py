@@ -5,7 +5,7 @@ that the first of thousands are on their way while the others are written.
 """
 
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -18,7 +18,6 @@ from controlplane.engines.base import pod_name
 from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
-from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.reasons import describe
@@ -49,10 +48,16 @@ class Recorded:
         return bool(self.started or self.preempted)
 
 
-def record(cluster: Cluster, plan: Plan, seen: Observation, now: datetime) -> Recorded:
+def record(
+    cluster: Cluster,
+    plan: Plan,
+    seen: Observation,
+    now: datetime,
+    on_orders: Callable[[], None] = lambda: None,
+) -> Recorded:
     """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why. A plan that
     changes nothing of what was seen opens no transaction. Starts for which there is no time are left to the next cycle,
-    which may have something more urgent to do.
+    which may have something more urgent to do. `on_orders` is called when there are some to carry out.
     """
     told = {
         hold.job: what for hold in plan.holds if (what := _news(hold, seen.told.get(hold.job))) is not None
@@ -65,7 +70,7 @@ def record(cluster: Cluster, plan: Plan, seen: Observation, now: datetime) -> Re
             Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
         recorded.preempted = len(preempted)
     if plan.starts:
-        recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now)
+        recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now, on_orders)
     return recorded
 
 
@@ -113,7 +118,13 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
     )
 
 
-def _record_starts(starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> int:
+def _record_starts(
+    starts: Sequence[Start],
+    jobs: Mapping[str, Job],
+    nodes: _Nodes,
+    now: datetime,
+    on_orders: Callable[[], None],
+) -> int:
     """Begin the attempts of these jobs, many with one query, as long as there is time; return how many were begun."""
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
@@ -124,7 +135,7 @@ def _record_starts(starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nod
             if begun:
                 record_allocation(now)
                 Event.objects.append([_starting_event(start, jobs[start.job]) for start in begun])
-                wake()
+        on_orders()
         if time.monotonic() > until:
             break
     return count

@@ -32,7 +32,10 @@ logger = logging.getLogger(__name__)
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
 BREATHS = 2  # the pause after a cycle, in cycles
-LONGEST_BREATH_SECONDS = 0.25  # between two cycles
+SHORTEST_BREATH_SECONDS, LONGEST_BREATH_SECONDS = (
+    0.25,
+    1.0,
+)  # of a pause that a verb cuts short, and of any other
 GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
 # After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
 SPARED = 4
@@ -50,6 +53,7 @@ class Runner:
     def __init__(self) -> None:
         self._is_stopping = threading.Event()
         self._cycle_bell = threading.Event()
+        self._verb_bell = threading.Event()
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
@@ -84,6 +88,7 @@ class Runner:
 
     def ring(self) -> None:
         """Have a cycle run and commands be carried out at once: a verb may have written some, such as a stop."""
+        self._verb_bell.set()
         self._cycle_bell.set()
         self._ring_lanes()
 
@@ -123,8 +128,9 @@ class Runner:
             if free_what_the_dead_hold():
                 self._ring_lanes()
             self._is_successor = True
+        self._verb_bell.clear()
         began = time.monotonic()
-        has_commands = run_cycle(timezone.now())
+        has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
             # another process is at it and may have looked before our ring: look again soon
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
@@ -132,8 +138,14 @@ class Runner:
             return
         if has_commands:
             self._ring_lanes()
-        # on a large busy cluster the next ring is always there: let others work, and changes gather
-        self._is_stopping.wait(min(BREATHS * (time.monotonic() - began), LONGEST_BREATH_SECONDS))
+        self._breathe(BREATHS * (time.monotonic() - began))
+
+    def _breathe(self, seconds: float) -> None:
+        """On a large busy cluster the next ring is always there: let others work, and changes gather. Who gave an order
+        waits for less."""
+        short = min(seconds, SHORTEST_BREATH_SECONDS)
+        self._is_stopping.wait(short)
+        self._verb_bell.wait(min(seconds, LONGEST_BREATH_SECONDS) - short)
 
     def _mark_alive(self) -> None:
         """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""
