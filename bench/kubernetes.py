@@ -38,6 +38,7 @@ from tests.waiting import wait_until
 NODES, GPUS = int(os.environ.get("BENCH_NODES", "500")), 8
 BATCH = 100  # jobs a request, as `yard submit --file` sends them
 RECLAIMS = 7
+LOG_CHARACTERS = 5000
 # kube-scheduler's own limit of 50 requests a second is lifted for everybody: for itself and for binding our pods
 SCHEDULER = {"kube-scheduler": ("--kube-api-qps=1000", "--kube-api-burst=2000")}
 OURS = "trainyard.io/installation"
@@ -123,8 +124,7 @@ def reclaim_row(count: int, samples: list[float]) -> Row:
 def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
     """A control plane on PostgreSQL with the cluster attached, a borrower and an owner without jobs."""
     with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
-        call = _caller(running)
-
+        call = _caller(running, state_dir / "console.log")
         settings = {"default_image": "none"}
         kubeconfig = {"kubeconfig": kube.kubeconfig_text, "context": "trainyard", "settings": settings}
         call("POST", "/clusters", {"name": "fake", "engine": "kubernetes", **kubeconfig})
@@ -136,14 +136,16 @@ def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]
         yield call
 
 
-def _caller(running: servers.ControlPlane) -> Callable[..., Any]:
-    """Calls of its REST over kept connections, as the peers' pods are made."""
+def _caller(running: servers.ControlPlane, log: Path) -> Callable[..., Any]:
+    """Calls of its REST over kept connections, as the peers' pods are made. What is refused raises, with the end of its
+    log: nothing else is left of a bench that failed."""
     pool = urllib3.PoolManager(maxsize=CONNECTIONS, headers={"Authorization": f"Bearer {running.token}"})
 
     def call(method: str, path: str, body: Any = None) -> Any:
         answer = pool.request(method, f"{running.url}/api/v1{path}", json=body, timeout=60)
         if answer.status >= 300:
-            raise RuntimeError(f"{method} {path}: {answer.status} {answer.data[:300]!r}")
+            end = log.read_text(errors="replace")[-LOG_CHARACTERS:]
+            raise RuntimeError(f"{method} {path}: {answer.status} {answer.data[:300]!r}\n{end}")
         return answer.json()
 
     return call
