@@ -124,7 +124,7 @@ def reclaim_row(count: int, samples: list[float]) -> Row:
 def our_plant(kube: KubeCluster, state_dir: Path) -> Iterator[Callable[..., Any]]:
     """A control plane on PostgreSQL with the cluster attached, a borrower and an owner without jobs."""
     with servers.postgres() as url, servers.control_plane(state_dir, {"DATABASE_URL": url}) as running:
-        call = _caller(running, state_dir / "console.log")
+        call = _caller(running, state_dir / "control" / "web.log")
         settings = {"default_image": "none"}
         kubeconfig = {"kubeconfig": kube.kubeconfig_text, "context": "trainyard", "settings": settings}
         call("POST", "/clusters", {"name": "fake", "engine": "kubernetes", **kubeconfig})
