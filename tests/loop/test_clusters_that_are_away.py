@@ -86,10 +86,10 @@ def test_a_cycle_that_was_slower_than_its_lease_goes_on_with_the_next_cluster(pl
     other = Cluster.objects.create(pk=plant.cluster.pk - 1, name="slow", engine="memory", settings={})
     run = cycle._run
 
-    def run_slowly(cluster: Cluster, now) -> bool:
+    def run_slowly(cluster: Cluster, *rest) -> bool:
         if cluster.pk == other.pk:
             Lease.objects.filter(name=cycle.LEASE).update(expires_at=timezone.now() - timedelta(days=1))
-        return run(cluster, now)
+        return run(cluster, *rest)
 
     monkeypatch.setattr(cycle, "_run", run_slowly)
     monkeypatch.setattr(cycle, "RENEW_AFTER_SECONDS", -1.0)
