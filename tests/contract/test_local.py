@@ -297,6 +297,7 @@ def test_an_end_in_good_order_is_not_taken_for_a_loss(case: EngineCase, monkeypa
     """The shim may write its exit record and go between two looks of the engine."""
     spec = case.start("bash", "-c", "exit 4")
     expected = case.wait_end(spec)
+    wait_until(lambda: not started(case, spec).is_shim_alive(), what="the shim's end")
     looks = iter([None])
     original = PodDir.exit_record
     monkeypatch.setattr(PodDir, "exit_record", lambda self: next(looks, original(self)))
