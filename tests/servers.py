@@ -183,7 +183,7 @@ def control_plane(
     try:
         wait_until(
             lambda: is_up(running) or process.poll() is not None,
-            timeout=60,
+            timeout=120,
             what="the control plane's start",
         )
         assert process.poll() is None, (state_dir / "console.log").read_text()

@@ -8,7 +8,7 @@ from typing import TypeVar
 T = TypeVar("T")
 
 
-def wait_until(predicate: Callable[[], T], timeout: float = 10.0, what: str = "the condition") -> T:
+def wait_until(predicate: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
     """Poll until `predicate` returns something true and return that; fail with `what` after `timeout` seconds."""
     deadline = time.monotonic() + timeout
     pause = threading.Event()

@@ -62,7 +62,7 @@ def test_nothing_is_lost_and_nothing_runs_twice(tmp_path: Path, records: Path) -
             running, random.Random(seed), lambda: probes.append(users[0].submit("succeeds").seconds)
         )
         run_campaign(users, nemesis)
-        wait_until(running.is_ready, timeout=20, what="readiness")
+        wait_until(running.is_ready, timeout=60, what="readiness")
         wait_until(
             lambda: verdict.is_at_rest(users), timeout=60, what=f"rest of {[*map(verdict.unfinished, users)]}"
         )
