@@ -15,6 +15,8 @@ from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
 from controlplane.loop.settle import remove_expired
 from controlplane.models import Cluster, Cycle
+from jobs import lifecycle
+from jobs.models import Job
 
 logger = logging.getLogger(__name__)
 
@@ -23,7 +25,11 @@ LEASE_SECONDS = 10
 RENEW_AFTER_SECONDS = 2.0
 HOUSEKEEPING_SECONDS = 5.0  # between looks at what changes seldom: nodes, and finished jobs to remove
 
+CHEAP_SECONDS = 0.05  # so long a plan may take that is made in every cycle
+SPARED = 8  # where nothing waits: of the time that a plan took beyond that, until the next
+
 _housekept_at: dict[int, datetime] = {}
+_planned: dict[int, tuple[float, float]] = {}  # when the last plan was ready and how long it took, in seconds
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
@@ -62,10 +68,13 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
     haunted = _look(cluster, now)
+    if _can_wait(cluster):
+        return False
     began = time.perf_counter()
     observation = observe(cluster, now, haunted)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
+    _planned[cluster.pk] = (time.perf_counter(), time.perf_counter() - began)
     began = time.perf_counter()
     recorded = record(cluster, decided.plan, observation, now, on_orders)
     if recorded.has_commands:
@@ -80,6 +89,14 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             record_ms=(time.perf_counter() - began) * 1000,
         )
     return recorded.has_commands or decided.has_orders
+
+
+def _can_wait(cluster: Cluster) -> bool:
+    """Whether the next plan can: no job waits for it, and on a large cluster it takes long. All that it could change is
+    what is told of fair shares."""
+    ready_at, took = _planned.get(cluster.pk, (0.0, 0.0))
+    is_recent = time.perf_counter() - ready_at < SPARED * (took - CHEAP_SECONDS)
+    return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
 
 
 def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
