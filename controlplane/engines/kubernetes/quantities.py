@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from fractions import Fraction
+from functools import lru_cache
 
 MIB = 1024**2
 _FACTORS = {
@@ -18,11 +19,14 @@ _QUANTITY = re.compile(r"([+-]?(?:\d+\.?\d*|\.\d+)(?:[eE][+-]?\d{1,3})?)([numkMG
 
 def amount(quantity: object) -> Fraction:
     """A quantity in its base unit: CPUs, bytes, pieces. Raises ValueError for what is none."""
-    if isinstance(quantity, Fraction):
-        return quantity
-    match = _QUANTITY.fullmatch(str(quantity))
+    return quantity if isinstance(quantity, Fraction) else _read(str(quantity))
+
+
+@lru_cache(maxsize=4096)  # thousands of nodes and pods say the same few
+def _read(text: str) -> Fraction:
+    match = _QUANTITY.fullmatch(text)
     if match is None:
-        raise ValueError(f"{str(quantity)[:60]!r} is not a quantity.")
+        raise ValueError(f"{text[:60]!r} is not a quantity.")
     return Fraction(match[1]) * _FACTORS[match[2] or ""]
 
 
