@@ -1,16 +1,16 @@
 """`make test`: the machine's packages, the static checks, then every test on SQLite and on PostgreSQL.
 
-Goes on after a failing step, so that one run tells everything, and ends with 1 if any failed. The last step is the
-whole suite, whose summary is the last line.
+All of it in lanes side by side (tools/lanes.py), since tests on Kubernetes mostly wait. Goes on after a failing lane,
+so that one run tells everything, and ends with 1 if any failed. The last line is the summary of all.
 """
 
 import os
 import shutil
 import subprocess
 import sys
-import tempfile
-import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from importlib.util import cache_from_source, find_spec
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -18,6 +18,7 @@ sys.path.insert(0, str(ROOT))
 
 from tests import kube, servers  # noqa: E402  needs the path above
 from tools.kube import build  # noqa: E402  the same
+from tools.lanes import Lane, run  # noqa: E402  the same
 
 # Debian package: how to see that it is there
 PACKAGES: dict[str, Callable[[], object]] = {
@@ -33,6 +34,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "prometheus": lambda: shutil.which("prometheus"),
     "openssh-server": Path("/usr/sbin/sshd").exists,
 }
+PYTEST = ["-m", "pytest", "-q"]
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
@@ -40,24 +42,32 @@ STATIC_CHECKS = {
     "checks": ["manage.py", "check", "--fail-level", "ERROR"],
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# The quick and pure first; what needs real servers or a browser last. Every other folder of tests comes between.
-FIRST = ("house", "pure", "scenarios", "contract", "app", "loop")
-LAST = ("supervisor", "up", "faults", "browser")
+# The first wait the longest. Clusters come and go with their networks, which Chromium takes for broken lines. Every
+# folder of tests that is named nowhere is in one more lane.
+ON_SQLITE = (
+    Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "-m", "real_node"], moves_networks=True),
+    Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"], moves_networks=True),
+    Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios"], moves_networks=True),
+    Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
+    Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_networks=True),
+    Lane("pages and API", [*PYTEST, "tests/app"]),
+    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
+)
 # What reads and writes the database; the rest would only repeat itself there.
-POSTGRES_SUITES = ("scenarios", "app", "loop", "live")
+ON_POSTGRES = {
+    "pages and API on PostgreSQL": ["tests/app"],
+    "loop and feed on PostgreSQL": ["tests/loop", "tests/live"],
+    "four teams on PostgreSQL": ["tests/scenarios/test_four_teams_rest.py"],
+}
 
 
 def main() -> int:
     """Exit code 0 when everything passed."""
     install_packages()
     prepare_kubernetes()
-    failed = [name for name, command in STATIC_CHECKS.items() if not _step(name, command)]
-    if not check_on_postgres():
-        failed.append("tests on PostgreSQL")
-    if failed:
-        print(f"\nfailed before the main suite: {', '.join(failed)}", flush=True)
-    passed = _step("tests on SQLite", ["-m", "pytest", "-q", *_suites(_all_suites())])
-    return 0 if passed and not failed else 1
+    with ExitStack() as stack:
+        lanes = [*static_checks(), *ON_SQLITE, of_other_folders(), *on_postgres(stack)]
+        return run(lanes, at_once=1 + (os.cpu_count() or 1))  # one more, since there is always one that waits
 
 
 def install_packages() -> None:
@@ -83,57 +93,51 @@ def prepare_kubernetes() -> None:
     try:
         if not kube.why_not():
             build.ready(lambda words: print(words, flush=True))
+            compile_torch()
     except build.CannotBuild as error:
         reason = str(error)
     if reason:
         print(f"Tests on Kubernetes are skipped where they need it: {reason}", flush=True)
 
 
-def check_on_postgres() -> bool:
-    """Run the suites that touch the database on a PostgreSQL server of our own; True when they pass or cannot run."""
-    if servers.postgres_home() is None:
-        print(
-            "\n== tests on PostgreSQL: skipped, there is no server on this machine (apt-get install postgresql)"
-        )
-        return True
-    arguments = ["-m", "pytest", "-q", "-m", "not browser", *_suites(POSTGRES_SUITES)]
-    with servers.postgres() as url:
-        return _step("tests on PostgreSQL", arguments, {"DATABASE_URL": url})
+def compile_torch() -> None:
+    """Containers mount this environment read-only: what is not compiled, each of them compiles for itself."""
+    torch = find_spec("torch")
+    if torch and torch.origin and not Path(cache_from_source(torch.origin)).exists():
+        subprocess.run([sys.executable, "-c", "import torch"], check=True)
 
 
-def _all_suites() -> Sequence[str]:
-    found = sorted(path.name for path in (ROOT / "tests").iterdir() if path.is_dir())
-    between = [name for name in found if name not in (*FIRST, *LAST)]
-    return (*FIRST, *between, *LAST)
+def of_other_folders() -> Lane:
+    """The tests that no lane of the table names."""
+    named = {word for lane in ON_SQLITE for word in lane.arguments}
+    found = sorted(path for path in (ROOT / "tests").iterdir() if any(path.rglob("test_*.py")))
+    others = [name for name in (f"tests/{path.name}" for path in found) if name not in named]
+    return Lane("all other suites", [*PYTEST, *others])
 
 
-def _suites(names: Sequence[str]) -> list[str]:
-    return [f"tests/{name}" for name in names if any((ROOT / "tests" / name).rglob("test_*.py"))]
+def on_postgres(stack: ExitStack) -> Iterator[Lane]:
+    """On a PostgreSQL server of our own, which stands as long as the stack. Each lane has a database there."""
+    home = servers.postgres_home()
+    if home is None:
+        print("Tests on PostgreSQL are skipped: there is no server here (apt-get install postgresql).")
+        return
+    url = stack.enter_context(servers.postgres())
+    for number, (name, words) in enumerate(ON_POSTGRES.items()):
+        subprocess.run([home / "createdb", f"--maintenance-db={url}", f"lane{number}"], check=True)
+        variables = {"DATABASE_URL": f"{url.rpartition('/')[0]}/lane{number}"}
+        yield Lane(name, [*PYTEST, *words], variables)
+
+
+def static_checks() -> Iterator[Lane]:
+    """What only reads the source."""
+    for name, words in STATIC_CHECKS.items():
+        yield Lane(name, words)
 
 
 def _apt(*arguments: str) -> int:
     environment = {**os.environ, "DEBIAN_FRONTEND": "noninteractive"}
     command = ["apt-get", "-qq", *arguments]
     return subprocess.run(command, stdout=subprocess.DEVNULL, env=environment, check=False).returncode
-
-
-def _step(name: str, command: list[str], variables: Mapping[str, str] | None = None) -> bool:
-    print(f"\n== {name}", flush=True)
-    began = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="trainyard-check-") as state:
-        environment = {**_clean_environment(), "TRAINYARD_STATE_DIR": state, **(variables or {})}
-        passed = (
-            subprocess.run([sys.executable, *command], cwd=ROOT, env=environment, check=False).returncode == 0
-        )
-    if "pytest" not in command:  # a test summary speaks for itself, and stays the last line
-        print(f"{name}: {'passed' if passed else 'FAILED'} in {time.monotonic() - began:.1f} s", flush=True)
-    return passed
-
-
-def _clean_environment() -> dict[str, str]:
-    """Without the variables of an instance that this shell may be set up for."""
-    ours = ("TRAINYARD_", "DATABASE_URL", "DJANGO_")
-    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 if __name__ == "__main__":

@@ -12,6 +12,13 @@ from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
 from tests.kubernetes.engine_case import Case
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what stands on the real node, so that it can be run apart from the rest."""
+    for item in items:
+        if "kube_node" in getattr(item, "fixturenames", ()):
+            item.add_marker("real_node")
+
+
 @pytest.fixture(scope="package")
 def kube() -> Iterator[KubeCluster]:
     """API server, controllers, scheduler and KWOK, without a node: add fake ones."""
