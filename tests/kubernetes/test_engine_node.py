@@ -216,11 +216,21 @@ def test_another_process_goes_on_where_the_last_one_stopped(case: EngineCase):
     assert [line.text for line in lines] == [f"line {i}" for i in range(1, 401)]
 
 
+def tell(case: EngineCase, spec: PodSpec) -> None:
+    """Make the file `told` in the pod's working directory."""
+    with contextlib.closing(case.engine.open_shell(spec.name, 80, 24)) as shell:
+        shell.write(b"touch told; exit\n")
+        while shell.read():
+            pass
+
+
 def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
     """Nobody copies while more is printed than the node keeps; it looks at sizes every three seconds."""
-    spec = shell(case, "echo first; sleep 2; seq 1 2500000; sleep 5; echo last")
+    told = "until [ -e told ]; do sleep 0.1; done"
+    spec = shell(case, f"echo first; {told}; seq 1 2500000; sleep 5; echo last")
     wait_until(lambda: all_of(spec)[0], 30, "the first line")
     case.engine.copy_logs({})
+    tell(case, spec)
     case.wait_end(spec, 120)
     case.engine.copy_logs(case.copied)
     lines, gaps = wait_log(spec)
