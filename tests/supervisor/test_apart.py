@@ -84,7 +84,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
     port = int(shared["TRAINYARD_PORT"])
     with ExitStack() as stack:
         web = stack.enter_context(part("web", variables(tmp_path / "web", **shared)))
-        wait_until(lambda: status_of(port, "/healthz") == 200, 30, "the web server's start")
+        wait_until(lambda: status_of(port, "/healthz") == 200, 60, "the web server's start")
         assert status_of(port, "/readyz?exclude=loop") == 503  # not before the migrations
         migrated = run_part("migrate", variables(tmp_path / "migrate", **shared))
         assert migrated.returncode == 0, migrated.stderr
@@ -95,9 +95,10 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
             stack.enter_context(part(name, variables(tmp_path / name, **shared)))
             for name in ("worker", "beat", "loop")
         ]
-        wait_until(lambda: status_of(port, "/readyz") == 200, 30, "the loop's first cycle")
-        wait_until(lambda: says(tmp_path / "worker", " ready"), 30, "the worker's connection to Redis")
-        assert (tmp_path / "worker" / "control" / "loop.alive").exists()  # the worker's liveness probe
+        wait_until(lambda: status_of(port, "/readyz") == 200, 60, "the loop's first cycle")
+        wait_until(lambda: says(tmp_path / "worker", " ready"), 60, "the worker's connection to Redis")
+        for name in ("worker", "loop"):  # what liveness probes ask for
+            wait_until((tmp_path / name / "control" / "loop.alive").exists, 30, f"the loop of {name}")
         for process in (web, *workers):
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(15) for process in (web, *workers)]
