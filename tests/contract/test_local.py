@@ -19,7 +19,7 @@ from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, PodSpec
 from controlplane.engines.local import processes
 from controlplane.engines.local.engine import SHIM, LocalEngine
-from controlplane.engines.local.records import PodDir, StartRecord
+from controlplane.engines.local.records import CONTROL, PodDir, StartRecord
 from tests.contract.harness import SETTINGS, EngineCase, make_case
 from tests.waiting import wait_until
 
@@ -399,3 +399,20 @@ def test_broken_pipes_end_programs_as_usual(case: EngineCase):
     spec = shell(case, "yes | head -n 1")
     case.wait_end(spec)
     assert case.text(spec) == "y\n"
+
+
+def test_a_shim_that_ends_in_the_moment_of_its_stop_fails_no_stop(tmp_path, monkeypatch):
+    pod = PodDir(tmp_path / "pod")
+    pod.path.mkdir()
+    os.mkfifo(pod.path / CONTROL)
+    shim = os.open(pod.path / CONTROL, os.O_RDONLY | os.O_NONBLOCK)
+    really_open = os.open
+
+    def open_and_end(path, flags):
+        found = really_open(path, flags)
+        os.close(shim)
+        return found
+
+    monkeypatch.setattr(os, "open", open_and_end)
+    pod.request_stop(10)
+    assert pod.stop_grace_seconds() == 10

@@ -12,7 +12,7 @@ import os
 import secrets
 import shutil
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -146,7 +146,8 @@ class PodDir:
         except OSError:  # no shim yet, or none any more
             return
         try:
-            os.write(fd, b"s")
+            with suppress(BrokenPipeError):  # it ended since
+                os.write(fd, b"s")
         finally:
             os.close(fd)
 
