@@ -54,12 +54,20 @@ def test_a_quota_that_somebody_made_smaller_is_waited_for_and_put_back(
     assert not set(devices(running)) & set(devices(job))
 
 
+@pytest.fixture
+def silent_kubelets(yard: Yard) -> Iterator[None]:
+    """What plays the kubelets of fake nodes says nothing for a while: the test says it."""
+    kwok = yard.kube.part("kwok")
+    kwok.suspend()
+    yield
+    kwok.resume()
+
+
+@pytest.mark.usefixtures("silent_kubelets")
 def test_an_image_that_does_not_exist_fails_the_job_in_the_nodes_words(
     yard: Yard, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(reports, "REFUSED_PULL_SECONDS", 600)  # a busy machine may take long to come to this
-    left_alone = {"metadata": {"annotations": {"kwok.x-k8s.io/node": None}}}
-    yard.kube.must("PATCH", f"/api/v1/nodes/{yard.nodes[0]}", left_alone, kind=MERGE)  # its kubelet is played
     job = make_job(yard.project(), image="nobody/has:this")
     yard.until(lambda: yard.engine.pods() and yard.engine.pods()[0].node, "its node")
     said = {"reason": "ErrImagePull", "message": "docker.io/nobody/has:this: manifest unknown"}

@@ -142,7 +142,7 @@ def judge(campaign: Campaign, plant: Plant) -> None:
         return not unsettled() and not list(faults_of_rest(plant))
 
     try:
-        wait_until(is_quiet, 40, "quiet")
+        wait_until(is_quiet, 90, "quiet")
     except AssertionError as error:
         claims = [one for one in found(plant, CLAIMS) if one["status"].get("phase") != "Bound"]
         raise AssertionError(f"{error}: {unsettled()} {list(faults_of_rest(plant))} {claims}") from error
@@ -164,7 +164,7 @@ def clear_up(campaign: Campaign, plant: Plant, monkeypatch: pytest.MonkeyPatch) 
         let_names_go()
         return not (Job.objects.exists() or pods_of(plant))
 
-    wait_until(is_over, 30, "the end of all jobs")
+    wait_until(is_over, 90, "the end of all jobs")
     plant.restart()  # what it remembers of its last starts keeps it from sweeping for half a minute
     monkeypatch.setattr(sweeping, "GRACE_SECONDS", 1)
     monkeypatch.setattr(sweeping, "SWEEP_SECONDS", 1)
@@ -177,6 +177,6 @@ def clear_up(campaign: Campaign, plant: Plant, monkeypatch: pytest.MonkeyPatch) 
         ]
 
     try:
-        wait_until(lambda: not left(), 20, "the end of all that jobs leave")
+        wait_until(lambda: not left(), 60, "the end of all that jobs leave")
     except AssertionError as error:
         raise AssertionError(f"{error}: {left()}") from error
