@@ -19,7 +19,7 @@ install: ## .venv, the locked requirements, the browser libraries and `yard`; do
 up: install ## install if needed, then run the control plane until Ctrl-C
 	@exec $(PY) -m controlplane.supervisor
 
-test: ## everything: static checks, then all tests on PostgreSQL and SQLite; installs what they need
+test: ## everything: static checks, and all tests on SQLite, PostgreSQL and Kubernetes; installs what they need
 	@$(PYTHON) -IS tools/install.py --dev
 	@$(PY) tools/test.py
 
