@@ -21,7 +21,7 @@ from controlplane.telemetry.collect import collect
 from controlplane.telemetry.metrics import KEEP, SAMPLED, Extent, floor
 from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, series
 from controlplane.telemetry.rollup import roll_up
-from controlplane.telemetry.samples import write_samples
+from controlplane.telemetry.samples import STEP_SECONDS, write_samples
 from jobs.actions import stop_job
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project, make_user
@@ -112,7 +112,9 @@ def test_usage_becomes_gauges_of_pod_job_and_device(plant, job):
 
 def test_a_quiet_second_writes_nothing(plant, job):
     use(plant, job, 0.5)
-    look(plant)
+    look(
+        plant, STEP_SECONDS - plant.clock().timestamp() % STEP_SECONDS
+    )  # a step is written when the next begins
     events = Event.objects.count()
     look(plant, 0.1)
 

@@ -160,7 +160,7 @@ def test_a_stop_leaves_the_job_and_the_next_start_finds_it(tmp_path: Path) -> No
         assert not any(child.is_running() for child in children)
         assert job.process.is_running()
     with control_plane(tmp_path) as again:
-        assert job.is_untouched(again)
+        wait_until(lambda: job.is_untouched(again), what="the job to be found")
         job.end(again)
 
 
@@ -173,7 +173,7 @@ def test_a_killed_supervisor_takes_its_children_along_and_not_the_job(tmp_path: 
         wait_until(lambda: not any(child.is_running() for child in children), what="the children's end")
         assert job.process.is_running()
     with control_plane(tmp_path) as again:
-        assert job.is_untouched(again)
+        wait_until(lambda: job.is_untouched(again), what="the job to be found")
         job.end(again)
 
 
