@@ -110,8 +110,11 @@ async def _forward(
     address: str, port: int, ended: asyncio.Event, loops: list[asyncio.AbstractEventLoop]
 ) -> None:
     async def connected(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        there, to_there = await asyncio.open_connection("127.0.0.1", port)
-        await asyncio.gather(_pour(reader, to_there), _pour(there, writer))
+        try:
+            there, to_there = await asyncio.open_connection("127.0.0.1", port)
+            await asyncio.gather(_pour(reader, to_there), _pour(there, writer))
+        finally:  # also of who is cut off before there was a connection
+            writer.close()
 
     server = await asyncio.start_server(connected, address, port)
     loops.append(asyncio.get_running_loop())
