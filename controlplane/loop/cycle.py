@@ -26,6 +26,7 @@ RENEW_AFTER_SECONDS = 2.0
 HOUSEKEEPING_SECONDS = 5.0  # between looks at what changes seldom: nodes, and finished jobs to remove
 
 CHEAP_SECONDS = 0.05  # so long a plan may take that is made in every cycle
+LONGEST_SPARED_SECONDS = 5.0
 SPARED = 8  # where nothing waits: of the time that a plan took beyond that, until the next
 
 _housekept_at: dict[int, datetime] = {}
@@ -68,6 +69,7 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
     haunted = _look(cluster, now)
+    on_orders()  # for pods of jobs that ended or are to
     if _can_wait(cluster):
         return False
     began = time.perf_counter()
@@ -95,7 +97,7 @@ def _can_wait(cluster: Cluster) -> bool:
     """Whether the next plan can: no job waits for it, and on a large cluster it takes long. All that it could change is
     what is told of fair shares."""
     ready_at, took = _planned.get(cluster.pk, (0.0, 0.0))
-    is_recent = time.perf_counter() - ready_at < SPARED * (took - CHEAP_SECONDS)
+    is_recent = time.perf_counter() - ready_at < min(SPARED * (took - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
 
 

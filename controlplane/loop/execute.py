@@ -125,8 +125,7 @@ class Lane:
         commands = self._claim(room)
         if not commands:
             return
-        if len(commands) == room:
-            self._is_asked = True
+        self._is_asked = True  # where there were some there may be more
         cluster = Cluster.objects.get(pk=self._cluster_id)
         installation()  # read here, once: the pool's threads touch no row
         with self._closing:

@@ -20,20 +20,21 @@ class Glance(NamedTuple):
     name: str
     state: str
     reason: str
+    message: str
     job_id: UUID
 
 
 def glance(cluster: Cluster) -> list[Glance]:
     """The pods that hold something on a cluster, in the order of their keys."""
     held = Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk")
-    return [Glance(*row) for row in held.values_list("pk", "name", "state", "reason", "job_id")]
+    return [Glance(*row) for row in held.values_list("pk", "name", "state", "reason", "message", "job_id")]
 
 
 class Compared:
     """Remembers rows that were found to say what their report says, until either changes."""
 
     def __init__(self) -> None:
-        self._same: dict[int, tuple[PodReport, str, str]] = {}
+        self._same: dict[int, tuple[PodReport, str, str, str]] = {}
         self._began_at = time.monotonic()
 
     def differing(
@@ -51,12 +52,12 @@ class Compared:
         """These were compared, and nothing was to be written."""
         for pod in pods:
             if (report := reports.get(pod.name)) is not None:
-                self._same[pod.pk] = (report, pod.state, pod.reason)
+                self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)
 
     def _differs(self, pod: Glance, report: PodReport | None, awaited: frozenset[str]) -> bool:
         if report is None:
             return pod.state == "failed" or pod.name not in awaited
-        return self._same.get(pod.key) != (report, pod.state, pod.reason)
+        return self._same.get(pod.key) != (report, pod.state, pod.reason, pod.message)
 
 
 def _to_be_started(cluster: Cluster) -> frozenset[str]:

@@ -69,6 +69,7 @@ def record(
             preempted = _record_preempts(plan.preempts, jobs)
             Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
         recorded.preempted = len(preempted)
+        on_orders()
     if plan.starts:
         recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now, on_orders)
     return recorded

@@ -32,10 +32,11 @@ logger = logging.getLogger(__name__)
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
 BREATHS = 2  # the pause after a cycle, in cycles
-SHORTEST_BREATH_SECONDS, LONGEST_BREATH_SECONDS = (
-    0.25,
-    1.0,
-)  # of a pause that a verb cuts short, and of any other
+SHORT_BREATH_SECONDS = 0.25  # the longest pause after somebody's order
+LONG_BREATH_SECONDS = 1.0  # the longest of any other
+ORDERED_SECONDS = (
+    5.0  # so long an order is worth short pauses: GPUs are taken back and given in several cycles
+)
 GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
 # After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
 SPARED = 4
@@ -54,6 +55,7 @@ class Runner:
         self._is_stopping = threading.Event()
         self._cycle_bell = threading.Event()
         self._verb_bell = threading.Event()
+        self._ordered_at = float("-inf")
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
@@ -128,12 +130,13 @@ class Runner:
             if free_what_the_dead_hold():
                 self._ring_lanes()
             self._is_successor = True
-        self._verb_bell.clear()
+        self._hear_orders()
         began = time.monotonic()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
             # another process is at it and may have looked before our ring: look again soon
             self._is_stopping.wait(BUSY_PAUSE_SECONDS)
+            self._verb_bell.wait(0 if self._is_ordered() else SHORT_BREATH_SECONDS)
             self._cycle_bell.set()
             return
         if has_commands:
@@ -143,9 +146,19 @@ class Runner:
     def _breathe(self, seconds: float) -> None:
         """On a large busy cluster the next ring is always there: let others work, and changes gather. Who gave an order
         waits for less."""
-        short = min(seconds, SHORTEST_BREATH_SECONDS)
+        short = min(seconds, SHORT_BREATH_SECONDS)
         self._is_stopping.wait(short)
-        self._verb_bell.wait(min(seconds, LONGEST_BREATH_SECONDS) - short)
+        self._hear_orders()
+        if not self._is_ordered():
+            self._verb_bell.wait(min(seconds, LONG_BREATH_SECONDS) - short)
+
+    def _hear_orders(self) -> None:
+        if self._verb_bell.is_set():
+            self._verb_bell.clear()
+            self._ordered_at = time.monotonic()
+
+    def _is_ordered(self) -> bool:
+        return time.monotonic() - self._ordered_at < ORDERED_SECONDS
 
     def _mark_alive(self) -> None:
         """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""

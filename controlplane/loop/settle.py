@@ -39,8 +39,11 @@ def settle_jobs(cluster: Cluster, now: datetime) -> None:
             moving.append((job, step))
         elif job.state == lifecycle.STARTING:
             _tell_waiting(job, pods)
-    for first in range(0, len(moving), BATCH):
-        _settle(moving[first : first + BATCH], now)
+    # apart, so that each transaction takes its rows in the order of their keys
+    stops, ends = ([one for one in moving if one[1].is_stop is is_stop] for is_stop in (True, False))
+    for steps in (stops, ends):
+        for first in range(0, len(steps), BATCH):
+            _settle(steps[first : first + BATCH], now)
     _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
     _remind(jobs, now)
 
@@ -161,7 +164,7 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
     changes = {
         job.pk: Change(
             job.pk,
-            {"state": job.state, "next_state": job.next_state, "attempt": job.attempt},
+            {name: getattr(job, name) for name in ("state", "next_state", "attempt", "is_deleted")},
             {"state": step.target, **_finished(job, step, now)},
         )
         for job, step in steps

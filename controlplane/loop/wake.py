@@ -9,6 +9,7 @@ import queue
 import threading
 import time
 from collections.abc import Callable
+from contextlib import suppress
 
 from django.db import transaction
 from kombu.exceptions import OperationalError
@@ -56,10 +57,8 @@ def ring() -> None:
     if ring_here():
         return
     _asked += 1
-    try:
+    with suppress(queue.Full):  # a ring is on its way already
         _pending.put_nowait(None)
-    except queue.Full:
-        return  # a ring is on its way already
     _ensure_publisher()
 
 

@@ -7,7 +7,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.loop import settle
 from controlplane.loop.batches import Change, change_rows
-from jobs.actions import stop_job, suspend_job
+from jobs.actions import delete_job, stop_job, suspend_job
 from jobs.kinds.settle import Step
 from jobs.models import Job
 from tests.builders import make_job, make_project
@@ -48,3 +48,15 @@ def test_a_stop_that_comes_while_a_job_goes_back_to_the_queue_is_not_lost(plant)
     plant.settle()
     job.refresh_from_db()
     assert job.state == "stopped"
+
+
+def test_a_job_that_is_deleted_in_the_moment_of_its_end_goes_at_once(plant):
+    job = make_job(make_project())
+    plant.settle()
+    stop_job(job, actor=SYSTEM)
+    as_read = Job.objects.select_related("project").get(pk=job.pk)
+    delete_job(job, actor=SYSTEM)
+    settle._settle([(as_read, Step("stopped"))], timezone.now())
+    assert Job.objects.filter(pk=job.pk, state="stopping").exists()
+    plant.settle()
+    assert not Job.objects.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import re
 from argparse import Namespace
+from collections import Counter
 from collections.abc import Iterator
 from typing import Any
 
@@ -22,6 +23,9 @@ _PLACE = re.compile(r"\A/jobs/(\d+)")
 def submit_file(args: Namespace, session: Session, shared: Body) -> int:
     """Submit every job of the file; `shared`: the fields of those that do not give their own."""
     bodies = [{**shared, **body} for body in read_jobs(args.file)]
+    names = Counter(body["name"] for body in bodies if isinstance(body.get("name"), str))
+    if twice := [name for name, count in names.items() if count > 1]:
+        raise CliError(f"{args.file} has more than one job named {', '.join(twice[:5])}", USAGE)
     done: list[Body] = []
     try:
         for batch in batches(bodies):
@@ -87,13 +91,19 @@ def _send(args: Namespace, session: Session, batch: list[Body], before: int) -> 
     try:
         answer = session.client.post(f"{session.project_path}/jobs/batch", {"jobs": batch}, query, key=key)
     except ApiError as refusal:
-        raise ApiError(refusal.status, _with_names(refusal.problem, batch, before)) from refusal
+        named = ApiError(refusal.status, _with_names(refusal.problem, batch, before))
+        raise _in_doubt(named, len(batch)) from refusal
     except CliError as lost:
-        if lost.exit_code in (UNREACHABLE, TIMED_OUT):
-            lost.hint = f"the next {len(batch)} may have been submitted all the same; see: yard list jobs"
-        raise
+        raise _in_doubt(lost, len(batch)) from lost
     results: list[Body] = answer["results"]
     return results
+
+
+def _in_doubt(error: CliError, count: int) -> CliError:
+    """Says so where it is not known what became of a request."""
+    if error.exit_code in (UNREACHABLE, TIMED_OUT):
+        error.hint = f"the next {count} may have been submitted all the same; see: yard list jobs"
+    return error
 
 
 def _digest(batch: list[Body]) -> str:

@@ -1,0 +1,32 @@
+"""Which pods are compared again: also one that another process has written meanwhile."""
+
+from dataclasses import replace
+
+import pytest
+from django.utils import timezone
+
+from controlplane.engines.base import PodReport
+from controlplane.loop import reconcile as module
+from controlplane.loop.reconcile import reconcile
+from jobs.models import Pod
+from tests.builders import make_job, make_project
+
+pytestmark = pytest.mark.django_db
+
+
+def test_two_processes_that_take_turns_leave_no_row_behind(plant, monkeypatch):
+    make_job(make_project())
+    plant.settle()
+    report = PodReport(Pod.objects.get().name, "running", "", "", started_at=timezone.now())
+
+    def lead(memory, message: str, compared: int) -> None:
+        monkeypatch.setattr(module, "_compared", memory)
+        monkeypatch.setattr(plant.engine, "pods", lambda: (replace(report, message=message),))
+        for _ in range(compared):
+            reconcile(plant.cluster, plant.engine, timezone.now())
+        assert Pod.objects.get().message == message
+
+    mine: dict[int, object] = {}
+    lead(mine, "first", 2)
+    lead({}, "second", 1)
+    lead(mine, "first", 1)
