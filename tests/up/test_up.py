@@ -67,7 +67,9 @@ def submit(running: ControlPlane, name: str) -> RunningJob:
     status, answer = running.call("POST", "/api/v1/projects/team-a/jobs", body)
     assert status == 201, answer
     first = wait_until(lambda: first_line(running, answer["id"]), timeout=60, what="the pod's first line")
-    return RunningJob(answer["id"], psutil.Process(int(first.removeprefix("pid "))))
+    job = RunningJob(answer["id"], psutil.Process(int(first.removeprefix("pid "))))
+    wait_until(lambda: job.is_untouched(running), timeout=60, what="the job to be shown running")
+    return job
 
 
 def first_line(running: ControlPlane, job_id: str) -> str | None:
