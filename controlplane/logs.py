@@ -11,6 +11,7 @@ import os
 import stat
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
@@ -90,6 +91,7 @@ class _Collector:
             self.gaps.append(gap)
 
 
+@lru_cache(maxsize=16384)  # asked for all that run, every second
 def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
     """Where the log of one pod is kept, under STATE_DIR/logs."""
     return Path(logs_dir) / job_id / f"{attempt}-{rank}.log"

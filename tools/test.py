@@ -67,7 +67,7 @@ def main() -> int:
     prepare_kubernetes()
     with ExitStack() as stack:
         lanes = [*static_checks(), *ON_SQLITE, of_other_folders(), *on_postgres(stack)]
-        return run(lanes, at_once=1 + (os.cpu_count() or 1))  # one more, since there is always one that waits
+        return run(lanes, at_once=max(2, os.cpu_count() or 1))  # there is always one that waits
 
 
 def install_packages() -> None:
