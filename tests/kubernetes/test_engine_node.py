@@ -216,6 +216,9 @@ def test_another_process_goes_on_where_the_last_one_stopped(case: EngineCase):
     assert [line.text for line in lines] == [f"line {i}" for i in range(1, 401)]
 
 
+UNTIL_TOLD = "until [ -e told ]; do sleep 0.1; done"
+
+
 def tell(case: EngineCase, spec: PodSpec) -> None:
     """Make the file `told` in the pod's working directory."""
     with contextlib.closing(case.engine.open_shell(spec.name, 80, 24)) as shell:
@@ -226,8 +229,7 @@ def tell(case: EngineCase, spec: PodSpec) -> None:
 
 def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
     """Nobody copies while more is printed than the node keeps; it looks at sizes every three seconds."""
-    told = "until [ -e told ]; do sleep 0.1; done"
-    spec = shell(case, f"echo first; {told}; seq 1 2500000; sleep 5; echo last")
+    spec = shell(case, f"echo first; {UNTIL_TOLD}; seq 1 2500000; sleep 5; echo last")
     wait_until(lambda: all_of(spec)[0], 30, "the first line")
     case.engine.copy_logs({})
     tell(case, spec)
@@ -240,8 +242,11 @@ def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
 
 def test_a_flood_is_kept_whole_or_its_gaps_are_shown(case: EngineCase):
     count, filling = 300_000, "x" * 90
-    spec = shell(case, f"seq -f '%.0f {filling}' 1 {count}")
-    lines, gaps = wait_log(spec)
+    # of a file that the node put away before it was first followed nothing is known, nor that there was one
+    spec = shell(case, f"echo first; {UNTIL_TOLD}; seq -f '%.0f {filling}' 1 {count}")
+    wait_until(lambda: all_of(spec)[0], 60, "the first line")
+    tell(case, spec)
+    (_, *lines), gaps = wait_log(spec)
     numbers = [
         int(number) for number, _, rest in (line.text.partition(" ") for line in lines) if rest == filling
     ]
