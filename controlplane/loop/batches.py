@@ -23,6 +23,11 @@ class Change:
     guard: Mapping[str, Any]
     fields: Mapping[str, Any]
 
+    def repeat_in(self, row: models.Model) -> None:
+        """Give the object in memory what its row was given."""
+        for name, value in self.fields.items():
+            setattr(row, name, value)
+
 
 def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozenset[Any]:
     """Write the changes of rows that are as their guards say; returns the keys of these. Call it in a transaction.

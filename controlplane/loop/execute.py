@@ -78,10 +78,8 @@ class Lane:
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
         self._is_closed, self._closing = False, threading.Lock()
-        self._is_asked, self._looked_at = (
-            True,
-            0.0,
-        )  # whether there may be more than was found at the last look
+        self._is_asked = True  # there may be more than was found at the last look
+        self._looked_at = 0.0
         self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
         self._under_way: dict[Future[Any], tuple[Cluster, Command]] = {}
 

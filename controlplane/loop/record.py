@@ -69,7 +69,8 @@ def record(
             preempted = _record_preempts(plan.preempts, jobs)
             Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
         recorded.preempted = len(preempted)
-        on_orders()
+        if preempted:
+            on_orders()
     if plan.starts:
         recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now, on_orders)
     return recorded
@@ -136,7 +137,8 @@ def _record_starts(
             if begun:
                 record_allocation(now)
                 Event.objects.append([_starting_event(start, jobs[start.job]) for start in begun])
-        on_orders()
+        if begun:
+            on_orders()
         if time.monotonic() > until:
             break
     return count
@@ -205,8 +207,7 @@ def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> l
     claimed = change_rows(Job, list(changes.values()))
     begun = [start for start in starts if start.job in changes and jobs[start.job].pk in claimed]
     for start in begun:
-        for name, value in changes[start.job].fields.items():
-            setattr(jobs[start.job], name, value)
+        changes[start.job].repeat_in(jobs[start.job])
     return begun
 
 

@@ -34,9 +34,7 @@ BUSY_PAUSE_SECONDS = 0.05
 BREATHS = 2  # the pause after a cycle, in cycles
 SHORT_BREATH_SECONDS = 0.25  # the longest pause after somebody's order
 LONG_BREATH_SECONDS = 1.0  # the longest of any other
-ORDERED_SECONDS = (
-    5.0  # so long an order is worth short pauses: GPUs are taken back and given in several cycles
-)
+ORDERED_SECONDS = 5.0  # so long an order is worth short pauses: what it sets going takes several cycles
 GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
 # After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
 SPARED = 4

@@ -172,8 +172,7 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
     moved = change_rows(Job, list(changes.values()))
     for job, _ in steps:
         if job.pk in moved:
-            for name, value in changes[job.pk].fields.items():
-                setattr(job, name, value)
+            changes[job.pk].repeat_in(job)
     _note_attempts([(job, step) for job, step in steps if job.pk in moved], now)
     return moved
 
