@@ -40,6 +40,39 @@ def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
     assert "controlplane.loop.runner halted; None in sys.modules" in ended.stderr
 
 
+# The signal reaches another thread than the one that sleeps: so does, in effect, one that comes while it falls asleep.
+SIGNALLED_ELSEWHERE = """
+import signal, sys, threading
+from types import SimpleNamespace
+from controlplane.management.commands import runloop
+
+def signal_when_the_main_thread_sleeps():
+    place, looks = None, 0
+    while looks < 20:
+        now = sys._current_frames()[threading.main_thread().ident].f_lasti
+        place, looks = now, looks + 1 if now == place else 0
+        threading.Event().wait(0.005)
+    signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
+
+start = threading.Thread(target=signal_when_the_main_thread_sleeps).start
+runloop.Runner = lambda: SimpleNamespace(start=start, stop=lambda: print("stopped"))
+runloop.Command().handle()
+"""
+
+
+def test_a_signal_that_wakes_no_sleeper_ends_the_loop_too():
+    ended = subprocess.run(
+        [sys.executable, "-c", "import django; django.setup()" + SIGNALLED_ELSEWHERE],
+        cwd=CHECKOUT,
+        env=os.environ | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"},
+        capture_output=True,
+        text=True,
+        timeout=30,
+        check=False,
+    )
+    assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr
+
+
 def test_a_stop_that_comes_while_a_thread_begins_is_a_stop(monkeypatch: pytest.MonkeyPatch):
     loop, start = Runner(), threading.Thread.start
     listen(loop.ring)

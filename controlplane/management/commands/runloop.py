@@ -1,7 +1,7 @@
 """`python manage.py runloop`: the loop alone, without Celery, for deployments that want it in a process of its own."""
 
+import os
 import signal
-import threading
 from typing import Any
 
 from django.core.management.base import BaseCommand
@@ -15,10 +15,22 @@ class Command(BaseCommand):
     help = "Run the loop in the foreground."
 
     def handle(self, *args: Any, **options: Any) -> None:
-        stopped = threading.Event()
-        for number in (signal.SIGINT, signal.SIGTERM):
-            signal.signal(number, lambda *_: stopped.set())
+        asked_to_stop = _stop_signal()
         runner = Runner()
         runner.start()
-        stopped.wait()
+        os.read(asked_to_stop, 1)
         runner.stop()
+
+
+def _stop_signal() -> int:
+    """A descriptor that becomes readable with SIGINT or SIGTERM.
+
+    An event that a handler sets would not do: a signal that comes while this thread goes to sleep, or to another
+    thread, is noticed by Python only when the sleep ends.
+    """
+    read, write = os.pipe()
+    os.set_blocking(write, False)
+    signal.set_wakeup_fd(write)
+    for number in (signal.SIGINT, signal.SIGTERM):
+        signal.signal(number, lambda *_: None)
+    return read
