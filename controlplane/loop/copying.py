@@ -11,7 +11,7 @@ from functools import partial
 from django.conf import settings
 from django.db.models import Q
 
-from controlplane.engines.base import WRITES_LOG_STORE, EngineUnreachable
+from controlplane.engines.base import WRITES_LOG_STORE, EngineUnreachable, parts_of
 from controlplane.logs import log_path, tail
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, release, renew
@@ -66,10 +66,11 @@ class LogKeeper:
         `released` whose log may have its end."""
         recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS), started_at__isnull=False)
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
-        columns = ("name", "job_id", "attempt__number", "rank", "released_at")
         wanted = {}
-        for name, job_id, attempt, rank, released_at in pods.values_list(*columns):
-            path = str(log_path(settings.LOG_DIR, str(job_id), attempt, rank))
+        for name, released_at in pods.values_list("name", "released_at"):
+            if (parts := parts_of(name)) is None:
+                continue  # no name that we gave
+            path = str(log_path(settings.LOG_DIR, *parts))
             if released_at is not None:
                 released.add(name)
                 if self._is_complete(name, path):

@@ -175,16 +175,20 @@ def _node_views(
         # what others hold of a device is all that no pod of ours does: nothing more is placed there
         foreign = 1000 - allocated if is_foreign else 0
         devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
+    nodes = Node.objects.filter(cluster=cluster).order_by("name")
+    what = ("pk", "name", "pool__name", "milli_cpus", "memory_mib", "is_ready", "is_cordoned", "is_closed")
     return tuple(
         NodeView(
-            name=node.name,
-            pool=node.pool.name if node.pool else "",
-            devices=tuple(devices[node.pk]),
-            milli_cpus=node.milli_cpus,
-            memory_mib=node.memory_mib,
-            is_schedulable=node.is_ready and node.is_open and node.name not in haunted,
+            name=name,
+            pool=pool or "",
+            devices=tuple(devices[key]),
+            milli_cpus=milli_cpus,
+            memory_mib=memory_mib,
+            is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in haunted,
         )
-        for node in Node.objects.filter(cluster=cluster).select_related("pool").order_by("name")
+        for key, name, pool, milli_cpus, memory_mib, is_ready, is_cordoned, is_closed in nodes.values_list(
+            *what
+        )
     )
 
 

@@ -9,7 +9,7 @@ from collections.abc import Mapping, Sequence
 from datetime import datetime, timedelta
 
 from django.db import transaction
-from django.db.models import Q, prefetch_related_objects
+from django.db.models import Q
 from django.utils import timezone
 
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
@@ -20,9 +20,9 @@ from controlplane.loop.glances import OPEN, Compared, glance
 from controlplane.loop.looks import Looks
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
-from controlplane.models import Cluster, Command, Event
+from controlplane.models import Cluster, Command, Event, Node
 from controlplane.telemetry.allocation import record_allocation
-from jobs.models import Allocation, Pod
+from jobs.models import Allocation, Job, Pod
 from jobs.stopping import LATE_START_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -137,14 +137,16 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
     """Write compared pods, each under a guard on what was read: a process that was paused meanwhile changes nothing."""
-    prefetch_related_objects(pods, "job", "node")
+    jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
+    projects = dict(jobs.values_list("pk", "project_id"))
+    nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))
     with transaction.atomic():
         saved = change_rows(Pod, [_change(pod, states[pod.pk]) for pod in pods])
         written = [pod for pod in pods if pod.pk in saved]
         released = [pod for pod in written if pod.released_at is not None]
         if released:
             _release(released, now)
-        Event.objects.append([_pod_event(pod) for pod in written])
+        Event.objects.append([_pod_event(pod, projects[pod.job_id], nodes[pod.node_id]) for pod in written])
 
 
 def _change(pod: Pod, state: str) -> Change:
@@ -165,15 +167,15 @@ def _release(pods: list[Pod], now: datetime) -> None:
     record_allocation(now)
 
 
-def _pod_event(pod: Pod) -> Event:
+def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
     kind = "pod.released" if pod.released_at else f"pod.{pod.state}"
     return Event(
         kind=kind,
         job_id=pod.job_id,
-        project_id=pod.job.project_id,
+        project_id=project_id,
         node_id=pod.node_id,
         reason=pod.reason,
-        message=pod.message or f"Rank {pod.rank} is {pod.state} on {pod.node.name}.",
+        message=pod.message or f"Rank {pod.rank} is {pod.state} on {node}.",
         data={"rank": pod.rank, "exit_code": pod.exit_code},
     )
 

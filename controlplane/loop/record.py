@@ -5,7 +5,7 @@ that the first of thousands are on their way while the others are written.
 """
 
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any
@@ -63,8 +63,9 @@ def record(
         hold.job: what for hold in plan.holds if (what := _news(hold, seen.told.get(hold.job))) is not None
     }
     shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
-    recorded, jobs = Recorded(held=len(told)), _jobs_of(plan)
+    recorded = Recorded(held=len(told))
     if plan.preempts or told or shares:
+        jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
         with transaction.atomic():
             preempted = _record_preempts(plan.preempts, jobs)
             Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
@@ -72,7 +73,7 @@ def record(
         if preempted:
             on_orders()
     if plan.starts:
-        recorded.started = _record_starts(plan.starts, jobs, _Nodes(cluster), now, on_orders)
+        recorded.started = _record_starts(plan.starts, _Nodes(cluster), now, on_orders)
     return recorded
 
 
@@ -90,11 +91,10 @@ class _Nodes:
             self.devices[node, index], self.memory_mib[node, index] = pk, memory_mib
 
 
-def _jobs_of(plan: Plan) -> Mapping[str, Job]:
-    """Return the jobs that the plan starts, preempts or serves, in one query. It is read outside the transaction:
-    every write is guarded by the state that was read."""
-    wanted = {start.job for start in plan.starts} | {preempt.job for preempt in plan.preempts}
-    wanted |= {preempt.beneficiary for preempt in plan.preempts}
+def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
+    """Return these jobs, in one query. They are read outside the transaction: every write is guarded by the state that
+    was read."""
+    wanted = set(keys)
     if not wanted:
         return {}
     return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
@@ -122,7 +122,6 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
 
 def _record_starts(
     starts: Sequence[Start],
-    jobs: Mapping[str, Job],
     nodes: _Nodes,
     now: datetime,
     on_orders: Callable[[], None],
@@ -130,7 +129,9 @@ def _record_starts(
     """Begin the attempts of these jobs, many with one query, as long as there is time; return how many were begun."""
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
-        batch = [start for start in starts[first : first + BATCH] if start.job in jobs]
+        wanted = starts[first : first + BATCH]
+        jobs = _jobs(start.job for start in wanted)
+        batch = [start for start in wanted if start.job in jobs]
         with transaction.atomic():
             begun = _begin_together(batch, jobs, nodes, now)
             count += len(begun)

@@ -10,6 +10,7 @@ from uuid import UUID
 
 from django.conf import settings
 from django.db import transaction
+from django.db.models import Q
 
 from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage, UsageReport
 from controlplane.logs import log_path, read_page, tail
@@ -20,7 +21,7 @@ from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_que
 from controlplane.telemetry.samples import Bucket
 from controlplane.telemetry.spoken import Spoken, device_reports
 from jobs.kinds.registry import KINDS
-from jobs.lifecycle import QUEUED, SUSPENDED
+from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
 
 logger = logging.getLogger(__name__)
@@ -91,7 +92,7 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     if not is_measured:
         usages = _listen(memory.spoken, pods, said, now)
         reports = device_reports(usages)
-    _take_pods(changes, pods, usages, said, now)
+    _take_pods(changes, cluster, pods, usages, said, now)
     _take_devices(changes, cluster, reports, now, is_measured=is_measured)
     _forget_waiting(changes, cluster)
     changes.write(now)
@@ -111,6 +112,7 @@ def _listen(
 
 def _take_pods(
     changes: _Changes,
+    cluster: Cluster,
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
     lines: Mapping[str, Progress | None],
@@ -127,7 +129,7 @@ def _take_pods(
             working.add(pod.job_id)
         if pod.is_live:
             _take_usage(changes, pod, usage)
-    _take_jobs(changes, pods, said, working, now)
+    _take_jobs(changes, cluster, pods, said, working, now)
 
 
 def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
@@ -171,6 +173,7 @@ def _take_usage(changes: _Changes, pod: PodRow, usage: PodUsage | None) -> None:
 
 def _take_jobs(
     changes: _Changes,
+    cluster: Cluster,
     pods: Sequence[PodRow],
     said: Mapping[UUID, Progress],
     working: set[UUID],
@@ -180,7 +183,9 @@ def _take_jobs(
     for pod in pods:
         if pod.is_live and pod.gpu_utilization is not None:
             measured[pod.job_id].append(pod.gpu_utilization)
-    jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
+    speaking = working | said.keys() | {job_id for job_id, values in measured.items() if values}
+    is_silent = Q(gpu_utilization__isnull=False, project__cluster=cluster, state__in=ACTIVE_STATES)
+    jobs = Job.objects.filter(Q(pk__in=speaking) | is_silent)
     columns = ("pk", "kind", "progress", "gpu_utilization", "active_at")
     for job_id, kind, progress, utilization, active_at in jobs.values_list(*columns):
         values: dict[str, Any] = {}
@@ -208,6 +213,8 @@ def _take_devices(
     """Take reports over. Where nothing measures, a device of which nobody speaks any more is not known again."""
     readings = {(report.node, report.device_index): report for report in reports}
     rows = Device.objects.filter(node__cluster=cluster)
+    if not reports:
+        rows = rows.filter(utilization__isnull=False)
     columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
     for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
         report = readings.get((node, index))

@@ -46,8 +46,9 @@ def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
 
 
 def test_one_odd_pod_is_logged_once_and_stops_nobody(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(logs, "WAITING_SECONDS", 0.1)
     looked: Counter[str] = Counter()
     lock = threading.Lock()
 

@@ -16,7 +16,7 @@ from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import effects
 from controlplane.loop.attached import give_engine
-from controlplane.loop.execute import ENDS, MOST_TRIES, STARTING_SECONDS, STARTS, Lane, execute_due
+from controlplane.loop.execute import AHEAD, ENDS, MOST_TRIES, STARTING_SECONDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod
@@ -231,7 +231,7 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
     payload |= {"attempt": 1, "rank": 0, "node": "x"}
     Command.objects.bulk_create(
         Command(kind="start_pod", cluster=slow, pod_name=f"s-{number}", payload=payload)
-        for number in range(60)
+        for number in range(2 * AHEAD * STARTS.width)
     )
     starts = Lane(slow.pk, STARTS)
     thread = in_a_thread(starts.work)

@@ -30,7 +30,7 @@ from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.names import FIELD_MANAGER
 from controlplane.kubeconfigs import without_token
 
-CONNECTIONS = 32  # kept open; more are opened and closed again
+CONNECTIONS = 48  # kept open; more are opened and closed again
 CONNECT_SECONDS = 5.0
 TRIES = 8
 RETRYING_SECONDS = 30.0

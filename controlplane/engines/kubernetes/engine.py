@@ -442,7 +442,7 @@ class KubernetesEngine:
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None
-        report = self._report(pod)
+        report = self._known_reports.last(pod, self._watching.host_of(pod), self.client.server_time())
         status: Raw = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
         return LogSource(
             f"{_pod_path(pod)}/log",

@@ -40,7 +40,9 @@ DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
 MISSING_SECONDS = 2.0  # the same where the node says that there is none
 FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
-WAITING_SECONDS = 2.0  # between looks at a pod that has not started, while nothing is heard of it
+WAITING_SECONDS = (
+    10.0  # between looks at a pod that is not there or has not started, while nothing is heard of it
+)
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 ROTATED_BYTES = 1 << 20  # no node begins a new file for less
@@ -281,6 +283,7 @@ class LogCopier:
         source = self._source_of(entry)
         if source is None:
             if now >= entry.retry_at and not entry.is_odd:
+                entry.look_at = now + WAITING_SECONDS
                 self._settle_missing(entry)
             return None
         entry.was_seen = True

@@ -93,6 +93,10 @@ class Reflector:
         """All objects at one moment. It does not change; the next call gives the next state."""
         return self._model.items()
 
+    def get(self, key: str) -> Any:
+        """One object as it is now, None when there is none; at no cost, where `items` is one of all objects."""
+        return self._model.get(key)
+
     def observe(self, obj: dict[str, Any]) -> None:
         """Read your writes: take over a call's answer at once, unless something newer is known. The object must be one
         that `query` selects. What only ends an object (a Status) is left to the watch."""
@@ -225,6 +229,10 @@ class Model:
                 self._shown = MappingProxyType(dict(self._items))
             return self._shown
 
+    def get(self, key: str) -> Any:
+        with self._lock:
+            return self._items.get(key)
+
     def entry(self, obj: dict[str, Any]) -> Entry:
         metadata = obj["metadata"]
         key = key_of(metadata.get("namespace") or "", metadata["name"])
@@ -273,6 +281,8 @@ class Model:
             self._versions[key] = number
         if is_gone:
             self._items.pop(key, None)
+        elif key in self._items and self._items[key] == kept:
+            return False  # what is kept of it is the same
         else:
             self._items[key] = kept
         self._shown = None

@@ -20,6 +20,7 @@ from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
 
 # How long a pod may wait before it counts as failed, in seconds.
+UNTOLD_SECONDS = 3  # in which a scheduler that says nothing is at it
 BIND_SECONDS = 60  # a pod that we sent to a node: its room there was free by all that we knew
 VOLUME_SECONDS = 300  # for a volume to be provisioned and bound, before the pod itself is
 PULL_SECONDS = 300  # an image whose pull fails: registries have short troubles
@@ -272,7 +273,10 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
     words = str(condition.get("message", ""))
     message = _said("The cluster's scheduler has not bound it", words) if words else "Waits for its node."
     limit = VOLUME_SECONDS if _VOLUME.search(words) else BIND_SECONDS
-    if words and pinned_node(raw) and _age(raw["metadata"].get("creationTimestamp"), now) > limit:
+    age = _age(raw["metadata"].get("creationTimestamp"), now)
+    if not words and age <= UNTOLD_SECONDS:
+        return _open(raw, base.STARTING)
+    if words and pinned_node(raw) and age > limit:
         return _end(raw, base.UNSCHEDULABLE, _said("The cluster cannot place it", words), is_gone=False)
     return _open(raw, base.STARTING, base.WAITING_FOR_NODE, message)
 

@@ -107,7 +107,7 @@ class Watching:
 
     def last_seen(self, name: str) -> Raw | None:
         """One of our pods as we last saw it, however long ago; also one that is unplaced, by `names.operated`."""
-        raw: Raw | None = self._pods.items().get(self._keys.get(name, ""))
+        raw: Raw | None = self._pods.get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
 
     def observe(self, raw: Raw) -> None:
@@ -180,9 +180,7 @@ class Watching:
             return None
         containers = ("containers", "initContainers")
         return {
-            "metadata": {
-                key: raw["metadata"].get(key) for key in ("name", "namespace", "uid", "resourceVersion")
-            },
+            "metadata": {key: raw["metadata"].get(key) for key in ("name", "namespace", "uid")},
             "spec": {"nodeName": node, "overhead": spec.get("overhead")}
             | {kind: [_held(one) for one in spec.get(kind) or ()] for kind in containers},
             "status": {"phase": status.get("phase")},
@@ -204,6 +202,10 @@ class KnownReports:
             report = unreadable(pod, error)
             self._warn(pod["metadata"]["uid"], report.message)
             return report
+
+    def last(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
+        """The report of one pod, made anew only if it may be another."""
+        return self._one(pod, self._known.get(pod["metadata"]["uid"]), nodes, now)
 
     def _warn(self, uid: str, trouble: str) -> None:
         """Once, though it is looked at every second."""
@@ -237,6 +239,17 @@ def _held(container: Raw) -> Raw:
 
 
 def _trim_node(raw: Raw) -> Raw:
-    raw["metadata"].pop("managedFields", None)
-    raw.get("status", {}).pop("images", None)
-    return raw
+    """Without what nobody reads. What only says that the node is still there goes too: then a heartbeat, of which five
+    hundred nodes send dozens a second, is no news."""
+    status = {**raw.get("status", {})}
+    status.pop("images", None)
+    status["conditions"] = [_without(one, "lastHeartbeatTime") for one in status.get("conditions") or ()]
+    return {
+        **raw,
+        "metadata": _without(raw["metadata"], "managedFields", "resourceVersion"),
+        "status": status,
+    }
+
+
+def _without(raw: Raw, *fields: str) -> Raw:
+    return {key: value for key, value in raw.items() if key not in fields}

@@ -89,6 +89,16 @@ def test_an_end_stays_as_it_is(name: str):
         assert reports.has_ended(recorded(name))
 
 
+def test_a_pod_that_was_just_made_is_not_told_to_wait_for_its_node():
+    raw = recorded("vanished-node", conditions=[])
+    made_at = datetime.fromisoformat(raw["metadata"]["creationTimestamp"])
+    told = {
+        seconds: report(raw, made_at + timedelta(seconds=seconds)).reason
+        for seconds in (0, reports.UNTOLD_SECONDS, reports.UNTOLD_SECONDS + 1)
+    }
+    assert list(told.values()) == ["", "", base.WAITING_FOR_NODE]
+
+
 def test_what_never_began_has_no_start():
     for name in ("no-program", "not-executable", "no-dir", "tombstone", "unschedulable"):
         assert report(recorded(name)).started_at is None

@@ -65,6 +65,17 @@ def test_the_larger_version_holds_in_any_order():
     assert dict(made.items()) == {"a": "12"}
 
 
+def test_what_is_kept_the_same_is_no_news():
+    made = Model(lambda raw: raw["spec"])
+    first = obj("a", "5") | {"spec": {"taints": []}}
+    assert made.take(first, is_gone=False)
+    assert not made.take(obj("a", "6") | {"spec": {"taints": []}}, is_gone=False)
+    assert made.get("a") is first["spec"]
+    assert not made.take(first, is_gone=True), "version 6 is known, if not shown"
+    assert made.take(obj("a", "7") | {"spec": {"taints": ["x"]}}, is_gone=False)
+    assert made.get("b") is None
+
+
 def test_the_dead_stay_dead():
     made = model(("a", "5"))
     assert made.take(obj("a", "12"), is_gone=True)
