@@ -240,9 +240,21 @@ def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
     assert [gap.after_n for gap in gaps] == [1]
 
 
+def test_a_beginning_that_the_node_rotated_away_is_a_gap(case: EngineCase):
+    """Nobody follows the pod before it has ended."""
+    spec = shell(case, "sleep 3; seq 1 1000000; sleep 7; seq 1 100000; echo last")
+    case.engine.copy_logs({})
+    case.wait_end(spec, 120)
+    case.engine.copy_logs(case.copied)
+    lines, gaps = wait_log(spec)
+    assert len(lines) < 1_100_001
+    assert lines[-1].text == "last"
+    assert any("what is first here may not be the first" in gap.message for gap in gaps), gaps
+
+
 def test_a_flood_is_kept_whole_or_its_gaps_are_shown(case: EngineCase):
     count, filling = 300_000, "x" * 90
-    # of a file that the node put away before it was first followed nothing is known, nor that there was one
+    # of a file that the node put away before it was first followed nothing is known but that there may have been one
     spec = shell(case, f"echo first; {UNTIL_TOLD}; seq -f '%.0f {filling}' 1 {count}")
     wait_until(lambda: all_of(spec)[0], 60, "the first line")
     tell(case, spec)

@@ -11,7 +11,8 @@ import pytest
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import logs, names, tokens
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.logs import LogCopier, LogSource
+from controlplane.engines.kubernetes.logs import LogCopier
+from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.engines.kubernetes.tokens import ExecToken
 from tests.waiting import wait_until
 

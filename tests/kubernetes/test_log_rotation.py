@@ -12,7 +12,9 @@ import pytest
 
 from controlplane.engines.kubernetes import logstreams
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, LogCopier, LogSource
+from controlplane.engines.kubernetes.loglines import stamp_ms
+from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, LogCopier
+from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.logs import LogPage, read_page, tail
 from tests.waiting import wait_until
 
@@ -71,12 +73,13 @@ def fresh(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Node, "file_began", "2026-01-01T12:00:00.000Z")
 
 
-def copy(server: str, path: Path) -> LogPage:
-    """The log as it is kept, of a pod that ends when all was read of it."""
+def copy(server: str, path: Path, started: str = "12:00:00") -> LogPage:
+    """The log as it is kept, of a pod that began at `started` and ends when all was read of it."""
+    started_ms = stamp_ms(f"2026-01-01T{started}Z".encode())
     end_word: list[str] = []
     copier = LogCopier(
         Access(server, None),
-        lambda _name: LogSource("/log", "main", has_started=True, end_word="".join(end_word)),
+        lambda _name: LogSource("/log", "main", True, "".join(end_word), started_ms=started_ms),
     )
     copier.want({"pod": str(path)})
     try:
@@ -99,6 +102,15 @@ def test_a_new_file_is_told_once(
     page = copy(server, tmp_path / "pod.log")
     assert [gap.message for gap in page.gaps] == gaps * [
         f"output may be missing before 2026-01-01T{began}Z: the node began a new file then"
+    ]
+
+
+@pytest.mark.parametrize(("started", "gaps"), [("11:59:40", 1), ("11:59:58", 0)])
+def test_a_beginning_that_may_be_gone_is_told(server: str, tmp_path: Path, started: str, gaps: int) -> None:
+    """A node's first MiB of this log takes some ten seconds."""
+    page = copy(server, tmp_path / "pod.log", started)
+    assert [gap.message for gap in page.gaps] == gaps * [
+        "output may be missing before 2026-01-01T12:00:00.000Z: what is first here may not be the first"
     ]
 
 

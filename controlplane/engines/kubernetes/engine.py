@@ -42,7 +42,8 @@ from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.kai_answers import KaiAnswers
 from controlplane.engines.kubernetes.keys import new_key_pair
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
-from controlplane.engines.kubernetes.logs import LogCopier, LogSource
+from controlplane.engines.kubernetes.logs import LogCopier
+from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.projects import Syncer
@@ -443,13 +444,14 @@ class KubernetesEngine:
         if pod is None:
             return None
         report = self._known_reports.last(pod, self._watching.host_of(pod), self.client.server_time())
-        status: Raw = next(iter((pod.get("status") or {}).get("containerStatuses") or ()), {})
+        status = reports.main_status(pod)
         return LogSource(
             f"{_pod_path(pod)}/log",
             names.MAIN_CONTAINER,
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             restarts=status.get("restartCount", 0),
+            started_ms=None if report.started_at is None else int(report.started_at.timestamp() * 1000),
         )
 
 

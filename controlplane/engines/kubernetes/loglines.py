@@ -37,6 +37,17 @@ def time_of(ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
+def may_lack_beginning(
+    started_ms: int | None, first_ms: int, last_ms: int, size: int, file_size: int
+) -> bool:
+    """Whether a container that began at `started_ms` (in whole seconds) may have filled a file before the first line
+    that is there: at the pace of the `size` bytes from then to `last_ms`, it would have had the time."""
+    if started_ms is None:
+        return False
+    unseen_ms = first_ms - started_ms - 999
+    return unseen_ms > 0 and size * unseen_ms >= file_size * max(1, last_ms - first_ms)
+
+
 @dataclass(slots=True)
 class Lines:
     """Cuts one stream into pieces.

@@ -19,14 +19,14 @@ import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
 
 import aiohttp
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.loglines import Cursor, Lines, time_of
+from controlplane.engines.kubernetes.loglines import Cursor, Lines, may_lack_beginning, time_of
 from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
+from controlplane.engines.kubernetes.logwanted import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.logs import tail
 from controlplane.logwriter import LogWriter
 
@@ -38,31 +38,15 @@ MOST_STREAMS = 4000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
 MISSING_SECONDS = 2.0  # the same where the node says that there is none
-FIRST_PAUSE_SECONDS, MOST_PAUSE_SECONDS = 0.1, 30.0
+MOST_PAUSE_SECONDS = 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
-WAITING_SECONDS = (
-    10.0  # between looks at a pod that is not there or has not started, while nothing is heard of it
-)
+WAITING_SECONDS = 10.0  # between looks at a pod that has not started, or is not there, and is not heard of
 MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 ROTATED_BYTES = 1 << 20  # no node begins a new file for less
 FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
 TICK_SECONDS = 0.5
 _TAIL_LINES = 2000
-
-
-@dataclass(frozen=True, slots=True)
-class LogSource:
-    """Where a pod's log is and whether it is at its end. `path`: of the API, up to `/log`.
-
-    `restarts` of its container; `end_word`: what the log's end says, such as "exit 0"; "" while the pod lives.
-    """
-
-    path: str
-    container: str
-    has_started: bool
-    end_word: str = ""
-    restarts: int = 0
 
 
 class LogStoreBusy(Exception):
@@ -73,35 +57,6 @@ class LogStoreBusy(Exception):
 _PASSING = (
     aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, EngineUnreachable, EngineRefused,
 )  # fmt: skip
-
-
-@dataclass(slots=True, eq=False)
-class _Log:
-    """One wanted log. `pause_seconds` grows while nothing comes; `ended_at`: when we saw that its pod has ended.
-
-    Times are monotonic.
-    """
-
-    name: str
-    path: str
-    cursor: Cursor = field(default_factory=Cursor)
-    size: int = -1  # of the file when we last looked
-    file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
-    checked_size: int = 0  # when the node last told us that
-    checked_at: float = 0.0  # when we last asked
-    is_drained: bool = False
-    was_seen: bool = False
-    restarts: int | None = None
-    task: asyncio.Task[None] | None = None
-    opened_at: float = 0.0
-    pause_seconds: float = FIRST_PAUSE_SECONDS
-    retry_at: float = 0.0
-    look_at: float = 0.0  # it has not started: nothing is to be seen of it before
-    ended_at: float | None = None
-    is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
-    problem: str = ""
-    is_missing: bool = False
-    is_odd: bool = False  # its pod could not be read when we last looked
 
 
 class LogCopier:
@@ -124,7 +79,7 @@ class LogCopier:
         self._most_streams = most_streams or _streams_for_our_files()
         self._drain_seconds = drain_seconds
         self._checked_at = 0.0
-        self._logs: dict[str, _Log] = {}
+        self._logs: dict[str, WantedLog] = {}
         self._drained = threading.Condition()
         self._starting = threading.Lock()
         self._thread: threading.Thread | None = None
@@ -229,7 +184,7 @@ class LogCopier:
                 task.cancel()
         for name, path in paths.items():
             if name not in self._logs:
-                self._logs[name] = _Log(name, path)
+                self._logs[name] = WantedLog(name, path)
         self._ring()
 
     def _is_drained(self, pod_name: str) -> bool:
@@ -268,13 +223,13 @@ class LogCopier:
             elif entry.opened_at < entry.ended_at < now - CHECK_SECONDS:
                 entry.task.cancel()
 
-    def _make_room(self, streaming: list[_Log], wanted: int, now: float) -> None:
+    def _make_room(self, streaming: list[WantedLog], wanted: int, now: float) -> None:
         """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
         for entry in sorted(streaming, key=lambda entry: entry.opened_at)[: max(0, wanted)]:
             if now - entry.opened_at >= SLICE_SECONDS and entry.task is not None:
                 entry.task.cancel()
 
-    def _source_if_due(self, entry: _Log, now: float) -> LogSource | None:
+    def _source_if_due(self, entry: WantedLog, now: float) -> LogSource | None:
         """Where the log is, if a stream of it is to be opened now."""
         if entry.is_drained or entry.task is not None or now < entry.look_at:
             return None
@@ -295,7 +250,7 @@ class LogCopier:
             return None
         return source if now >= entry.retry_at else None
 
-    def _source_of(self, entry: _Log) -> LogSource | None:
+    def _source_of(self, entry: WantedLog) -> LogSource | None:
         """Where the log is. A pod that cannot be read is left alone for a while: others' logs go on."""
         try:
             source, was_odd = self._look(entry.name), entry.is_odd
@@ -309,12 +264,12 @@ class LogCopier:
             entry.is_odd, entry.retry_at, entry.pause_seconds = False, 0.0, FIRST_PAUSE_SECONDS
         return source
 
-    def _settle_missing(self, entry: _Log) -> None:
+    def _settle_missing(self, entry: WantedLog) -> None:
         """A pod that is not there has not come yet, or is gone for good."""
         if entry.was_seen or os.path.exists(entry.path):
             self._end(entry, "the pod was removed before the end of its output was read", "pod_deleted None")
 
-    async def _copy(self, entry: _Log, source: LogSource) -> None:
+    async def _copy(self, entry: WantedLog, source: LogSource) -> None:
         """One stream of a log, to its end or its break."""
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
@@ -335,18 +290,18 @@ class LogCopier:
         if source.end_word and not entry.is_drained and self._is_hopeless(entry):
             self._end(entry, f"the end of the output could not be read: {entry.problem}", source.end_word)
 
-    def _is_hopeless(self, entry: _Log) -> bool:
+    def _is_hopeless(self, entry: WantedLog) -> bool:
         """Whether what an ended pod printed will not be read any more."""
         if entry.ended_at is None:
             return False
         patience_seconds = MISSING_SECONDS if entry.is_missing else self._drain_seconds
         return time.monotonic() - entry.ended_at > patience_seconds
 
-    def _pause(self, entry: _Log) -> None:
+    def _pause(self, entry: WantedLog) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
         entry.pause_seconds = min(MOST_PAUSE_SECONDS, entry.pause_seconds * 2)
 
-    async def _copy_into(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+    async def _copy_into(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         if self._find_place(writer, entry):
             return
         if source.has_started:
@@ -359,7 +314,7 @@ class LogCopier:
             writer.end(source.end_word)
             self._note_end(entry)
 
-    def _find_place(self, writer: LogWriter, entry: _Log) -> bool:
+    def _find_place(self, writer: LogWriter, entry: WantedLog) -> bool:
         """Where the store ends; whether it is complete. Reads the file only if it is not as we left it."""
         if writer.size != entry.size:
             page = tail(entry.path, _TAIL_LINES)
@@ -371,7 +326,7 @@ class LogCopier:
             entry.file_began_ms = page.lines[-1].time_ms if page.lines else None  # or earlier
         return False
 
-    async def _copy_earlier(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+    async def _copy_earlier(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         """The rest of the container that ran before this one, if it was restarted since we looked."""
         missed = source.restarts - (source.restarts if entry.restarts is None else entry.restarts)
         entry.restarts = source.restarts
@@ -381,9 +336,9 @@ class LogCopier:
             await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
         except StreamRefused as refusal:
             writer.gap(f"output before the container's restart could not be read: {refusal}")
-        entry.cursor, entry.size, entry.file_began_ms = Cursor(), writer.size, None
+        entry.cursor, entry.size, entry.file_began_ms, entry.first_ms = Cursor(), writer.size, None, None
 
-    async def _copy_current(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+    async def _copy_current(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         is_full = writer.size >= self._most_bytes
         if source.end_word:
             query = {"tailLines": str(LAST_LINES)} if is_full else {}
@@ -392,7 +347,7 @@ class LogCopier:
             await self._read(writer, entry, source, {"follow": "true"}, is_whole=False)
 
     async def _read(
-        self, writer: LogWriter, entry: _Log, source: LogSource, query: dict[str, str], *, is_whole: bool
+        self, writer: LogWriter, entry: WantedLog, source: LogSource, query: dict[str, str], *, is_whole: bool
     ) -> None:
         """Write the new lines of a stream. `is_whole`: its end is the end of a container's output."""
         lines, cursor = Lines(), entry.cursor
@@ -405,6 +360,7 @@ class LogCopier:
         async with self._streams.open(source.path, asked) as stream:
             async for chunk in stream.iter_any():
                 self._store(writer, entry, lines.feed(chunk))
+                self._check_beginning(writer, entry, source)
                 if writer.size >= self._most_bytes and not is_whole:
                     return
                 if (
@@ -420,7 +376,7 @@ class LogCopier:
                 )
                 entry.size = writer.size
 
-    async def _check_file(self, writer: LogWriter, entry: _Log, source: LogSource) -> None:
+    async def _check_file(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
         what was printed to the old one in its last moment, if anything was."""
         assert self._streams is not None
@@ -441,18 +397,34 @@ class LogCopier:
             entry.size = writer.size
         entry.file_began_ms = began_ms
 
-    def _store(self, writer: LogWriter, entry: _Log, pieces: list[tuple[int, bytes, bytes]]) -> None:
+    def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[tuple[int, bytes, bytes]]) -> None:
         is_first = entry.file_began_ms is None and entry.cursor.since() is None
         pieces, is_torn = entry.cursor.take(pieces)
         if not pieces:
             return
         if is_first:
-            entry.file_began_ms = pieces[0][0]
+            entry.file_began_ms = entry.first_ms = pieces[0][0]
+            entry.first_size = writer.size
         _check_alone(writer)
         if is_torn:
             writer.gap("output may be missing here: the node does not have it any more")
         writer.add(pieces)
+        entry.last_ms = pieces[-1][0]
         entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
+
+    def _check_beginning(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
+        """Say so, once, when the node may have begun a new file before we read the first. It gives no sign of that, but
+        the pace at which the log grows is one."""
+        size = writer.size - entry.first_size
+        if entry.first_ms is None or size < ROTATED_BYTES:
+            return
+        first_ms, entry.first_ms = entry.first_ms, None
+        if may_lack_beginning(source.started_ms, first_ms, entry.last_ms, size, ROTATED_BYTES):
+            _check_alone(writer)
+            writer.gap(
+                f"output may be missing before {time_of(first_ms)}: what is first here may not be the first"
+            )
+            entry.size = writer.size
 
     def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
         entry = self._logs.get(pod_name)
@@ -463,7 +435,7 @@ class LogCopier:
             self._end(entry, message, source.end_word if source and source.end_word else "pod_deleted None")
         done.set()
 
-    def _end(self, entry: _Log, gap: str, end_word: str) -> None:
+    def _end(self, entry: WantedLog, gap: str, end_word: str) -> None:
         """Close a log that cannot be read to its end. While the disk is full it is tried again."""
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
@@ -476,7 +448,7 @@ class LogCopier:
             return
         self._note_end(entry)
 
-    def _note_end(self, entry: _Log) -> None:
+    def _note_end(self, entry: WantedLog) -> None:
         with self._drained:
             entry.is_drained = True
             self._drained.notify_all()

@@ -74,7 +74,7 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     lost = _lost(raw, nodes, now)
     if lost:
         return _end(raw, base.NODE_LOST, lost, is_gone=True)
-    container = _main_status(raw)
+    container = main_status(raw)
     if "terminated" in (container.get("state") or {}):
         # only what stands beside the command still runs, such as the proxy of a service mesh
         return _ended(raw, container["state"]["terminated"], is_gone=False)
@@ -106,7 +106,7 @@ def has_ended(raw: Raw) -> bool:
 
 def is_running(raw: Raw) -> bool:
     """Whether the pod's command runs, as far as the cluster itself says."""
-    return _phase(raw) not in TERMINAL and "running" in (_main_status(raw).get("state") or {})
+    return _phase(raw) not in TERMINAL and "running" in (main_status(raw).get("state") or {})
 
 
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
@@ -148,7 +148,7 @@ def pinned_node(raw: Raw) -> str:
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
     """A pod whose phase is final. One that was written off while its container ran is gone only with its node."""
-    state = _main_status(raw).get("state") or {}
+    state = main_status(raw).get("state") or {}
     is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
 
@@ -311,7 +311,7 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 def _obstacle(raw: Raw) -> tuple[str, str]:
     """Reason and message of the first container that waits for something, those that prepare the pod before."""
-    for status in (*(_status(raw).get("initContainerStatuses") or ()), _main_status(raw)):
+    for status in (*(_status(raw).get("initContainerStatuses") or ()), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
             return str(waiting["reason"]), str(waiting.get("message", ""))
@@ -441,7 +441,7 @@ def _is_gated(raw: Raw) -> bool:
     return any(gate.get("name") == names.STOP_GATE for gate in gates)
 
 
-def _main_status(raw: Raw) -> Raw:
+def main_status(raw: Raw) -> Raw:
     """The status of the container that runs the command; meshes and agents put theirs beside it."""
     statuses: list[Raw] = _status(raw).get("containerStatuses") or []
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.loglines import Cursor, Lines, Piece, stamp_ms
+from controlplane.engines.kubernetes.loglines import Cursor, Lines, Piece, may_lack_beginning, stamp_ms
 from controlplane.logs import read_page, tail
 from controlplane.logwriter import MAX_TEXT_BYTES, LogWriter
 
@@ -134,3 +134,18 @@ def test_a_writer_sees_that_another_one_wrote(tmp_path: Path):
     assert (one.has_grown(), two.has_grown()) == (False, True)
     one.close()
     two.close()
+
+
+@pytest.mark.parametrize(
+    ("started_ms", "first_ms", "last_ms", "size", "may_lack"),
+    [
+        (None, 9_000, 9_100, 1 << 20, False),  # the container's start is not known
+        (9_000, 9_999, 10_000, 1 << 24, False),  # a start is told in whole seconds
+        (9_000, 11_000, 12_000, 1 << 20, True),  # a MiB a second, and a second unseen
+        (9_000, 11_000, 13_000, 1 << 20, False),
+        (9_000, 11_000, 11_000, 1 << 20, True),
+        (12_000, 11_000, 11_000, 1 << 20, False),  # a clock that was put back
+    ],
+)
+def test_a_beginning_may_be_gone_where_the_pace_says_so(started_ms, first_ms, last_ms, size, may_lack):
+    assert may_lack_beginning(started_ms, first_ms, last_ms, size, 1 << 20) is may_lack

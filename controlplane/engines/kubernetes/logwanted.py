@@ -1,0 +1,58 @@
+"""One pod's log that is to be copied: where it is, and how far that has come."""
+
+from __future__ import annotations
+
+import asyncio
+from dataclasses import dataclass, field
+
+from controlplane.engines.kubernetes.loglines import Cursor
+
+FIRST_PAUSE_SECONDS = 0.1
+
+
+@dataclass(frozen=True, slots=True)
+class LogSource:
+    """Where a pod's log is and whether it is at its end. `path`: of the API, up to `/log`.
+
+    `restarts` of its container, which began at `started_ms` (known to the second); `end_word`: what the log's end says,
+    such as "exit 0"; "" while the pod lives.
+    """
+
+    path: str
+    container: str
+    has_started: bool
+    end_word: str = ""
+    restarts: int = 0
+    started_ms: int | None = None
+
+
+@dataclass(slots=True, eq=False)
+class WantedLog:
+    """One wanted log. `pause_seconds` grows while nothing comes; `ended_at`: when we saw that its pod has ended.
+
+    Times are monotonic.
+    """
+
+    name: str
+    path: str
+    cursor: Cursor = field(default_factory=Cursor)
+    size: int = -1  # of the file when we last looked
+    first_ms: int | None = None  # the time of its first line, until it is known whether it is the first
+    first_size: int = 0  # of the file before that
+    last_ms: int = 0  # the time of its last line
+    file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
+    checked_size: int = 0  # when the node last told us that
+    checked_at: float = 0.0  # when we last asked
+    is_drained: bool = False
+    was_seen: bool = False
+    restarts: int | None = None
+    task: asyncio.Task[None] | None = None
+    opened_at: float = 0.0
+    pause_seconds: float = FIRST_PAUSE_SECONDS
+    retry_at: float = 0.0
+    look_at: float = 0.0  # it has not started: nothing is to be seen of it before
+    ended_at: float | None = None
+    is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
+    problem: str = ""
+    is_missing: bool = False
+    is_odd: bool = False  # its pod could not be read when we last looked
