@@ -48,6 +48,9 @@ class Terminal:
     def type(self, keys: bytes) -> None:
         os.write(self.master, keys)
 
+    def is_raw(self) -> bool:
+        return not termios.tcgetattr(self.slave)[3] & termios.ICANON
+
     def resize(self, columns: int, rows: int) -> None:
         ioctl(self.slave, termios.TIOCSWINSZ, struct.pack("HHHH", rows, columns, 0, 0))
         os.kill(self.process.pid, 28)  # SIGWINCH, which a terminal sends to its foreground group
@@ -185,6 +188,7 @@ def test_a_shell_sends_keys_raw_with_the_window_size_and_exits_with_its_code(ter
         wait_until(lambda: shell.requests, what="the shell's opening")
         assert shell.requests[0].path == f"/ws/shell/{JOB_ID}?rank=2&columns=100&rows=30"
         assert shell.requests[0].headers["Authorization"] == "Bearer the-token"
+        wait_until(shown.is_raw, what="raw keys")  # what was typed before is dropped
         shown.type(b"\x03")  # Ctrl-C goes to the shell and does not end yard
         shown.wait_for(b"<\x03>")
         shown.resize(80, 24)
