@@ -72,9 +72,8 @@ def measure() -> None:
             with our_plant(kube, Path(directory) / "second") as call:
                 alone = place_with_us(api, call, count, 1)
             remove_ours(api)
-            same += [
-                place_with_kube_scheduler(api, count, pod)
-            ]  # on both sides: the machine is not always as fast
+            # on both sides of a run of ours: the machine is not always as fast
+            same.append(place_with_kube_scheduler(api, count, pod))
             bare = place_with_kube_scheduler(api, count)
             peer, absence = _kai_rate(kube, api, count)
         rates = Rates(ours, alone, same, bare, peer)

@@ -392,9 +392,7 @@ class LogCopier:
         if began_ms is None:
             return
         if entry.file_began_ms is not None and began_ms > entry.file_began_ms:
-            _check_alone(writer)
-            writer.gap(f"output may be missing before {time_of(began_ms)}: the node began a new file then")
-            entry.size = writer.size
+            _tell_gap(writer, entry, before_ms=began_ms, why="the node began a new file then")
         entry.file_began_ms = began_ms
 
     def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[tuple[int, bytes, bytes]]) -> None:
@@ -420,11 +418,7 @@ class LogCopier:
             return
         first_ms, entry.first_ms = entry.first_ms, None
         if may_lack_beginning(source.started_ms, first_ms, entry.last_ms, size, ROTATED_BYTES):
-            _check_alone(writer)
-            writer.gap(
-                f"output may be missing before {time_of(first_ms)}: what is first here may not be the first"
-            )
-            entry.size = writer.size
+            _tell_gap(writer, entry, before_ms=first_ms, why="what is first here may not be the first")
 
     def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
         entry = self._logs.get(pod_name)
@@ -458,6 +452,12 @@ def _check_alone(writer: LogWriter) -> None:
     """Another process that writes the same file has taken over: the caller looks again where the store ends."""
     if writer.has_grown():
         raise LogStoreBusy("another process wrote to the log")
+
+
+def _tell_gap(writer: LogWriter, entry: WantedLog, *, before_ms: int, why: str) -> None:
+    _check_alone(writer)
+    writer.gap(f"output may be missing before {time_of(before_ms)}: {why}")
+    entry.size = writer.size
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
