@@ -44,6 +44,7 @@ def collection_of(body: dict[str, Any], namespace: str) -> str:
         "PriorityClass": kai.PRIORITY_CLASSES,
         "PodGroup": kai.pod_groups_path(namespace),
         "Pod": f"/api/v1/namespaces/{namespace}/pods",
+        "ConfigMap": f"/api/v1/namespaces/{namespace}/configmaps",
     }[body["kind"]]
 
 

@@ -166,9 +166,29 @@ def beside(
     spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
     """What must be there before the pod, as (path of the list, object). `owner` is an ownerReference."""
+    namespace = profile.namespace_of(spec.project)
+    maps = share_config_maps(spec, owner, profile) if is_share(spec) else ()
     return (
         (PRIORITY_CLASSES, priority_class(spec.priority)),
-        (pod_groups_path(profile.namespace_of(spec.project)), pod_group(spec, owner, profile)),
+        (pod_groups_path(namespace), pod_group(spec, owner, profile)),
+        *((f"/api/v1/namespaces/{namespace}/configmaps", body) for body in maps),
+    )
+
+
+def share_config_maps(
+    spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
+) -> tuple[dict[str, Any], ...]:
+    """What KAI's binder writes the share's device into, empty.
+
+    It would make them while it binds, and read them at once from a cache that may not have them yet; then the bind
+    fails, and the next share comes to lie on a device of its own. It makes those that it finds its own, labels and
+    all, so they have none.
+    """
+    prefix = f"{_share_config(spec)}-0"  # of the first container, which is the pod's main one
+    metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
+    return tuple(
+        {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
+        for name in (prefix, f"{prefix}-evar")
     )
 
 
@@ -253,7 +273,11 @@ def share_annotations(spec: PodSpec) -> dict[str, str]:
         if device.milli_gpus
         else {GPU_MEMORY: str(device.memory_mib)}
     )
-    return {**amount, SHARED_CONFIG: f"{spec.job_id}-{spec.attempt}-{spec.rank}"}
+    return {**amount, SHARED_CONFIG: _share_config(spec)}
+
+
+def _share_config(spec: PodSpec) -> str:
+    return f"{spec.job_id}-{spec.attempt}-{spec.rank}"
 
 
 def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
