@@ -5,6 +5,9 @@ SHELL := /bin/bash
 PYTHON ?= $(shell command -v python3.11 || command -v python3)
 PY := .venv/bin/python
 
+# Kept off, every process would compile Django anew: seconds for each `make up`, minutes for the tests.
+export PYTHONDONTWRITEBYTECODE :=
+
 NODES ?= 0
 GPUS ?= 8
 
