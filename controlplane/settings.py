@@ -2,7 +2,9 @@
 
 import os
 import secrets
+from contextlib import suppress
 from pathlib import Path
+from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from controlplane import environment as env
@@ -14,14 +16,15 @@ STATE_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
 
 
 def _secret_key() -> str:
-    """Read the instance's key, made on first use; O_EXCL so that two processes starting at once agree."""
+    """Read the instance's key, made on first use. It appears whole: of processes that start at once all have the first
+    one's, and one that is killed meanwhile leaves no empty file."""
     path = STATE_DIR / "secret.key"
-    try:
-        handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    except FileExistsError:
-        return path.read_text().strip()
-    with os.fdopen(handle, "w") as file:
-        file.write(secrets.token_urlsafe(48))
+    if not path.exists():
+        with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:  # mode 0600
+            file.write(secrets.token_urlsafe(48))
+            file.flush()
+            with suppress(FileExistsError):
+                os.link(file.name, path)
     return path.read_text().strip()
 
 
