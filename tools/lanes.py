@@ -28,14 +28,13 @@ INTERRUPTED = 130
 
 @dataclass(frozen=True, slots=True)
 class Lane:
-    """A command of this Python. `moves_networks`: interfaces of this machine come and go while it runs.
-    `needs_still_networks`: it starts when all lanes that move them have ended."""
+    """A command of this Python. `needs_still_network`: it sees no interface but loopback, and so none that comes or
+    goes; where we may not make such a network, nobody else makes interfaces either."""
 
     name: str
     arguments: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
-    moves_networks: bool = False
-    needs_still_networks: bool = False
+    needs_still_network: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -98,7 +97,7 @@ class _Running:
         self._log = Path(self._own.name, "log")
         with self._log.open("wb") as log:
             self.process = subprocess.Popen(
-                [sys.executable, *lane.arguments],
+                [*(_own_network() if lane.needs_still_network else ()), sys.executable, *lane.arguments],
                 cwd=ROOT,
                 env={
                     **_clean_environment(),
@@ -144,20 +143,13 @@ def _interruptible() -> Iterator[None]:
 def _side_by_side(waiting: list[Lane], at_once: int) -> Iterator[Ended]:
     with _all_ended_at_the_end([]) as running:
         while waiting or running:
-            for lane in [*waiting]:
-                others = [one.lane for one in running]
-                if len(others) < at_once and _is_still_enough(lane, [*others, *waiting]):
-                    waiting.remove(lane)
-                    running.append(_Running(lane))
-                    print(f"-- {lane.name}", flush=True)
+            while waiting and len(running) < at_once:
+                running.append(_Running(waiting.pop(0)))
+                print(f"-- {running[-1].lane.name}", flush=True)
             for one in [one for one in running if one.has_ended()]:
                 running.remove(one)
                 yield one.end()
             time.sleep(POLL_SECONDS)
-
-
-def _is_still_enough(lane: Lane, unfinished: Sequence[Lane]) -> bool:
-    return not (lane.needs_still_networks and any(one.moves_networks for one in unfinished))
 
 
 @contextmanager
@@ -177,6 +169,17 @@ def _all_ended_at_the_end(running: list[_Running]) -> Iterator[list[_Running]]:
             for one in running:
                 one.process.kill()
                 one.end()
+
+
+def _own_network() -> Sequence[str]:
+    """What begins a command in a network of its own; nothing where that is not allowed."""
+    apart = ["unshare", "--net"]
+    loopback = ["sh", "-c", 'ip link set lo up && exec "$@"', "sh"]
+    try:
+        tried = subprocess.run([*apart, *loopback, "true"], capture_output=True, check=False)
+    except FileNotFoundError:
+        return ()
+    return () if tried.returncode else (*apart, *loopback)
 
 
 def _cpu_seconds() -> float:

@@ -7,6 +7,7 @@ import random
 import threading
 import time
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -237,7 +238,11 @@ def test_what_the_node_rotated_away_is_a_gap(case: EngineCase):
     case.engine.copy_logs(case.copied)
     lines, gaps = wait_log(spec)
     assert (lines[0].text, lines[-1].text) == ("first", "last")
-    assert [gap.after_n for gap in gaps] == [1]
+    numbers = [0, *(int(line.text) for line in lines[1:-1]), 2_500_001]
+    missing = [n for n, (before, after) in enumerate(pairwise(numbers), 1) if after != before + 1]
+    # the first; on a busy machine the node may drop some of a burst once more
+    assert missing[0] == 1
+    assert [gap.after_n for gap in gaps] == missing
 
 
 def test_a_beginning_that_the_node_rotated_away_is_a_gap(case: EngineCase):
