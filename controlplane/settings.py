@@ -23,6 +23,7 @@ def _secret_key() -> str:
         with NamedTemporaryFile("w", dir=STATE_DIR, prefix=".key-") as file:  # mode 0600
             file.write(secrets.token_urlsafe(48))
             file.flush()
+            os.fsync(file.fileno())
             with suppress(FileExistsError):
                 os.link(file.name, path)
     return path.read_text().strip()

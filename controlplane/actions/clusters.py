@@ -30,6 +30,7 @@ from jobs.models import Job, Pod
 SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
 ENGINES = tuple(SCHEDULERS)
 LONGEST_NODE_NAME = 253
+SHOWN_NODES = 5
 
 
 def register_cluster(
@@ -118,6 +119,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
         # nobody can carry out what is left of one that is away: its credentials go
         told = {"state": Command.DONE, "error": "The cluster was detached.", "finished_at": timezone.now()}
         _open_orders(cluster).update(**told)
+        Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
         Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
@@ -247,7 +249,7 @@ def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
     payload: dict[str, Any] = {}
     for order in earlier:
         payload |= order.payload
-    earlier.filter(state=Command.PENDING).update(state=Command.DONE, finished_at=timezone.now())
+    earlier.filter(state=Command.PENDING).update(state=Command.DONE, payload={}, finished_at=timezone.now())
     Command.objects.create(
         kind=Command.CHECK_CLUSTER, cluster=cluster, pod_name=cluster.name, payload={**payload, **changes}
     )
@@ -267,12 +269,24 @@ def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
     cluster.save(update_fields=list(values))
 
 
+def _way_out(cluster: Cluster) -> str:
+    """What ends jobs whose cluster does not answer: nothing else can say that their pods are gone."""
+    held = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("node__name")
+    nodes = list(held.values_list("node__name", flat=True).distinct())
+    more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
+    named = f" ({', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
+    return f"stop them, and confirm that their nodes are dead{named}, since the cluster does not answer."
+
+
 def _refuse_in_use(cluster: Cluster) -> None:
     if Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES).exists():
-        raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; stop them first.")
+        words = "stop them first." if cluster.is_reachable else _way_out(cluster)
+        raise Conflict("cluster_in_use", f"{cluster.name} has unfinished jobs; {words}")
     if cluster.projects.exists():
         raise Conflict("cluster_in_use", f"{cluster.name} has projects; delete or move them first.")
-    if cluster.is_reachable and _open_orders(cluster).exclude(kind=Command.CHECK_CLUSTER).exists():
+    # what fails again and again must not keep a cluster for ever
+    promising = _open_orders(cluster).filter(tries__lt=Command.MOST_TRIES)
+    if cluster.is_reachable and promising.exclude(kind=Command.CHECK_CLUSTER).exists():
         raise Conflict(
             "cluster_cleaning_up",
             f"{cluster.name} is still being cleaned of what jobs left; try again in a moment.",

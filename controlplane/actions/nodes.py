@@ -50,13 +50,13 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Take an operator's word that a node which does not answer is dead: what its pods hold is released and their jobs
-    go on elsewhere. The node is cordoned, since it may come back with those pods on it; the loop then stops them.
-    Returns the jobs. Raises Conflict for a ready node."""
+    """Take an operator's word that a node is dead which does not answer, or whose cluster does not: what its pods hold
+    is released and their jobs go on elsewhere. The node is cordoned, since it may come back with those pods on it; the
+    loop then stops them. Returns the jobs. Raises Conflict for a ready node."""
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
-        if node.is_ready:
+        if node.is_ready and node.cluster.is_reachable:
             raise Conflict(
                 "node_ready", f"{node.name} answers. Drain it instead; a dead node must not be ready."
             )

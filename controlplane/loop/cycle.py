@@ -9,11 +9,12 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.decide import decide
+from controlplane.loop.findings import tell_of_leftovers
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
-from controlplane.loop.settle import remove_expired
+from controlplane.loop.settle import move_jobs, remove_expired
 from controlplane.models import Cluster, Cycle
 from jobs import lifecycle
 from jobs.models import Job
@@ -69,6 +70,8 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
     haunted = _look(cluster, now)
+    if not cluster.is_reachable:
+        move_jobs(cluster, now)  # an operator may have said that its nodes are dead
     on_orders()  # for pods of jobs that ended or are to
     if _can_wait(cluster):
         return False
@@ -111,6 +114,7 @@ def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
     if _is_due(cluster, now):
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
+        tell_of_leftovers(cluster)
     return reconcile(cluster, engine, now)
 
 

@@ -18,7 +18,13 @@ from django.db.models.functions import Now
 from django.utils import timezone
 
 from controlplane.credentials import installation
-from controlplane.engines.base import CLUSTER_FAILED, DISRUPTIONS, EngineRefused, EngineUnreachable
+from controlplane.engines.base import (
+    CLUSTER_FAILED,
+    DISRUPTIONS,
+    NOT_PERMITTED,
+    EngineRefused,
+    EngineUnreachable,
+)
 from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
 from controlplane.loop.holders import new_token
 from controlplane.models import Cluster, Command
@@ -27,8 +33,10 @@ logger = logging.getLogger(__name__)
 
 CLAIM_SECONDS = 30
 BACKOFF_SECONDS = (1, 2, 5, 10, 30)
-MOST_TRIES = 5
 STARTING_SECONDS = 300  # so long a start is tried that the cluster puts off; then it is queued again
+BEGIN_SECONDS = (
+    15  # after its claim; a call that begins in time is over, or has given up, when the claim ends
+)
 LOOK_AGAIN_SECONDS = 1.0
 AHEAD = 3  # times its width: so much a lane holds claimed
 GATHER_SECONDS = 0.03  # calls that return so soon after one another are recorded together
@@ -47,6 +55,10 @@ class LaneKind:
 STARTS = LaneKind("starts", (Command.START_POD,), width=32)
 ENDS = LaneKind("ends", tuple(kind for kind in Command.KINDS if kind != Command.START_POD), width=8)
 LANES = (ENDS, STARTS)
+
+
+class TooLate(Exception):
+    """A call that did not begin while its claim was young: others may be at the same command."""
 
 
 def clusters_with_work() -> list[int]:
@@ -128,8 +140,9 @@ class Lane:
         cluster = Cluster.objects.get(pk=self._cluster_id)
         installation()  # read here, once: the pool's threads touch no row
         with self._closing:
+            begin_until = time.monotonic() + BEGIN_SECONDS
             for command in commands if self.is_open() else ():
-                future = self._pool.submit(carry_out, cluster, command)
+                future = self._pool.submit(_carry_out_in_time, cluster, command, begin_until)
                 self._under_way[future] = (cluster, command)
                 future.add_done_callback(lambda _: self.bell.set())
 
@@ -182,13 +195,21 @@ class Lane:
         self._on_progress()
 
 
+def _carry_out_in_time(cluster: Cluster, command: Command, begin_until: float) -> Any:
+    if time.monotonic() > begin_until:
+        raise TooLate
+    return carry_out(cluster, command)
+
+
 def _claimable() -> Q:
     return Q(state=Command.PENDING) | Q(state=Command.CLAIMED, claim_expires_at__lte=Now())
 
 
 def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseException) -> None:
     """What passes is tried again, what is for good is given up."""
-    if isinstance(error, EngineUnreachable):
+    if isinstance(error, TooLate):
+        _give_back(command, token)
+    elif isinstance(error, EngineUnreachable):
         # whether the engine is out of reach is for reconcile to say; one that answers everything but this is broken
         is_reachable = Cluster.objects.filter(pk=cluster.pk, is_reachable=True).exists()
         failing = EngineRefused(CLUSTER_FAILED, str(error), is_passing=True)
@@ -199,21 +220,29 @@ def _take_failure(cluster: Cluster, command: Command, token: str, error: BaseExc
         if error.is_passing:
             note_waiting(command, error)
             _try_again(cluster, command, token, error, is_bounded=True)
+        elif command.kind in Command.CLEANING_UP and error.code == NOT_PERMITTED:
+            _try_again(cluster, command, token, error, is_bounded=True)  # until the account may
         else:
             _give_up(cluster, command, token, error)
     elif isinstance(error, Exception):
         # a fault of ours or of the engine's: a poison command must neither stop the others nor be tried for ever
         logger.error("%s of %s failed", command.kind, command.pod_name, exc_info=error)
-        failed = EngineRefused("engine_error", f"The engine failed {MOST_TRIES} times: {error}")
+        failed = EngineRefused("engine_error", f"The engine failed {Command.MOST_TRIES} times: {error}")
         _try_again(cluster, command, token, failed, is_bounded=True)
     else:
         raise error
 
 
+def _give_back(command: Command, token: str) -> None:
+    """Let whoever comes next have a command of which nothing was tried."""
+    ours = Command.objects.filter(pk=command.pk, claim_token=token, state=Command.CLAIMED)
+    ours.update(state=Command.PENDING, tries=F("tries") - 1)
+
+
 def _try_again(
     cluster: Cluster, command: Command, token: str, error: EngineRefused, *, is_bounded: bool
 ) -> None:
-    if is_bounded and command.tries >= MOST_TRIES and not _may_pass(command, error):
+    if is_bounded and command.tries >= Command.MOST_TRIES and not _may_pass(command, error):
         _give_up(cluster, command, token, _as_disruption(error) if error.is_passing else error)
         return
     wait = BACKOFF_SECONDS[min(command.tries, len(BACKOFF_SECONDS)) - 1]
@@ -223,7 +252,10 @@ def _try_again(
 
 
 def _may_pass(command: Command, error: EngineRefused) -> bool:
-    """Whether a start is worth more tries: what the cluster puts off is in time put right by whoever runs it."""
+    """Whether more tries are worth it: what the cluster puts off is in time put right by whoever runs it. A start ends
+    with that; what only cleans up has time, and `findings.tell_of_leftovers` tells."""
+    if command.kind in Command.CLEANING_UP:
+        return True
     is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
     return error.is_passing and command.kind == Command.START_POD and is_young
 
@@ -244,6 +276,11 @@ def _finish(commands: Sequence[Command], token: str, state: str, error: str) -> 
     """Write ends under the claims' token: a claim that expired and was taken over leaves no trace."""
     if not commands:
         return 0
-    keys = [command.pk for command in commands]
-    ours = Command.objects.filter(pk__in=keys, claim_token=token, state=Command.CLAIMED)
-    return ours.update(state=state, error=error[:500], finished_at=timezone.now())
+    ended, done = {"state": state, "error": error[:500], "finished_at": timezone.now()}, 0
+    # a look's order has credentials, which are kept nowhere but on their cluster
+    for is_look, extra in ((False, {}), (True, {"payload": {}})):
+        keys = [command.pk for command in commands if (command.kind == Command.CHECK_CLUSTER) is is_look]
+        if keys:
+            ours = Command.objects.filter(pk__in=keys, claim_token=token, state=Command.CLAIMED)
+            done += ours.update(**ended, **extra)
+    return done

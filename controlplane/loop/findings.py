@@ -2,9 +2,11 @@
 
 from django.db import transaction
 
-from controlplane.models import Cluster, Event
+from controlplane.models import Cluster, Command, Event
 
 LONGEST_MESSAGE = 500
+LEFTOVERS = "leftovers"  # its place among a cluster's checks
+LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."
 
 
 def note_finding(
@@ -29,3 +31,15 @@ def note_finding(
         Event.objects.append(
             [Event(kind=begins if told else ends, message=words["message"] if told else cluster.name)]
         )
+
+
+def tell_of_leftovers(cluster: Cluster) -> None:
+    """Say what could not be cleaned up so far. It is tried until it is done."""
+    unfinished = Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
+    stuck = unfinished.filter(kind__in=Command.CLEANING_UP, tries__gte=Command.MOST_TRIES).order_by("pk")
+    first = stuck.first()
+    message = (
+        f"{stuck.count()} removals fail, the first that of {first.pod_name}: {first.error}" if first else ""
+    )
+    kinds = {"begins": "cluster.leftovers", "ends": "cluster.leftovers_removed"}
+    note_finding(cluster, LEFTOVERS, message, without_it=LEFT, **kinds)

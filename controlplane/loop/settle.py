@@ -29,6 +29,14 @@ LONGEST_MESSAGE = 500
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:
     """Move every job of a cluster as far as its pods and limits allow."""
+    jobs = move_jobs(cluster, now)
+    _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
+    _remind(jobs, now)
+
+
+def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
+    """Move every job as far as its pods allow; return those that were looked at. All of a cluster that is away, whose
+    pods are as they were last seen, or as an operator said."""
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
     moving = []
@@ -44,8 +52,7 @@ def settle_jobs(cluster: Cluster, now: datetime) -> None:
     for steps in (stops, ends):
         for first in range(0, len(steps), BATCH):
             _settle(steps[first : first + BATCH], now)
-    _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
-    _remind(jobs, now)
+    return jobs
 
 
 def remove_expired(cluster: Cluster, now: datetime) -> None:

@@ -10,6 +10,8 @@ class Command(models.Model):
     START_POD, STOP_POD, FORGET_POD, FORGET_JOB = "start_pod", "stop_pod", "forget_pod", "forget_job"
     CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"
     KINDS = (START_POD, STOP_POD, FORGET_POD, FORGET_JOB, CHECK_CLUSTER, FORGET_PROJECT)
+    CLEANING_UP = (FORGET_JOB, FORGET_PROJECT)  # nobody orders these a second time
+    MOST_TRIES = 5  # of what is bounded; what is not is told of from then on
     PENDING, CLAIMED, DONE, FAILED = "pending", "claimed", "done", "failed"
     STATES = (PENDING, CLAIMED, DONE, FAILED)
 

@@ -131,7 +131,7 @@ def expired_token() -> str:
     ("server", "user", "words"),
     [
         ("http://127.0.0.1:{port}", {"token": "x"}, "cannot be reached"),
-        ("{us}", {"token": "x"}, ""),
+        ("{us}", {"token": "x"}, "Trainyard itself"),
         ("https://127.0.0.1:1", {"exec": {"command": "login"}}, "runs a program to log in"),
         ("https://127.0.0.1:1", {"token": expired_token()}, "ended on 2001-09-09"),
     ],

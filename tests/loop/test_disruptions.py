@@ -6,7 +6,10 @@ from datetime import timedelta
 import pytest
 
 from controlplane.access import SYSTEM, Actor
+from controlplane.actions.clusters import detach_cluster
 from controlplane.actions.nodes import confirm_dead, uncordon_node
+from controlplane.actions.outcomes import Conflict
+from controlplane.actions.projects import delete_project
 from controlplane.engines.base import PodReport
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.observe import AVOID_SECONDS, observe
@@ -160,6 +163,22 @@ def test_a_dead_nodes_job_goes_on_elsewhere_only_after_the_operators_word(plant)
     first = Attempt.objects.get(number=1)
     assert (first.outcome, first.reason) == ("disrupted", "node_lost")
     assert "root confirmed that dgx1-1 is dead." in first.message
+
+
+def test_a_cluster_that_never_comes_back_can_be_given_up(plant):
+    job, root = running(plant, gpus=8), Actor(user=make_user("root", is_admin=True))
+    plant.engine.faults.is_unreachable = True
+    plant.tick()
+    plant.cluster.refresh_from_db()
+    stop_job(job, actor=root)
+    with pytest.raises(Conflict, match=r"confirm that their nodes are dead \(dgx1-1\)"):
+        detach_cluster(plant.cluster, actor=root)
+    confirm_dead(Node.objects.get(name="dgx1-1"), actor=root)
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, Pod.objects.filter(released_at=None).count()) == ("stopped", 0)
+    delete_project(job.project, actor=root)
+    detach_cluster(plant.cluster, actor=root)
 
 
 def test_the_allocation_chart_falls_with_the_operators_word(plant):

@@ -14,14 +14,16 @@ from controlplane.access import SYSTEM
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop import effects
+from controlplane.loop import effects, execute
 from controlplane.loop.attached import give_engine
-from controlplane.loop.execute import AHEAD, ENDS, MOST_TRIES, STARTING_SECONDS, STARTS, Lane, execute_due
+from controlplane.loop.execute import AHEAD, ENDS, STARTING_SECONDS, STARTS, Lane, execute_due
+from controlplane.loop.findings import tell_of_leftovers
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod
 from jobs.stopping import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
+from tests.waiting import wait_until
 
 
 def make_due() -> None:
@@ -50,7 +52,7 @@ def test_a_refusal_that_passes_is_tried_again_and_its_pod_says_so_meanwhile(plan
 
 
 def try_often(plant) -> None:
-    for _ in range(2 * MOST_TRIES):
+    for _ in range(2 * Command.MOST_TRIES):
         plant.tick()
         make_due()
 
@@ -70,7 +72,7 @@ def test_what_passes_is_tried_for_minutes_while_the_job_says_what_it_waits_for(p
     try_often(plant)
     job.refresh_from_db()
     assert (job.state, job.reason, job.message) == ("starting", *faults.start_refusal)
-    assert Command.objects.get(kind="start_pod").tries == 2 * MOST_TRIES
+    assert Command.objects.get(kind="start_pod").tries == 2 * Command.MOST_TRIES
     plant.tick()
     wait = Command.objects.get(kind="start_pod").not_before - timezone.now()
     assert timedelta(seconds=20) < wait <= timedelta(seconds=30)
@@ -325,11 +327,14 @@ def look_at(monkeypatch, state: str, found) -> Cluster:
 
     monkeypatch.setattr(registry, "check_cluster", check, raising=False)
     cluster = Cluster.objects.create(name="prod", engine="kubernetes", settings={}, state=state)
-    Command.objects.create(kind="check_cluster", cluster=cluster, pod_name="prod")
-    for _ in range(MOST_TRIES):
+    Command.objects.create(
+        kind="check_cluster", cluster=cluster, pod_name="prod", payload={"scheduler": "planner"}
+    )
+    for _ in range(Command.MOST_TRIES):
         execute_due()
         make_due()
     cluster.refresh_from_db()
+    assert Command.objects.get().payload == {}  # what was looked at is kept nowhere but on its cluster
     return cluster
 
 
@@ -384,7 +389,7 @@ def test_an_end_that_cannot_be_written_keeps_no_other_and_is_given_up_in_time(pl
         True,
         True,
     )
-    for _ in range(MOST_TRIES):
+    for _ in range(Command.MOST_TRIES):
         make_due()
         execute_due()
     poison.refresh_from_db()
@@ -399,6 +404,57 @@ def test_a_deleted_project_is_forgotten(plant, monkeypatch):
     plant.tick()
     assert told == ["team-a"]
     assert Command.objects.get().state == "done"
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        EngineUnreachable("no route"),
+        EngineRefused("not_permitted", "Forbidden."),
+        RuntimeError("a fault of ours"),
+    ],
+    ids=["unreachable", "forbidden", "fault"],
+)
+def test_what_a_project_left_is_removed_in_time_and_told_of_until_then(plant, monkeypatch, error):
+    told, faults = [], [error]
+
+    def forget(project):
+        if faults:
+            raise faults[0]
+        told.append(project)
+
+    monkeypatch.setattr(plant.engine, "forget_project", forget)
+    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    try_often(plant)
+    order.refresh_from_db()
+    assert order.state == "pending"
+    tell_of_leftovers(plant.cluster)
+    (check,) = Cluster.objects.get(pk=plant.cluster.pk).checks
+    assert (check["name"], check["outcome"]) == ("leftovers", "failed")
+    assert f"team-a: {error}" in check["message"] or "a fault of ours" in check["message"]
+    faults.clear()
+    plant.tick()
+    tell_of_leftovers(plant.cluster)
+    assert told == ["team-a"]
+    assert Cluster.objects.get(pk=plant.cluster.pk).checks == []
+
+
+def test_what_waited_too_long_for_its_turn_is_not_begun_but_given_back(plant, monkeypatch):
+    """Its claim may have ended meanwhile, and another process be at it, or done."""
+    told = []
+    monkeypatch.setattr(plant.engine, "forget_project", told.append)
+    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    with monkeypatch.context() as patched:
+        patched.setattr(execute, "BEGIN_SECONDS", -1)
+        lane = Lane(plant.cluster.pk, ENDS)
+        lane._take()
+        wait_until(lambda: all(future.done() for future in lane._under_way), what="the call's turn")
+        lane._write(list(lane._under_way))
+        lane.close()
+    order.refresh_from_db()
+    assert (told, order.state, order.tries) == ([], "pending", 0)
+    plant.tick()
+    assert told == ["team-a"]
 
 
 def test_two_orders_to_forget_a_job_at_the_same_time_fail_neither(plant, settings, monkeypatch):

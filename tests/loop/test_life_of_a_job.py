@@ -14,7 +14,6 @@ from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.attached import give_engine
 from controlplane.loop.collecting import collect_once
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.execute import MOST_TRIES
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.reconcile import _write
 from controlplane.models import Cluster, Command, Device, Event, Lease, Node
@@ -172,7 +171,7 @@ def test_a_poison_command_is_given_up_and_others_flow(plant, monkeypatch):
 
     monkeypatch.setattr(plant.engine, "start", fail_on_poison)
     other = make_job(poisoned.project, "other")
-    for _ in range(MOST_TRIES + 1):
+    for _ in range(Command.MOST_TRIES + 1):
         plant.tick()
         Command.objects.update(not_before=poisoned.created_at)
     plant.settle()

@@ -182,7 +182,7 @@ def share_config_maps(
 
     It would make them while it binds, and read them at once from a cache that may not have them yet; then the bind
     fails, and the next share comes to lie on a device of its own. It makes those that it finds its own, labels and
-    all, so they have none.
+    all, so they have none. After a bind that failed for another reason it removes them, and makes its own.
     """
     prefix = f"{_share_config(spec)}-0"  # of the first container, which is the pod's main one
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}

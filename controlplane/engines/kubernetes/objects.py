@@ -81,7 +81,6 @@ class Objects:
         """What we saw under this path is not there any more, or not as we saw it."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
-            self._used = {path: at for path, at in self._used.items() if not path.startswith(prefix)}
 
     @contextlib.contextmanager
     def in_use(self, path: str) -> Iterator[None]:
@@ -152,6 +151,8 @@ class Objects:
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
         if any(labels.get(key) != wanted.get(key) for key in IDENTITY):
             raise EngineRefused(NAME_TAKEN, f"{path} exists and is not ours.")
+        if _anchor_of(found) and _anchor_of(body) not in ("", _anchor_of(found)):
+            raise EngineUnreachable(f"{path} goes with the anchor of an earlier try, which is gone.")
         return found
 
     def _remembered(self, path: str, make: Callable[[], Raw]) -> Raw:
@@ -169,6 +170,13 @@ class Objects:
         with self._lock:
             self._seen[path] = (self._clock(), made)
         return made
+
+
+def _anchor_of(raw: Raw) -> str:
+    """The uid of the anchor that an object beside a pod goes with. A pod is told by its labels alone: one that goes is
+    seen to end."""
+    owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
+    return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")
 
 
 def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
