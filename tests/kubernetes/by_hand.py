@@ -24,6 +24,7 @@ from jobs.actions import delete_job
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_project, make_user
 from tests.kube import KubeCluster, gpu_labels
+from tests.kubernetes.chart import engine_kubeconfig
 from tests.waiting import wait_until
 
 
@@ -41,7 +42,8 @@ class Yard:
     ) -> None:
         self.name = f"t{secrets.token_hex(3)}"
         self.settings = {
-            "credentials": {"kubeconfig": kube.kubeconfig_text, "context": ""},
+            # with the chart's rights and no more
+            "credentials": {"kubeconfig": engine_kubeconfig(kube, scheduler=scheduler), "context": ""},
             "scheduler": scheduler,
             "installation": self.name,
             "namespace_prefix": f"{self.name}-",

@@ -9,6 +9,7 @@ from typing import Any
 
 import yaml
 
+from controlplane.engines.kubernetes.profile import PLANNER
 from tests.kube import KubeCluster
 from tests.servers import CHECKOUT
 from tools.kube import build
@@ -22,7 +23,7 @@ ADDRESS = "publicUrl=https://yard.example.org"
 KUBE_VERSION = "1.34.4"
 
 Raw = dict[str, Any]
-_kubeconfigs: dict[tuple[str, str, tuple[str, str] | None], str] = {}  # of the clusters of this run
+_kubeconfigs: dict[tuple[str, str, tuple[str, str] | None, str], str] = {}  # of the clusters of this run
 
 
 class ChartRefused(Exception):
@@ -62,19 +63,22 @@ def _values(files: Sequence[Path], sets: Sequence[str]) -> list[str]:
     return [*(f"--values={file}" for file in files), *(f"--set={one}" for one in sets)]
 
 
-def engine_kubeconfig(kube: KubeCluster, without: tuple[str, str] | None = None) -> str:
+def engine_kubeconfig(
+    kube: KubeCluster, without: tuple[str, str] | None = None, *, scheduler: str = PLANNER
+) -> str:
     """A kubeconfig with the rights that the chart gives to the control plane, and no more: what the engine's suites
-    run with. `without` takes a verb on a resource away."""
-    key = (kube.url, kube.token, without)
+    run with. `without` takes a verb on a resource away; `scheduler`: the chart's value."""
+    key = (kube.url, kube.token, without, scheduler)
     if key not in _kubeconfigs:
-        _kubeconfigs[key] = _apply_rights(kube, without)
+        _kubeconfigs[key] = _apply_rights(kube, without, scheduler)
     return _kubeconfigs[key]
 
 
-def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None) -> str:
+def _apply_rights(kube: KubeCluster, without: tuple[str, str] | None, scheduler: str) -> str:
     suffix = "-".join(without).replace("/", "-") if without else "all"
-    namespace = f"chart-rights-{suffix}"
-    objects = render(sets=(ADDRESS, "cluster.settings.mpi_operator=true"), namespace=namespace)
+    namespace = f"chart-rights-{scheduler}-{suffix}"
+    sets = (ADDRESS, "cluster.settings.mpi_operator=true", f"cluster.scheduler={scheduler}")
+    objects = render(sets=sets, namespace=namespace)
     (role, *roles) = of_kind(objects, "ClusterRole")
     if without is not None:
         role["rules"] = [_less(rule, *without) for rule in role["rules"]]

@@ -14,6 +14,7 @@ import pytest
 
 from controlplane.engines.kubernetes import kai, names
 from tests.kube import KubeCluster, gpu_labels, kube_cluster
+from tests.kubernetes.chart import engine_kubeconfig
 from tests.kubernetes.kai_recorded import Everything, changed, trimmed
 from tests.kubernetes.kai_rig import kai_running, why_no_definitions, why_no_programs
 from tests.scenarios.four_teams.rest import jobs, play, stop_all
@@ -37,8 +38,10 @@ def kube(tmp_path: Path) -> Iterator[KubeCluster]:
 @pytest.fixture
 def plane(tmp_path: Path, kube: KubeCluster) -> Iterator[ControlPlane]:
     settings = {"scheduler": "kai", "settings": {"default_image": "nobody/runs:it"}}
+    kubeconfig = tmp_path / "kubeconfig"
+    kubeconfig.write_text(engine_kubeconfig(kube, scheduler="kai"))  # with the chart's rights and no more
     variables = {
-        "TRAINYARD_CLUSTERS": f"kubernetes:{kube.kubeconfig}",
+        "TRAINYARD_CLUSTERS": f"kubernetes:{kubeconfig}",
         "TRAINYARD_KUBERNETES": json.dumps(settings),
     }
     with control_plane(tmp_path / "state", variables) as plane:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import secrets
 from collections.abc import Iterator
+from contextlib import contextmanager
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -12,11 +14,15 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, EngineRefused, PodSpec, ProjectReport
 from controlplane.engines.kubernetes import kai, names, projects, tenancy
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.engine import KubernetesEngine
+from controlplane.engines.kubernetes.kai_answers import KaiAnswers
+from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
 from controlplane.engines.kubernetes.profile import KAI
 from tests.contract.harness import kubernetes_settings
 from tests.kube import APPLY, KubeCluster
 from tests.kubernetes import kai_rig
+from tests.kubernetes.chart import engine_kubeconfig
 from tests.pure.kubernetes.kai_goldens import GOLDENS, PROFILE
 from tests.waiting import wait_until
 
@@ -79,12 +85,31 @@ def test_what_they_would_not_take_is_refused(kube: KubeCluster, namespace: str) 
 @pytest.fixture
 def engine(kube: KubeCluster, namespace: str, tmp_path: Path) -> Iterator[KubernetesEngine]:
     """For a cluster that is in KAI's hands."""
-    credentials = {"kubeconfig": kube.kubeconfig_text}  # an account that may write queues
+    credentials = {"kubeconfig": engine_kubeconfig(kube, scheduler=KAI)}
     settings = {**kubernetes_settings(kube), "scheduler": KAI, "credentials": credentials}
     engine = KubernetesEngine(settings, tmp_path)
     yield engine
     engine.forget_project("a")
     engine.close()
+
+
+@contextmanager
+def kai_answers(kubeconfig: str) -> Iterator[KaiAnswers]:
+    """Those that this account is given; the first question is asked."""
+    client = Client(access_of_kubeconfig(kubeconfig))
+    answers = KaiAnswers(client, PROFILE)
+    try:
+        answers.add_to((), {}, datetime.now(UTC))
+        yield answers
+    finally:
+        answers.close()
+        client.close()
+
+
+def test_with_the_charts_rights_all_that_kai_says_is_read(kube: KubeCluster, namespace: str) -> None:
+    with kai_answers(engine_kubeconfig(kube, scheduler=KAI)) as answers:
+        for told in (answers._groups, answers._evictions):
+            assert told.wait_synced(20), told.trouble
 
 
 def queues(kube: KubeCluster, engine: KubernetesEngine) -> set[str]:

@@ -69,6 +69,8 @@ NEEDED: tuple[Rule, ...] = (
     ),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
     Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
+    # It tells in them alone for whom it takes a job's room: without them its pods seem to be deleted by somebody.
+    Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
 )
 
 # What a web process uses of it, which opens terminals and ports and does nothing else in a cluster.
