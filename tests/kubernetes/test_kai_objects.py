@@ -12,13 +12,21 @@ from typing import Any
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.base import DepartmentReport, EngineRefused, PodSpec, ProjectReport
+from controlplane.engines.base import (
+    DepartmentReport,
+    EngineRefused,
+    PodReport,
+    PodSpec,
+    ProjectReport,
+    Verdict,
+)
 from controlplane.engines.kubernetes import kai, names, projects, tenancy
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kai_answers import KaiAnswers
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
 from controlplane.engines.kubernetes.profile import KAI
+from controlplane.scheduling import reasons
 from tests.contract.harness import kubernetes_settings
 from tests.kube import APPLY, KubeCluster
 from tests.kubernetes import kai_rig
@@ -110,6 +118,25 @@ def test_with_the_charts_rights_all_that_kai_says_is_read(kube: KubeCluster, nam
     with kai_answers(engine_kubeconfig(kube, scheduler=KAI)) as answers:
         for told in (answers._groups, answers._evictions):
             assert told.wait_synced(20), told.trouble
+
+
+def test_that_evictions_cannot_be_read_is_said_of_what_waits(kube: KubeCluster, namespace: str) -> None:
+    with kai_answers(engine_kubeconfig(kube, ("list", "events"), scheduler=KAI)) as answers:
+        assert answers._groups.wait_synced(20), answers._groups.trouble
+        wait_until(lambda: answers._evictions.trouble, 20, "the trouble")
+        verdict = waiting(answers)
+    assert verdict is not None
+    assert verdict.reason == reasons.ENGINE_UNREACHABLE
+    assert "KAI's evictions cannot be read" in verdict.message
+    assert 'cannot list resource "events"' in verdict.message
+
+
+def waiting(answers: KaiAnswers) -> Verdict | None:
+    """What is said of a pod that waits, of which KAI has said nothing."""
+    now = datetime.now(UTC)
+    metadata = {"name": "x-1-0", "namespace": "y", "creationTimestamp": now.isoformat()}
+    (report,) = answers.add_to((PodReport("x-1-0", base.STARTING),), {"x-1-0": {"metadata": metadata}}, now)
+    return report.verdict
 
 
 def queues(kube: KubeCluster, engine: KubernetesEngine) -> set[str]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
@@ -45,15 +46,15 @@ class KaiAnswers:
         self._start()
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)
-        unknown = self._trouble()
-        are_known = unknown is None and self._groups.wait_synced(0)
+        are_known = not self._groups.trouble and self._groups.wait_synced(0)
 
         def answered(report: PodReport) -> PodReport:
             pod = pods[report.name]
             group = kai.group_key(pod)
             if are_known and group not in verdicts:
                 report = kai.without_group(report, pod, now)
-            return kai.with_answers(report, pod, unknown or verdicts.get(group), evictions.get(group), now)
+            said = self._with_trouble(verdicts.get(group))
+            return kai.with_answers(report, pod, said, evictions.get(group), now)
 
         return tuple(answered(report) for report in reports)
 
@@ -84,8 +85,16 @@ class KaiAnswers:
                 self._groups.wait_told(SYNC_SECONDS)
                 self._evictions.wait_told(max(0.0, until - time.monotonic()))
 
-    def _trouble(self) -> Verdict | None:
-        """Said of every waiting pod while the pod groups cannot be read, as when their definition was removed."""
-        if not self._groups.trouble:
-            return None
-        return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {self._groups.trouble}")
+    def _with_trouble(self, said: Verdict | None) -> Verdict | None:
+        """What is said of a waiting pod while KAI's answers cannot be read, as when a definition was removed. Without
+        the evictions it is still known why it waits."""
+        if trouble := self._groups.trouble:
+            return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
+        if trouble := self._evictions.trouble:
+            words = f"KAI's evictions cannot be read: {trouble}"
+            return (
+                replace(said, message=f"{said.message} {words}")
+                if said
+                else Verdict(ENGINE_UNREACHABLE, words)
+            )
+        return said
