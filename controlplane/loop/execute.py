@@ -276,11 +276,9 @@ def _finish(commands: Sequence[Command], token: str, state: str, error: str) -> 
     """Write ends under the claims' token: a claim that expired and was taken over leaves no trace."""
     if not commands:
         return 0
-    ended, done = {"state": state, "error": error[:500], "finished_at": timezone.now()}, 0
-    # a look's order has credentials, which are kept nowhere but on their cluster
-    for is_look, extra in ((False, {}), (True, {"payload": {}})):
-        keys = [command.pk for command in commands if (command.kind == Command.CHECK_CLUSTER) is is_look]
-        if keys:
-            ours = Command.objects.filter(pk__in=keys, claim_token=token, state=Command.CLAIMED)
-            done += ours.update(**ended, **extra)
-    return done
+    keys = [command.pk for command in commands]
+    ours = Command.objects.filter(pk__in=keys, claim_token=token, state=Command.CLAIMED)
+    if any(command.kind == Command.CHECK_CLUSTER for command in commands):
+        # credentials are kept nowhere but on their cluster
+        ours.filter(kind=Command.CHECK_CLUSTER).update(payload={})
+    return ours.update(state=state, error=error[:500], finished_at=timezone.now())

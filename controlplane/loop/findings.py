@@ -12,11 +12,11 @@ LEFT = "What a deleted job or project left in the cluster stays there; it is tri
 def note_finding(
     cluster: Cluster, name: str, message: str, *, without_it: str, begins: str, ends: str
 ) -> None:
-    """Keep a failed check of this name with this message; "" when there is nothing wrong (any more). `begins` and
+    """Keep a warning of this name with this message; "" when there is nothing wrong (any more). `begins` and
     `ends` are the kinds of the events, written when that changes."""
     words = {
         "name": name,
-        "outcome": "failed",
+        "outcome": "warning",  # the cluster is used; `failed` is for looks, which decide whether it is
         "message": message[:LONGEST_MESSAGE],
         "without_it": without_it,
     }

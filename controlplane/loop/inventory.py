@@ -91,8 +91,16 @@ def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
     more = f" and {len(taken) - len(shown)} more" if len(taken) > len(shown) else ""
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
-        f" {', '.join(shown)}{more}. {_way_out(cluster)}"
+        f" {', '.join(shown)}{more}. {_twin(taken, count)}{_way_out(cluster)}"
     )
+
+
+def _twin(taken: Mapping[str, str], count: int) -> str:
+    """A question for whoever attached a cluster twice."""
+    others = set(taken.values())
+    if len(taken) < count or len(others) > 1:
+        return ""
+    return f"Is it the same cluster as {others.pop()}? Then remove one of the two: its GPUs would count twice. Else: "
 
 
 def _way_out(cluster: Cluster) -> str:

@@ -254,7 +254,7 @@ def test_moving_a_project_says_what_its_cluster_loses(server, yard):
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
     server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
     move = ("project", "edit", "team-a", "--cluster")
-    lost = "the namespace yard-team-a on prod and all that is in it"
+    lost = "the namespace yard-team-a on prod, if it is Trainyard's, with all that is in it"
     assert f"would change; the move removes {lost}" in yard(*move, "lab", "--dry-run").out
     assert f"changed; the move removes {lost}" in yard(*move, "lab", "--yes").out
     assert lost not in yard(*move, "prod").out

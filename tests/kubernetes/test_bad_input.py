@@ -159,7 +159,7 @@ def test_a_namespace_of_somebody_else_is_told_by_the_job_and_by_the_cluster(site
 
     def told() -> bool:
         checks = site.must("GET", f"clusters/{cluster}")["status"]["checks"]
-        return any(namespace in check["message"] for check in checks if check["outcome"] == "failed")
+        return any(namespace in check["message"] for check in checks if check["outcome"] == "warning")
 
     wait_until(told, 20, "the cluster to say so")
     site.must("DELETE", f"projects/{name}")

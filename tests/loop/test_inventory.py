@@ -36,6 +36,14 @@ def test_a_node_that_vanished_says_so(plant):
     assert Node.objects.get(name="dgx1-1").message == VANISHED
 
 
+def test_a_cluster_that_is_attached_twice_is_asked_about(plant):
+    sync(plant)
+    second = Cluster.objects.create(name="second", engine="memory")
+    sync_nodes(second, MemoryEngine(plant.cluster.settings), plant.clock())
+    second.refresh_from_db()
+    assert f"Is it the same cluster as {plant.cluster.name}?" in second.checks[0]["message"]
+
+
 def test_nodes_whose_names_another_cluster_has_are_left_out_and_that_is_told(plant):
     sync(plant)
     second = Cluster.objects.create(name="second", engine="memory", checks=[{"name": "api", "outcome": "ok"}])
@@ -47,7 +55,7 @@ def test_nodes_whose_names_another_cluster_has_are_left_out_and_that_is_told(pla
     assert [node.name for node in second.nodes.all()] == ["own-1"]
     second.refresh_from_db()
     _, check = second.checks
-    assert (check["name"], check["outcome"]) == ("nodes", "failed")
+    assert (check["name"], check["outcome"]) == ("nodes", "warning")
     assert "2 of 3 nodes are left out" in check["message"]
     assert f"dgx1-1 (in {plant.cluster.name})" in check["message"]
     assert Event.objects.filter(kind="cluster.nodes_left_out").count() == 1  # told once

@@ -39,7 +39,7 @@ def test_a_refusal_stands_among_the_checks_until_it_is_over(plant):
     sync_projects_once()
     sync_projects_once()
     assert [check["name"] for check in checks(plant)] == ["api", "projects"]
-    assert (checks(plant)[1]["outcome"], checks(plant)[1]["message"]) == ("failed", REFUSAL[1])
+    assert (checks(plant)[1]["outcome"], checks(plant)[1]["message"]) == ("warning", REFUSAL[1])
     assert Event.objects.get().kind == "cluster.projects_refused"  # told once
     plant.engine.faults.project_refusal = None
     sync_projects_once()

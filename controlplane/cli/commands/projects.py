@@ -192,7 +192,7 @@ def along(taken: Row) -> str:
 def _namespace(taken: Row) -> str:
     if not taken["namespace"]:
         return ""
-    return f"the namespace {taken['namespace']} on {taken['cluster']} and all that is in it"
+    return f"the namespace {taken['namespace']} on {taken['cluster']}, if it is Trainyard's, with all that is in it"
 
 
 def project_members_arguments(parser: Parser) -> None:
