@@ -8,9 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.engines.kubernetes.bucket import TokenBucket
+from controlplane.engines.kubernetes.bucket import URGENT, TokenBucket
 from controlplane.engines.kubernetes.client import TRIES, ApiError, ApiFailed, Client
 from controlplane.engines.kubernetes.kubeconfig import Access, access_of_kubeconfig
+from controlplane.engines.kubernetes.prometheus import prometheus_behind
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy
 from tests.servers import free_port
@@ -165,6 +166,16 @@ def test_retry_after_keeps_everybody_quiet(proxy, faulty):
     assert faulty.get("/version")["major"] == "1"
     assert 0.9 < time.monotonic() - began < 3
     assert proxy.requests["GET", "/version"] == 2
+
+
+@pytest.mark.parametrize("faults", [Faults(busy=1, retry_after="30"), Faults(failing=1)], ids=["busy", "ill"])
+def test_what_is_behind_the_server_keeps_nobody_quiet(proxy, faulty, faults):
+    proxy.faults = faults
+    prometheus = prometheus_behind(faulty, "monitoring", "prometheus", 9090)
+    with pytest.raises(EngineUnreachable, match="Prometheus does not answer"):
+        prometheus("/api/v1/query", {"query": "up"})
+    assert sum(proxy.requests.values()) == 1
+    assert faulty.bucket.acquire(URGENT, 0)
 
 
 def test_the_rate_is_never_above_the_cap(proxy):

@@ -2,7 +2,7 @@
 
 What is tried again: any call that was never sent or that the server put off (429, or 5xx with Retry-After); one that
 can be repeated without harm also after a lost connection or another 5xx. A create is not: its caller repeats it and
-reads the object on 409. A call that timed out has had its time.
+reads the object on 409. A call that timed out has had its time. What answers through the server's proxy is asked once.
 """
 
 from __future__ import annotations
@@ -169,7 +169,7 @@ class Client:
             raise again.last from again
         try:
             if response.status != 200:
-                self._refuse(response)
+                self._refuse(response, path)
             yield Stream(response)
         except _TryAgain as again:
             raise again.last from again
@@ -211,7 +211,7 @@ class Client:
                 response = self._send(method, path, query, payload, content_type, priority, timeout_seconds)
                 if response.status < 300:
                     return orjson.loads(response.data) if response.data else None
-                self._refuse(response)
+                self._refuse(response, path)
             except _TryAgain as again:
                 is_allowed = is_repeatable or not again.may_have_acted
                 if not is_allowed or tried == tries or time.monotonic() > give_up_at:
@@ -256,13 +256,14 @@ class Client:
             response.close()
         raise AssertionError("the second round returns or raises")
 
-    def _refuse(self, response: urllib3.BaseHTTPResponse) -> None:
+    def _refuse(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
         """Raise what an answer other than 2xx means."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:
             raise _network_trouble(cut, self.access.server) from cut
-        if response.status != 429 and response.status < 500:
+        # What a service behind the server puts off is its own affair: the server is as well as before.
+        if _is_passed_on(path) or (response.status != 429 and response.status < 500):
             raise error
         wait = _retry_after(response.headers.get("Retry-After"))
         if wait is not None:
@@ -298,6 +299,11 @@ def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> 
     else:
         verb = {"POST": "create", "PUT": "update"}.get(method, method.lower())
     return verb, resource
+
+
+def _is_passed_on(path: str) -> bool:
+    """Whether the server passes the call on to a service or pod, whose the answer then is."""
+    return verb_and_resource("GET", path)[1].endswith("/proxy")
 
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:

@@ -34,7 +34,8 @@ def prometheus_behind(client: Client, namespace: str, service: str, port: int) -
 
     def get(path: str, query: Mapping[str, str]) -> Any:
         try:
-            return client.get(root + path, query, timeout_seconds=TIMEOUT_SECONDS)
+            # a second try is for a connection that was closed meanwhile; more is left to the next look
+            return client.get(root + path, query, timeout_seconds=TIMEOUT_SECONDS, tries=2)
         except ApiError as error:
             raise EngineUnreachable(f"Prometheus does not answer: {error}") from error
 
