@@ -6,19 +6,23 @@ That the role suffices is shown by tests/contract, which runs on Kubernetes with
 from __future__ import annotations
 
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 import yaml
 
 from controlplane.engines.base import NO_SUCH_POD, NOT_PERMITTED, EngineRefused, PodSpec, ProjectReport
-from controlplane.engines.kubernetes import tenancy
+from controlplane.engines.kubernetes import names, sweeping, tenancy
 from controlplane.engines.kubernetes.checks import FAILED, OK, WARNING, Check, check_cluster
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import engine_kubeconfig, of_kind, pods_of, render
 
 PROJECT = "team-a"
+PROJECT_REPORT = ProjectReport(PROJECT, 1000, 2000, 1000)
+CLAIM = {"accessModes": ["ReadWriteOnce"], "resources": {"requests": {"storage": "1Gi"}}}
 ROLES = f"/apis/{tenancy.RBAC}/v1/clusterroles"
 
 
@@ -33,7 +37,7 @@ def use(
     credentials = {"kubeconfig": kubeconfig or engine_kubeconfig(kube, without)}
     engine = KubernetesEngine({**settings, "credentials": credentials}, state_dir)
     try:
-        engine.sync_projects((ProjectReport(PROJECT, 1000, 2000, 1000),))
+        engine.sync_projects((PROJECT_REPORT,))
         job = "00000000-0000-4000-8000-000000000001"
         engine.start(PodSpec(f"{job}-1-0", job, "job", PROJECT, 1, 0, node, command=("true",)))
     finally:
@@ -88,6 +92,64 @@ def test_without_one_verb_it_is_refused_by_name(
         (outcome, message[: len(f"We may not {verb} {resource}")])
         for outcome, message in looked_at(kube, (verb, resource))
     ]
+
+
+@pytest.mark.parametrize(
+    "without",
+    [("list", "persistentvolumeclaims"), ("delete", "persistentvolumeclaims"), ("delete", "namespaces")],
+    ids=" ".join,
+)
+def test_what_may_not_be_removed_is_said_by_name(
+    kube: KubeCluster, tmp_path: Path, without: tuple[str, str]
+) -> None:
+    job = "00000000-0000-4000-8000-000000000001"
+    with engine_without(kube, tmp_path, without) as engine:
+        engine.sync_projects((PROJECT_REPORT,))
+        here = f"/api/v1/namespaces/{engine._profile.namespace_of(PROJECT)}/persistentvolumeclaims"
+        labels = {names.INSTALLATION: engine._profile.installation, names.JOB_ID: job}
+        kube.must("POST", here, {"metadata": {"name": "kept", "labels": labels}, "spec": CLAIM})
+        with pytest.raises(EngineRefused, match=" ".join(without)) as refused:
+            remove(engine, job)
+    assert refused.value.code == NOT_PERMITTED
+
+
+def remove(engine: KubernetesEngine, job: str) -> None:
+    """The job and the project."""
+    engine.forget_job(job)
+    engine.forget_project(PROJECT)
+
+
+@pytest.mark.parametrize("without", [("list", "configmaps"), ("delete", "configmaps")], ids=" ".join)
+def test_projects_are_kept_where_leftovers_cannot_be_swept(
+    kube: KubeCluster, tmp_path: Path, without: tuple[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -60)
+    with engine_without(kube, tmp_path, without) as engine:
+        namespace = f"/api/v1/namespaces/{engine._profile.namespace_of(PROJECT)}"
+        name = engine._profile.installation
+        kube.must("POST", "/api/v1/namespaces", {"metadata": {"name": f"{name}-left"}})
+        anchor = {"metadata": {"name": "left", "labels": {names.INSTALLATION: name}}}
+        kube.must("POST", f"/api/v1/namespaces/{name}-left/configmaps", anchor)
+        for _ in range(2):  # the second turn comes before another sweep is due
+            with pytest.raises(EngineRefused, match=" ".join(without)) as refused:
+                engine.sync_projects((PROJECT_REPORT,))
+            assert refused.value.code == NOT_PERMITTED
+        assert kube.api("GET", namespace)[0] == 200
+
+
+@contextmanager
+def engine_without(
+    kube: KubeCluster, state_dir: Path, without: tuple[str, str]
+) -> Iterator[KubernetesEngine]:
+    """An installation of its own, whose account lacks a verb on a resource."""
+    name = f"r{secrets.token_hex(3)}"
+    credentials = {"kubeconfig": engine_kubeconfig(kube, without)}
+    settings = {"installation": name, "namespace_prefix": f"{name}-", "credentials": credentials}
+    engine = KubernetesEngine(settings, state_dir)
+    try:
+        yield engine
+    finally:
+        engine.close()
 
 
 @pytest.mark.parametrize(

@@ -287,10 +287,13 @@ class KubernetesEngine:
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
         query = {"labelSelector": names.of_job(self._profile.installation, job_id)}
-        for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
-            metadata = claim["metadata"]
-            here = _namespace_path(metadata["namespace"])
-            self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
+        try:
+            for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
+                metadata = claim["metadata"]
+                here = _namespace_path(metadata["namespace"])
+                self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
+        except ApiError as error:
+            raise as_refusal(error) from error
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
         path = self._log_path(pod_name)
@@ -323,22 +326,32 @@ class KubernetesEngine:
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        self._sweeper.sweep(self._watching.look().ours.values())
+        unswept = self._sweep()
         parts = 1 if self._kai else inventory.most_parts(self._watching.last_nodes().values())
         self._syncer.sync(tenancy.objects(projects, departments, self._profile, parts))
+        if unswept is not None:
+            raise unswept
+
+    def _sweep(self) -> EngineRefused | None:
+        """Remove leftovers; return the refusal of that, which is no reason to leave projects as they are."""
+        try:
+            self._sweeper.sweep(self._watching.look().ours.values())
+        except EngineRefused as refusal:
+            return refusal
+        return None
 
     def forget_project(self, project: str) -> None:
-        name = self._profile.namespace_of(project)
+        path = _namespace_path(self._profile.namespace_of(project))
         try:
-            found = self.client.get(f"/api/v1/namespaces/{name}")
+            found = self.client.get(path)
+            labels = found["metadata"].get("labels") or {}
+            if self._profile.has_made(found) and labels.get(names.PROJECT) == project:
+                self.client.delete(path, uid=found["metadata"]["uid"])
+                self._objects.forget(path)
         except ApiError as error:
             if error.status == 404:
                 return
             raise as_refusal(error) from error
-        labels = found["metadata"].get("labels") or {}
-        if self._profile.has_made(found) and labels.get(names.PROJECT) == project:
-            self.client.delete(f"/api/v1/namespaces/{name}", uid=found["metadata"]["uid"])
-            self._objects.forget(f"/api/v1/namespaces/{name}")
         if self._kai is not None:
             self._kai.forget_project(project)
 

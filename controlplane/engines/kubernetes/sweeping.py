@@ -9,7 +9,7 @@ from typing import Any
 
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import ApiError, Client
-from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.objects import Objects, as_refusal
 
 # Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
 SWEEP_SECONDS = 15.0
@@ -35,12 +35,19 @@ class Sweeper:
     def sweep(self, pods: Iterable[Raw]) -> None:
         """Remove the anchors that none of these pods (all of ours) belongs to, once they are old enough.
 
-        Now and then; a call in between costs nothing.
+        Now and then; a call in between costs nothing. Raises EngineRefused, and again with every call until it may.
         """
         if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
-        self._swept_at = self._clock()
+        began_at = self._clock()
         used = {_attempt(pod) for pod in pods}
+        try:
+            self._remove_unused(used)
+        except ApiError as error:
+            raise as_refusal(error) from error
+        self._swept_at = began_at
+
+    def _remove_unused(self, used: set[tuple[str, str, str]]) -> None:
         found = self._client.get("/api/v1/configmaps", {"labelSelector": names.ours(self._installation)})
         for anchor in found["items"]:
             if _attempt(anchor) not in used and self._is_old(anchor):
