@@ -6,7 +6,7 @@ from functools import lru_cache
 from pathlib import Path
 
 from django.conf import settings
-from django.db.models import Count, Sum
+from django.db.models import Count, Q, Sum
 
 from controlplane.logs import log_path, read_page
 from controlplane.models import Device, Project, Sample
@@ -32,15 +32,18 @@ def first_seen(now: datetime, span_seconds: int) -> datetime:
 
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
-    """GPU and GPU-memory utilisation of all clusters over time, each as shares of what there is."""
+    """GPU and GPU-memory utilisation of all clusters over time, as shares of the GPUs that are measured and of the
+    memory there is."""
     used = _means(GPU_UTILIZATION, start, end)
+    measured = Count("pk", filter=Q(utilization__isnull=False))
     clusters = (
         Device.objects.values_list("node__cluster__name")
-        .annotate(gpus=Count("pk"), mib=Sum("memory_mib"))
+        .annotate(gpus=measured, mib=Sum("memory_mib"))
         .order_by()
     )
     size = {name: (gpus, mib) for name, gpus, mib in clusters}
-    gpu = _weighed(used, {name: gpus for name, (gpus, _mib) in size.items()})
+    # as many as are measured now: the samples do not say how many were. One that is silent by now spoke at least once.
+    gpu = _weighed(used, {name: gpus or 1 for name, (gpus, _mib) in size.items()})
     memory = _summed(_means(GPU_MEMORY, start, end), sum(mib for _gpus, mib in size.values()))
     return gpu, memory
 
@@ -100,7 +103,7 @@ def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[dateti
 
 
 def _weighed(means: dict[str, dict[datetime, float]], weights: dict[str, int]) -> list[Point]:
-    """The mean over clusters, each counting as many times as it has GPUs."""
+    """The mean over clusters, each counting as many times as `weights` says."""
     sums: dict[datetime, list[float]] = defaultdict(lambda: [0.0, 0.0])
     for name, values in means.items():
         weight = weights.get(name, 0)

@@ -9,12 +9,16 @@ import pytest
 from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
+from django.utils import timezone
 
 from controlplane.live.state import read_overview
-from controlplane.models import Device, Event, Node, User
+from controlplane.models import Cluster, Device, Event, Node, Sample, User
+from controlplane.telemetry.metrics import GPU_UTILIZATION
 from dashboards.reads.overview import cell, density, sentences
+from dashboards.reads.series import utilisation_points
 from tests.app.pages.conftest import Yard
-from tests.builders import make_job
+from tests.builders import make_job, make_node
+from tests.cast import Cast
 
 Visit = Callable[[User | None], Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
@@ -183,3 +187,18 @@ def test_the_page_reads_the_state_of_the_live_topic(yard: Yard, visit: Visit):
         assert record["message"] in page if "message" in record else True
     words = json.loads(page.split('<script id="words" type="application/json">')[1].split("</script>")[0])
     assert words["nobody_waits"] == "nobody waits"
+
+
+def test_the_chart_of_utilisation_ends_where_the_card_stands(cast: Cast) -> None:
+    """On a cluster without a meter only those devices are measured whose jobs speak."""
+    now = timezone.now()
+    quiet = make_node(Cluster.objects.create(name="quiet", engine="memory"), "gpu-1", gpus=24)
+    Device.objects.update(utilization=0.0)
+    quiet.devices.update(utilization=None)
+    quiet.devices.filter(index=0).update(utilization=0.85)
+    for name, mean in (("memory", 0.0), ("quiet", 0.85)):
+        sample = {"minimum": mean, "maximum": mean, "total": mean, "at": now - timedelta(seconds=30)}
+        Sample.objects.create(metric=GPU_UTILIZATION, by="cluster", subject=name, step_seconds=10, **sample)
+    gpu, _memory = utilisation_points(now - timedelta(minutes=5), now)
+    measured = Device.objects.exclude(utilization=None).values_list("utilization", flat=True)
+    assert [round(value, 6) for _at, value in gpu] == [round(sum(measured) / len(measured), 6)]
