@@ -96,6 +96,8 @@ def try_pod(kube: KubeCluster, namespace: str, name: str, template: Raw) -> tupl
         {"mpi_operator": True},
         {"scheduler": "kai"},
         {"scheduler": "kai", "mpi_operator": True},
+        {"prometheus": {"url": "https://prometheus.example.org"}},
+        {"prometheus": {"namespace": "monitoring", "service": "prometheus", "port": 9090}},
     ],
     ids=str,
 )
@@ -103,6 +105,9 @@ def test_the_role_is_what_the_engine_needs_both_ways(settings: Raw) -> None:
     sets = [f"cluster.scheduler={settings.get('scheduler', 'planner')}"]
     if "mpi_operator" in settings:
         sets += [f"cluster.settings.mpi_operator={str(settings['mpi_operator']).lower()}"]
+    sets += [
+        f"cluster.settings.prometheus.{key}={value}" for key, value in settings.get("prometheus", {}).items()
+    ]
     role, *_ = of_kind(render(sets=(ADDRESS, *sets)), "ClusterRole")
     granted = {
         (group, resource, verb, *rule.get("resourceNames", ()))

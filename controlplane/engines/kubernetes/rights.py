@@ -35,6 +35,7 @@ class Rule:
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
+_LISTED = ("list", "create", "patch", "delete")  # what is compared all at once and never looked at singly
 
 NEEDED: tuple[Rule, ...] = (
     Rule("", "namespaces", _KEPT, _TENANCY),
@@ -48,14 +49,15 @@ NEEDED: tuple[Rule, ...] = (
     ),
     Rule("", "pods/log", ("get",), "Logs are not kept."),
     # Websockets are opened by GET; newer servers ask for create as well.
+    # With the chart only web pods use these two, and have an account for it. The one list has them all the same: a
+    # cluster's look, which the worker takes, asks for all that a kubeconfig must allow, and that serves both.
     Rule("", "pods/exec", ("get", "create"), "There is no terminal in pods.", OPTIONAL),
     Rule("", "pods/portforward", ("get", "create"), "Notebooks and other ports cannot be opened.", OPTIONAL),
-    Rule("", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL),
-    Rule("", "resourcequotas", _KEPT, _TENANCY),
-    Rule("networking.k8s.io", "networkpolicies", _KEPT, _TENANCY),
+    Rule("", "resourcequotas", _LISTED, _TENANCY),
+    Rule("networking.k8s.io", "networkpolicies", _LISTED, _TENANCY),
     Rule(RBAC, "rolebindings", ("list", "create", "patch"), NO_KUBECTL, OPTIONAL),
     Rule(RBAC, "clusterroles", ("get", "bind"), NO_KUBECTL, OPTIONAL, ROLE_NAMES),
-    Rule("scheduling.k8s.io", "priorityclasses", _KEPT, _TENANCY),
+    Rule("scheduling.k8s.io", "priorityclasses", ("list", "create", "patch"), _TENANCY),
     Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
     Rule(
         "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
@@ -68,9 +70,23 @@ NEEDED: tuple[Rule, ...] = (
         WITH_MPI_OPERATOR,
     ),
     Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
-    Rule("scheduling.run.ai", "podgroups", (*_KEPT, "watch"), "KAI cannot be given gangs.", WITH_KAI),
+    # one for each priority of jobs, made beside their pods
+    Rule("scheduling.k8s.io", "priorityclasses", ("get",), "Jobs of KAI have no priorities.", WITH_KAI),
+    Rule(
+        "scheduling.run.ai",
+        "podgroups",
+        ("get", "list", "watch", "create"),
+        "KAI cannot be given gangs.",
+        WITH_KAI,
+    ),
     # It tells in them alone for whom it takes a job's room: without them its pods seem to be deleted by somebody.
     Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
+)
+
+# Besides, where the setting `prometheus` names a service. It opens every service of the cluster; the chart's template
+# has it under the same condition.
+BEHIND_SERVER = Rule(
+    "", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL
 )
 
 # What a web process uses of it, which opens terminals and ports and does nothing else in a cluster.
@@ -88,4 +104,6 @@ def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
         WITH_KAI: profile.scheduler == KAI,
         WITH_MPI_OPERATOR: profile.mpi_operator is not False,
     }
-    return (rule for rule in NEEDED if settings[rule.when])
+    yield from (rule for rule in NEEDED if settings[rule.when])
+    if profile.prometheus is not None and "service" in profile.prometheus:
+        yield BEHIND_SERVER
