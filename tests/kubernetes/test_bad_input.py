@@ -10,11 +10,13 @@ import json
 import secrets
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import pytest
 
 from tests.kube import KubeCluster, gpu_labels
+from tests.kubernetes.webhook import refusing_webhook
 from tests.servers import ControlPlane, control_plane, free_port
 from tests.waiting import wait_until
 
@@ -178,6 +180,38 @@ def guarded(kube: KubeCluster, *objects: tuple[str, Raw]) -> Iterator[None]:
             kube.api("DELETE", f"{ADMISSION}/{plural}/{body['metadata']['name']}")
 
 
+def hook_of(cluster: str, project: str, client: Raw) -> Raw:
+    """A configuration that asks this webhook about the pods of a project."""
+    name = f"guard-{secrets.token_hex(3)}.example.org"
+    where = {"matchLabels": {"kubernetes.io/metadata.name": f"{prefix_of(cluster)}{project}"}}
+    hook = {
+        "name": name,
+        "clientConfig": client,
+        "rules": [PODS],
+        "failurePolicy": "Fail",
+        "sideEffects": "None",
+        "admissionReviewVersions": ["v1"],
+        "timeoutSeconds": 1,
+        "namespaceSelector": where,
+    }
+    return {"metadata": {"name": name}, "webhooks": [hook]}
+
+
+def refused(site: Site, project: str) -> Raw:
+    """The status of a job that failed at once. One that came before the refusal was in force is stopped."""
+    found: list[Raw] = []
+
+    def is_in_force() -> bool:
+        job = site.submit(project)
+        found.append(site.wait(job, lambda status: status["state"] in ("running", "failed")))
+        if found[-1]["state"] == "running":  # its GPU is the next one's
+            site.must("POST", f"jobs/{job}/stop")
+        return bool(found[-1]["state"] == "failed")
+
+    wait_until(is_in_force, 40, "the refusal to count")
+    return found[-1]
+
+
 def test_a_policy_that_refuses_the_pod_fails_the_job_in_its_words(site: Site, cluster: str) -> None:
     project, name = site.project(cluster), f"policy-{secrets.token_hex(3)}"
     site.wait_running(site.submit(project))
@@ -194,37 +228,30 @@ def test_a_policy_that_refuses_the_pod_fails_the_job_in_its_words(site: Site, cl
         ("validatingadmissionpolicybindings", {"metadata": {"name": name}, "spec": binding}),
     )
     with guarded(site.kube, *objects):
-        refused: list[Raw] = []
+        reason = refused(site, project)["reason"]
+    assert reason["code"] == "admission_refused"
+    assert "cost centre" in reason["message"]
 
-        def is_in_force() -> bool:
-            job = site.submit(project)
-            status = site.wait(job, lambda status: status["state"] in ("running", "failed"))
-            refused.append(status)
-            if status["state"] == "running":  # it came before the policy; its GPU is the next one's
-                site.must("POST", f"jobs/{job}/stop")
-            return bool(status["state"] == "failed")
 
-        wait_until(is_in_force, 40, "the policy to count")
-    assert refused[-1]["reason"]["code"] == "admission_refused"
-    assert "cost centre" in refused[-1]["reason"]["message"]
+def test_a_webhook_that_refuses_the_pod_fails_the_job_in_its_words(
+    site: Site, cluster: str, tmp_path: Path
+) -> None:
+    project = site.project(cluster)
+    site.wait_running(site.submit(project))
+    with refusing_webhook(site.kube, tmp_path, "Pods need an owner's e-mail address.") as client:
+        body = hook_of(cluster, project, client)
+        with guarded(site.kube, ("validatingwebhookconfigurations", body)):
+            reason = refused(site, project)["reason"]
+    assert reason["code"] == "admission_refused"
+    assert body["metadata"]["name"] in reason["message"]
+    assert "an owner's e-mail address" in reason["message"]
 
 
 def test_a_webhook_that_does_not_answer_keeps_the_job_waiting_until_it_does(site: Site, cluster: str) -> None:
-    project, name = site.project(cluster), f"guard-{secrets.token_hex(3)}.example.org"
+    project = site.project(cluster)
     site.wait_running(site.submit(project))
-    hook = {
-        "name": name,
-        "clientConfig": {"url": "https://127.0.0.1:1/never"},
-        "rules": [PODS],
-        "failurePolicy": "Fail",
-        "sideEffects": "None",
-        "admissionReviewVersions": ["v1"],
-        "timeoutSeconds": 1,
-        "namespaceSelector": {
-            "matchLabels": {"kubernetes.io/metadata.name": f"{prefix_of(cluster)}{project}"}
-        },
-    }
-    body = {"metadata": {"name": name}, "webhooks": [hook]}
+    body = hook_of(cluster, project, {"url": "https://127.0.0.1:1/never"})
+    name = body["metadata"]["name"]
     with guarded(site.kube, ("validatingwebhookconfigurations", body)):
         jobs: list[str] = []
 
