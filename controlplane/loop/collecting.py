@@ -1,6 +1,7 @@
 """One look at what jobs say and devices do, by one process at a time."""
 
 import logging
+from collections.abc import Collection
 from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
@@ -8,16 +9,22 @@ from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is_fresh, release
 from controlplane.models import Cluster
 from controlplane.telemetry.collect import collect
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import RUNNING
 from jobs.models import Job
 
 logger = logging.getLogger(__name__)
 
 LEASE_SECONDS = 10
+LIMITED_KINDS = [name for name, kind in KINDS.items() if kind.has_interactive_limits]
 
 
 def collect_once(now: datetime) -> bool:
-    """Collect from every cluster, unless another process is at it. After a gap nobody is called idle for it."""
+    """Collect from every cluster, unless another process is at it.
+
+    After a gap nobody is called idle for it; nor is anybody in a cluster that could not be looked at, which is no gap
+    of the others'.
+    """
     token = claim(COLLECT_LEASE, LEASE_SECONDS)
     if token is None:
         return False
@@ -25,8 +32,9 @@ def collect_once(now: datetime) -> bool:
     try:
         if not is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS):
             Job.objects.filter(state=RUNNING).update(active_at=now)
-        outcomes = [_collect_from(cluster, now) for cluster in attached_clusters()]
-        is_complete = all(outcomes)
+        looked_at = [cluster.pk for cluster in attached_clusters() if _collect_from(cluster, now)]
+        _begin_idleness_anew(looked_at, now)
+        is_complete = True
     finally:
         release(COLLECT_LEASE, token, is_complete=is_complete)
     return True
@@ -42,3 +50,11 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
         logger.exception("collecting from cluster %s failed; the next second tries again", cluster.name)
         return False
     return True
+
+
+def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
+    """Nobody saw what the jobs of other clusters did: of those that failed, and of those that wait for a look."""
+    unseen = Job.objects.filter(state=RUNNING, kind__in=LIMITED_KINDS).exclude(project__cluster__in=looked_at)
+    keys = list(unseen.order_by("pk").values_list("pk", flat=True))
+    if keys:
+        Job.objects.filter(pk__in=keys).update(active_at=now)

@@ -19,7 +19,7 @@ from controlplane.progress import Progress, find_progress
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
 from controlplane.telemetry.samples import Bucket
-from controlplane.telemetry.spoken import Spoken, device_reports
+from controlplane.telemetry.spoken import Spoken, completed
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
@@ -69,31 +69,49 @@ class _Changes:
                 Event.objects.append([Event(kind=SAMPLED, at=now, data={"jobs": names})])
 
 
+@dataclass(frozen=True, slots=True)
+class _Look:
+    """What one second's look found: new progress lines, and figures by device and by pod. `is_measured`: something is
+    set that measures the cluster; `has_answered`: that could be read, or there is none."""
+
+    lines: Mapping[str, Progress | None]
+    reports: Sequence[UsageReport]
+    usages: Mapping[str, PodUsage]
+    is_measured: bool
+    has_answered: bool
+    is_reachable: bool
+
+    def can_tell(self, pod: PodRow) -> bool:
+        """Whether it is known if the pod is idle. What was said before a cluster went away tells nothing of now, and
+        where progress lines are all there ever is, silence tells."""
+        if not (self.is_reachable and self.is_measured):
+            return self.is_reachable
+        usage = self.usages.get(pod.name)
+        has_figure = usage is not None and usage.utilization is not None
+        return has_figure or (self.has_answered and not pod.holds_gpus)
+
+
 _memories: dict[int, _Memory] = {}
 
 
 def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     """Take over progress, utilisation and memory of a cluster's pods and devices, and keep samples.
 
-    Rows are written only where something changed; then one event `telemetry.sampled` names the jobs. An engine that
-    does not answer changes nothing.
+    Rows are written only where something changed; then one event `telemetry.sampled` names the jobs. Logs are read
+    whatever answers: while nothing measures, what pods say counts, and what else was last seen stays.
     """
     memory = _memories.setdefault(cluster.pk, _Memory())
-    try:
-        is_measured = USAGE in engine.capabilities
-        reports = engine.usage() if is_measured else ()
-    except EngineUnreachable:
-        return  # the loop records that; what was last seen stays until the engine answers again
-    usages = {usage.pod_name: usage for report in reports for usage in report.pods}
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
     memory.unreadable &= {pod.name for pod in pods}
     said = {pod.name: _try_log(changes, pod, memory.unreadable) for pod in pods}
-    if not is_measured:
-        usages = _listen(memory.spoken, pods, said, now)
-        reports = device_reports(usages)
-    _take_pods(changes, cluster, pods, usages, said, now)
-    _take_devices(changes, cluster, reports, now, is_measured=is_measured)
+    heard = _listen(memory.spoken, pods, said, now)
+    is_measured = USAGE in engine.capabilities
+    measured = _measure(engine, cluster) if is_measured else ()
+    reports, usages = completed(measured or (), heard)
+    look = _Look(said, reports, usages, is_measured, measured is not None, cluster.is_reachable)
+    _take_pods(changes, cluster, pods, look, now)
+    _take_devices(changes, cluster, look, now)
     _forget_waiting(changes, cluster)
     changes.write(now)
     memory.bucket.turn(now)
@@ -101,10 +119,23 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     memory.seq = sample_queue(memory.bucket, cluster, memory.seq)
 
 
+def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None:
+    """What the engine measures; None where that cannot be read now."""
+    try:
+        return engine.usage()
+    except EngineUnreachable:
+        return None  # of a cluster that is away the loop tells, of a Prometheus the look at its cluster
+    except Exception:
+        logger.exception(
+            "what GPUs of cluster %s do cannot be read; the next second tries again", cluster.name
+        )
+        return None
+
+
 def _listen(
     spoken: Spoken, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
 ) -> dict[str, PodUsage]:
-    """Where nothing measures, what the pods that hold devices say of themselves."""
+    """What the pods that hold devices say of themselves."""
     spoken.keep({pod.name for pod in pods if pod.is_live})
     heard = ((pod.name, spoken.hear(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
     return {name: usage for name, usage in heard if usage is not None}
@@ -114,20 +145,22 @@ def _take_pods(
     changes: _Changes,
     cluster: Cluster,
     pods: Sequence[PodRow],
-    usages: Mapping[str, PodUsage],
-    lines: Mapping[str, Progress | None],
+    look: _Look,
     now: datetime,
 ) -> None:
+    """Take over what pods say and use. Time in which nobody can tell what a pod uses is no idleness of its job."""
     said: dict[UUID, Progress] = {}
     working: set[UUID] = set()
     for pod in pods:
-        progress = lines[pod.name]
-        usage = usages.get(pod.name)
+        progress = look.lines[pod.name]
+        usage = look.usages.get(pod.name)
         if progress is not None:
             said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
         if progress is not None or (usage is not None and usage.utilization):
             working.add(pod.job_id)
-        if pod.is_live:
+        if pod.is_live and pod.has_idle_limit and not look.can_tell(pod):
+            working.add(pod.job_id)
+        if pod.is_live and (look.has_answered or usage is not None):
             _take_usage(changes, pod, usage)
     _take_jobs(changes, cluster, pods, said, working, now)
 
@@ -205,21 +238,19 @@ def _take_jobs(
 def _take_devices(
     changes: _Changes,
     cluster: Cluster,
-    reports: Sequence[UsageReport],
+    look: _Look,
     now: datetime,
-    *,
-    is_measured: bool,
 ) -> None:
-    """Take reports over. Where nothing measures, a device of which nobody speaks any more is not known again."""
-    readings = {(report.node, report.device_index): report for report in reports}
+    """Take reports over. Where nothing is set that measures, a device of which nobody speaks is not known."""
+    readings = {(report.node, report.device_index): report for report in look.reports}
     rows = Device.objects.filter(node__cluster=cluster)
-    if not reports:
+    if not look.reports:
         rows = rows.filter(utilization__isnull=False)
     columns = ("pk", "node__name", "index", "utilization", "memory_used_mib", "busy_at")
     for key, node, index, utilization, memory_mib, busy_at in rows.values_list(*columns):
         report = readings.get((node, index))
         if report is None:
-            if not is_measured and utilization is not None:
+            if not look.is_measured and utilization is not None:
                 changes.devices[key] = {"utilization": None, "memory_used_mib": None}
                 changes.is_visible = True
             continue

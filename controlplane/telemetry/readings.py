@@ -14,13 +14,14 @@ from controlplane.engines.usage import known_sum
 from controlplane.models import Cluster, Event
 from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
 from controlplane.telemetry.samples import Bucket
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
 
 
 @dataclass(slots=True)
 class PodRow:
-    """What collecting needs of a pod. `is_live`: it still holds its devices."""
+    """What collecting needs of a pod. `holds_gpus`: its job was given some; `is_live`: it still holds its devices."""
 
     id: int
     name: str
@@ -31,6 +32,8 @@ class PodRow:
     log_offset: int
     gpu_utilization: float | None
     gpu_memory_mib: int | None
+    has_idle_limit: bool
+    holds_gpus: bool
     is_live: bool
 
 
@@ -48,12 +51,13 @@ def pods_of(cluster: Cluster, since: datetime) -> list[PodRow]:
         "log_offset",
         "gpu_utilization",
         "gpu_memory_mib",
+        "job__kind",
+        "job__allocated_milli",
         "released_at",
     )
     found = []
-    for row in rows.values_list(*columns):
-        values: list[Any] = list(row)
-        values[-1] = values[-1] is None
+    for *row, kind, milli, released_at in rows.values_list(*columns):
+        values: list[Any] = [*row, KINDS[kind].has_interactive_limits, milli > 0, released_at is None]
         found.append(PodRow(*values))
     return found
 

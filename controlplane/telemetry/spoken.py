@@ -1,12 +1,14 @@
-"""What pods say of the GPUs that they use, for clusters where nothing measures them.
+"""What pods say of the GPUs that they use, for where nothing measures them or what does tells nothing.
 
 A pod's last progress line counts for a minute; a pod that says nothing, and a device that no such pod holds, is not
 known, which is not the same as idle.
 """
 
 from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import datetime, timedelta
+from typing import TypeVar
 
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage, part_of
@@ -14,6 +16,7 @@ from controlplane.progress import Progress
 from jobs.models import Allocation
 
 STALE_AFTER = timedelta(seconds=STALE_AFTER_SECONDS)
+T = TypeVar("T", PodUsage, UsageReport)
 
 
 @dataclass(slots=True)
@@ -33,6 +36,33 @@ class Spoken:
     def keep(self, pod_names: set[str]) -> None:
         """Forget the pods that are not among these."""
         self.heard = {name: said for name, said in self.heard.items() if name in pod_names}
+
+
+def completed(
+    reports: Sequence[UsageReport], heard: Mapping[str, PodUsage]
+) -> tuple[tuple[UsageReport, ...], dict[str, PodUsage]]:
+    """What was measured, by device and by pod, with what pods say in place of each figure that is missing."""
+    usages = {usage.pod_name: usage for report in reports for usage in report.pods}
+    lacking = {name: said for name, said in heard.items() if _lacks_a_figure(usages.get(name))}
+    for name, said in lacking.items():
+        usages[name] = _first_known(usages.get(name, said), said)
+    devices = {(report.node, report.device_index): report for report in reports}
+    for report in device_reports(lacking):
+        place = (report.node, report.device_index)
+        devices[place] = _first_known(devices.get(place, report), report)
+    return tuple(devices.values()), usages
+
+
+def _lacks_a_figure(usage: PodUsage | None) -> bool:
+    return usage is None or usage.utilization is None or usage.memory_used_mib is None
+
+
+def _first_known(measured: T, said: T) -> T:
+    if measured.utilization is None:
+        measured = replace(measured, utilization=said.utilization)
+    if measured.memory_used_mib is None:
+        measured = replace(measured, memory_used_mib=said.memory_used_mib)
+    return measured
 
 
 def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:

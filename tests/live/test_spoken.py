@@ -1,11 +1,12 @@
-"""Telemetry of a cluster that measures nothing: what pods say in their progress lines, for as long as it is fresh."""
+"""Telemetry where nothing measures, or does not answer: what pods say in their progress lines while it is fresh."""
 
 import json
 from datetime import timedelta
 
 import pytest
 
-from controlplane.engines.base import USAGE
+from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage, UsageReport
+from controlplane.models import Device
 from controlplane.telemetry import collect as collecting
 from controlplane.telemetry.collect import collect
 from jobs.models import Job, Pod
@@ -60,3 +61,81 @@ def test_sharers_add_up_and_silence_is_not_idleness(plant):
     assert devices(pod) == [(None, None)]
     pod.refresh_from_db()
     assert pod.gpu_utilization is None
+
+
+@pytest.fixture
+def measuring(plant):
+    """As a cluster with Prometheus."""
+    plant.engine.capabilities = plant.engine.capabilities | {USAGE}
+    return plant
+
+
+def answer(monkeypatch, plant: Plant, *reports: UsageReport) -> None:
+    monkeypatch.setattr(plant.engine, "usage", lambda: reports)
+
+
+def break_down(monkeypatch, plant: Plant, error: Exception) -> None:
+    def fail() -> None:
+        raise error
+
+    monkeypatch.setattr(plant.engine, "usage", fail)
+
+
+def shown(pod: Pod) -> tuple[float | None, int | None, float | None, int | None]:
+    """What the pod's row shows, and its job's: utilisation, MiB, utilisation, step."""
+    pod.refresh_from_db()
+    job = Job.objects.get(pk=pod.job_id)
+    return pod.gpu_utilization, pod.gpu_memory_mib, job.gpu_utilization, job.progress.get("step")
+
+
+def test_what_a_pod_says_fills_what_prometheus_does_not_tell(measuring, monkeypatch):
+    pod = start(measuring)
+    silent = UsageReport("dgx1-1", 0, None, None, (PodUsage(pod.name, None, None),))
+    answer(monkeypatch, measuring, silent, UsageReport("dgx1-1", 1, 0.3, 10))
+    speak(measuring, pod, 0.9, 8000)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (0.9, 8000, 0.9, 1)
+    assert devices(pod) == [(0.9, 8000)]
+    assert Device.objects.get(node__name="dgx1-1", index=1).utilization == 0.3
+    measuring.clock.advance(61)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (None, None, None, 1)
+    assert devices(pod) == [(None, None)]
+
+
+def test_a_pod_that_prometheus_does_not_name_is_heard(measuring, monkeypatch):
+    pod = start(measuring)
+    answer(monkeypatch, measuring)
+    speak(measuring, pod, 0.9, 8000)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (0.9, 8000, 0.9, 1)
+    assert devices(pod) == [(0.9, 8000)]
+
+
+def test_what_is_measured_wins_over_what_is_said_figure_by_figure(measuring, monkeypatch):
+    pod = start(measuring)
+    answer(monkeypatch, measuring, UsageReport("dgx1-1", 0, 0.2, None, (PodUsage(pod.name, 0.2, None),)))
+    speak(measuring, pod, 0.9, 8000)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (0.2, 8000, 0.2, 1)
+    assert devices(pod) == [(0.2, 8000)]
+
+
+@pytest.mark.parametrize("error", [EngineUnreachable("Prometheus does not answer."), KeyError("played")])
+def test_progress_and_what_pods_say_do_not_wait_for_prometheus(measuring, monkeypatch, error):
+    pod = start(measuring)
+    break_down(monkeypatch, measuring, error)
+    speak(measuring, pod, 0.9, 8000)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (0.9, 8000, 0.9, 1)
+    assert devices(pod) == [(0.9, 8000)]
+
+
+def test_what_was_last_measured_is_shown_while_prometheus_is_away(measuring, monkeypatch):
+    pod = start(measuring)
+    measuring.engine.set_usage(pod.name, 0.4, 2000)
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    break_down(monkeypatch, measuring, EngineUnreachable("Prometheus does not answer."))
+    collect(measuring.engine, measuring.cluster, measuring.clock())
+    assert shown(pod) == (0.4, 2000, 0.4, None)
+    assert devices(pod) == [(0.4, 2000)]
