@@ -30,7 +30,7 @@ def service(anchor: str, kind: str = "ConfigMap") -> dict[str, Any]:
 
 
 def objects(found: dict[str, Any]) -> Objects:
-    return Objects(Server(found), "ours")  # type: ignore[arg-type]
+    return Objects(Server(found), "ours")  # type: ignore[arg-type]  # as much of a client as it uses
 
 
 def test_what_an_earlier_try_made_under_the_same_anchor_is_taken_over():
