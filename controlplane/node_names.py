@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+SHOWN = 5  # of many, in one sentence
+
 
 def name_here(theirs: str, suffix: str) -> str:
     """What a node that its cluster calls `theirs` is called by everybody above engines; "" stays "" (no node)."""
@@ -11,3 +15,9 @@ def name_here(theirs: str, suffix: str) -> str:
 def name_there(ours: str, suffix: str) -> str:
     """The name by which the cluster knows the node that `name_here` called `ours`."""
     return ours.removesuffix(f".{suffix}") if suffix else ours
+
+
+def some_of(names: Sequence[str]) -> str:
+    """The first of these names, and how many more there are: `a, b and 7 more`."""
+    more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
+    return f"{', '.join(names[:SHOWN])}{more}"

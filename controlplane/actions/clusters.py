@@ -22,7 +22,7 @@ from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
-from controlplane.node_names import name_here, name_there
+from controlplane.node_names import name_here, name_there, some_of
 from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
@@ -30,7 +30,6 @@ from jobs.models import Job, Pod
 SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
 ENGINES = tuple(SCHEDULERS)
 LONGEST_NODE_NAME = 253
-SHOWN_NODES = 5
 
 
 def register_cluster(
@@ -273,8 +272,7 @@ def _way_out(cluster: Cluster) -> str:
     """What ends jobs whose cluster does not answer: nothing else can say that their pods are gone."""
     held = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("node__name")
     nodes = list(held.values_list("node__name", flat=True).distinct())
-    more = f" and {len(nodes) - SHOWN_NODES} more" if len(nodes) > SHOWN_NODES else ""
-    named = f" ({', '.join(nodes[:SHOWN_NODES])}{more})" if nodes else ""
+    named = f" ({some_of(nodes)})" if nodes else ""
     return f"stop them, and confirm that their nodes are dead{named}, since the cluster does not answer."
 
 

@@ -12,13 +12,13 @@ from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, N
 from controlplane.loop.batches import one_by_one
 from controlplane.loop.findings import note_finding
 from controlplane.models import Cluster, Device, Event, Node, NodePool
+from controlplane.node_names import some_of
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
 LONGEST_MESSAGE = 500
 CHECK = "nodes"  # its place among a cluster's checks
 WITHOUT_THEM = "No job is sent to these nodes; the others are used."
-SHOWN_NAMES = 5
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
@@ -87,11 +87,10 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
     """The words for nodes (name -> the cluster that has it) that are left out of `count`, and for what to do."""
-    shown = [f"{name} (in {cluster})" for name, cluster in taken.items()][:SHOWN_NAMES]
-    more = f" and {len(taken) - len(shown)} more" if len(taken) > len(shown) else ""
+    shown = some_of([f"{name} (in {cluster})" for name, cluster in taken.items()])
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
-        f" {', '.join(shown)}{more}. {_twin(taken, count)}{_way_out(cluster)}"
+        f" {shown}. {_twin(taken, count)}{_way_out(cluster)}"
     )
 
 
