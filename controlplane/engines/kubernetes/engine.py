@@ -10,6 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
+from datetime import datetime
 from pathlib import Path
 from typing import Any
 
@@ -456,7 +457,8 @@ class KubernetesEngine:
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None
-        report = self._known_reports.last(pod, self._watching.host_of(pod), self.client.server_time())
+        now = self.client.server_time()
+        report = self._known_reports.last(pod, self._watching.host_of(pod), now)
         status = reports.main_status(pod)
         return LogSource(
             f"{_pod_path(pod)}/log",
@@ -464,8 +466,13 @@ class KubernetesEngine:
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             restarts=status.get("restartCount", 0),
-            started_ms=None if report.started_at is None else int(report.started_at.timestamp() * 1000),
+            started_ms=None if report.started_at is None else _ms(report.started_at),
+            now_ms=_ms(now),
         )
+
+
+def _ms(moment: datetime) -> int:
+    return int(moment.timestamp() * 1000)
 
 
 def _not_made(words: str) -> EngineRefused:

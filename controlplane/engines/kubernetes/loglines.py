@@ -21,6 +21,7 @@ _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
+_LATE_MS = 5000  # nodes look every 10 s whether a file is full
 _STEP_BACK_SECONDS = 2  # a node's clock that is put back by no more hides nothing
 
 
@@ -37,15 +38,59 @@ def time_of(ms: int) -> str:
     return (_EPOCH + timedelta(milliseconds=ms)).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
-def may_lack_beginning(
-    started_ms: int | None, first_ms: int, last_ms: int, size: int, file_size: int
-) -> bool:
-    """Whether a container that began at `started_ms` (in whole seconds) may have filled a file before the first line
-    that is there: at the pace of the `size` bytes from then to `last_ms`, it would have had the time."""
-    if started_ms is None:
-        return False
-    unseen_ms = first_ms - started_ms - 999
-    return unseen_ms > 0 and size * unseen_ms >= file_size * max(1, last_ms - first_ms)
+@dataclass(slots=True)
+class Beginning:
+    """Whether a node may have put away a container's first lines before we read one: it gives no sign of that.
+
+    Two signs are ours: how long nobody listened, and the pace of what is there. Unix ms by the cluster's clock.
+    """
+
+    first_ms: int | None = None  # the time of the first line that we read
+    _last_ms: int = 0
+    _size: int = 0  # bytes of what we read
+    _asked_ms: int = 0  # when its stream was asked for
+    _heard_ms: int | None = (
+        None  # until then a stream was open and gave nothing; at first: when the container began
+    )
+    _unheard_ms: int = 0  # how long, before that, none was
+
+    def ask(self, now_ms: int, started_ms: int | None) -> None:
+        """A stream begins. `started_ms`, the container's start, is in whole seconds."""
+        if self._heard_ms is None and started_ms is not None:
+            self._heard_ms = started_ms + 999
+        self._asked_ms = now_ms
+
+    def leave(self, now_ms: int) -> None:
+        """The stream ends in good order."""
+        if self.first_ms is None and self._heard_ms is not None:
+            self._unheard_ms += max(0, self._asked_ms - self._heard_ms)
+            self._heard_ms = now_ms
+
+    def take(self, pieces: Sequence[Piece]) -> None:
+        """The log's first lines, or the next ones."""
+        if self.first_ms is None:
+            self.first_ms = pieces[0][0]
+        self._last_ms = pieces[-1][0]
+        self._size += sum(len(text) for _, _, text in pieces)
+
+    @property
+    def seen_ms(self) -> int:
+        """From when on nothing went unseen."""
+        return self._asked_ms if self.first_ms is None else min(self.first_ms, self._asked_ms)
+
+    def may_be_gone(self, file_size: int, *, is_end: bool = False) -> bool | None:
+        """Whether the container may have filled a file of `file_size` bytes unseen; None: too early to say."""
+        if self.first_ms is None and not is_end:
+            return None
+        if self._heard_ms is None:
+            return False
+        unseen_ms = self._unheard_ms + max(0, self.seen_ms - self._heard_ms)
+        if unseen_ms >= _LATE_MS:
+            return True
+        if self._size < file_size and not is_end:
+            return None
+        span_ms = max(1000, self._last_ms - (self.first_ms or 0))
+        return unseen_ms > 0 and self._size * unseen_ms >= file_size * span_ms
 
 
 @dataclass(slots=True)

@@ -24,7 +24,7 @@ import aiohttp
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.loglines import Cursor, Lines, may_lack_beginning, time_of
+from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, time_of
 from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
 from controlplane.engines.kubernetes.logwanted import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.logs import tail
@@ -46,6 +46,7 @@ CHECK_SECONDS = 5.0
 ROTATED_BYTES = 1 << 20  # no node begins a new file for less
 FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
 TICK_SECONDS = 0.5
+MAY_BE_GONE = "the node may have begun a new file before this was read"
 _TAIL_LINES = 2000
 
 
@@ -53,9 +54,15 @@ class LogStoreBusy(Exception):
     """Somebody else wrote to the file since we looked."""
 
 
+class LogNotThere(Exception):
+    """The node has no file of the log, and says so in its place. It is asked again: a node that is about to begin a new
+    file puts the old one back when the container ends meanwhile."""
+
+
 # What goes by itself; the last two: a token that cannot be had.
 _PASSING = (
-    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, EngineUnreachable, EngineRefused,
+    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, LogNotThere,
+    EngineUnreachable, EngineRefused,
 )  # fmt: skip
 
 
@@ -206,7 +213,7 @@ class LogCopier:
         room = self._most_streams - len(streaming)
         first = sorted(waiting, key=lambda item: item[:3])[: max(0, min(room, MOST_AT_ONCE))]
         for _, _, _, entry, source in first:
-            entry.opened_at = now
+            entry.opened_at, entry.opened_ms = now, source.now_ms
             entry.task = asyncio.ensure_future(self._copy(entry, source))
         if len(first) == MOST_AT_ONCE:
             self._ring()
@@ -227,6 +234,7 @@ class LogCopier:
         """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
         for entry in sorted(streaming, key=lambda entry: entry.opened_at)[: max(0, wanted)]:
             if now - entry.opened_at >= SLICE_SECONDS and entry.task is not None:
+                entry.note_left()
                 entry.task.cancel()
 
     def _source_if_due(self, entry: WantedLog, now: float) -> LogSource | None:
@@ -323,7 +331,8 @@ class LogCopier:
                 return True
             entry.cursor.take_store(page.lines)
             entry.size = entry.checked_size = writer.size
-            entry.file_began_ms = page.lines[-1].time_ms if page.lines else None  # or earlier
+            if page.lines:
+                entry.file_began_ms, entry.beginning = page.lines[-1].time_ms, None  # or earlier
         return False
 
     async def _copy_earlier(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
@@ -334,9 +343,10 @@ class LogCopier:
             return
         try:
             await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
-        except StreamRefused as refusal:
+        except (StreamRefused, LogNotThere) as refusal:
             writer.gap(f"output before the container's restart could not be read: {refusal}")
-        entry.cursor, entry.size, entry.file_began_ms, entry.first_ms = Cursor(), writer.size, None, None
+        entry.cursor, entry.size, entry.file_began_ms = Cursor(), writer.size, None
+        entry.beginning = Beginning()
 
     async def _copy_current(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         is_full = writer.size >= self._most_bytes
@@ -357,10 +367,11 @@ class LogCopier:
         if since is not None and "tailLines" not in query:
             asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         assert self._streams is not None
+        entry.note_asked(source)
         async with self._streams.open(source.path, asked) as stream:
             async for chunk in stream.iter_any():
                 self._store(writer, entry, lines.feed(chunk))
-                self._check_beginning(writer, entry, source)
+                self._check_beginning(writer, entry)
                 if writer.size >= self._most_bytes and not is_whole:
                     return
                 if (
@@ -368,8 +379,13 @@ class LogCopier:
                     and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
                 ):
                     await self._check_file(writer, entry, source)
+        if not is_whole and not lines.remark:
+            entry.note_left()
         if is_whole:
             self._store(writer, entry, lines.rest())
+            if lines.remark and (cursor.is_seeking or cursor.since() is None):
+                raise LogNotThere(lines.remark)
+            self._check_beginning(writer, entry, is_end=True)
             if cursor.is_seeking or (lines.remark and since is None):
                 writer.gap(
                     f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
@@ -396,29 +412,28 @@ class LogCopier:
         entry.file_began_ms = began_ms
 
     def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[tuple[int, bytes, bytes]]) -> None:
-        is_first = entry.file_began_ms is None and entry.cursor.since() is None
         pieces, is_torn = entry.cursor.take(pieces)
         if not pieces:
             return
-        if is_first:
-            entry.file_began_ms = entry.first_ms = pieces[0][0]
-            entry.first_size = writer.size
+        if entry.file_began_ms is None:
+            entry.file_began_ms = pieces[0][0]
+        if entry.beginning is not None:
+            entry.beginning.take(pieces)
         _check_alone(writer)
         if is_torn:
             writer.gap("output may be missing here: the node does not have it any more")
         writer.add(pieces)
-        entry.last_ms = pieces[-1][0]
         entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
 
-    def _check_beginning(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
-        """Say so, once, when the node may have begun a new file before we read the first. It gives no sign of that, but
-        the pace at which the log grows is one."""
-        size = writer.size - entry.first_size
-        if entry.first_ms is None or size < ROTATED_BYTES:
+    def _check_beginning(self, writer: LogWriter, entry: WantedLog, *, is_end: bool = False) -> None:
+        """Say so, once, when the node may have begun a new file before we read the first."""
+        beginning = entry.beginning
+        may_be_gone = beginning and beginning.may_be_gone(ROTATED_BYTES, is_end=is_end)
+        if beginning is None or may_be_gone is None:
             return
-        first_ms, entry.first_ms = entry.first_ms, None
-        if may_lack_beginning(source.started_ms, first_ms, entry.last_ms, size, ROTATED_BYTES):
-            _tell_gap(writer, entry, before_ms=first_ms, why="what is first here may not be the first")
+        entry.beginning = None
+        if may_be_gone:
+            _tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
 
     def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
         entry = self._logs.get(pod_name)

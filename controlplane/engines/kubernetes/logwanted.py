@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from dataclasses import dataclass, field
 
-from controlplane.engines.kubernetes.loglines import Cursor
+from controlplane.engines.kubernetes.loglines import Beginning, Cursor
 
 FIRST_PAUSE_SECONDS = 0.1
 
@@ -14,8 +15,8 @@ FIRST_PAUSE_SECONDS = 0.1
 class LogSource:
     """Where a pod's log is and whether it is at its end. `path`: of the API, up to `/log`.
 
-    `restarts` of its container, which began at `started_ms` (known to the second); `end_word`: what the log's end says,
-    such as "exit 0"; "" while the pod lives.
+    `restarts` of its container, which began at `started_ms` (known to the second); `now_ms`: the cluster's clock when
+    this was seen; `end_word`: what the log's end says, such as "exit 0"; "" while the pod lives.
     """
 
     path: str
@@ -24,6 +25,7 @@ class LogSource:
     end_word: str = ""
     restarts: int = 0
     started_ms: int | None = None
+    now_ms: int = 0
 
 
 @dataclass(slots=True, eq=False)
@@ -37,9 +39,9 @@ class WantedLog:
     path: str
     cursor: Cursor = field(default_factory=Cursor)
     size: int = -1  # of the file when we last looked
-    first_ms: int | None = None  # the time of its first line, until it is known whether it is the first
-    first_size: int = 0  # of the file before that
-    last_ms: int = 0  # the time of its last line
+    beginning: Beginning | None = field(
+        default_factory=Beginning
+    )  # None: judged, or read before we were there
     file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
     checked_size: int = 0  # when the node last told us that
     checked_at: float = 0.0  # when we last asked
@@ -48,6 +50,7 @@ class WantedLog:
     restarts: int | None = None
     task: asyncio.Task[None] | None = None
     opened_at: float = 0.0
+    opened_ms: int = 0  # the same by the cluster's clock
     pause_seconds: float = FIRST_PAUSE_SECONDS
     retry_at: float = 0.0
     look_at: float = 0.0  # it has not started: nothing is to be seen of it before
@@ -56,3 +59,15 @@ class WantedLog:
     problem: str = ""
     is_missing: bool = False
     is_odd: bool = False  # its pod could not be read when we last looked
+
+    def note_asked(self, source: LogSource) -> None:
+        if self.beginning is not None and self.beginning.first_ms is None:
+            self.beginning.ask(self._cluster_ms(), source.started_ms)
+
+    def note_left(self) -> None:
+        """The stream ends in good order."""
+        if self.beginning is not None:
+            self.beginning.leave(self._cluster_ms())
+
+    def _cluster_ms(self) -> int:
+        return self.opened_ms + int((time.monotonic() - self.opened_at) * 1000)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.loglines import Cursor, Lines, Piece, may_lack_beginning, stamp_ms
+from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, Piece, stamp_ms
 from controlplane.logs import read_page, tail
 from controlplane.logwriter import MAX_TEXT_BYTES, LogWriter
 
@@ -137,15 +137,49 @@ def test_a_writer_sees_that_another_one_wrote(tmp_path: Path):
 
 
 @pytest.mark.parametrize(
-    ("started_ms", "first_ms", "last_ms", "size", "may_lack"),
+    ("started_ms", "first_ms", "last_ms", "size", "may_be_gone"),
     [
-        (None, 9_000, 9_100, 1 << 20, False),  # the container's start is not known
+        (None, 90_000, 90_100, 1 << 20, False),  # the container's start is not known
         (9_000, 9_999, 10_000, 1 << 24, False),  # a start is told in whole seconds
         (9_000, 11_000, 12_000, 1 << 20, True),  # a MiB a second, and a second unseen
         (9_000, 11_000, 13_000, 1 << 20, False),
         (9_000, 11_000, 11_000, 1 << 20, True),
         (12_000, 11_000, 11_000, 1 << 20, False),  # a clock that was put back
+        (9_000, 11_000, 11_000, 1 << 19, None),  # too little to say
+        (9_000, 14_998, 15_000, 1, None),
+        (9_000, 14_999, 15_000, 1, True),  # whatever the pace, there was time
     ],
 )
-def test_a_beginning_may_be_gone_where_the_pace_says_so(started_ms, first_ms, last_ms, size, may_lack):
-    assert may_lack_beginning(started_ms, first_ms, last_ms, size, 1 << 20) is may_lack
+def test_a_beginning_may_be_gone_where_time_or_pace_says_so(started_ms, first_ms, last_ms, size, may_be_gone):
+    beginning = Beginning()
+    beginning.ask(80_000, started_ms)
+    beginning.take([(first_ms, b"o", b"x" * (size - 1)), (last_ms, b"o", b"x")])
+    assert beginning.may_be_gone(1 << 20) is may_be_gone
+
+
+@pytest.mark.parametrize(("size", "may_be_gone"), [(1000, False), (1 << 19, True)])
+def test_at_its_end_a_short_log_is_judged_by_its_pace(size, may_be_gone):
+    beginning = Beginning()
+    beginning.ask(80_000, 9_000)
+    beginning.take([(12_000, b"o", b"x" * size)])
+    assert beginning.may_be_gone(1 << 20, is_end=True) is may_be_gone
+
+
+@pytest.mark.parametrize(
+    ("asked", "may_be_gone"),
+    [
+        ([(10_000, 60_000)], False),  # listened to from its start
+        ([(15_000, 60_000)], True),  # a file may have been put away before the stream began, and found empty
+        ([(12_000, 30_000), (32_000, 60_000)], False),
+        ([(12_000, 30_000), (33_000, 60_000)], True),  # five seconds in all
+    ],
+)
+def test_only_time_in_which_nobody_listened_counts(asked, may_be_gone):
+    beginning = Beginning()
+    for begin_ms, end_ms in asked:
+        beginning.ask(begin_ms, 9_000)
+        beginning.leave(end_ms)
+    beginning.ask(60_000, 9_000)
+    beginning.take([(61_000, b"o", b"x")])
+    assert bool(beginning.may_be_gone(1 << 20)) is may_be_gone
+    assert beginning.seen_ms == 60_000

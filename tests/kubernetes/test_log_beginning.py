@@ -1,0 +1,157 @@
+"""A node that put away a log's first lines before we read one, or is just renaming its file, says nothing of it."""
+
+import queue
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from controlplane.engines.kubernetes import logs, logwanted
+from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.loglines import stamp_ms
+from controlplane.engines.kubernetes.logs import LogCopier
+from controlplane.engines.kubernetes.logwanted import LogSource
+from controlplane.logs import read_page, tail
+from tests.waiting import wait_until
+
+NO_FILE = b"failed to try resolving symlinks in path: no such file or directory\n"
+FIRST = b"2026-01-01T12:00:20.000Z one\n"
+ALL = FIRST + b"2026-01-01T12:00:21.000Z two\n"
+
+
+def ms(time_of_day: str) -> int:
+    return stamp_ms(f"2026-01-01T{time_of_day}Z".encode())
+
+
+@dataclass
+class Pod:
+    """One pod, its log copied to `path` from a node that gives `answers` one after the other, the last for ever.
+
+    An answer's pieces that are queues are waited for.
+    """
+
+    url: str
+    path: Path
+    answers: list[list[bytes | queue.Queue[bytes]]]
+    asked: int = 0
+    now_ms: int = ms("12:00:00")
+    end_word: str = ""
+    copier: LogCopier = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.copier = LogCopier(Access(self.url, None), self.source, drain_seconds=1.0)
+
+    def source(self, _name: str) -> LogSource:
+        return LogSource("/log", "main", True, self.end_word, started_ms=ms("12:00:00"), now_ms=self.now_ms)
+
+    def end(self) -> tuple[list[str], list[str]]:
+        """Lines and gaps as they are kept, once the pod has ended."""
+        self.end_word = "exit 0"
+        self.copier.want({"pod": str(self.path)})
+        self.copier.notice(["pod"])
+        wait_until(lambda: tail(self.path, 1).complete, what="the end")
+        page = read_page(self.path)
+        return [line.text for line in page.lines], [gap.message for gap in page.gaps]
+
+
+Start = Callable[..., Pod]
+
+
+@pytest.fixture
+def start(tmp_path: Path) -> Iterator[Start]:
+    pods: list[Pod] = []
+
+    class Node(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            (pod,) = pods
+            answer = pod.answers[min(pod.asked, len(pod.answers) - 1)]
+            pod.asked += 1
+            self.send_response(200)
+            self.end_headers()
+            for piece in answer:
+                self.wfile.write(piece.get(timeout=20) if isinstance(piece, queue.Queue) else piece)
+
+        def log_message(self, *_words: object) -> None:
+            return
+
+    httpd = ThreadingHTTPServer(("127.0.0.1", 0), Node)
+    thread = threading.Thread(target=httpd.serve_forever, kwargs={"poll_interval": 0.02})
+    thread.start()
+
+    def pod(*answers: list[bytes | queue.Queue[bytes]]) -> Pod:
+        pods.append(Pod(f"http://127.0.0.1:{httpd.server_address[1]}", tmp_path / "pod.log", list(answers)))
+        return pods[0]
+
+    yield pod
+    for made in pods:
+        made.copier.close()
+    httpd.shutdown()
+    thread.join()
+    httpd.server_close()
+
+
+def may_lack(before: str) -> list[str]:
+    return [f"output may be missing before 2026-01-01T{before}Z: {logs.MAY_BE_GONE}"]
+
+
+def test_a_short_log_that_was_read_late_may_lack_its_beginning(start: Start) -> None:
+    pod = start([ALL])
+    pod.now_ms = ms("12:05:00")
+    assert pod.end() == (["one", "two"], may_lack("12:00:20.000"))
+
+
+def test_a_log_that_was_read_late_and_is_empty_may_lack_all(start: Start) -> None:
+    pod = start([])
+    pod.now_ms = ms("12:05:00")
+    lines, (gap,) = pod.end()
+    assert lines == []
+    assert gap.startswith("output may be missing before 2026-01-01T12:05:0")
+
+
+def test_a_program_that_is_silent_at_first_lacks_nothing_where_we_listened(start: Start) -> None:
+    late: queue.Queue[bytes] = queue.Queue()
+    pod = start([late], [ALL])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.asked, what="the stream")
+    late.put(FIRST)
+    wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
+    pod.now_ms = ms("12:05:00")
+    assert pod.end() == (["one", "two"], [])
+
+
+def test_a_stream_that_ended_without_a_line_was_listened_to(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The next one begins late, but only a moment after the last one's end."""
+    ends: queue.Queue[bytes] = queue.Queue()
+    pod = start([ends], [FIRST])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.asked, what="the stream")
+    pod.now_ms = ms("12:00:30")
+    later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
+    monkeypatch.setattr(logwanted, "time", later)
+    ends.put(b"")
+    wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
+    assert pod.end() == (["one"], [])
+
+
+def test_a_file_that_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:
+    pod = start([NO_FILE], [NO_FILE], [ALL])
+    assert pod.end() == (["one", "two"], [])
+
+
+def test_a_file_that_stays_away_is_a_gap_in_the_nodes_words(start: Start) -> None:
+    words = NO_FILE.decode().strip()
+    assert start([NO_FILE]).end() == ([], [f"the end of the output could not be read: {words}"])
+
+
+def test_the_rest_of_a_log_whose_file_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:
+    pod = start([FIRST], [NO_FILE], [ALL])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
+    assert pod.end() == (["one", "two"], [])
