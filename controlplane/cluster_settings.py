@@ -16,7 +16,7 @@ LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
 QUALIFIED_NAME = re.compile(rf"(?:{SUBDOMAIN}/)?{LABEL_NAME}")
 LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
-QUANTITY = re.compile(r"[1-9][0-9]{0,11}(?:[KMGTP]i?|k)?")
+QUANTITY = re.compile(r"[1-9][0-9]{0,11}(?:[MGTP]i?|Ki|k)?")
 IMAGE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
 URL = re.compile(
     r"https?://(?:[A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9a-fA-F:.]+\])(?::[1-9][0-9]{0,4})?(?:/[^\s@?#]*)?"

@@ -118,6 +118,7 @@ def _take_over(
     fresh: dict[str, Any] = {
         "milli_cpus": report.milli_cpus,
         "memory_mib": report.memory_mib,
+        "extras": dict(report.extras),
         "labels": dict(report.labels),
         "is_ready": report.is_ready,
         "is_closed": report.is_closed,

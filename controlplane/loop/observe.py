@@ -6,12 +6,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
+from controlplane import quantities
 from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
 from controlplane.scheduling.view import (
     ClusterView,
     DepartmentView,
     DeviceView,
+    Extras,
     JobView,
     NodeView,
     PodPlacement,
@@ -147,6 +149,7 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         min_pods=None if (bounds := KINDS[row["kind"]].bounds(spec)) is None else bounds[0],
         milli_cpus=spec["cpus"],
         memory_mib=spec["memory_mib"],
+        extras=_extras(spec.get("extra_resources", {})),
         node_pool=spec["node_pool"],
         not_before=_seconds(row["not_before"]),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
@@ -158,6 +161,10 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else tuple(holders.by_job.get(row["id"], ())),
     )
+
+
+def _extras(wanted: Mapping[str, str]) -> Extras:
+    return tuple((name, quantities.pieces(wanted[name])) for name in sorted(wanted))
 
 
 def _seconds(at: datetime | None) -> int | None:
@@ -176,7 +183,17 @@ def _node_views(
         foreign = 1000 - allocated if is_foreign else 0
         devices[node_id].append(DeviceView(index, memory_mib, held.get((node, index), 0) + foreign, *parts))
     nodes = Node.objects.filter(cluster=cluster).order_by("name")
-    what = ("pk", "name", "pool__name", "milli_cpus", "memory_mib", "is_ready", "is_cordoned", "is_closed")
+    what = (
+        "pk",
+        "name",
+        "pool__name",
+        "milli_cpus",
+        "memory_mib",
+        "extras",
+        "is_ready",
+        "is_cordoned",
+        "is_closed",
+    )
     return tuple(
         NodeView(
             name=name,
@@ -184,9 +201,10 @@ def _node_views(
             devices=tuple(devices[key]),
             milli_cpus=milli_cpus,
             memory_mib=memory_mib,
+            extras=tuple(sorted(extras.items())),
             is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in haunted,
         )
-        for key, name, pool, milli_cpus, memory_mib, is_ready, is_cordoned, is_closed in nodes.values_list(
+        for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed in nodes.values_list(
             *what
         )
     )

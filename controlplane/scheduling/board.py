@@ -120,7 +120,7 @@ class Board:
         """Give up the promise to one job, because it can start elsewhere. What was free now stays kept."""
         _, placements = self.promises.pop(item.job.id)
         for placement in placements:
-            self.ledger.soon.give(placement, item.job.milli_cpus, item.job.memory_mib)
+            self.ledger.soon.give(placement, item.job)
         item.account.add_promised(-_milli_gpus(placements), item.job.is_preemptible)
 
     def withdraw_promises(self) -> list[Promise]:

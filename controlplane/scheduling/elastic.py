@@ -77,7 +77,7 @@ def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: Room) -> boo
     room = soon.copy()
     for victim in victims:
         for placement in victim.placements:
-            room.give(placement, victim.job.milli_cpus, victim.job.memory_mib)
+            room.give(placement, victim.job)
     needs = [(taker.request, taker.job)]
     for victim in sorted(victims, key=lambda victim: victim.job.id):
         pools = {room.node(name).pool for name in victim.nodes if name in room.positions}
@@ -87,7 +87,7 @@ def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: Room) -> boo
         if placements is None:
             return False
         for placement in placements:
-            room.take(placement, job.milli_cpus, job.memory_mib)
+            room.take(placement, job)
     return True
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
-from controlplane.scheduling.view import ClusterView, Grain, JobView, PodPlacement, ProjectView
+from controlplane.scheduling.view import ClusterView, Extras, Grain, JobView, PodPlacement, ProjectView
 
 NEVER = WHOLE_GPU + 1  # a share that no device has
 
@@ -33,6 +33,7 @@ class Request:
     milli_cpus: int
     memory_mib: int
     pools: tuple[str, ...]
+    extras: Extras = ()
 
     @property
     def whole_devices(self) -> int:
@@ -67,7 +68,14 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
     """What the job must have in these pools; an elastic one can use more (see elastic)."""
-    return Request(job.milli_gpus, job.gpu_memory_mib, job.fewest_pods, job.milli_cpus, job.memory_mib, pools)
+    return Request(
+        job.milli_gpus, job.gpu_memory_mib, job.fewest_pods, job.milli_cpus, job.memory_mib, pools, job.extras
+    )
+
+
+def without(request: Request, extra: str) -> Request:
+    """The request as it is but for one of its extras."""
+    return replace(request, extras=tuple(one for one in request.extras if one[0] != extra))
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:
@@ -104,10 +112,10 @@ def is_free(placements: Sequence[PodPlacement], job: JobView, room: Room) -> boo
     for placement in placements:
         if not _is_pod_free(placement, job, room):
             break
-        room.take(placement, job.milli_cpus, job.memory_mib)
+        room.take(placement, job)
         taken.append(placement)
     for placement in taken:
-        room.give(placement, job.milli_cpus, job.memory_mib)
+        room.give(placement, job)
     return len(taken) == len(placements)
 
 
@@ -117,8 +125,7 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: Room) -> bool:
     node = room.node(placement.node)
     return (
         node.is_open
-        and node.milli_cpus >= job.milli_cpus
-        and node.memory_mib >= job.memory_mib
+        and node.has_host_room(job)
         and all(
             index in node.indexes and node.free[node.indexes.index(index)] >= milli_gpus
             for index, milli_gpus in placement.devices
@@ -151,10 +158,10 @@ def _place_in(
             break
         placements.append(placement)
         if request.pods > 1:
-            room.take(placement, request.milli_cpus, request.memory_mib)
+            room.take(placement, request)
     if request.pods > 1:
         for placement in reversed(placements):
-            room.give(placement, request.milli_cpus, request.memory_mib)
+            room.give(placement, request)
     return tuple(placements)
 
 
@@ -167,16 +174,11 @@ def _place_pod(
         )
     needed = request.whole_devices
     for node in _nodes_by_tightness(room, pools, needed, avoid):
-        if has_host_room(request, node) and not (needed and node.is_divided):
+        if node.has_host_room(request) and not (needed and node.is_divided):
             positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
             devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
             return PodPlacement(rank, node.name, devices)
     return None
-
-
-def has_host_room(request: Request, node: NodeRoom) -> bool:
-    """Whether the node has the processors and the memory for one pod."""
-    return node.milli_cpus >= request.milli_cpus and node.memory_mib >= request.memory_mib
 
 
 def _nodes_by_tightness(
@@ -204,7 +206,7 @@ def _place_on_shared(
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
-                if node.name not in avoid and has_host_room(request, node):
+                if node.name not in avoid and node.has_host_room(request):
                     if best is None or (free - share, order, position) < best:
                         best = (free - share, order, position)
                         chosen = PodPlacement(rank, node.name, ((node.indexes[position], share),))
@@ -217,7 +219,7 @@ def _place_share_on_whole(
 ) -> PodPlacement | None:
     """On a free device, of the node that has the fewest."""
     for node in _nodes_by_tightness(room, pools, 1, avoid):
-        if has_host_room(request, node):
+        if node.has_host_room(request):
             for position, free in enumerate(node.free):
                 share = request.share_of(node.grains[position])
                 if free == WHOLE_GPU and share <= WHOLE_GPU:

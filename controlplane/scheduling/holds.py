@@ -8,7 +8,7 @@ from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board
-from controlplane.scheduling.fit import Request, place, pods_that_fit
+from controlplane.scheduling.fit import Request, place, pods_that_fit, without
 from controlplane.scheduling.fixes import would_start_if
 from controlplane.scheduling.ledger import Room
 from controlplane.scheduling.order import Waiting
@@ -130,10 +130,14 @@ def _taken_by(job: JobView) -> dict[str, Any]:
 
 
 def _short_of(request: Request, room: Room) -> str | None:
-    """The one thing besides GPUs that keeps the gang from fitting: `cpus`, `memory` or neither."""
-    if place(replace(request, milli_cpus=0, memory_mib=0), room) is None:
+    """The one thing besides GPUs that keeps the gang from fitting: `cpus`, `memory`, an extra's name, or none."""
+    if place(replace(request, milli_cpus=0, memory_mib=0, extras=()), room) is None:
         return None
-    return "cpus" if place(replace(request, milli_cpus=0), room) is not None else "memory"
+    relieved = (
+        ("cpus", replace(request, milli_cpus=0)),
+        *((name, without(request, name)) for name, _ in request.extras),
+    )
+    return next((name for name, less in relieved if place(less, room) is not None), "memory")
 
 
 def _largest_free(room: Room, request: Request) -> int:

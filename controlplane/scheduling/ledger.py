@@ -10,9 +10,18 @@ from __future__ import annotations
 from bisect import bisect_left, insort
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
-from controlplane.scheduling.view import ClusterView, DeviceView, Grain, JobView, NodeView, PodPlacement
+from controlplane.scheduling.view import (
+    ClusterView,
+    DeviceView,
+    Extras,
+    Grain,
+    JobView,
+    Need,
+    NodeView,
+    PodPlacement,
+)
 
 WHOLE_GPU = 1000
 
@@ -32,13 +41,29 @@ class NodeRoom:
     milli_cpus: int
     memory_mib: int
     is_divided: bool
+    extras: dict[str, int]
     whole: int = 0
+
+    def has_host_room(self, need: Need) -> bool:
+        """Whether the node has what one pod takes beside devices."""
+        return (
+            self.milli_cpus >= need.milli_cpus
+            and self.memory_mib >= need.memory_mib
+            and all(self.extras.get(name, 0) >= amount for name, amount in need.extras)
+        )
+
+    def change_host(self, need: Need, pods: int) -> None:
+        """Give back, or take where `pods` is below 0, what so many pods have beside devices."""
+        self.milli_cpus += pods * need.milli_cpus
+        self.memory_mib += pods * need.memory_mib
+        for name, amount in need.extras:
+            self.extras[name] = self.extras.get(name, 0) + pods * amount
 
     def copy(self) -> NodeRoom:
         """The same room, with its own numbers."""
         return NodeRoom(
             self.order, self.name, self.pool, self.is_open, self.indexes, self.grains,
-            self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.whole,
+            self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(), self.whole,
         )  # fmt: skip
 
 
@@ -59,8 +84,16 @@ class PoolIndex:
         return PoolIndex(by_whole, {grain: devices.copy() for grain, devices in self.shared.items()})
 
 
-Clamp = tuple[PodPlacement, int, int]
-"""Room taken away from `now`: devices, milli-CPUs, MiB."""
+class Amounts(NamedTuple):
+    """What is taken of a node beside devices."""
+
+    milli_cpus: int = 0
+    memory_mib: int = 0
+    extras: Extras = ()
+
+
+Clamp = tuple[PodPlacement, Amounts]
+"""Room taken away from `now`: devices, and what goes with them."""
 
 
 class Room:
@@ -84,13 +117,13 @@ class Room:
         twin.pools = {name: index.copy() for name, index in self.pools.items()}
         return twin
 
-    def take(self, placement: PodPlacement, milli_cpus: int, memory_mib: int) -> None:
+    def take(self, placement: PodPlacement, need: Need) -> None:
         """Use the room of one pod. The caller has checked that it is there."""
-        self._change(placement, -1, milli_cpus, memory_mib)
+        self._change(placement, -1, need)
 
-    def give(self, placement: PodPlacement, milli_cpus: int, memory_mib: int) -> None:
+    def give(self, placement: PodPlacement, need: Need) -> None:
         """Give back the room of one pod."""
-        self._change(placement, 1, milli_cpus, memory_mib)
+        self._change(placement, 1, need)
 
     def free_milli_gpus(self, pools: Sequence[str] = ()) -> int:
         """Free milli-GPUs on open nodes of these pools (all, when none is named)."""
@@ -102,13 +135,15 @@ class Room:
         """Have no more than `other` where this pod is; the answer is what that took away."""
         mine, its = self.node(placement.node), other.node(placement.node)
         lost = tuple((index, self._excess(mine, its, index)) for index, _ in placement.devices)
-        cost = (
-            PodPlacement(0, mine.name, lost),
+        more = ((name, amount - its.extras.get(name, 0)) for name, amount in mine.extras.items())
+        cost = Amounts(
             max(0, mine.milli_cpus - its.milli_cpus),
             max(0, mine.memory_mib - its.memory_mib),
+            tuple((name, amount) for name, amount in more if amount > 0),
         )
-        self.take(*cost)
-        return cost
+        place = PodPlacement(0, mine.name, lost)
+        self.take(place, cost)
+        return place, cost
 
     def node(self, name: str) -> NodeRoom:
         """The room of one node. Raises KeyError for a node that the view lacks."""
@@ -119,13 +154,12 @@ class Room:
         position = mine.indexes.index(index)
         return max(0, mine.free[position] - its.free[position])
 
-    def _change(self, placement: PodPlacement, sign: int, milli_cpus: int, memory_mib: int) -> None:
+    def _change(self, placement: PodPlacement, sign: int, need: Need) -> None:
         order = self.positions.get(placement.node)
         if order is None:
             return  # the node has left the cluster: nothing to give back, nothing given out
         node = self.nodes[order]
-        node.milli_cpus += sign * milli_cpus
-        node.memory_mib += sign * memory_mib
+        node.change_host(need, sign)
         whole = node.whole
         for index, milli_gpus in placement.devices:
             if index in node.indexes:  # a device that was taken out of its node holds nothing any more
@@ -178,24 +212,24 @@ class Ledger:
     def start(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
         """Give the job this free room at once."""
         for placement in placements:
-            self.now.take(placement, job.milli_cpus, job.memory_mib)
-            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+            self.now.take(placement, job)
+            self.soon.take(placement, job)
 
     def cancel(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
         """Undo `start`: nothing ran yet."""
         for placement in placements:
-            self.now.give(placement, job.milli_cpus, job.memory_mib)
-            self.soon.give(placement, job.milli_cpus, job.memory_mib)
+            self.now.give(placement, job)
+            self.soon.give(placement, job)
 
     def stop(self, job: JobView) -> None:
         """The job is told to go: its room is free soon, not now."""
         for placement in job.placements:
-            self.soon.give(placement, job.milli_cpus, job.memory_mib)
+            self.soon.give(placement, job)
 
     def promise(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
         """Keep this room, partly free only soon, for the job and for nobody else."""
         for placement in placements:
-            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+            self.soon.take(placement, job)
             self._kept.append(self.now.clamp(placement, self.soon))
 
     def forget_promises(self, promised: Iterable[tuple[JobView, Iterable[PodPlacement]]]) -> None:
@@ -205,12 +239,12 @@ class Ledger:
         self._kept.clear()
         for job, placements in promised:
             for placement in placements:
-                self.soon.give(placement, job.milli_cpus, job.memory_mib)
+                self.soon.give(placement, job)
 
     def stay(self, job: JobView) -> None:
         """Undo `stop`: the job goes on."""
         for placement in job.placements:
-            self.soon.take(placement, job.milli_cpus, job.memory_mib)
+            self.soon.take(placement, job)
 
 
 def open_ledger(view: ClusterView) -> Ledger:
@@ -254,6 +288,7 @@ def _node_room(order: int, node: NodeView) -> NodeRoom:
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
         is_divided=any(device.is_single and device.parts > 1 for device in devices),
+        extras=dict(node.extras),
     )
 
 
@@ -263,8 +298,7 @@ def _occupy(nodes: list[NodeRoom], positions: dict[str, int], job: JobView) -> N
         if order is None:
             continue  # a pod on a node that has left: it holds nothing that could be given out
         node = nodes[order]
-        node.milli_cpus -= job.milli_cpus
-        node.memory_mib -= job.memory_mib
+        node.change_host(job, -1)
         for index, milli_gpus in placement.devices:
             if index in node.indexes:
                 node.free[node.indexes.index(index)] -= milli_gpus

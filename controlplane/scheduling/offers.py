@@ -17,7 +17,7 @@ from controlplane.scheduling.board import Board
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.holds import Explainer
-from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom
+from controlplane.scheduling.ledger import WHOLE_GPU, Amounts, NodeRoom
 from controlplane.scheduling.order import Line, Waiting
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.spec import Refusal, line_up
@@ -157,10 +157,10 @@ class _Cycle:
             placement = self._choose(item, pod, shared)
             if placement is None:
                 break
-            self._board.ledger.now.take(placement, 0, 0)
+            self._board.ledger.now.take(placement, Amounts())
             chosen.append(placement)
         for placement in chosen:
-            self._board.ledger.now.give(placement, 0, 0)
+            self._board.ledger.now.give(placement, Amounts())
         if len(chosen) < len(offer.bound):
             return False
         self._shared = shared

@@ -106,13 +106,18 @@ def _share_impossible(where: str, largest: int) -> str:
     )
 
 
+_IN_BYTES = ("hugepages-", "ephemeral-storage")
+
+
 def _amount(resource: str, number: int) -> str:
     if resource == "gpus":
         return count_gpus(number)
     if resource == "cpus":
         return f"{number / 1000:g} CPUs"
+    if resource.startswith(_IN_BYTES):
+        return f"{number / 2**20:g} MiB of {resource}"
     units = {"gpu_memory": "MiB of GPU memory", "memory": "MiB of memory", "pods": "workers"}
-    return f"{number} {units[resource]}"
+    return f"{number} {units.get(resource, resource)}"
 
 
 def _no_such_node_pool(details: Details) -> str:
@@ -200,8 +205,7 @@ def _over_fair_share(details: Details) -> str:
 
 
 def _cluster_full(details: Details) -> str:
-    if details.get("resource") in ("cpus", "memory"):
-        short = details["resource"]
+    if short := details.get("resource"):
         return f"No node has enough {short} free for it. It waits for a job to end, or ask for less."
     if not details.get("total_milli_gpus"):
         return _NOTHING_READY

@@ -270,29 +270,40 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
 
 def _pods_on(request: Request, node: NodeRoom) -> int:
     """How many pods of this kind fit on the node as it is."""
-    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib)
+    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
 
 
 def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -> int:
     """How many pods of this kind fit on the node without these jobs."""
     node, free = local.node, local.node.free.copy()
-    milli_cpus, memory_mib = node.milli_cpus, node.memory_mib
+    milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
     for victim in victims:
         pods = sum(placement.node == node.name for placement in victim.placements)
         milli_cpus += pods * victim.job.milli_cpus
         memory_mib += pods * victim.job.memory_mib
+        for name, amount in victim.job.extras:
+            extras[name] = extras.get(name, 0) + pods * amount
         for index, milli_gpus in victim.on_node(node.name):
             if index in node.indexes:
                 free[node.indexes.index(index)] += milli_gpus
-    return _capacity(request, node, free, milli_cpus, memory_mib)
+    return _capacity(request, node, free, milli_cpus, memory_mib, extras)
 
 
-def _capacity(request: Request, node: NodeRoom, free: Sequence[int], milli_cpus: int, memory_mib: int) -> int:
+def _capacity(
+    request: Request,
+    node: NodeRoom,
+    free: Sequence[int],
+    milli_cpus: int,
+    memory_mib: int,
+    extras: Mapping[str, int],
+) -> int:
     pods = request.pods
     if request.milli_cpus:
         pods = min(pods, milli_cpus // request.milli_cpus)
     if request.memory_mib:
         pods = min(pods, memory_mib // request.memory_mib)
+    for name, amount in request.extras:
+        pods = min(pods, extras.get(name, 0) // amount)
     if request.is_share:
         shares = [(room, request.share_of(grain)) for room, grain in zip(free, node.grains, strict=True)]
         pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
@@ -366,11 +377,17 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: _Local, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """The set, grown by whoever uses most of the processors and memory until `pods` pods fit."""
+    """The set, grown by whoever uses most of the node beside its devices until `pods` pods fit."""
     victims = base
+    asked = {name for name, _ in request.extras}
     rest = sorted(
         (item for item in local.candidates if item not in base),
-        key=lambda item: (-item.job.milli_cpus, -item.job.memory_mib, harm((item,))),
+        key=lambda item: (
+            -sum(name in asked for name, _ in item.job.extras),
+            -item.job.milli_cpus,
+            -item.job.memory_mib,
+            harm((item,)),
+        ),
     )
     while _pods_after(request, local, victims) < pods:
         if not rest:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -14,11 +14,12 @@ from controlplane.scheduling.fit import (
     pools_for,
     request_of,
     total_milli_gpus,
+    without,
 )
 from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
-from controlplane.scheduling.view import ClusterView, Grain, JobView, ProjectView
+from controlplane.scheduling.view import ClusterView, Grain, JobView, NodeView, ProjectView
 
 
 @dataclass(frozen=True, slots=True)
@@ -106,6 +107,7 @@ class SpecCheck:
             gpus,
             ("cpus", one.milli_cpus, cpus, replace(one, milli_cpus=0)),
             ("memory", one.memory_mib, ram, replace(one, memory_mib=0)),
+            *((name, amount, _most(nodes, name), without(one, name)) for name, amount in one.extras),
         ]
 
     def _most_gpus(self, request: Request) -> int:
@@ -123,6 +125,10 @@ class SpecCheck:
         if self._empty is None:
             self._empty = open_empty_room(self._view)
         return self._empty
+
+
+def _most(nodes: Iterable[NodeView], extra: str) -> int:
+    return max((dict(node.extras).get(extra, 0) for node in nodes), default=0)
 
 
 def _largest_share(grain: Grain) -> int:

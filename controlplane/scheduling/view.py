@@ -8,10 +8,27 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import asdict, dataclass
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal, NamedTuple, Protocol
 
 JobState = Literal["queued", "active"]
 """queued: wants to start. active: starting, running or stopping, and holds its placements."""
+
+
+Extras = tuple[tuple[str, int], ...]
+"""Resources of nodes beside GPUs, processors and memory, by the cluster's names: ((name, whole units), ...)."""
+
+
+class Need(Protocol):
+    """What each pod takes of its node beside devices."""
+
+    @property
+    def milli_cpus(self) -> int: ...
+
+    @property
+    def memory_mib(self) -> int: ...
+
+    @property
+    def extras(self) -> Extras: ...
 
 
 class Grain(NamedTuple):
@@ -43,7 +60,7 @@ class DeviceView:
 
 @dataclass(frozen=True, slots=True)
 class NodeView:
-    """One node. `milli_cpus` and `memory_mib` are what pods may use in total, not what is free.
+    """One node. `milli_cpus`, `memory_mib` and `extras` are what pods may use in total, not what is free.
 
     `is_schedulable` is false for a node that is cordoned, drained or not ready: it gets nothing new.
     """
@@ -54,6 +71,7 @@ class NodeView:
     milli_cpus: int
     memory_mib: int
     is_schedulable: bool = True
+    extras: Extras = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -107,7 +125,7 @@ class JobView:
     """One unfinished job.
 
     Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
-    share of one device with that much of its memory; `milli_cpus`; `memory_mib`. `pods` is the gang size:
+    share of one device with that much of its memory; `milli_cpus`; `memory_mib`; `extras`. `pods` is the gang size:
     all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, and the decision
     to start it says which.
     `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
@@ -131,6 +149,7 @@ class JobView:
     min_pods: int | None = None
     milli_cpus: int = 0
     memory_mib: int = 0
+    extras: Extras = ()
     node_pool: str | None = None
     not_before: int | None = None
     is_waiting_for_data: bool = False
@@ -191,7 +210,12 @@ def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
 
 
 def _node(data: Mapping[str, Any]) -> NodeView:
-    return NodeView(**{**data, "devices": tuple(DeviceView(**device) for device in data["devices"])})
+    devices = tuple(DeviceView(**device) for device in data["devices"])
+    return NodeView(**{**data, "devices": devices, "extras": _extras(data)})
+
+
+def _extras(data: Mapping[str, Any]) -> Extras:
+    return tuple((name, amount) for name, amount in data.get("extras", ()))
 
 
 def _project(data: Mapping[str, Any]) -> ProjectView:
@@ -201,7 +225,7 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
 
 def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
-    return JobView(**{**data, **pods, "avoid": tuple(data.get("avoid", ()))})
+    return JobView(**{**data, **pods, "avoid": tuple(data.get("avoid", ())), "extras": _extras(data)})
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:

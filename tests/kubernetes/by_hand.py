@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import secrets
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -57,14 +57,19 @@ class Yard:
         self.cluster = Cluster.objects.create(name=self.name, engine="kubernetes", scheduler=scheduler)
         self._open()
 
-    def add_node(self, gpus: int = 4, **labels: str) -> str:
+    def add_node(self, gpus: int = 4, resources: Mapping[str, str] | None = None, **labels: str) -> str:
         """A fake node for this yard alone, where its setting node_selector is {"yard": ...} as in `own`."""
         name = f"{self.name}-{len(self.nodes)}"
         selector = self.settings.get("node_selector", {})
-        self.kube.add_node(name, gpus=gpus, labels={**gpu_labels(32768, "default"), **selector, **labels})
+        labels = {**gpu_labels(32768, "default"), **selector, **labels}
+        self.kube.add_node(name, gpus=gpus, labels=labels, resources=resources)
         self.nodes.append(name)
-        cycle._housekept_at.clear()  # the next cycle looks at nodes
+        self.look_at_nodes()
         return name
+
+    def look_at_nodes(self) -> None:
+        """In the next cycle."""
+        cycle._housekept_at.clear()
 
     def project(self, name: str = "team", quota: float = 4, **fields: Any) -> Project:
         project = make_project(name, quota, cluster=self.cluster, **fields)

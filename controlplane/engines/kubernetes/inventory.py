@@ -12,8 +12,9 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
+from controlplane import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
-from controlplane.engines.kubernetes import kai, names, quantities
+from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.cleaning import LARGEST, LARGEST_SMALL, count, line
 from controlplane.engines.kubernetes.profile import KAI, SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
@@ -78,7 +79,8 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         labels = {**labels, names.GPU_RESOURCE: resource}
     trouble = _trouble(node)
     parts = _replicas(labels)
-    taken = [_taken(pod, resource, profile) for pod in others]
+    extras = [name for name, there in allocatable.items() if profile.may_ask_for(name) and there != "0"]
+    taken = [_taken(pod, resource, extras, profile) for pod in others]
     closure = _closure(node, profile) or _odd(others, taken)
     known = [one for one in taken if one is not None]
     has_kai = profile.scheduler == KAI
@@ -97,6 +99,10 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         message=line(trouble or closure),
         device_parts=ANY_SHARE if has_kai else parts,
         is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
+        extras={
+            name: max(0, quantities.whole(allocatable[name]) - sum(one.extras[name] for one in known))
+            for name in extras
+        },
     )
 
 
@@ -107,15 +113,17 @@ class _Taken:
     gpus: int
     milli_cpus: int
     memory_mib: int
+    extras: Mapping[str, int]
 
 
-def _taken(pod: Raw, resource: str, profile: ClusterProfile) -> _Taken | None:
+def _taken(pod: Raw, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
     """None for a pod that cannot be read."""
     try:
         return _Taken(
             gpus=int(requests(pod, resource)) if _counts(pod, profile) else 0,
             milli_cpus=quantities.milli(requests(pod, "cpu")),
             memory_mib=quantities.mib(requests(pod, "memory")),
+            extras={name: quantities.pieces(requests(pod, name)) for name in extras},
         )
     except ValueError:
         return None

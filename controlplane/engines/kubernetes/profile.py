@@ -107,7 +107,7 @@ class ClusterProfile:
 
     def check_extra_resources(self, wanted: Iterable[str]) -> None:
         """Raise EngineRefused(NOT_SUPPORTED) for what jobs may not have beside GPUs."""
-        refused = [resource for resource in wanted if not self._may_ask_for(resource)]
+        refused = [resource for resource in wanted if not self.may_ask_for(resource)]
         if refused:
             raise EngineRefused(
                 NOT_SUPPORTED,
@@ -115,9 +115,9 @@ class ClusterProfile:
                 f" may add to its setting extra_resources: {', '.join(self.extra_resources) or 'it is empty'}.",
             )
 
-    def _may_ask_for(self, resource: str) -> bool:
-        """Nothing that is GPUs by another name, as where they are shared (nvidia.com/gpu.shared) or partitioned
-        (nvidia.com/mig-1g.10gb)."""
+    def may_ask_for(self, resource: str) -> bool:
+        """Whether jobs may have it: no GPUs by another name, as where they are shared (nvidia.com/gpu.shared)
+        or partitioned (nvidia.com/mig-1g.10gb)."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
             (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")

@@ -42,6 +42,7 @@ _PULL_REFUSED = re.compile(
     r"ErrImageNeverPull|never pull",
     re.IGNORECASE,
 )
+_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": ErrImagePull: ')
 _CREATE_ERRORS = (
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError",
     "PreStartHookError", "PostStartHookError",
@@ -314,8 +315,13 @@ def _obstacle(raw: Raw) -> tuple[str, str]:
     for status in (*(_status(raw).get("initContainerStatuses") or ()), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
-            return str(waiting["reason"]), str(waiting.get("message", ""))
+            return _first_refusal(str(waiting["reason"]), str(waiting.get("message", "")))
     return "", ""
+
+
+def _first_refusal(what: str, words: str) -> tuple[str, str]:
+    """The error of a pull also while the kubelet waits before the next, so that the two are not told in turns."""
+    return ("ErrImagePull", _BACK_OFF.sub("", words)) if _BACK_OFF.match(words) else (what, words)
 
 
 def _is_at(raw: Raw, step: str) -> bool:

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from controlplane import quantities
 from controlplane.engines.base import NodeReport
-from controlplane.engines.kubernetes import inventory, kai, names, quantities
+from controlplane.engines.kubernetes import inventory, kai, names
 from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
 
 GPU = "nvidia.com/gpu"
@@ -64,6 +65,19 @@ def test_a_node_is_told_by_its_labels():
         (1, "u-1", "H200", 143771),
     ]
     assert (found.device_parts, found.is_one_part_per_pod) == (1, False)
+
+
+def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
+    there = {"cpu": "8", "memory": "64Gi", GPU: "4", "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi"}
+    there |= {"nvidia.com/mig-1g.10gb": "7", "rdma/hca": "0", "pods": "110"}
+    other = pod()
+    other["spec"]["containers"][0]["resources"] = {
+        "limits": {"vpc.amazonaws.com/efa": "1", "hugepages-2Mi": "1Gi"}
+    }
+    mine = pod(1, devices="0:1000:1")
+    mine["spec"]["containers"][0]["resources"] = {"limits": {"vpc.amazonaws.com/efa": "2"}}
+    found = report(node(capacity=there, allocatable=there), other, mine)
+    assert found.extras == {"vpc.amazonaws.com/efa": 3, "hugepages-2Mi": 4 << 30}
 
 
 @pytest.mark.parametrize(

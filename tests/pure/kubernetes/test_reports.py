@@ -264,6 +264,17 @@ def test_a_launcher_that_waits_for_its_hosts_says_so():
     assert "hosts" in report(raw).message
 
 
+def test_a_pull_that_failed_is_told_the_same_while_the_kubelet_waits_for_the_next():
+    raw = recorded("pull")
+    (status,) = raw["status"]["containerStatuses"]
+    waiting = status["state"]["waiting"]
+    before = report(raw)
+    assert waiting["reason"] == "ErrImagePull"
+    words = f'Back-off pulling image "registry.invalid/nobody/knows:7": ErrImagePull: {waiting["message"]}'
+    status["state"]["waiting"] = {"reason": "ImagePullBackOff", "message": words}
+    assert report(raw) == before
+
+
 def test_a_step_of_preparation_that_fails_is_told_in_its_words():
     waits = {
         "name": "wait-for-hosts",

@@ -23,9 +23,11 @@ def milli(gpus: float) -> int:
     return round(gpus * 1000)
 
 
-def node(name, gpus=8, pool="default", memory_mib=MEMORY_MIB, is_schedulable=True, milli_cpus=64_000):
+def node(
+    name, gpus=8, pool="default", memory_mib=MEMORY_MIB, is_schedulable=True, milli_cpus=64_000, extras=()
+):
     devices = tuple(DeviceView(index, memory_mib) for index in range(gpus))
-    return NodeView(name, pool, devices, milli_cpus, 512_000, is_schedulable)
+    return NodeView(name, pool, devices, milli_cpus, 512_000, is_schedulable, extras)
 
 
 def nodes(count=2, gpus=8, **more):

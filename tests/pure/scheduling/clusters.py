@@ -49,6 +49,7 @@ def requests(draw, project_names, name, is_maybe_elastic=False):
         is_preemptible=is_preemptible,
         kind="train" if is_preemptible else "interactive",
         pods=draw(st.sampled_from([1, 1, 1, 2, 3])) if gpus == 1 else 1,
+        extras=draw(st.sampled_from([(), (), (), (("site/nic", 1),), (("site/nic", 2),)])),
     )
 
 
@@ -75,7 +76,8 @@ def busy_views(draw, is_maybe_elastic=False) -> ClusterView:
     the_projects = draw(projects(has_departments))
     names = [item.name for item in the_projects]
     count, gpus = draw(SHAPES)
-    the_nodes = [node(f"n{index}", gpus) for index in range(count)]
+    nics = [draw(st.integers(0, 4)) for _ in range(count)]
+    the_nodes = [node(f"n{index}", gpus, extras=(("site/nic", nics[index]),)) for index in range(count)]
     cluster = view(the_nodes, the_projects, departments=_departments() if has_departments else ())
     early = [
         draw(requests(names[:1] if rank % 2 else names, f"j{rank}", is_maybe_elastic))

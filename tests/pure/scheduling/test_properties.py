@@ -19,13 +19,17 @@ from tests.pure.scheduling.clusters import busy_views
 bounded = settings(max_examples=30, deadline=None, derandomize=True)
 
 
-def no_device_is_given_out_beyond_itself(cluster, plan):
+def nothing_is_given_out_beyond_itself(cluster, plan):
     after = apply(cluster, plan, is_gone=False)
     held: Counter[tuple[str, int]] = Counter()
+    extras: Counter[tuple[str, str]] = Counter()
     for item in after.jobs:
         for pod in item.placements:
+            extras.update({(pod.node, name): amount for name, amount in item.extras})
             for index, milli_gpus in pod.devices:
                 held[pod.node, index] += milli_gpus
+    there = {(node.name, name): amount for node in cluster.nodes for name, amount in node.extras}
+    assert all(amount <= there[at] for at, amount in extras.items())
     assert all(milli_gpus <= 1000 for milli_gpus in held.values())
     devices = {(node.name, device.index) for node in cluster.nodes for device in node.devices}
     assert set(held) <= devices
@@ -98,7 +102,7 @@ def victims_are_preemptible_and_make_room_for_their_beneficiary(cluster, plan):
 
 
 INVARIANTS: Sequence[Callable[[ClusterView, Plan], None]] = (
-    no_device_is_given_out_beyond_itself,
+    nothing_is_given_out_beyond_itself,
     every_queued_job_is_answered_once,
     gangs_start_whole_and_limits_hold,
     a_project_within_quota_never_loses_a_gpu_to_another,

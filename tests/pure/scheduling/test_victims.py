@@ -259,7 +259,7 @@ def brute_force(request, board, gate):
             room = board.ledger.soon.copy()
             for victim in victims:
                 for pod in victim.placements:
-                    room.give(pod, victim.job.milli_cpus, victim.job.memory_mib)
+                    room.give(pod, victim.job)
             if place(request, room) is not None and gate.accepts(victims):
                 fitting.append(frozenset(victims))
         if fitting:

@@ -31,8 +31,13 @@ def _read(text: str) -> Fraction:
 
 
 def whole(quantity: object) -> int:
-    """Whole pieces, rounded down."""
+    """Whole pieces, rounded down: of what is there."""
     return int(amount(quantity))
+
+
+def pieces(quantity: object) -> int:
+    """Whole pieces, rounded up: of what is asked for."""
+    return -int(-amount(quantity) // 1)
 
 
 def milli(quantity: object) -> int:

@@ -1,0 +1,89 @@
+"""What jobs ask of nodes beside GPUs and memory: counted, waited for, taken back, and impossible in words."""
+
+import pytest
+
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.view import view_from_dict, view_to_dict
+from tests.pure.scheduling.builders import hold_of, job, names, node, project, running, settle, view
+
+EFA, PAGES = "vpc.amazonaws.com/efa", "hugepages-2Mi"
+
+
+def efa(name, project_name="a", amount=4, **more):
+    return job(name, project_name, extras=((EFA, amount),), **more)
+
+
+def fabric(*amounts, gpus=2):
+    """One node for each amount of EFA interfaces."""
+    return [node(f"n{index}", gpus, extras=((EFA, amount),)) for index, amount in enumerate(amounts)]
+
+
+def places(plan):
+    return {start.job: [pod.node for pod in start.placements] for start in plan.starts}
+
+
+def test_a_job_goes_where_its_resources_are():
+    plan = decide(view(fabric(0, 4), [project("a", 4)], [efa("j1"), job("j2", "a"), job("j3", "a")]))
+    assert places(plan)["j1"] == ["n1"]
+    assert len(plan.starts) == 3
+
+
+def test_each_pod_of_a_gang_takes_its_own():
+    cluster = view(fabric(4, 0, 4, gpus=4), [project("a", 12)], [efa("j1", pods=2)])
+    assert places(decide(cluster)) == {"j1": ["n0", "n2"]}
+
+
+def test_what_is_in_use_is_waited_for_by_name():
+    holder = running(efa("j1"), ("n0", [0]))
+    plan = decide(view(fabric(4), [project("a", 2)], [holder, efa("j2")]))
+    assert plan.starts == ()
+    hold = hold_of(plan, "j2")
+    assert (hold.reason, hold.details["resource"]) == ("cluster_full", EFA)
+    assert f"No node has enough {EFA} free for it" in describe(hold.reason, hold.details)
+
+
+@pytest.mark.parametrize(
+    ("extras", "words"),
+    [
+        ((("rdma/hca", 1),), "No node of this cluster has 1 rdma/hca. The largest that fits is 0 rdma/hca."),
+        (((EFA, 8),), f"No node of this cluster has 8 {EFA}. The largest that fits is 4 {EFA}."),
+        (((PAGES, 2 << 30),), f"has 2048 MiB of {PAGES}. The largest that fits is 1024 MiB of {PAGES}."),
+    ],
+)
+def test_what_no_node_has_is_impossible_in_words(extras, words):
+    here = [node("n0", extras=((EFA, 4), (PAGES, 1 << 30)))]
+    hold = hold_of(decide(view(here, [project("a", 2)], [job("j1", "a", extras=extras)])), "j1")
+    assert hold.reason == "spec_impossible"
+    assert words in describe(hold.reason, hold.details)
+
+
+def test_an_owner_gets_it_back_from_who_holds_it_and_not_from_others():
+    """Two borrowers, a GPU each; only one of them holds the interfaces that the owner asks for."""
+    borrowers = [running(job("j1", "b"), ("n0", [0])), running(efa("j2", "b"), ("n0", [1]))]
+    cluster = view(fabric(4), [project("a", 2), project("b", 0)], [*borrowers, efa("j3")])
+    assert names(decide(cluster).preempts) == ["j2"]
+
+
+def test_a_gpu_that_is_free_is_not_enough_where_its_owner_lacks_the_rest():
+    borrower = running(efa("j1", "b"), ("n0", [0]))
+    plan = decide(view(fabric(4), [project("a", 2), project("b", 0)], [borrower, efa("j2")]))
+    assert names(plan.preempts) == ["j1"]
+
+
+def test_what_was_promised_is_kept():
+    """Two interfaces are free while four more are being freed for who needs all six: nobody else gets those two."""
+    borrower = running(efa("j1", "b"), ("n0", [0]))
+    small = efa("j3", "a", amount=2)
+    cluster = view(
+        fabric(6, gpus=3), [project("a", 2), project("b", 0)], [borrower, efa("j2", amount=6), small]
+    )
+    plan = decide(cluster)
+    assert (names(plan.preempts), plan.starts) == (["j1"], ())
+    after = settle(cluster, decide)
+    assert [item.id for item in after.jobs if item.state == "active"] == ["j2"]
+
+
+def test_a_view_with_extras_is_kept_and_read_again():
+    cluster = view(fabric(4), [project("a", 2)], [efa("j1")])
+    assert view_from_dict(view_to_dict(cluster)) == cluster
