@@ -284,11 +284,13 @@ DEVICE = record(
 )
 NODE = partial(
     record(
-        "A machine that runs pods. The detail lists its pods.",
+        "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; while it"
+        " does not, all that is said of the node is what was last seen.",
         name=STRING,
         cluster=STRING,
         node_pool=nullable(STRING),
         is_ready=BOOLEAN,
+        is_reachable=BOOLEAN,
         message=STRING,
         is_cordoned=BOOLEAN,
         cpus=NUMBER,

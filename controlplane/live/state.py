@@ -150,10 +150,11 @@ def _nodes() -> dict[str, dict[str, Any]]:
     devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
     for row in Device.objects.order_by("node_id", "index").values(*_DEVICE_COLUMNS):
         devices[row["node_id"]].append(row | {"shares": shares[row["id"]]})
-    nodes = Node.objects.order_by("name").values("id", "name", "is_ready", "is_cordoned", "is_closed")
+    nodes = Node.objects.order_by("name").values(*_NODE_COLUMNS)
     return {row["name"]: _node(row, devices[row["id"]]) for row in nodes}
 
 
+_NODE_COLUMNS = ("id", "name", "is_ready", "is_cordoned", "is_closed", "cluster__is_reachable")
 _DEVICE_COLUMNS = (
     "id",
     "node_id",
@@ -173,6 +174,7 @@ def _node(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, An
     return {
         "name": row["name"],
         "is_ready": row["is_ready"],
+        "is_reachable": row["cluster__is_reachable"],
         "is_cordoned": row["is_cordoned"] or row["is_closed"],
         "gpus": len(devices),
         "allocated": decimal(allocated),
@@ -216,7 +218,7 @@ def _totals(nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
     )
     return {
         "nodes": len(nodes),
-        "nodes_ready": sum(node["is_ready"] for node in nodes.values()),
+        "nodes_ready": sum(node["is_ready"] and node["is_reachable"] for node in nodes.values()),
         "gpus": gpus,
         "gpus_allocated": decimal(int(total["allocated"])),
         "gpus_idle_allocated": decimal(int(total["idle"])),

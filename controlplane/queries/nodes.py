@@ -57,7 +57,7 @@ def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:
         "scheduler": cluster.scheduler,
         "created_at": cluster.created_at,
         "nodes": counts["nodes"] if counts else 0,
-        "nodes_ready": counts["ready"] if counts else 0,
+        "nodes_ready": counts["ready"] if counts and cluster.is_reachable else 0,
         "gpus": counts["gpus"] if counts else 0,
     }
 
@@ -79,6 +79,7 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "cluster": node.cluster.name,
         "node_pool": node.pool.name if node.pool else None,
         "is_ready": node.is_ready,
+        "is_reachable": node.cluster.is_reachable,
         "message": node.message,
         "is_cordoned": not node.is_open,
         "cpus": decimal(node.milli_cpus),

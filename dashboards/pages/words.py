@@ -50,6 +50,7 @@ def words() -> dict[str, str]:
         "foreign": _("used by others"),
         "starts_about": _("Starts in about {earliest} to {latest}."),
         "idle": _("idle"),
+        "not_reachable": _("not reachable"),
         "not_ready_node": _("not ready"),
         "cordoned": _("cordoned"),
         "shell_closed": _("The shell has ended."),

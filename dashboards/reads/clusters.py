@@ -4,7 +4,7 @@ import json
 from typing import Any
 
 from controlplane.models import Cluster, Node
-from controlplane.queries.nodes import cluster_rows
+from controlplane.queries.nodes import cluster_rows, node_rows
 from dashboards.reads.frame import shown_state
 
 Row = dict[str, Any]
@@ -23,11 +23,10 @@ def rows(clusters: list[Cluster]) -> list[Row]:
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
 
 
-def nodes_of(cluster: Cluster) -> list[Node]:
+def nodes_of(cluster: Cluster) -> list[Row]:
     """The first nodes of a cluster by name, those that are not ready before all others."""
-    return list(
-        Node.objects.filter(cluster=cluster).select_related("pool").order_by("is_ready", "name")[:NODES_SHOWN]
-    )
+    nodes = Node.objects.filter(cluster=cluster).select_related("cluster", "pool")
+    return node_rows(list(nodes.order_by("is_ready", "name")[:NODES_SHOWN]))
 
 
 def written(value: Any) -> str:

@@ -179,6 +179,8 @@ def _node(node: Mapping[str, Any], state: State) -> Row:
 
 
 def _status(node: Mapping[str, Any]) -> str:
+    if not node["is_reachable"]:
+        return _("not reachable")
     return _("not ready") if not node["is_ready"] else _("cordoned") if node["is_cordoned"] else ""
 
 

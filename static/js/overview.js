@@ -72,6 +72,7 @@ function devices(state) {
 }
 
 function aboutNode(node) {
+  if (!node.is_reachable) return say("not_reachable");
   if (!node.is_ready) return say("not_ready_node");
   if (node.is_cordoned) return say("cordoned");
   const [first] = node.devices;

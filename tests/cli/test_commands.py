@@ -114,8 +114,8 @@ DEVICE = {
     "utilization": 0.9,
 }
 NODE = {
-    "name": "dgx1-1", "cluster": "local", "node_pool": "dgx", "is_ready": True, "is_cordoned": False, "gpus": 8,
-    "allocated_gpus": 2.5, "gpu_utilization": 0.5, "seen_at": None,
+    "name": "dgx1-1", "cluster": "local", "node_pool": "dgx", "is_ready": True, "is_reachable": True,
+    "is_cordoned": False, "gpus": 8, "allocated_gpus": 2.5, "gpu_utilization": 0.5, "seen_at": None,
     "devices": [DEVICE],
 }  # fmt: skip
 
@@ -124,12 +124,17 @@ def test_nodes(server, yard):
     server.on(
         "GET",
         "nodes",
-        page(NODE, {**NODE, "name": "dgx1-2", "is_cordoned": True}, {**NODE, "is_ready": False}),
+        page(
+            NODE,
+            {**NODE, "name": "dgx1-2", "is_cordoned": True},
+            {**NODE, "is_ready": False},
+            {**NODE, "is_reachable": False},
+        ),
     )
     lines = yard("list", "nodes").out.splitlines()
     assert lines[1].split() == ["dgx1-1", "ready", "dgx", "8", "2.5", "50%", "50%"]
-    assert [line.split()[1] for line in lines[2:]] == ["cordoned", "not_ready"]
-    assert "7.5 of 24 GPUs allocated" in yard("top", "nodes").out
+    assert [line.split()[1] for line in lines[2:]] == ["cordoned", "not_ready", "unreachable"]
+    assert "10 of 32 GPUs allocated" in yard("top", "nodes").out
 
 
 def test_describe_node_keeps_other_peoples_pods_nameless(server, yard):

@@ -16,6 +16,8 @@ from controlplane.cli.tables import Column, Row
 
 def state_of(node: Row) -> str:
     """A node's condition in one word."""
+    if not node["is_reachable"]:
+        return "unreachable"
     if not node["is_ready"]:
         return "not_ready"
     return "cordoned" if node["is_cordoned"] else "ready"

@@ -155,6 +155,17 @@ def test_a_lost_node_says_why_and_can_be_declared_dead(cast: Cast, visit: Visit)
     assert Node.objects.get(name="dgx1-1").is_cordoned
 
 
+def test_nodes_of_a_cluster_that_is_away_are_marked_and_can_be_declared_dead(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    Cluster.objects.filter(name="memory").update(is_reachable=False)
+    for address in ("/nodes", "/nodes/dgx1-1", "/clusters/memory"):
+        assert '<span class="badge bad">Not reachable</span>' in page(client, address)
+        assert '<span class="badge good">Ready</span>' not in page(client, address)
+    assert '<div class="under">not reachable</div>' in page(client, "/")
+    assert "Cluster memory does not answer" in page(client, "/nodes/dgx1-1")
+    assert "It is dead…" in page(client, "/nodes/dgx1-1")
+
+
 def test_the_top_bar_says_how_all_clusters_stand(cast: Cast, visit: Visit):
     client, ana = visit(cast.root), visit(cast.ana)
 
