@@ -11,7 +11,8 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.engines.kubernetes import logs, logwanted
+from controlplane.engines.kubernetes import logs, logstreams, logwanted
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.engines.kubernetes.logs import LogCopier
@@ -19,6 +20,7 @@ from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.logs import read_page, tail
 from tests.waiting import wait_until
 
+LOG = "/api/v1/namespaces/n/pods/pod/log"
 NO_FILE = b"failed to try resolving symlinks in path: no such file or directory\n"
 FIRST = b"2026-01-01T12:00:20.000Z one\n"
 ALL = FIRST + b"2026-01-01T12:00:21.000Z two\n"
@@ -41,13 +43,21 @@ class Pod:
     asked: int = 0
     now_ms: int = ms("12:00:00")
     end_word: str = ""
+    refusal: tuple[int, str] | None = None  # its status and its Retry-After
     copier: LogCopier = field(init=False)
 
     def __post_init__(self) -> None:
-        self.copier = LogCopier(Access(self.url, None), self.source, drain_seconds=1.0)
+        self.copier = LogCopier(Client(Access(self.url, None)), self.source, drain_seconds=1.0)
 
     def source(self, _name: str) -> LogSource:
-        return LogSource("/log", "main", True, self.end_word, started_ms=ms("12:00:00"), now_ms=self.now_ms)
+        return LogSource(
+            LOG,
+            "main",
+            True,
+            self.end_word,
+            started_ms=ms("12:00:00"),
+            now_ms=self.now_ms,
+        )
 
     def end(self) -> tuple[list[str], list[str]]:
         """Lines and gaps as they are kept, once the pod has ended."""
@@ -71,9 +81,12 @@ def start(tmp_path: Path) -> Iterator[Start]:
             (pod,) = pods
             answer = pod.answers[min(pod.asked, len(pod.answers) - 1)]
             pod.asked += 1
-            self.send_response(200)
+            status, retry_after = pod.refusal or (200, "")
+            self.send_response(status)
+            if pod.refusal:
+                self.send_header("Retry-After", retry_after)
             self.end_headers()
-            for piece in answer:
+            for piece in () if pod.refusal else answer:
                 self.wfile.write(piece.get(timeout=20) if isinstance(piece, queue.Queue) else piece)
 
         def log_message(self, *_words: object) -> None:
@@ -131,7 +144,7 @@ def test_a_stream_that_ended_without_a_line_was_listened_to(
     ends: queue.Queue[bytes] = queue.Queue()
     pod = start([ends], [FIRST])
     pod.copier.want({"pod": str(pod.path)})
-    wait_until(lambda: pod.asked, what="the stream")
+    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].is_open, what="the stream")
     pod.now_ms = ms("12:00:30")
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
     monkeypatch.setattr(logwanted, "time", later)
@@ -140,12 +153,44 @@ def test_a_stream_that_ended_without_a_line_was_listened_to(
     assert pod.end() == (["one"], [])
 
 
+def test_a_stream_that_was_silent_for_long_was_listened_to(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """We end it then, since it may have died without a word."""
+    monkeypatch.setattr(logstreams, "IDLE_SECONDS", 1.0)
+    later = SimpleNamespace(
+        monotonic=lambda: time.monotonic() * 20
+    )  # a second of ours is twenty of the cluster's
+    monkeypatch.setattr(logwanted, "time", later)
+    silent: queue.Queue[bytes] = queue.Queue()
+    pod = start([silent], [FIRST])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.asked, what="the stream")
+    pod.now_ms = ms("12:00:12")
+    wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
+    silent.put(b"")
+    assert pod.end() == (["one"], [])
+
+
+def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start) -> None:
+    pod = start([ALL])
+    pod.refusal = 429, "7"
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.asked, what="the first try")
+    client = pod.copier._client
+    wait_until(lambda: client.bucket._allowance.seconds_until_free(time.monotonic()) > 5, what="the pause")
+    assert client.calls[("get", "pods/log")] == pod.asked == 1
+
+
 def test_a_file_that_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:
     pod = start([NO_FILE], [NO_FILE], [ALL])
     assert pod.end() == (["one", "two"], [])
 
 
-def test_a_file_that_stays_away_is_a_gap_in_the_nodes_words(start: Start) -> None:
+def test_a_file_that_stays_away_is_a_gap_in_the_nodes_words(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(logs, "AWAY_SECONDS", 1.0)
     words = NO_FILE.decode().strip()
     assert start([NO_FILE]).end() == ([], [f"the end of the output could not be read: {words}"])
 

@@ -10,6 +10,7 @@ import pytest
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import logs, names, tokens
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.logs import LogCopier
 from controlplane.engines.kubernetes.logwanted import LogSource
@@ -34,7 +35,7 @@ class Login:
 def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
     login = Login()
     copier = LogCopier(
-        Access("http://127.0.0.1:9", None, login), lambda name: LogSource("/log", "main", True)
+        Client(Access("http://127.0.0.1:9", None, login)), lambda name: LogSource("/log", "main", True)
     )
     copier.want({"pod": str(tmp_path / "pod.log")})
     try:
@@ -60,7 +61,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
             raise KeyError("status")
         return LogSource("/log", "main", has_started=False)
 
-    copier = LogCopier(Access("http://127.0.0.1:9", None), look)
+    copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), look)
     with caplog.at_level(logging.INFO):
         copier.want({name: str(tmp_path / name) for name in ("odd", "good")})
         try:
@@ -83,7 +84,7 @@ def test_a_pod_that_has_not_started_is_looked_at_when_it_changes(
         looked[name] += 1
         return LogSource("/log", "main", has_started=False)
 
-    copier = LogCopier(Access("http://127.0.0.1:9", None), look)
+    copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), look)
     copier.want({name: str(tmp_path / name) for name in ("changing", "quiet")})
     try:
         wait_until(lambda: looked["changing"] == looked["quiet"] == 1, 20, "the first looks")

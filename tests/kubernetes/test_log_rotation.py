@@ -11,6 +11,7 @@ from typing import ClassVar
 import pytest
 
 from controlplane.engines.kubernetes import logstreams
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, MAY_BE_GONE, LogCopier
@@ -78,7 +79,7 @@ def copy(server: str, path: Path, started: str = "12:00:00") -> LogPage:
     started_ms = stamp_ms(f"2026-01-01T{started}Z".encode())
     end_word: list[str] = []
     copier = LogCopier(
-        Access(server, None),
+        Client(Access(server, None)),
         lambda _name: LogSource(
             "/log", "main", True, "".join(end_word), started_ms=started_ms, now_ms=started_ms + 60_000
         ),

@@ -188,6 +188,28 @@ class Client:
         date, heard_at = self._dated
         return parsedate_to_datetime(date) + timedelta(seconds=time.monotonic() - heard_at)
 
+    def take_turn(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        priority: int = READ,
+        timeout_seconds: float = RETRYING_SECONDS,
+    ) -> None:
+        """Wait until a call may be sent, and count it; for others who send it, too. Raises EngineUnreachable."""
+        if not self.bucket.acquire(priority, timeout_seconds):
+            raise EngineUnreachable("Too many calls are waiting for their turn.")
+        with self._counting:
+            self.calls[verb_and_resource(method, path, query)] += 1
+
+    def put_off(self, headers: Mapping[str, str]) -> float | None:
+        """Send nothing for as long as an answer's Retry-After asks for, in seconds; None where it does not."""
+        wait = _retry_after(headers.get("Retry-After"))
+        if wait is not None:
+            self.bucket.pause(wait)
+        return wait
+
     def close(self) -> None:
         self._pool.clear()
 
@@ -235,11 +257,9 @@ class Client:
     ) -> urllib3.BaseHTTPResponse:
         """One request, when it is its turn; again with a new token after a 401. Raises _TryAgain, EngineUnreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
-        self._count(method, path, query)
         timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout_seconds)
         for may_renew in (True, False):
-            if not self.bucket.acquire(priority, RETRYING_SECONDS):
-                raise EngineUnreachable("Too many calls are waiting for their turn.")
+            self.take_turn(method, path, query, priority=priority)
             self._credentials = self.access.headers()
             headers = {"Accept": _JSON, "Content-Type": content_type, **self._credentials}
             try:
@@ -265,14 +285,8 @@ class Client:
         # What a service behind the server puts off is its own affair: the server is as well as before.
         if _is_passed_on(path) or (response.status != 429 and response.status < 500):
             raise error
-        wait = _retry_after(response.headers.get("Retry-After"))
-        if wait is not None:
-            self.bucket.pause(wait)
+        wait = self.put_off(response.headers)
         raise _TryAgain(ApiFailed(error), may_have_acted=response.status != 429 and wait is None)
-
-    def _count(self, method: str, path: str, query: Mapping[str, str]) -> None:
-        with self._counting:
-            self.calls[verb_and_resource(method, path, query)] += 1
 
 
 class _TryAgain(Exception):

@@ -77,7 +77,7 @@ class KubernetesEngine:
         self._objects = Objects(self.client, installation)
         self._syncer = Syncer(self.client, self._objects, self._profile)
         self._sweeper = Sweeper(self.client, self._objects, installation)
-        self._copier = LogCopier(self.client.access, self._log_source)
+        self._copier = LogCopier(self.client, self._log_source)
         self._watching = Watching(self.client, self._profile, self._copier.notice)
         self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
         self._known_reports = KnownReports()

@@ -21,6 +21,7 @@ _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
+_SKEW_MS = 3000  # clocks that differ by no more count as one
 _LATE_MS = 5000  # nodes look every 10 s whether a file is full
 _STEP_BACK_SECONDS = 2  # a node's clock that is put back by no more hides nothing
 
@@ -42,28 +43,29 @@ def time_of(ms: int) -> str:
 class Beginning:
     """Whether a node may have put away a container's first lines before we read one: it gives no sign of that.
 
-    Two signs are ours: how long nobody listened, and the pace of what is there. Unix ms by the cluster's clock.
+    Two signs are ours: how long nobody listened, and the pace of what is there. Unix ms: by the node's clock its start
+    and its lines, by the API server's the rest; where they differ by seconds a gap is told rather than hidden.
     """
 
     first_ms: int | None = None  # the time of the first line that we read
     _last_ms: int = 0
     _size: int = 0  # bytes of what we read
-    _asked_ms: int = 0  # when its stream was asked for
+    _open_ms: int = 0  # when its stream was opened
     _heard_ms: int | None = (
         None  # until then a stream was open and gave nothing; at first: when the container began
     )
     _unheard_ms: int = 0  # how long, before that, none was
 
-    def ask(self, now_ms: int, started_ms: int | None) -> None:
+    def listen(self, now_ms: int, started_ms: int | None) -> None:
         """A stream begins. `started_ms`, the container's start, is in whole seconds."""
         if self._heard_ms is None and started_ms is not None:
             self._heard_ms = started_ms + 999
-        self._asked_ms = now_ms
+        self._open_ms = now_ms
 
     def leave(self, now_ms: int) -> None:
         """The stream ends in good order."""
         if self.first_ms is None and self._heard_ms is not None:
-            self._unheard_ms += max(0, self._asked_ms - self._heard_ms)
+            self._unheard_ms += max(0, self._open_ms - self._heard_ms)
             self._heard_ms = now_ms
 
     def take(self, pieces: Sequence[Piece]) -> None:
@@ -76,7 +78,10 @@ class Beginning:
     @property
     def seen_ms(self) -> int:
         """From when on nothing went unseen."""
-        return self._asked_ms if self.first_ms is None else min(self.first_ms, self._asked_ms)
+        if self.first_ms is None:
+            return self._open_ms
+        is_node_ahead = self._heard_ms is not None and self._heard_ms > self._open_ms + _SKEW_MS
+        return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
 
     def may_be_gone(self, file_size: int, *, is_end: bool = False) -> bool | None:
         """Whether the container may have filled a file of `file_size` bytes unseen; None: too early to say."""

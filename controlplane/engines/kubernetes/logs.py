@@ -15,7 +15,6 @@ import contextlib
 import logging
 import os
 import random
-import resource
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
@@ -23,7 +22,8 @@ from collections.abc import Callable, Iterable, Mapping
 import aiohttp
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes import logstreams
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, time_of
 from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
 from controlplane.engines.kubernetes.logwanted import FIRST_PAUSE_SECONDS, LogSource, WantedLog
@@ -34,10 +34,10 @@ log = logging.getLogger(__name__)
 
 MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when the pod has ended
 LAST_LINES = 5000
-MOST_STREAMS = 4000
 SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
 DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
-MISSING_SECONDS = 2.0  # the same where the node says that there is none
+MISSING_SECONDS = 2.0  # the same where the API server says that there is none
+AWAY_SECONDS = 10.0  # and where the node says so of its file
 MOST_PAUSE_SECONDS = 30.0
 GATHER_SECONDS = 0.02  # changes come in bursts
 WAITING_SECONDS = 10.0  # between looks at a pod that has not started, or is not there, and is not heard of
@@ -74,16 +74,16 @@ class LogCopier:
 
     def __init__(
         self,
-        access: Access,
+        client: Client,
         look: Callable[[str], LogSource | None],
         *,
         most_bytes: int = MOST_BYTES,
         most_streams: int | None = None,
         drain_seconds: float = DRAIN_SECONDS,
     ) -> None:
-        self._access, self._look = access, look
+        self._client, self._look = client, look
         self._most_bytes = most_bytes
-        self._most_streams = most_streams or _streams_for_our_files()
+        self._most_streams = most_streams or logstreams.most_streams()
         self._drain_seconds = drain_seconds
         self._checked_at = 0.0
         self._logs: dict[str, WantedLog] = {}
@@ -161,7 +161,7 @@ class LogCopier:
         async with aiohttp.ClientSession(
             connector=connector, timeout=timeout, auto_decompress=False
         ) as session:
-            self._streams = LogStreams(self._access, session)
+            self._streams = LogStreams(self._client, session)
             is_ready.set()
             while not self._is_closed:
                 try:
@@ -213,7 +213,7 @@ class LogCopier:
         room = self._most_streams - len(streaming)
         first = sorted(waiting, key=lambda item: item[:3])[: max(0, min(room, MOST_AT_ONCE))]
         for _, _, _, entry, source in first:
-            entry.opened_at, entry.opened_ms = now, source.now_ms
+            entry.note_asked(source)
             entry.task = asyncio.ensure_future(self._copy(entry, source))
         if len(first) == MOST_AT_ONCE:
             self._ring()
@@ -282,15 +282,15 @@ class LogCopier:
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
                 await self._copy_into(writer, entry, source)
-            entry.problem, entry.is_missing = "", False
+            entry.problem = ""
         except _PASSING as error:
             if entry.problem != (problem := str(error) or type(error).__name__):
                 log.info("log of %s: %s", entry.name, problem)
-            entry.problem, entry.is_missing = problem, isinstance(error, StreamRefused) and error.is_missing
+            entry.problem, entry.patience_seconds = problem, self._patience_with(error)
         except Exception as error:
             if entry.problem != (problem := type(error).__name__):
                 log.exception("log of %s", entry.name)
-            entry.problem, entry.is_missing = problem, False
+            entry.problem, entry.patience_seconds = problem, self._drain_seconds
         finally:
             entry.task = None
             self._ring()
@@ -300,10 +300,12 @@ class LogCopier:
 
     def _is_hopeless(self, entry: WantedLog) -> bool:
         """Whether what an ended pod printed will not be read any more."""
-        if entry.ended_at is None:
-            return False
-        patience_seconds = MISSING_SECONDS if entry.is_missing else self._drain_seconds
-        return time.monotonic() - entry.ended_at > patience_seconds
+        return entry.ended_at is not None and time.monotonic() - entry.ended_at > entry.patience_seconds
+
+    def _patience_with(self, error: Exception) -> float:
+        if isinstance(error, StreamRefused) and error.is_missing:
+            return MISSING_SECONDS
+        return AWAY_SECONDS if isinstance(error, LogNotThere) else self._drain_seconds
 
     def _pause(self, entry: WantedLog) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
@@ -367,19 +369,14 @@ class LogCopier:
         if since is not None and "tailLines" not in query:
             asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
         assert self._streams is not None
-        entry.note_asked(source)
         async with self._streams.open(source.path, asked) as stream:
-            async for chunk in stream.iter_any():
-                self._store(writer, entry, lines.feed(chunk))
-                self._check_beginning(writer, entry)
-                if writer.size >= self._most_bytes and not is_whole:
-                    return
-                if (
-                    writer.size - entry.checked_size >= ROTATED_BYTES
-                    and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
-                ):
-                    await self._check_file(writer, entry, source)
-        if not is_whole and not lines.remark:
+            entry.note_open(source)
+            try:
+                await self._copy_stream(writer, entry, source, stream, lines)
+            except TimeoutError:  # we end it for its long silence
+                entry.note_left()
+                raise
+        if not lines.remark:
             entry.note_left()
         if is_whole:
             self._store(writer, entry, lines.rest())
@@ -391,6 +388,25 @@ class LogCopier:
                     f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
                 )
                 entry.size = writer.size
+
+    async def _copy_stream(
+        self,
+        writer: LogWriter,
+        entry: WantedLog,
+        source: LogSource,
+        stream: aiohttp.StreamReader,
+        lines: Lines,
+    ) -> None:
+        async for chunk in stream.iter_any():
+            self._store(writer, entry, lines.feed(chunk))
+            self._check_beginning(writer, entry)
+            if writer.size >= self._most_bytes and not source.end_word:
+                return
+            if (
+                writer.size - entry.checked_size >= ROTATED_BYTES
+                and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
+            ):
+                await self._check_file(writer, entry, source)
 
     async def _check_file(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
         """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
@@ -431,9 +447,9 @@ class LogCopier:
         may_be_gone = beginning and beginning.may_be_gone(ROTATED_BYTES, is_end=is_end)
         if beginning is None or may_be_gone is None:
             return
-        entry.beginning = None
         if may_be_gone:
             _tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
+        entry.beginning = None
 
     def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
         entry = self._logs.get(pod_name)
@@ -480,10 +496,3 @@ async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
     for task in running:
         task.cancel()
     await asyncio.gather(*running, return_exceptions=True)
-
-
-def _streams_for_our_files() -> int:
-    """A stream takes a socket and a file; the rest of the process needs some too."""
-    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
-    room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
-    return max(16, min(MOST_STREAMS, room))

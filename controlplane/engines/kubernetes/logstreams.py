@@ -5,17 +5,20 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
+import resource
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 
 import aiohttp
 import orjson
 
-from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.kubeconfigs import without_token
 
+MOST_STREAMS = 4000
 IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
+TURN_SECONDS = 5.0  # for a stream's turn; then it is tried again later
 FILE_SECONDS = 10.0  # for an answer when a file began
 _HEAD_BYTES = 64  # a stamp, and a little more
 
@@ -30,31 +33,40 @@ class StreamRefused(Exception):
 
 @dataclass(frozen=True, slots=True)
 class LogStreams:
-    """Opens streams with our credentials, which are renewed when they were refused."""
+    """Opens streams as calls of the client: in its turn, and with its credentials, which are renewed when they were
+    refused."""
 
-    access: Access
+    client: Client
     session: aiohttp.ClientSession
 
     @contextlib.asynccontextmanager
     async def open(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
-        """`path`: of the API, up to `/log`. Raises StreamRefused, and aiohttp's errors."""
-        headers = await asyncio.to_thread(self.access.headers)  # a login program may take its time
+        """`path`: of the API, up to `/log`. Raises StreamRefused, EngineUnreachable, and aiohttp's errors."""
+        access = self.client.access
+        headers = await asyncio.to_thread(self._take_turn, path, query)
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
         )
         async with self.session.get(
-            self.access.server + path,
+            access.server + path,
             params=query,
             headers=headers,
-            ssl=self.access.tls or True,
-            server_hostname=self.access.server_name,
+            ssl=access.tls or True,
+            server_hostname=access.server_name,
             timeout=timeout,
         ) as response:
             if response.status == 401:
-                await asyncio.to_thread(self.access.renew)
+                await asyncio.to_thread(access.renew)
+            if response.status == 429 or response.status >= 500:
+                self.client.put_off(response.headers)
             if response.status != 200:
                 raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
             yield response.content
+
+    def _take_turn(self, path: str, query: Mapping[str, str]) -> Mapping[str, str]:
+        """The headers to send; to have them may take a login program its time."""
+        self.client.take_turn("GET", path, query, timeout_seconds=TURN_SECONDS)
+        return self.client.access.headers()
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
         """The time of the first line of the file that the node has of a log now; None for an empty one. Unix ms.
@@ -67,6 +79,13 @@ class LogStreams:
             return stamp_ms(stamp)
         except ValueError:
             return None
+
+
+def most_streams() -> int:
+    """A stream takes a socket and a file; the rest of the process needs some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
+    return max(16, min(MOST_STREAMS, room))
 
 
 def _words_of(body: bytes) -> str:

@@ -51,22 +51,28 @@ class WantedLog:
     task: asyncio.Task[None] | None = None
     opened_at: float = 0.0
     opened_ms: int = 0  # the same by the cluster's clock
+    is_open: bool = False
     pause_seconds: float = FIRST_PAUSE_SECONDS
     retry_at: float = 0.0
     look_at: float = 0.0  # it has not started: nothing is to be seen of it before
     ended_at: float | None = None
     is_end_known: bool = False  # a stream was opened, or could have been, since the pod's end was seen
-    problem: str = ""
-    is_missing: bool = False
+    problem: str = ""  # why its last stream broke
+    patience_seconds: float = 0.0  # with that problem, once the pod has ended
     is_odd: bool = False  # its pod could not be read when we last looked
 
     def note_asked(self, source: LogSource) -> None:
+        """A stream is about to be asked for."""
+        self.opened_at, self.opened_ms, self.is_open = time.monotonic(), source.now_ms, False
+
+    def note_open(self, source: LogSource) -> None:
+        self.is_open = True
         if self.beginning is not None and self.beginning.first_ms is None:
-            self.beginning.ask(self._cluster_ms(), source.started_ms)
+            self.beginning.listen(self._cluster_ms(), source.started_ms)
 
     def note_left(self) -> None:
-        """The stream ends in good order."""
-        if self.beginning is not None:
+        """The stream, if it was opened, ends in good order."""
+        if self.beginning is not None and self.is_open:
             self.beginning.leave(self._cluster_ms())
 
     def _cluster_ms(self) -> int:
