@@ -7,6 +7,7 @@ from fractions import Fraction
 from functools import lru_cache
 
 MIB = 1024**2
+_IN_BYTES = ("hugepages-", "ephemeral-storage")
 _FACTORS = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),
     "k": Fraction(10**3), "M": Fraction(10**6), "G": Fraction(10**9), "T": Fraction(10**12), "P": Fraction(10**15),
@@ -48,3 +49,8 @@ def milli(quantity: object) -> int:
 def mib(quantity: object) -> int:
     """MiB, rounded up."""
     return -int(-amount(quantity) / MIB // 1)
+
+
+def in_words(resource: str, number: int) -> str:
+    """So many whole units of a resource, as people read it: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`."""
+    return f"{number / MIB:g} MiB of {resource}" if resource.startswith(_IN_BYTES) else f"{number} {resource}"

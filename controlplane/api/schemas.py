@@ -295,6 +295,7 @@ NODE = partial(
         is_cordoned=BOOLEAN,
         cpus=NUMBER,
         memory_mib=INTEGER,
+        extra_resources={"type": "object", "additionalProperties": INTEGER},
         labels=OBJECT,
         seen_at=TIME,
         gpus=INTEGER,

@@ -28,6 +28,7 @@ from jobs.queries import plain_rows
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
 AVOID_SECONDS = 60
+BEYOND_ALL = 2**62
 
 _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
@@ -164,7 +165,15 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
 
 
 def _extras(wanted: Mapping[str, str]) -> Extras:
-    return tuple((name, quantities.pieces(wanted[name])) for name in sorted(wanted))
+    return tuple((name, _pieces(wanted[name])) for name in sorted(wanted))
+
+
+def _pieces(quantity: str) -> int:
+    """What an older version took in and is no quantity is more than any node has: that job waits, and no other."""
+    try:
+        return quantities.pieces(quantity)
+    except ValueError:
+        return BEYOND_ALL
 
 
 def _seconds(at: datetime | None) -> int | None:

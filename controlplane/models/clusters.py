@@ -71,9 +71,8 @@ class Node(models.Model):
     name = models.CharField(max_length=253, unique=True)
     milli_cpus = models.PositiveIntegerField(default=0)
     memory_mib = models.PositiveIntegerField(default=0)
-    extras = models.JSONField(
-        default=dict
-    )  # what pods may use beside those, by the cluster's name: whole units
+    # what else pods may use in all, by the cluster's names: whole units
+    extras = models.JSONField(default=dict)
     labels = models.JSONField(default=dict)
     is_ready = models.BooleanField(default=True)
     is_cordoned = models.BooleanField(default=False)

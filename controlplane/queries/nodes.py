@@ -84,6 +84,7 @@ def _shape_node(node: Node, devices: Sequence[Device]) -> dict[str, Any]:
         "is_cordoned": not node.is_open,
         "cpus": decimal(node.milli_cpus),
         "memory_mib": node.memory_mib,
+        "extra_resources": node.extras,
         "labels": node.labels,
         "seen_at": node.seen_at,
         "gpus": len(devices),

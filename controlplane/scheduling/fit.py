@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from itertools import product
 
 from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
-from controlplane.scheduling.view import ClusterView, Extras, Grain, JobView, PodPlacement, ProjectView
+from controlplane.scheduling.view import ClusterView, Extras, Grain, JobView, Need, PodPlacement, ProjectView
 
 NEVER = WHOLE_GPU + 1  # a share that no device has
 
@@ -73,9 +73,31 @@ def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
     )
 
 
-def without(request: Request, extra: str) -> Request:
-    """The request as it is but for one of its extras."""
-    return replace(request, extras=tuple(one for one in request.extras if one[0] != extra))
+def host_needs(request: Request) -> tuple[str, ...]:
+    """What each pod takes of its node beside devices: `cpus`, `memory`, and its extras by name."""
+    return ("cpus", "memory", *(name for name, _ in request.extras))
+
+
+def amount_of(holder: Need, need: str) -> int:
+    """How much it takes, or has, of one of the host needs: milli-CPUs, MiB, whole units."""
+    if need == "cpus":
+        return holder.milli_cpus
+    return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
+
+
+def with_only(request: Request, needs: Collection[str]) -> Request:
+    """The request with these of its host needs and no others."""
+    return replace(
+        request,
+        milli_cpus=request.milli_cpus if "cpus" in needs else 0,
+        memory_mib=request.memory_mib if "memory" in needs else 0,
+        extras=tuple(one for one in request.extras if one[0] in needs),
+    )
+
+
+def without(request: Request, need: str) -> Request:
+    """The request without one of its host needs."""
+    return with_only(request, set(host_needs(request)) - {need})
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:

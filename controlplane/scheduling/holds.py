@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board
-from controlplane.scheduling.fit import Request, place, pods_that_fit, without
+from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.fixes import would_start_if
-from controlplane.scheduling.ledger import Room
+from controlplane.scheduling.ledger import Room, open_node
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
 from controlplane.scheduling.spec import Refusal
@@ -101,14 +101,20 @@ class Explainer:
         # room of a promise that was given up in this cycle stays kept until the next, for nobody
         if self._board.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
-        resource = _short_of(request, room)
+        too_small = self._too_small_for(request)
+        resource = _short_of(request, room, too_small)
         if resource is not None:
             return reasons.CLUSTER_FULL, {**numbers, "resource": resource}
         if fit > 0:
             return reasons.GANG_DOES_NOT_FIT, numbers
-        if request.pods == 1 and numbers["free_milli_gpus"] >= request.milli_gpus > 0:
+        if request.pods == 1 and room.free_milli_gpus(request.pools, too_small) >= request.milli_gpus > 0:
             return reasons.FRAGMENTED, numbers
         return reasons.CLUSTER_FULL, numbers
+
+    def _too_small_for(self, request: Request) -> frozenset[str]:
+        """The nodes that have too little beside devices for a pod of it, even when they are empty."""
+        empty = ((node.name, open_node(node)) for node in self._board.view.nodes)
+        return frozenset(name for name, room in empty if not room.has_host_room(request))
 
     def _room_without_promises(self) -> Room:
         if self._without_promises is None:
@@ -129,27 +135,43 @@ def _taken_by(job: JobView) -> dict[str, Any]:
     return taken
 
 
-def _short_of(request: Request, room: Room) -> str | None:
-    """The one thing besides GPUs that keeps the gang from fitting: `cpus`, `memory`, an extra's name, or none."""
-    if place(replace(request, milli_cpus=0, memory_mib=0, extras=()), room) is None:
+def _short_of(request: Request, room: Room, too_small: frozenset[str]) -> str | None:
+    """The one thing besides GPUs that keeps the gang from fitting where it could ever stand, None where GPUs do: what
+    is short by itself, else what would help."""
+
+    def fits(less: Request) -> bool:
+        found = place(less, room, too_small)
+        return found is not None and not any(placement.node in too_small for placement in found)
+
+    needs = host_needs(request)
+    if not fits(with_only(request, ())):
         return None
-    relieved = (
-        ("cpus", replace(request, milli_cpus=0)),
-        *((name, without(request, name)) for name, _ in request.extras),
-    )
-    return next((name for name, less in relieved if place(less, room) is not None), "memory")
+    short = (need for need in needs if not fits(with_only(request, (need,))))
+    helpful = (need for need in needs if fits(without(request, need)))
+    return next(short, None) or next(helpful, None) or needs[0]
 
 
 def _largest_free(room: Room, request: Request) -> int:
-    """The most milli-GPUs that one pod could be given on one node now."""
+    """The most milli-GPUs that one pod could be given now, on a node that has the rest of what it asks for."""
     names = [pool for pool in request.pools if pool in room.pools] or list(room.pools)
     indexes = [room.pools[name] for name in names]
-    whole = max(
-        (free for index in indexes for free, nodes in enumerate(index.by_whole) if nodes),
-        default=0,
+
+    def has_room(order: int) -> bool:
+        return room.nodes[order].has_host_room(request)
+
+    most = max((len(index.by_whole) for index in indexes), default=0)
+    for free in reversed(range(1, most)):
+        buckets = (index.by_whole[free] for index in indexes if free < len(index.by_whole))
+        if any(has_room(order) for bucket in buckets for order in bucket):
+            return free * 1000
+    shares = (
+        free
+        for index in indexes
+        for devices in index.shared.values()
+        for free, order, _ in devices
+        if has_room(order)
     )
-    shares = [devices[-1][0] for index in indexes for devices in index.shared.values() if devices]
-    return whole * 1000 or max(shares, default=0)
+    return max(shares, default=0)
 
 
 def _holders(board: Board) -> list[dict[str, Any]]:

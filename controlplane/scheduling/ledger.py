@@ -8,7 +8,7 @@ Milli-GPUs, milli-CPUs and MiB throughout.
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -125,10 +125,12 @@ class Room:
         """Give back the room of one pod."""
         self._change(placement, 1, need)
 
-    def free_milli_gpus(self, pools: Sequence[str] = ()) -> int:
-        """Free milli-GPUs on open nodes of these pools (all, when none is named)."""
+    def free_milli_gpus(self, pools: Sequence[str] = (), but_on: Collection[str] = ()) -> int:
+        """Free milli-GPUs on open nodes of these pools (all, when none is named), but on some."""
         return sum(
-            sum(node.free) for node in self.nodes if node.is_open and (not pools or node.pool in pools)
+            sum(node.free)
+            for node in self.nodes
+            if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
 
     def clamp(self, placement: PodPlacement, other: Room) -> Clamp:
@@ -250,7 +252,7 @@ class Ledger:
 def open_ledger(view: ClusterView) -> Ledger:
     """The ledger of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    nodes = [open_node(node, order) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}
     active = [job for job in view.jobs if job.state == "active"]
     for job in active:
@@ -268,14 +270,15 @@ def open_ledger(view: ClusterView) -> Ledger:
 def open_empty_room(view: ClusterView) -> Room:
     """The cluster as it is built: every node open, every device free, nothing running."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    nodes = [open_node(node, order) for order, node in enumerate(by_name)]
     for node in nodes:
         node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
         node.whole = len(node.free)
     return Room(nodes, {node.name: node.order for node in nodes})
 
 
-def _node_room(order: int, node: NodeView) -> NodeRoom:
+def open_node(node: NodeView, order: int = 0) -> NodeRoom:
+    """One node on which no job stands."""
     devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
     return NodeRoom(
         order=order,

@@ -10,6 +10,8 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
+from controlplane import quantities
+
 PROJECT_MISSING = "project_missing"
 SPEC_IMPOSSIBLE = "spec_impossible"
 NO_SUCH_NODE_POOL = "no_such_node_pool"
@@ -106,18 +108,13 @@ def _share_impossible(where: str, largest: int) -> str:
     )
 
 
-_IN_BYTES = ("hugepages-", "ephemeral-storage")
-
-
 def _amount(resource: str, number: int) -> str:
     if resource == "gpus":
         return count_gpus(number)
     if resource == "cpus":
         return f"{number / 1000:g} CPUs"
-    if resource.startswith(_IN_BYTES):
-        return f"{number / 2**20:g} MiB of {resource}"
     units = {"gpu_memory": "MiB of GPU memory", "memory": "MiB of memory", "pods": "workers"}
-    return f"{number} {units.get(resource, resource)}"
+    return quantities.in_words(units.get(resource, resource), number)
 
 
 def _no_such_node_pool(details: Details) -> str:

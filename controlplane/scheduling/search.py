@@ -11,8 +11,8 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, comb
 
-from controlplane.scheduling.fit import Request, pods_that_fit
-from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
+from controlplane.scheduling.fit import Request, amount_of, host_needs, pods_that_fit
+from controlplane.scheduling.ledger import WHOLE_GPU, Amounts, NodeRoom, Room
 from controlplane.scheduling.victims import Candidate, Gate, Harm, Kin, harm
 
 MAX_STEPS = 2000
@@ -377,23 +377,42 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: _Local, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """The set, grown by whoever uses most of the node beside its devices until `pods` pods fit."""
+    """The set, grown until `pods` pods fit beside devices too: by the least harm that is enough, else by whoever gives
+    most of what is missing."""
     victims = base
-    asked = {name for name, _ in request.extras}
-    rest = sorted(
-        (item for item in local.candidates if item not in base),
-        key=lambda item: (
-            -sum(name in asked for name, _ in item.job.extras),
-            -item.job.milli_cpus,
-            -item.job.memory_mib,
-            harm((item,)),
-        ),
-    )
     while _pods_after(request, local, victims) < pods:
+        rest = [item for item in local.candidates if item not in victims]
         if not rest:
             return None
-        victims = victims | {rest.pop(0)}
+        enough = [item for item in rest if _pods_after(request, local, victims | {item}) >= pods]
+        if enough:
+            return victims | {min(enough, key=lambda item: harm((item,)))}
+        missing = _missing(request, local, victims, pods)
+        victims |= {min(rest, key=lambda item: (-_part_of(missing, item, local), harm((item,))))}
     return victims
+
+
+def _missing(request: Request, local: _Local, victims: Iterable[Candidate], pods: int) -> dict[str, int]:
+    """What the node lacks beside devices for so many pods once these jobs have gone, by need."""
+    short = {need: pods * amount_of(request, need) for need in host_needs(request)}
+    for need in short:
+        given = sum(_given(victim, local, need) for victim in victims)
+        short[need] -= _on(local.node, need) + given
+    return {need: amount for need, amount in short.items() if amount > 0}
+
+
+def _on(node: NodeRoom, need: str) -> int:
+    return amount_of(Amounts(node.milli_cpus, node.memory_mib, tuple(node.extras.items())), need)
+
+
+def _given(victim: Candidate, local: _Local, need: str) -> int:
+    pods = sum(placement.node == local.node.name for placement in victim.placements)
+    return pods * amount_of(victim.job, need)
+
+
+def _part_of(missing: Mapping[str, int], victim: Candidate, local: _Local) -> float:
+    """How much of what is missing its going gives, 1 for all of one need."""
+    return sum(min(1.0, _given(victim, local, need) / amount) for need, amount in missing.items())
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.fit import (
     Request,
+    amount_of,
+    host_needs,
     place,
     pods_that_fit,
     pools_for,
@@ -16,7 +18,7 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
+from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room, open_node
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import ClusterView, Grain, JobView, NodeView, ProjectView
@@ -88,31 +90,39 @@ class SpecCheck:
         for resource, asked, largest, relieved in self._shortages(one):
             if place(relieved, empty) is not None or asked > largest:
                 return self._refusal(resource, asked, largest, pools)
-        return self._refusal("gpus", request.milli_gpus, self._most_gpus(request), pools)
+        return self._refusal("gpus", request.milli_gpus, self._most_gpus(self._nodes_for(one)), pools)
+
+    def _nodes_for(self, request: Request) -> list[NodeView]:
+        return [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
 
     def _shortages(self, one: Request) -> list[tuple[str, int, int, Request]]:
         """(resource, asked for, most that one node has, the request without it)."""
-        nodes = [node for node in self._view.nodes if not one.pools or node.pool in one.pools]
+        nodes = self._nodes_for(one)
         memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
-        cpus, ram = max(node.milli_cpus for node in nodes), max(node.memory_mib for node in nodes)
         no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
         grains = {device.grain for node in nodes for device in node.devices}
         share = max(map(_largest_share, grains), default=WHOLE_GPU)
-        gpus = ("gpus", one.milli_gpus, self._most_gpus(one), no_gpu)
+        gpus = ("gpus", one.milli_gpus, self._most_gpus(self._able(nodes, no_gpu)), no_gpu)
         if one.gpu_memory_mib is not None and (share == WHOLE_GPU or one.gpu_memory_mib > memory):
             gpus = ("gpu_memory", one.gpu_memory_mib, memory, no_gpu)
         elif one.is_share and share < WHOLE_GPU:
             gpus = ("gpu_share", min(map(one.share_of, grains)), share, no_gpu)
-        return [
-            gpus,
-            ("cpus", one.milli_cpus, cpus, replace(one, milli_cpus=0)),
-            ("memory", one.memory_mib, ram, replace(one, memory_mib=0)),
-            *((name, amount, _most(nodes, name), without(one, name)) for name, amount in one.extras),
-        ]
+        return [gpus, *(self._host_shortage(nodes, one, need) for need in host_needs(one))]
 
-    def _most_gpus(self, request: Request) -> int:
+    def _host_shortage(
+        self, nodes: Sequence[NodeView], one: Request, need: str
+    ) -> tuple[str, int, int, Request]:
+        relieved = without(one, need)
+        largest = max(amount_of(node, need) for node in self._able(nodes, relieved))
+        return need, amount_of(one, need), largest, relieved
+
+    def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
+        """The nodes that have the rest of what is asked for; all, where none has."""
+        return [node for node in nodes if open_node(node).has_host_room(rest)] or nodes
+
+    @staticmethod
+    def _most_gpus(nodes: Iterable[NodeView]) -> int:
         """The most whole GPUs that a pod can have; none of a node that gives them out in single parts."""
-        nodes = [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
         counts = [sum(_largest_whole(device.grain) for device in node.devices) for node in nodes]
         return max(counts, default=0) * WHOLE_GPU
 
@@ -125,10 +135,6 @@ class SpecCheck:
         if self._empty is None:
             self._empty = open_empty_room(self._view)
         return self._empty
-
-
-def _most(nodes: Iterable[NodeView], extra: str) -> int:
-    return max((dict(node.extras).get(extra, 0) for node in nodes), default=0)
 
 
 def _largest_share(grain: Grain) -> int:

@@ -10,6 +10,7 @@ from django.views.decorators.http import require_POST
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids
 from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
 from controlplane.models import Cluster, Node
+from controlplane.quantities import in_words
 from controlplane.queries.nodes import node_detail, node_rows
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads.frame import clusters
@@ -49,6 +50,7 @@ def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase
     moving = jobs_on(node) if actor.is_admin else []
     context = {
         "node": node_detail(node, visible_project_ids(actor)),
+        "extras": [in_words(name, number) for name, number in sorted(node.extras.items())],
         "cells": cells,
         "holders": holders(state, name),
         "projects": state["projects"],

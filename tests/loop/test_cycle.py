@@ -3,6 +3,7 @@
 import pytest
 
 from controlplane.loop import cycle
+from jobs.models import Job
 from tests.builders import make_job, make_project
 
 pytestmark = pytest.mark.django_db
@@ -39,3 +40,15 @@ def test_where_nothing_waits_a_plan_that_takes_long_is_not_made_in_every_cycle(p
 def test_a_plan_that_is_cheap_is_made_in_every_cycle(plant, plans):
     plant.settle(3)
     assert len(plans) == 3
+
+
+def test_a_quantity_that_an_older_version_took_in_holds_up_nobody_else(plant):
+    project = make_project()
+    old = make_job(project, "old", extra_resources={"ephemeral-storage": "20Ki"})
+    Job.objects.filter(pk=old.pk).update(spec=old.spec | {"extra_resources": {"ephemeral-storage": "20K"}})
+    innocent = make_job(project, "innocent")
+    plant.settle()
+    states = dict(Job.objects.values_list("name", "reason"))
+    assert states["old"] == "spec_impossible"
+    innocent.refresh_from_db()
+    assert innocent.state == "running"

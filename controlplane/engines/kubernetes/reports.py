@@ -42,7 +42,7 @@ _PULL_REFUSED = re.compile(
     r"ErrImageNeverPull|never pull",
     re.IGNORECASE,
 )
-_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": ErrImagePull: ')
+_BACK_OFF = re.compile(r'Back-off pulling image "[^"]*": (\w+): ')
 _CREATE_ERRORS = (
     "CreateContainerConfigError", "CreateContainerError", "RunContainerError", "PreCreateHookError",
     "PreStartHookError", "PostStartHookError",
@@ -321,7 +321,8 @@ def _obstacle(raw: Raw) -> tuple[str, str]:
 
 def _first_refusal(what: str, words: str) -> tuple[str, str]:
     """The error of a pull also while the kubelet waits before the next, so that the two are not told in turns."""
-    return ("ErrImagePull", _BACK_OFF.sub("", words)) if _BACK_OFF.match(words) else (what, words)
+    waits = _BACK_OFF.match(words)
+    return (waits[1], words[waits.end() :]) if waits else (what, words)
 
 
 def _is_at(raw: Raw, step: str) -> bool:

@@ -145,6 +145,8 @@ def test_projects_keep_a_cluster(cast: Cast, visit: Visit):
 def test_a_lost_node_says_why_and_can_be_declared_dead(cast: Cast, visit: Visit):
     client = visit(cast.root)
     Device.objects.filter(node__name="dgx1-1", index=7).update(is_foreign=True)
+    Node.objects.filter(name="dgx1-1").update(extras={"rdma/hca": 4, "hugepages-2Mi": 1 << 30})
+    assert "1024 MiB of hugepages-2Mi<br>4 rdma/hca" in page(client, "/nodes/dgx1-1")
     assert "used by others" in page(client, "/nodes/dgx1-1")
     assert "It is dead…" not in page(client, "/nodes/dgx1-1")
     Node.objects.filter(name="dgx1-1").update(is_ready=False, message="Kubelet stopped posting node status.")

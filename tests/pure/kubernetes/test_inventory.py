@@ -69,7 +69,12 @@ def test_a_node_is_told_by_its_labels():
 
 def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
     there = {"cpu": "8", "memory": "64Gi", GPU: "4", "vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "5Gi"}
-    there |= {"nvidia.com/mig-1g.10gb": "7", "rdma/hca": "0", "pods": "110"}
+    there |= {
+        "nvidia.com/mig-1g.10gb": "7",
+        "rdma/hca": "0",
+        "pods": "110",
+        "example.com/not-in-the-setting": "1",
+    }
     other = pod()
     other["spec"]["containers"][0]["resources"] = {
         "limits": {"vpc.amazonaws.com/efa": "1", "hugepages-2Mi": "1Gi"}
@@ -77,7 +82,12 @@ def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
     mine = pod(1, devices="0:1000:1")
     mine["spec"]["containers"][0]["resources"] = {"limits": {"vpc.amazonaws.com/efa": "2"}}
     found = report(node(capacity=there, allocatable=there), other, mine)
-    assert found.extras == {"vpc.amazonaws.com/efa": 3, "hugepages-2Mi": 4 << 30}
+    # what the setting does not name, too: the refusal to give it says so
+    assert found.extras == {
+        "vpc.amazonaws.com/efa": 3,
+        "hugepages-2Mi": 4 << 30,
+        "example.com/not-in-the-setting": 1,
+    }
 
 
 @pytest.mark.parametrize(

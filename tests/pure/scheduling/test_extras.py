@@ -87,3 +87,48 @@ def test_what_was_promised_is_kept():
 def test_a_view_with_extras_is_kept_and_read_again():
     cluster = view(fabric(4), [project("a", 2)], [efa("j1")])
     assert view_from_dict(view_to_dict(cluster)) == cluster
+
+
+def test_gpus_are_short_where_the_rest_is_free():
+    """One node has GPUs and no EFA, the other EFA and no GPU left: nobody waits for EFA."""
+    taker = running(job("j1", "b", 2), ("n1", [0, 1]))
+    plan = decide(view(fabric(0, 4), [project("a", 0), project("b", 2)], [taker, efa("j2", amount=1)]))
+    hold = hold_of(plan, "j2")
+    assert hold.reason == "over_fair_share"
+    assert "resource" not in hold.details
+    assert not any(fix["change"] == "ask_for_gpus" for fix in hold.details["would_start_if"])
+
+
+def test_of_two_things_that_are_short_the_first_is_named():
+    taker = running(efa("j1", milli_cpus=64_000), ("n0", [0]))
+    plan = decide(view(fabric(4), [project("a", 2)], [taker, efa("j2", milli_cpus=1000)]))
+    assert hold_of(plan, "j2").details["resource"] == "cpus"
+    two = (("rdma/hca", 1), (EFA, 1))
+    here = [node("n0", 2, extras=two)]
+    taker = running(job("j1", "a", extras=two), ("n0", [0]))
+    plan = decide(view(here, [project("a", 2)], [taker, job("j2", "a", extras=two)]))
+    assert hold_of(plan, "j2").details["resource"] == "rdma/hca"
+
+
+def test_the_largest_that_fits_has_the_rest_too():
+    here = [node("n0", 8), node("n1", 4, extras=((EFA, 4),))]
+    plan = decide(view(here, [project("a", 12)], [efa("j1", gpus=8)]))
+    assert hold_of(plan, "j1").details | {"asked": 8000, "largest": 4000} == hold_of(plan, "j1").details
+
+
+def test_one_who_holds_all_of_it_goes_before_four_who_hold_a_part():
+    small = [
+        running(efa(f"j{index}", "b", amount=1, milli_cpus=2000), ("n0", [index])) for index in range(1, 5)
+    ]
+    big = running(efa("j9", "b"), ("n0", [5]))
+    cluster = view(fabric(8, gpus=8), [project("a", 4), project("b", 0)], [*small, big, efa("j10")])
+    assert names(decide(cluster).preempts) == ["j9"]
+
+
+def test_who_holds_what_is_not_short_stays():
+    small = [running(efa(f"j{index}", "b", amount=1, milli_cpus=1000), ("n0", [index])) for index in range(8)]
+    big = running(job("j8", "b", milli_cpus=56_000), ("n0", [8]))
+    taker = efa("j9", amount=1, milli_cpus=8000)
+    here = [node("n0", 10, extras=((EFA, 64),))]
+    cluster = view(here, [project("a", 4), project("b", 0)], [*small, big, taker])
+    assert names(decide(cluster).preempts) == ["j8"]
