@@ -172,8 +172,8 @@ class KubeCluster:
         """Merge into the status of the object at `path`; lists of conditions merge by their type."""
         return self.must("PATCH", f"{path}/status", {"status": status}, kind=STRATEGIC)
 
-    def end_pod(self, namespace: str, name: str, exit_code: int = 0) -> None:
-        """Let a fake node's pod end by itself with this exit code."""
+    def end_pod(self, namespace: str, name: str, exit_code: int = 0, *, is_noticed: bool = True) -> None:
+        """Let a fake node's pod end by itself with this exit code; its kubelet may still have to call the pod ended."""
         path = f"/api/v1/namespaces/{namespace}/pods/{name}"
         statuses = self.must("GET", path)["status"]["containerStatuses"]
         for status in statuses:
@@ -182,9 +182,8 @@ class KubeCluster:
             terminated = {"exitCode": exit_code, "reason": reason, "startedAt": began, "finishedAt": began}
             status |= {"ready": False, "started": False, "state": {"terminated": terminated}}
         phase = "Succeeded" if exit_code == 0 else "Failed"
-        self.must(
-            "PATCH", f"{path}/status", {"status": {"phase": phase, "containerStatuses": statuses}}, kind=MERGE
-        )
+        ended = {"containerStatuses": statuses} | ({"phase": phase} if is_noticed else {})
+        self.must("PATCH", f"{path}/status", {"status": ended}, kind=MERGE)
 
     def service_account_token(self, namespace: str, name: str, seconds: int = 3600) -> str:
         """A token for this service account, which is made if it is not there."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import secrets
 import threading
 import time
@@ -18,6 +19,7 @@ from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
 from controlplane.engines.kubernetes.objects import IN_USE_SECONDS, REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
+from controlplane.logwriter import LogWriter
 from controlplane.loop.runner import TENANTS_EVERY
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE
@@ -69,6 +71,41 @@ def test_late_watch_events_start_nothing_twice(case: Case):
         (uid,) = {pod["metadata"]["uid"] for pod in case.kube.must("GET", case.path("pods"))["items"]}
         case.wait_running(spec)
         assert case.kube.must("GET", case.path("pods", spec.name))["metadata"]["uid"] == uid
+
+
+@pytest.mark.parametrize(("code", "reason"), [(0, base.COMPLETED), (3, base.EXIT_CODE)])
+def test_a_stop_that_comes_after_the_end_changes_nothing(case: Case, code: int, reason: str):
+    """A kubelet calls a pod ended a moment after its container has: the loop's order falls in between."""
+    spec = case.start()
+    case.wait_running(spec)
+    case.kube.end_pod(case.namespace, spec.name, code, is_noticed=False)
+    case.wait_reason(spec, reason)
+    kwok = case.kube.part("kwok")  # it would kill a container that has ended
+    kwok.suspend()
+    try:
+        case.engine.stop(spec.name, 1)
+        case.kube.end_pod(case.namespace, spec.name, code)
+        wait_until(lambda: case.report(spec).is_proven_gone, 30, "its end")
+        assert (case.report(spec).reason, case.report(spec).exit_code) == (reason, code)
+    finally:
+        kwok.resume()
+
+
+def test_a_pod_is_not_forgotten_before_its_log_is_read_by_whoever_reads_it(case: Case):
+    spec = case.start()
+    case.wait_running(spec)
+    case.kube.end_pod(case.namespace, spec.name)
+    case.wait_end(spec)
+    case.engine.copy_logs({})
+    Path(spec.log_path).unlink(missing_ok=True)
+    with contextlib.closing(LogWriter(spec.log_path)) as another_process:
+        another_process.add([(1, b"o", b"hello")])
+        with pytest.raises(EngineRefused, match="still being read") as refusal:
+            case.engine.forget(spec.name)
+        assert refusal.value.is_passing
+        another_process.end("exit 0")
+    case.engine.forget(spec.name)
+    assert case.report(spec) is None
 
 
 def test_a_start_that_is_repeated_late_starts_nothing(case: Case):

@@ -14,6 +14,7 @@ import pytest
 from controlplane.engines.kubernetes import logs, logstreams, logwanted
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.loggaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.engines.kubernetes.logs import LogCopier
 from controlplane.engines.kubernetes.logwanted import LogSource
@@ -109,13 +110,14 @@ def start(tmp_path: Path) -> Iterator[Start]:
 
 
 def may_lack(before: str) -> list[str]:
-    return [f"output may be missing before 2026-01-01T{before}Z: {logs.MAY_BE_GONE}"]
+    return [f"output may be missing before 2026-01-01T{before}Z: {MAY_BE_GONE}"]
 
 
 def test_a_short_log_that_was_read_late_may_lack_its_beginning(start: Start) -> None:
     pod = start([ALL])
     pod.now_ms = ms("12:05:00")
     assert pod.end() == (["one", "two"], may_lack("12:00:20.000"))
+    assert [gap.after_n for gap in read_page(pod.path).gaps] == [0]  # before the lines that were read
 
 
 def test_a_log_that_was_read_late_and_is_empty_may_lack_all(start: Start) -> None:
@@ -170,6 +172,22 @@ def test_a_stream_that_was_silent_for_long_was_listened_to(
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     silent.put(b"")
     assert pod.end() == (["one"], [])
+
+
+def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A kubelet that began new files quickly gives nothing more on it until the container ends."""
+    for name, value in {"SILENT_SECONDS": 0.2, "CHECK_SECONDS": 0.1, "ROTATED_BYTES": 1}.items():
+        monkeypatch.setattr(logs, name, value)
+    monkeypatch.setattr(logs, "FILE_CHECK_SECONDS", float("inf"))
+    stuck: queue.Queue[bytes] = queue.Queue()
+    pod = start([FIRST, stuck], [ALL, stuck], [ALL])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.path.exists() and len(read_page(pod.path).lines) == 2, 10, "the second line")
+    stuck.put(b"")
+    stuck.put(b"")
+    assert pod.end() == (["one", "two"], [])
 
 
 def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start) -> None:

@@ -13,8 +13,9 @@ import pytest
 from controlplane.engines.kubernetes import logstreams
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.engines.kubernetes.loggaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.loglines import stamp_ms
-from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, MAY_BE_GONE, LogCopier
+from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, LogCopier
 from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.logs import LogPage, read_page, tail
 from tests.waiting import wait_until
@@ -106,6 +107,14 @@ def test_a_new_file_is_told_once(
     assert [gap.message for gap in page.gaps] == gaps * [
         f"output may be missing before 2026-01-01T{began}Z: the node began a new file then"
     ]
+
+
+def test_a_new_file_that_is_heard_of_before_it_is_read_is_told_where_it_begins(
+    server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(Node, "file_began", "2026-01-01T12:00:29.990Z")
+    (gap,) = copy(server, tmp_path / "pod.log").gaps
+    assert gap.after_n == LINES - 10
 
 
 @pytest.mark.parametrize(("started", "gaps"), [("11:59:40", 1), ("11:59:58", 0)])

@@ -10,7 +10,7 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ from controlplane.engines.kubernetes.watching import GLANCE_SECONDS, KnownReport
 from controlplane.engines.simulated import check_place
 from controlplane.logs import LogPage, log_path, read_page
 
+LOG_KEPT = timedelta(minutes=10)  # so long a log is copied after its pod's end
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
 FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting
 FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
@@ -205,9 +206,8 @@ class KubernetesEngine:
         if pod is None:
             pod = self._make_tombstone(pod_name, project)
         if not self._report(pod).is_proven_gone:
-            self._end(
-                pod, max(1, grace_seconds)
-            )  # 0 would take the object away before the kubelet has ended the pod
+            # 0 would take the object away before the kubelet has ended the pod
+            self._end(pod, max(1, grace_seconds))
 
     def _make_tombstone(self, pod_name: str, project: str) -> Raw:
         """Take the name of a pod that there is not, so that it is never started; or find that there is one."""
@@ -225,12 +225,11 @@ class KubernetesEngine:
         metadata = pod["metadata"]
         try:
             if names.STOPPED not in metadata["labels"]:
-                pod = self.client.merge(_pod_path(pod), manifests.stop_patch())
+                patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
+                pod = self.client.merge(_pod_path(pod), patch)
             if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
-                pod = (
-                    self.client.delete(_pod_path(pod), grace_seconds=grace_seconds, uid=metadata["uid"])
-                    or pod
-                )
+                path, uid = _pod_path(pod), metadata["uid"]
+                pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod
         except ApiError as error:
             if error.status in (404, 409):  # it went in this moment: the watch will say how
                 return
@@ -278,10 +277,13 @@ class KubernetesEngine:
         pod = self._watching.pod(pod_name)
         if pod is None:
             return
-        if not self._report(pod).is_proven_gone:
+        report = self._report(pod)
+        if not report.is_proven_gone:
             raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
-        if self._copier.is_wanted(pod_name) and not self._copier.wait_drained(pod_name, DRAIN_SECONDS):
-            self._copier.give_up(pod_name, "the pod was removed before the end of its output was read")
+        if not self._is_log_read(report):
+            # its node has the rest only while there is the pod
+            words = f"The rest of the log of pod {pod_name} is still being read."
+            raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
         self._remember_end(pod)
         self._remove(pod)
 
@@ -441,6 +443,13 @@ class KubernetesEngine:
             raise as_refusal(error) from error
         ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
         return next(ours, None)
+
+    def _is_log_read(self, report: PodReport) -> bool:
+        """Whether the log has its end, which every log gets in time from who copies it, us or another process; one that
+        has none for so long is nobody's any more."""
+        ended = report.finished_at or report.started_at
+        is_old = ended is None or self.client.server_time() - ended > LOG_KEPT
+        return is_old or self._copier.has_read(report.name, self._log_path(report.name), DRAIN_SECONDS)
 
     def _log_path(self, pod_name: str) -> Path:
         """Where the pod's log is: as we were told, or where all are."""

@@ -184,6 +184,11 @@ class Cursor:
         self._sought = sum(_is_same(piece, self._recent[-1]) for piece in self._recent)
 
     @property
+    def latest_ms(self) -> int:
+        """The latest time of all pieces, 0 before the first."""
+        return self._latest_ms
+
+    @property
     def is_seeking(self) -> bool:
         """The last known piece was not found yet."""
         return self._sought > 0

@@ -18,13 +18,22 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
 
 import aiohttp
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import logstreams
 from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, time_of
+from controlplane.engines.kubernetes.loggaps import (
+    MAY_BE_GONE,
+    LogStoreBusy,
+    add,
+    check_alone,
+    tell_gap,
+    tell_new_files,
+)
+from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, Piece
 from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
 from controlplane.engines.kubernetes.logwanted import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.logs import tail
@@ -45,13 +54,9 @@ MOST_AT_ONCE = 100  # streams opened in one go
 CHECK_SECONDS = 5.0
 ROTATED_BYTES = 1 << 20  # no node begins a new file for less
 FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
+SILENT_SECONDS = 10.0  # after which a stream that gave much is doubted
 TICK_SECONDS = 0.5
-MAY_BE_GONE = "the node may have begun a new file before this was read"
 _TAIL_LINES = 2000
-
-
-class LogStoreBusy(Exception):
-    """Somebody else wrote to the file since we looked."""
 
 
 class LogNotThere(Exception):
@@ -111,16 +116,14 @@ class LogCopier:
         with self._drained:
             return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
 
+    def has_read(self, pod_name: str, path: Path, timeout_seconds: float) -> bool:
+        """Whether an ended pod's log is read, here or by another process, or there is none; waits for it here."""
+        if self.is_wanted(pod_name):
+            return self.wait_drained(pod_name, timeout_seconds)
+        return not path.exists() or tail(path, 1).complete
+
     def is_wanted(self, pod_name: str) -> bool:
         return pod_name in self._logs
-
-    def give_up(self, pod_name: str, message: str) -> None:
-        """End the log of a pod that goes now; what was not read of it is a gap."""
-        if self._thread is None or self._is_closed:
-            return
-        done = threading.Event()
-        self._call(self._give_up, pod_name, message, done)
-        done.wait(5)
 
     def close(self) -> None:
         """End the thread and its streams. The logs stay as they are."""
@@ -220,15 +223,25 @@ class LogCopier:
         self._make_room(streaming, len(waiting) - max(0, room), now)
 
     def _end_stuck(self, now: float) -> None:
-        """A stream whose pod ended a while ago is dead: the server would have closed it."""
+        """A stream whose pod ended a while ago is dead: the server would have closed it. A silent one may be."""
         for entry in self._logs.values():
             source = self._source_of(entry) if entry.task is not None else None
-            if source is None or not source.end_word or entry.task is None:
+            if source is None or entry.task is None:
                 continue
-            if entry.ended_at is None:
+            if not source.end_word:
+                self._doubt_silence(entry, now)
+            elif entry.ended_at is None:
                 entry.ended_at = now
             elif entry.opened_at < entry.ended_at < now - CHECK_SECONDS:
                 entry.task.cancel()
+
+    def _doubt_silence(self, entry: WantedLog, now: float) -> None:
+        """A node that began new files quickly may have lost the thread: after so much output, a silence is looked at
+        once by a new stream."""
+        is_silent = now - max(entry.heard_at, entry.opened_at) > SILENT_SECONDS
+        if is_silent and entry.size - entry.doubted_size >= ROTATED_BYTES and entry.task is not None:
+            entry.doubted_size = entry.size
+            entry.task.cancel()
 
     def _make_room(self, streaming: list[WantedLog], wanted: int, now: float) -> None:
         """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
@@ -320,7 +333,8 @@ class LogCopier:
         if source.end_word:
             if writer.size >= ROTATED_BYTES and source.has_started:
                 await self._check_file(writer, entry, source)
-            _check_alone(writer)
+            tell_new_files(writer, entry)
+            check_alone(writer)
             writer.end(source.end_word)
             self._note_end(entry)
 
@@ -398,8 +412,8 @@ class LogCopier:
         lines: Lines,
     ) -> None:
         async for chunk in stream.iter_any():
+            entry.heard_at = time.monotonic()
             self._store(writer, entry, lines.feed(chunk))
-            self._check_beginning(writer, entry)
             if writer.size >= self._most_bytes and not source.end_word:
                 return
             if (
@@ -424,10 +438,12 @@ class LogCopier:
         if began_ms is None:
             return
         if entry.file_began_ms is not None and began_ms > entry.file_began_ms:
-            _tell_gap(writer, entry, before_ms=began_ms, why="the node began a new file then")
+            entry.new_files.append(began_ms)
+            if entry.cursor.latest_ms >= began_ms:
+                tell_new_files(writer, entry)
         entry.file_began_ms = began_ms
 
-    def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[tuple[int, bytes, bytes]]) -> None:
+    def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[Piece]) -> None:
         pieces, is_torn = entry.cursor.take(pieces)
         if not pieces:
             return
@@ -435,10 +451,11 @@ class LogCopier:
             entry.file_began_ms = pieces[0][0]
         if entry.beginning is not None:
             entry.beginning.take(pieces)
-        _check_alone(writer)
+        check_alone(writer)
         if is_torn:
             writer.gap("output may be missing here: the node does not have it any more")
-        writer.add(pieces)
+        self._check_beginning(writer, entry)
+        add(writer, entry, pieces)
         entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
 
     def _check_beginning(self, writer: LogWriter, entry: WantedLog, *, is_end: bool = False) -> None:
@@ -448,17 +465,8 @@ class LogCopier:
         if beginning is None or may_be_gone is None:
             return
         if may_be_gone:
-            _tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
+            tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
         entry.beginning = None
-
-    def _give_up(self, pod_name: str, message: str, done: threading.Event) -> None:
-        entry = self._logs.get(pod_name)
-        if entry is not None and not entry.is_drained:
-            if entry.task is not None:
-                entry.task.cancel()
-            source = self._source_of(entry)
-            self._end(entry, message, source.end_word if source and source.end_word else "pod_deleted None")
-        done.set()
 
     def _end(self, entry: WantedLog, gap: str, end_word: str) -> None:
         """Close a log that cannot be read to its end. While the disk is full it is tried again."""
@@ -477,18 +485,6 @@ class LogCopier:
         with self._drained:
             entry.is_drained = True
             self._drained.notify_all()
-
-
-def _check_alone(writer: LogWriter) -> None:
-    """Another process that writes the same file has taken over: the caller looks again where the store ends."""
-    if writer.has_grown():
-        raise LogStoreBusy("another process wrote to the log")
-
-
-def _tell_gap(writer: LogWriter, entry: WantedLog, *, before_ms: int, why: str) -> None:
-    _check_alone(writer)
-    writer.gap(f"output may be missing before {time_of(before_ms)}: {why}")
-    entry.size = writer.size
 
 
 async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:

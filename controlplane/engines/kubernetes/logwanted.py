@@ -43,6 +43,7 @@ class WantedLog:
         default_factory=Beginning
     )  # None: judged, or read before we were there
     file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
+    new_files: list[int] = field(default_factory=list)  # when later ones began, of which no line was read yet
     checked_size: int = 0  # when the node last told us that
     checked_at: float = 0.0  # when we last asked
     is_drained: bool = False
@@ -50,6 +51,8 @@ class WantedLog:
     restarts: int | None = None
     task: asyncio.Task[None] | None = None
     opened_at: float = 0.0
+    heard_at: float = 0.0  # when its stream last gave something
+    doubted_size: int = 0  # of the file when its silence was last doubted
     opened_ms: int = 0  # the same by the cluster's clock
     is_open: bool = False
     pause_seconds: float = FIRST_PAUSE_SECONDS

@@ -173,9 +173,10 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     }
 
 
-def stop_patch() -> dict[str, Any]:
-    """A merge patch that says that the end of a pod is our doing, to be sent before it is deleted."""
-    return {"metadata": {"labels": {names.STOPPED: "true"}}}
+def stop_patch(*, has_ended: bool) -> dict[str, Any]:
+    """A merge patch that says that the end of a pod is our doing, or that its command had ended before, to be sent
+    before it is deleted."""
+    return {"metadata": {"labels": {names.STOPPED: names.AFTER_ITS_END if has_ended else "true"}}}
 
 
 def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:

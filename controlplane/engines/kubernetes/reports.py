@@ -254,7 +254,7 @@ def _out_of_memory(raw: Raw) -> str:
 def _was_deleted(raw: Raw, ended: Raw) -> bool:
     """Whether a deletion that was not ours came before the end. Deleting a pod that has ended changes nothing."""
     deleted = _time(raw["metadata"].get("deletionTimestamp"))
-    if deleted is None:
+    if deleted is None or _stop_word(raw):
         return False
     finished = _time(ended.get("finishedAt"))
     grace = timedelta(seconds=raw["metadata"].get("deletionGracePeriodSeconds") or 0)
@@ -440,7 +440,15 @@ def _node_name(raw: Raw) -> str:
 
 
 def _is_stopped(raw: Raw) -> bool:
-    return names.STOPPED in (raw["metadata"].get("labels") or {})
+    return _stop_word(raw) not in ("", names.AFTER_ITS_END)
+
+
+def _stop_word(raw: Raw) -> str:
+    return str((raw["metadata"].get("labels") or {}).get(names.STOPPED, ""))
+
+
+def has_command_ended(raw: Raw) -> bool:
+    return bool((main_status(raw).get("state") or {}).get("terminated"))
 
 
 def _is_gated(raw: Raw) -> bool:

@@ -220,6 +220,14 @@ def test_an_end_before_the_deletion_is_the_pods_own():
     assert report(raw).reason == base.EXIT_CODE
 
 
+@pytest.mark.parametrize(("name", "reason"), [("completed", base.COMPLETED), ("exit-3", base.EXIT_CODE)])
+def test_a_stop_after_the_end_changes_nothing(name: str, reason: str):
+    raw = recorded(name)
+    raw["metadata"]["labels"][names.STOPPED] = names.AFTER_ITS_END
+    raw["metadata"] |= {"deletionTimestamp": "2026-11-21T03:00:00Z", "deletionGracePeriodSeconds": 30}
+    assert report(raw).reason == reason
+
+
 def test_a_stop_that_ends_well_is_a_success():
     raw = recorded("completed")
     raw["metadata"]["labels"][names.STOPPED] = "true"
