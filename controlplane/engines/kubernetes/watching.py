@@ -10,7 +10,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
@@ -153,7 +153,9 @@ class Watching:
                 )
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
-                raise EngineUnreachable(f"The cluster was last heard of {age:.0f} s ago: {reflector.trouble}")
+                heard_at = datetime.now(UTC) - timedelta(seconds=age)  # kept for as long as it is away
+                words = f"The cluster was last heard of at {heard_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
+                raise EngineUnreachable(words)
             if age > STALE_SECONDS:
                 # a quiet cluster says something once a minute only: ask whether it is there
                 self._probe.require_answer(STALE_SECONDS)
