@@ -9,6 +9,7 @@ from rest_framework.generics import ListAPIView
 from rest_framework.pagination import CursorPagination
 from rest_framework.renderers import JSONRenderer
 from rest_framework.serializers import (
+    BooleanField,
     CharField,
     FloatField,
     IntegerField,
@@ -80,8 +81,10 @@ class ReasonSerializer(ModelSerializer[Job]):
 class StatusSerializer(ModelSerializer[Job]):
     """Where the job stands."""
 
+    is_reachable = BooleanField(source="project.cluster.is_reachable")
     reason = ReasonSerializer(source="*")
     allocated_gpus = FloatField(source="allocated_milli")
+    workers = IntegerField(source="pods_started")
     start_estimate = SerializerMethodField()
     runtime_seconds = SerializerMethodField()
     service_urls = SerializerMethodField()
@@ -91,9 +94,11 @@ class StatusSerializer(ModelSerializer[Job]):
         model = Job
         fields = (
             "state",
+            "is_reachable",
             "reason",
             "attempt",
             "allocated_gpus",
+            "workers",
             "queue_position",
             "start_estimate",
             "started_at",
@@ -144,7 +149,7 @@ class PlainJobs(ListAPIView[Job]):
     serializer_class = JobSerializer
     pagination_class = Pages
     renderer_classes = (JSONRenderer,)
-    queryset = Job.objects.select_related("project", "user").prefetch_related(
+    queryset = Job.objects.select_related("project__cluster", "user").prefetch_related(
         "pods__attempt", "pods__node", "pods__allocations__device"
     )
 

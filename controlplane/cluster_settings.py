@@ -10,18 +10,19 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.kinds import checks
-from jobs.kinds.checks import FieldError, Reader, Refused
+from jobs.kinds.checks import FieldError, Names, Reader, Refused
 
 LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
-QUALIFIED_NAME = re.compile(rf"(?:{SUBDOMAIN}/)?{LABEL_NAME}")
+QUALIFIED_NAMES = Names(re.compile(rf"(?:{SUBDOMAIN}/)?{LABEL_NAME}"), 317, "like vendor.com/thing")
 LABEL_VALUE = re.compile(rf"(?:{LABEL_NAME})?")
-QUANTITY = re.compile(r"[1-9][0-9]{0,11}(?:[MGTP]i?|Ki|k)?")
-IMAGE_NAME = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
+QUANTITY = re.compile(r"[1-9][0-9]*(?:[MGTP]i?|Ki|k)?")
+IMAGE_CHARS = re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./:@]*")
+IMAGE_NAMES = Names(IMAGE_CHARS, 200, "like team/image:1")
 URL = re.compile(
     r"https?://(?:[A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9a-fA-F:.]+\])(?::[1-9][0-9]{0,4})?(?:/[^\s@?#]*)?"
 )
-MOUNT_PATH = re.compile(r"/[-A-Za-z0-9_./]+")
+MOUNT_PATHS = Names(re.compile(r"/[-A-Za-z0-9_./]+"), 1000, "an absolute path of plain characters")
 TAKEN_PATHS = ("/work", "/dev", "/proc", "/sys", "/etc/trainyard")  # of pods
 OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
 EVERY_POOL = "*"
@@ -76,13 +77,13 @@ def or_empty(reader: Reader) -> Reader:
 
 def labels(value: Any) -> dict[str, str]:
     """Labels as a cluster takes them, without those that are ours to give."""
-    read = checks.mapped(QUALIFIED_NAME, 317, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
+    read = checks.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
     return _not_ours(read)
 
 
 def annotations(value: Any) -> dict[str, str]:
     """Annotations, without those that are ours to give."""
-    return _not_ours(checks.mapped(QUALIFIED_NAME, 317, checks.text(4096), 64)(value))
+    return _not_ours(checks.mapped(QUALIFIED_NAMES, checks.text(4096), 64)(value))
 
 
 def _not_ours(read: dict[str, str]) -> dict[str, str]:
@@ -146,7 +147,7 @@ def topology(value: Any) -> dict[str, str]:
 
 def host_paths(value: Any) -> dict[str, str]:
     """{"/in/the/pod": "/on/the/node"}, none of them where a pod has something else."""
-    paths: dict[str, str] = checks.mapped(MOUNT_PATH, 1000, mount_path, 20)(value)
+    paths: dict[str, str] = checks.mapped(MOUNT_PATHS, mount_path, 20)(value)
     for inside, outside in paths.items():
         is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
         if is_taken or ".." in f"{inside}/{outside}".split("/"):
@@ -166,15 +167,15 @@ def url(value: Any) -> str:
     return address
 
 
-qualified_name = name_like(QUALIFIED_NAME, 317, "a name like nvidia.com/gpu")
+qualified_name = name_like(QUALIFIED_NAMES.pattern, QUALIFIED_NAMES.longest, "a name like nvidia.com/gpu")
 label_value = name_like(LABEL_VALUE, 63, "a label value")
 object_name = name_like(re.compile(SUBDOMAIN), 253, "the name of an object in the cluster")
-image = name_like(IMAGE_NAME, 500, "an image reference like registry.example/team/image:1")
+image = name_like(IMAGE_CHARS, 500, "an image reference like registry.example/team/image:1")
 quantity = name_like(QUANTITY, 16, "a quantity like 20Gi")
 resource_prefix = name_like(
     re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*"), 317, "a name of resources or its beginning, like vendor.com/"
 )
-mount_path = name_like(MOUNT_PATH, 1000, "an absolute path of plain characters")
+mount_path = name_like(MOUNT_PATHS.pattern, MOUNT_PATHS.longest, MOUNT_PATHS.words)
 pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "the name of a node pool, or *")
 _effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
 _user = checks.optional(checks.whole(1, 2**31 - 1))
@@ -215,7 +216,7 @@ KNOBS: dict[str, Knob] = {
         "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.",
     ),
     "images": Knob(
-        checks.mapped(IMAGE_NAME, 200, image, 1000),
+        checks.mapped(IMAGE_NAMES, image, 1000),
         {},
         "Short names of images: {'quickstart': 'registry/...:1'}.",
     ),
@@ -266,7 +267,7 @@ KNOBS: dict[str, Knob] = {
         checks.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
     ),
     "env": Knob(
-        checks.mapped(checks.ENV_NAME, 255, checks.text(4096), 100),
+        checks.mapped(checks.ENV_NAMES, checks.text(4096), 100),
         {},
         "Variables of all pods; a job's own win.",
     ),

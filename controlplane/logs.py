@@ -25,6 +25,7 @@ _TAIL_BLOCK_BYTES = 64 * 1024
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
 _RECORD_BYTES = MAX_TEXT_BYTES + 64
 _DAMAGED = "a damaged record"
+_SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no introduction
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,11 +43,18 @@ class LogLine:
 
 @dataclass(frozen=True, slots=True)
 class LogGap:
-    """Output is missing after line `after_n`."""
+    """Output is missing after line `after_n`, or may be."""
 
     after_n: int
     time_ms: int
     message: str
+
+    @property
+    def sentence(self) -> str:
+        """The message, introduced where it has to be."""
+        return (
+            self.message if self.message.startswith(_SAYS_ALL) else f"output is missing here: {self.message}"
+        )
 
 
 @dataclass(frozen=True, slots=True)

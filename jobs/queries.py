@@ -60,7 +60,7 @@ _POD_COLUMNS = (
     "gpu_utilization",
     "gpu_memory_mib",
 )
-_COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username")
+_COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username", "is_reachable")
 
 
 def job_rows(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
@@ -78,7 +78,9 @@ def shape_jobs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
 
 def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
     """Return the columns that `shape_job` needs, one dict a job."""
-    return plain_rows(jobs.annotate(project_name=F("project__name"), username=F("user__username")), _COLUMNS)
+    beside = {"project_name": "project__name", "username": "user__username"}
+    beside["is_reachable"] = "project__cluster__is_reachable"
+    return plain_rows(jobs.annotate(**{name: F(path) for name, path in beside.items()}), _COLUMNS)
 
 
 def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, Any]]:
@@ -106,9 +108,10 @@ def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, An
 
 
 def job_detail(job: Job) -> dict[str, Any]:
-    """Return one job as REST shows it, with the pods of its attempt. `project` and `user` should be loaded."""
+    """Return one job as REST shows it, with the pods of its attempt. `project__cluster` and `user` should be loaded."""
     row = {name: getattr(job, name) for name in ("id", *_PLAIN, *_JSON, *_MOMENTS)}
     row |= {"project_name": job.project.name, "username": job.user.username}
+    row["is_reachable"] = job.project.cluster.is_reachable
     return shape_job(row, shown_pods(job))
 
 
@@ -198,6 +201,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, A
         "created_at": row["created_at"],
         "status": {
             "state": row["state"],
+            "is_reachable": bool(row["is_reachable"]),
             "reason": shape_reason(row["reason"], row["message"], row["details"]),
             "attempt": row["attempt"],
             "allocated_gpus": decimal(row["allocated_milli"]),
@@ -241,6 +245,7 @@ def explanation(job: Job, visible_ids: frozenset[int] | None) -> dict[str, Any]:
     details = job.details if job.state == QUEUED else {}
     return {
         "state": job.state,
+        "is_reachable": job.project.cluster.is_reachable,
         "reason": shape_reason(job.reason, job.message, job.details),
         "shortage": _shortage(details),
         "queue_position": job.queue_position,

@@ -77,8 +77,10 @@ POD = record(
     gpu_memory_mib=nullable(INTEGER),
 )
 JOB_STATUS = record(
-    "Where the job stands.",
+    "Where the job stands. `is_reachable`: whether its cluster answers; while it does not, what is said of a job that"
+    " has not ended is what was last seen.",
     state=STRING,
+    is_reachable=BOOLEAN,
     reason=ref("Reason"),
     attempt=INTEGER,
     allocated_gpus=NUMBER,
@@ -133,7 +135,8 @@ _SPEC: dict[str, Schema] = {
     "snapshot_on": listed(STRING),
 }
 JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
-JOB_SUBMIT = {**JOB_SPEC, "description": "A job to submit.", "required": ["name", "kind"]}
+_ASKED = {"extra_resources": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}}
+JOB_SUBMIT = {**record("A job to submit.", **_SPEC | _ASKED), "required": ["name", "kind"]}
 JOB = partial(
     record(
         "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
@@ -161,8 +164,9 @@ SCALE_OPERATION = record(
     pause_seconds=nullable(NUMBER),
 )
 EXPLANATION = record(
-    "Why a job is where it is, in numbers.",
+    "Why a job is where it is, in numbers. `is_reachable`: whether its cluster answers.",
     state=STRING,
+    is_reachable=BOOLEAN,
     reason=ref("Reason"),
     shortage=nullable(OBJECT),
     queue_position=nullable(INTEGER),
@@ -285,7 +289,8 @@ DEVICE = record(
 NODE = partial(
     record(
         "A machine that runs pods. The detail lists its pods. `is_reachable`: whether its cluster answers; while it"
-        " does not, all that is said of the node is what was last seen.",
+        " does not, all that is said of the node is what was last seen. `seen_at`: until when a node was seen that is"
+        " gone or whose cluster does not answer; of others when something about it last changed.",
         name=STRING,
         cluster=STRING,
         node_pool=nullable(STRING),

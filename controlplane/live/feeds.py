@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 
 EVENTS_MOST = 1000  # read at once; after more than that everything counts as touched
 PRIVATE_KINDS = ("token.", "user.")  # events that no topic shows
+CLUSTER_KINDS = ("cluster.lost", "cluster.reached")  # whose jobs' own events say nothing of it
 ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
 
 Key: TypeAlias = tuple[str, frozenset[int] | None]
@@ -204,7 +205,7 @@ def is_touched(feed: Feed, event: Event) -> bool:
     if feed.topic.kind == topics.JOB and event.kind == SAMPLED:
         return feed.topic.subject in event.data["jobs"]
     if feed.topic.kind == topics.JOB:
-        return str(event.job_id) == feed.topic.subject or _may_move(feed)
+        return str(event.job_id) == feed.topic.subject or event.kind in CLUSTER_KINDS or _may_move(feed)
     return True
 
 

@@ -120,7 +120,8 @@ def _collections(
 ) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {"lines": {str(line.n): line_record(line) for line in lines}}
     if gaps:
-        found["gaps"] = {str(gap.after_n): gap_record(gap) for gap in gaps}
+        # one line may have several
+        found["gaps"] = {f"{gap.after_n} {gap.time_ms} {gap.message}": gap_record(gap) for gap in gaps}
     if log is not None:
         found["log"] = {"all": {"attempt": log.attempt, "complete": log.is_complete}}
     return found

@@ -87,7 +87,7 @@ def read_project(project_id: int) -> State | None:
 
 def read_job(job_id: uuid.UUID | str) -> State | None:
     """Return a job's detail and its latest events."""
-    job = Job.objects.select_related("project", "user").filter(pk=job_id).first()
+    job = Job.objects.select_related("project__cluster", "user").filter(pk=job_id).first()
     if job is None:
         return None
     events = Event.objects.filter(job_id=job.pk).order_by("-seq")[:JOB_EVENTS_MOST]

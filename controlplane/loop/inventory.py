@@ -47,7 +47,7 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     one_by_one(reports, write)
     with transaction.atomic():
         reported = {report.name for report in reports}
-        lost = [] if _is_outdated(cluster) else _vanished(known.values(), reported)
+        lost = [] if _is_outdated(cluster) else _vanished(known.values(), reported, now)
         if lost:
             Event.objects.append(lost)
     return any(changes) or bool(lost)
@@ -165,9 +165,10 @@ def _update(device: Device, report: DeviceReport | None) -> bool:
     return bool(changed)
 
 
-def _vanished(known: Iterable[Node], reported: set[str]) -> list[Event]:
+def _vanished(known: Iterable[Node], reported: set[str], now: datetime) -> list[Event]:
     gone = [node for node in known if node.name not in reported and node.is_ready]
-    Node.objects.filter(pk__in=[node.pk for node in gone]).update(is_ready=False, message=VANISHED)
+    rows = Node.objects.filter(pk__in=[node.pk for node in gone])
+    rows.update(is_ready=False, message=VANISHED, seen_at=now)  # until now it was there
     return [
         Event(kind="node.lost", node_id=node.pk, message=f"{node.name} is no longer reported by its engine.")
         for node in gone

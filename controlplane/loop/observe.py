@@ -28,7 +28,6 @@ from jobs.queries import plain_rows
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
 AVOID_SECONDS = 60
-BEYOND_ALL = 2**62
 
 _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
@@ -171,9 +170,9 @@ def _extras(wanted: Mapping[str, str]) -> Extras:
 def _pieces(quantity: str) -> int:
     """What an older version took in and is no quantity is more than any node has: that job waits, and no other."""
     try:
-        return quantities.pieces(quantity)
+        return min(quantities.pieces(quantity), quantities.MOST)
     except ValueError:
-        return BEYOND_ALL
+        return quantities.MOST
 
 
 def _seconds(at: datetime | None) -> int | None:

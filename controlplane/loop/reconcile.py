@@ -73,6 +73,8 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
         changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
         if changed.update(is_reachable=is_reachable, unreachable_message=message[:500]) == 1:
             kind = "cluster.reached" if is_reachable else "cluster.lost"
+            if not is_reachable:  # those that were well were seen until now
+                Node.objects.filter(cluster=cluster, is_ready=True).update(seen_at=timezone.now())
             Event.objects.append([Event(kind=kind, message=message[:500] or cluster.name)])
     cluster.is_reachable = is_reachable
 

@@ -14,9 +14,9 @@ from controlplane.scheduling.board import Board, Promise
 from controlplane.scheduling.elastic import ShrinkGate, as_promised, can_go_on, most_pods, widest
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.holds import Explainer
+from controlplane.scheduling.holds import Explainer, out_of_line
 from controlplane.scheduling.order import Line, Waiting
-from controlplane.scheduling.plan import Hold, Plan, Share
+from controlplane.scheduling.plan import Plan, Share
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.spec import Refusal, line_up
 from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, harm
@@ -212,10 +212,7 @@ class _Cycle:
         held += [item for item in rest.values() if not self._is_decided(item.job)]
         explainer = Explainer(board, self._refusals)
         holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
-        holds += [
-            Hold(job.id, job.project, refusal.code, refusal.details, position)
-            for position, (job, refusal) in enumerate(self._impossible, start=len(held) + 1)
-        ]
+        holds += out_of_line(self._impossible)
         return Plan((*board.preempts.values(), *board.starts.values(), *holds), self._shares)
 
     def _divide(self) -> tuple[Share, ...]:

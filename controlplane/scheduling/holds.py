@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -124,6 +124,11 @@ class Explainer:
     def _first_promised(self) -> dict[str, str]:
         job = next(item.job for item, _ in self._board.promises.values())
         return {"reserved_for": job.id, "reserved_for_name": job.label}
+
+
+def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
+    """The Holds of jobs that can never start here: no place in the line would bring them nearer to it."""
+    return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:

@@ -16,7 +16,7 @@ from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.holds import Explainer
+from controlplane.scheduling.holds import Explainer, out_of_line
 from controlplane.scheduling.ledger import WHOLE_GPU, Amounts, NodeRoom
 from controlplane.scheduling.order import Line, Waiting
 from controlplane.scheduling.plan import Hold, Plan
@@ -124,10 +124,7 @@ class _Cycle:
             self._with_words(explainer.hold(item, position))
             for position, item in enumerate(self._held, start=1)
         ]
-        holds += [
-            Hold(job.id, job.project, refusal.code, refusal.details, position)
-            for position, (job, refusal) in enumerate(self._impossible, start=len(holds) + 1)
-        ]
+        holds += out_of_line(self._impossible)
         return Offers(Plan((*self._board.starts.values(), *holds), self._shares), tuple(self._wishes))
 
     def _is_ready(self, item: Waiting) -> bool:

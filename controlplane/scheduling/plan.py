@@ -47,14 +47,14 @@ class Hold:
     `is_promised`: room is being made for this job. `details["promised"]` says where, as plain lists: record it and
     give it back as `JobView.promised` in the next view (`view.placements_from_lists`): that is what keeps
     the room from being given to anyone else.
-    `queue_position` counts from 1 over all held jobs of the cluster.
+    `queue_position` counts from 1 over the held jobs of the cluster; None for a job that can never start.
     """
 
     job: str
     project: str
     reason: str
     details: Details
-    queue_position: int
+    queue_position: int | None
     is_promised: bool = False
 
 

@@ -156,12 +156,19 @@ def _waiting_for_volume(details: Details) -> str:
 def _preempted(details: Details) -> str:
     by_job, by_project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "move":
-        return "The cluster's scheduler moved it to make room. It keeps its place and restarts when GPUs are free."
+        return f"The cluster's scheduler moved it to make room. {_comes_back(details)}"
     if details.get("kind") == "preempt":
         taker = f"job {by_job} of higher priority in the same project"
     else:
-        taker = f"job {by_job} of {by_project}, which was owed them" if by_project else f"job {by_job}"
-    return f"Its GPUs went to {taker}. It keeps its place in the queue and restarts when GPUs are free."
+        taker = f"job {by_job} of {by_project}, which was owed it" if by_project else f"job {by_job}"
+    return f"Its room went to {taker}. {_comes_back(details)}"
+
+
+def _comes_back(details: Details) -> str:
+    """Room, and not GPUs: what was taken, and what is short now, may be something beside them."""
+    short = details.get("resource")
+    when = f"a node has enough {short} free" if short else "there is room again"
+    return f"It keeps its place in the queue and restarts when {when}."
 
 
 def _waiting_for_reclaim(details: Details) -> str:

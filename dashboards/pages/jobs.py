@@ -57,6 +57,7 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
         "palette_index": job.project.palette_index,
         "is_member": is_member,
         "is_final": job.is_final,
+        "cluster": job.project.cluster.name,
         "figures": job_reads.figures(detail),
     }
     return show(request, actor, f"dashboards/job_{tab}.html", context | _TAB_READS[tab](actor, job, detail))

@@ -26,6 +26,7 @@ def words() -> dict[str, str]:
         "until_stopped": _("until stopped"),
         "all_ready": _("all ready"),
         "not_ready": _("{count} not ready"),
+        "cordoned_nodes": _("{count} cordoned"),
         "over_quota": _("{gpus} over quota"),
         "within_quota": _("all within quota"),
         "all_busy": _("none"),

@@ -9,7 +9,7 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_ids
-from controlplane.logs import log_path, read_page
+from controlplane.logs import LogPage, log_path, read_page
 from controlplane.models import Event
 from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
@@ -32,7 +32,7 @@ def figures(detail: Row) -> list[Row]:
         if share is not None
         else []
     )
-    if is_running and eta is not None:
+    if is_running and eta is not None and status["is_reachable"]:
         strip.append(_figure(_("Finishes in"), formats.duration(eta), "", _seconds_per_step(progress)))
     if progress.get("loss") is not None:
         strip.append(_figure(_("Loss"), formats.figure(progress["loss"]), "", ""))
@@ -138,11 +138,17 @@ def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
     offset = 0
     while True:
         page = read_page(path, offset, 5000)
-        yield "".join(line.text + ("" if line.is_partial else "\n") for line in page.lines)
-        yield "".join(f"[output is missing here: {gap.message}]\n" for gap in page.gaps)
+        yield _page_text(page)
         if page.next_offset <= offset:
             return
         offset = page.next_offset
+
+
+def _page_text(page: LogPage) -> str:
+    """Lines, and each gap after the line after which it is."""
+    texts = [(float(line.n), line.text + ("" if line.is_partial else "\n")) for line in page.lines]
+    texts += [(gap.after_n + 0.5, f"[{gap.sentence}]\n") for gap in page.gaps]
+    return "".join(text for _, text in sorted(texts, key=lambda one: one[0]))
 
 
 def whole(text: str | None, default: int) -> int:

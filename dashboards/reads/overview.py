@@ -82,11 +82,10 @@ def empty_words(state: State) -> dict[str, str]:
 
 def sentences(state: State, now: datetime) -> dict[str, str]:
     """The one sentence under each figure; static/js/overview.js says the same. Everything from the state itself."""
-    totals, projects = state["totals"]["all"], state["projects"].values()
+    projects = state["projects"].values()
     borrowed = sum(max(0, row["allocated_gpus"] - row["gpu_quota"]) for row in projects)
-    missing = totals["nodes"] - totals["nodes_ready"]
     return {
-        "nodes": _("all ready") if not missing else _("{count} not ready").format(count=missing),
+        "nodes": _node_states(state) or _("all ready"),
         "gpus": _models(state),
         "gpus_allocated": _("{gpus} over quota").format(gpus=formats.number(borrowed))
         if borrowed
@@ -96,6 +95,14 @@ def sentences(state: State, now: datetime) -> dict[str, str]:
         "jobs_running": _by_kind(state) or _("nothing runs"),
         "jobs_queued": _longest_wait(state, now) or _("nobody waits"),
     }
+
+
+def _node_states(state: State) -> str:
+    totals = state["totals"]["all"]
+    missing = totals["nodes"] - totals["nodes_ready"]
+    cordoned = sum(_status(node) == _("cordoned") for node in state["nodes"].values())
+    counts = ((_("{count} not ready"), missing), (_("{count} cordoned"), cordoned))
+    return ", ".join(text.format(count=count) for text, count in counts if count)
 
 
 def _models(state: State) -> str:

@@ -7,10 +7,27 @@ from dataclasses import dataclass
 from typing import Any, Protocol
 
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
-ENV_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
-LABEL_CHARS = re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?")
 ENV_VALUE_BYTES = 32 * 1024
 MILLI = 1000
+
+
+@dataclass(frozen=True, slots=True)
+class Names:
+    """Which names an object may have, and how they look in words."""
+
+    pattern: re.Pattern[str]
+    longest: int
+    words: str
+
+
+ENV_NAMES = Names(
+    re.compile(r"[A-Za-z_][A-Za-z0-9_]*"), 255, "letters, digits and '_', and begin with no digit"
+)
+LABEL_NAMES = Names(
+    re.compile(r"[A-Za-z0-9]([-A-Za-z0-9_./]*[A-Za-z0-9])?"),
+    63,
+    "at most 63 letters, digits, '-', '_', '.' and '/', and begin and end with a letter or digit",
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,8 +164,8 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
         raise Refused(refused.code, refused.detail, suffix + refused.suffix) from refused
 
 
-def mapped(name: re.Pattern[str], longest_name: int, reader: Reader, most: int) -> Reader:
-    """An object of at most `most` names that match a pattern."""
+def mapped(names: Names, reader: Reader, most: int) -> Reader:
+    """An object of at most `most` such names."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -156,10 +173,9 @@ def mapped(name: re.Pattern[str], longest_name: int, reader: Reader, most: int) 
         if len(value) > most:
             raise Refused("too_many", f"At most {most} names.")
         for key in value:
-            if len(key) > longest_name or not name.fullmatch(key):
-                raise Refused(
-                    "bad_name", f"The name {key[:40]!r} must match {name.pattern}.", "/" + pointer_part(key)
-                )
+            if len(key) > names.longest or not names.pattern.fullmatch(key):
+                detail = f"The name {key[:40]!r} must be {names.words}."
+                raise Refused("bad_name", detail, "/" + pointer_part(key))
         return {key: inside(reader, entry, "/" + pointer_part(key)) for key, entry in value.items()}
 
     return read

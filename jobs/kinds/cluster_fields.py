@@ -3,14 +3,16 @@
 import re
 from typing import Any
 
-from controlplane.cluster_settings import QUALIFIED_NAME, name_like, object_name, quantity
+from controlplane import quantities
+from controlplane.cluster_settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
 from jobs.kinds import checks
 from jobs.kinds.checks import Refused
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
 _NATIVE = re.compile(
-    r"ephemeral-storage|hugepages-[0-9]+[KMG]i"
+    r"ephemeral-storage|hugepages-(?P<page>[1-9][0-9]*[KMG]i)"
 )  # the names without a domain that can be asked for
+_LONGEST_QUANTITY = 64
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu", "gpu.intel.com/")
 
 pull_secrets = checks.listed(object_name, 20)
@@ -29,13 +31,36 @@ def secret_key(value: Any) -> dict[str, str]:
 
 def extra_resources(value: Any) -> dict[str, str]:
     """{"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: what each pod gets beside GPUs, CPUs and memory."""
-    wanted: dict[str, str] = checks.mapped(QUALIFIED_NAME, 317, quantity, 20)(value)
-    for name in wanted:
-        where = "/" + checks.pointer_part(name)
-        if name.startswith(_GPU_RESOURCES) or "gpu" in name.lower():
-            detail = "GPUs are asked for with gpus or gpu_memory_mib, so that quotas count them."
-            raise Refused("gpus_go_by_quota", detail, where)
-        if "/" not in name and not _NATIVE.fullmatch(name):
-            detail = "Ask for cpus and memory_mib by these fields; other resources have a name like vendor.com/thing."
-            raise Refused("not_an_extra_resource", detail, where)
+    wanted: dict[str, str] = checks.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
+    for name, asked in wanted.items():
+        _check_extra(name, asked, "/" + checks.pointer_part(name))
     return wanted
+
+
+def _check_extra(name: str, asked: str, where: str) -> None:
+    if name.startswith(_GPU_RESOURCES) or "gpu" in name.lower():
+        detail = "GPUs are asked for with gpus or gpu_memory_mib, so that quotas count them."
+        raise Refused("gpus_go_by_quota", detail, where)
+    native = _NATIVE.fullmatch(name)
+    if "/" not in name and not native:
+        detail = (
+            "Ask for cpus and memory_mib by these fields; other resources have a name like vendor.com/thing."
+        )
+        raise Refused("not_an_extra_resource", detail, where)
+    page = native["page"] if native else None
+    if page and quantities.amount(asked) % quantities.amount(page):
+        raise Refused("not_whole_pages", f"Pages are of {page} here; ask for a multiple of it.", where)
+
+
+def _quantity(value: Any) -> str:
+    """What is asked for of one resource, as text; a plain number is one too."""
+    if not isinstance(value, bool) and isinstance(value, int) and value > 0:
+        value = str(min(value, quantities.MOST + 1))  # numbers of thousands of digits cannot be written
+    if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY or not QUANTITY.fullmatch(value):
+        raise Refused(
+            "bad_quantity",
+            "This must be a whole number above 0, or one with k, M, G, T, P, Ki, Mi, Gi, Ti or Pi, such as 4 or 20Gi.",
+        )
+    if quantities.amount(value) > quantities.MOST:
+        raise Refused("out_of_range", "No machine has so much of it; ask for less.")
+    return value

@@ -1,17 +1,38 @@
 // The lines of one pod's log that this page knows, and where to find the others. The store pages by byte offset and
 // numbers lines; between known (line, offset) pairs the place of a line is guessed and the guess is narrowed.
 
+import { LogGaps } from "./loggaps.js";
+
 const PAGE = 1000, KEPT = 20000, GUESSES = 12;
 
 export class LogLines {
-  /** `fetchPage({offset, tail, search, limit})` answers what GET /jobs/{id}/logs answers. */
-  constructor(fetchPage) {
+  /** `fetchPage({offset, tail, search, limit})` answers what GET /jobs/{id}/logs answers. `inserted(row, count)` is told
+   *  of rows that have come between others: gaps are known when their page is. */
+  constructor(fetchPage, inserted) {
     this.fetchPage = fetchPage;
     this.lines = new Map();
-    this.gaps = new Map(); // after line n -> message
+    this.gaps = new LogGaps((n, count) => inserted(this.rowOf(n) + 1, count));
     this.anchors = [{ n: 1, offset: 0 }];
+    this.end = 0; // the offset up to which the store has been read
     this.last = 0;
     this.complete = false;
+  }
+
+  /** Lines and gaps together. */
+  get rows() { return this.last + this.gaps.places.length; }
+
+  /** The row of a line; rows count from 0. */
+  rowOf(n) { return n - 1 + this.gaps.before(n); }
+
+  /** What a row is: {n} for a line, {n, gap} for a gap after line n. */
+  at(row) {
+    let n = 0; // the last line that begins at this row or before it
+    for (let beyond = this.last + 1; beyond - n > 1;) {
+      const middle = (n + beyond) >> 1;
+      if (this.rowOf(middle) <= row) n = middle;
+      else beyond = middle;
+    }
+    return { n, gap: this.gaps.after.get(n)?.[row - this.rowOf(n) - 1] };
   }
 
   /** Load the end of the log. */
@@ -24,18 +45,18 @@ export class LogLines {
     const before = this.last;
     let lowest = Infinity;
     for (const line of lines) { this.#keep(line); lowest = Math.min(lowest, line.n); }
-    return lowest > before + 1 && before > 0;
+    return lines.length > 0 && lowest > before + 1 && before > 0;
   }
 
   /** Ask the store what came after the last line it gave us. */
   async refresh() {
-    const end = this.anchors.at(-1);
-    const page = await this.fetchPage({ offset: end.offset, limit: PAGE });
-    this.#take(page, end.offset);
-    return page.lines.length === PAGE;
+    const offset = this.end;
+    const page = await this.fetchPage({ offset, limit: PAGE });
+    this.#take(page, offset);
+    return page.lines.length + page.gaps.length >= PAGE;
   }
 
-  /** Make sure that lines from..to are here, as far as they exist. Returns whether anything came. */
+  /** Make sure that lines from..to are here, as far as they exist. Returns whether anything new came. */
   async need(from, to) {
     let came = false;
     for (let n = from, tries = 0; tries < GUESSES; tries++) {
@@ -43,8 +64,7 @@ export class LogLines {
       if (n > to || n > this.last) return came;
       const offset = this.#guess(n);
       const page = await this.fetchPage({ offset, limit: PAGE });
-      this.#take(page, offset);
-      came ||= page.lines.length > 0;
+      came = this.#take(page, offset) || came;
       if (!page.lines.length) return came;
     }
     return came;
@@ -63,18 +83,27 @@ export class LogLines {
   }
 
   #take(page, offset = null) {
+    const rows = this.rows, isNew = page.lines.some((line) => !this.lines.has(line.n));
     for (const line of page.lines) this.#keep(line);
-    for (const gap of page.gaps || []) this.gaps.set(gap.after_n ?? gap.after ?? 0, gap.message ?? gap.detail ?? "");
+    const before = (page.lines[0]?.n ?? this.last + 1) - 1;
+    const gaps = page.gaps.map((gap) => placed(gap, before));
+    for (const gap of gaps) this.last = Math.max(this.last, gap.after); // the line itself may be damaged
+    this.gaps.take(gaps);
     this.complete ||= Boolean(page.complete);
-    if (!page.lines.length) return;
-    if (offset !== null) this.#anchor(page.lines[0].n, offset);
-    this.#anchor(page.lines.at(-1).n + 1, page.next_offset);
-    this.#forget(page.lines[0].n);
+    if ((offset ?? 0) <= this.end) this.end = Math.max(this.end, page.next_offset);
+    if (page.lines.length) this.#remember(page, offset);
+    return isNew || this.rows > rows;
   }
 
   #keep(line) {
     this.lines.set(line.n, line);
     this.last = Math.max(this.last, line.n);
+  }
+
+  #remember(page, offset) {
+    if (offset !== null) this.#anchor(page.lines[0].n, offset);
+    this.#anchor(page.lines.at(-1).n + 1, page.next_offset);
+    this.#forget(page.lines[0].n);
   }
 
   #anchor(n, offset) {
@@ -103,4 +132,10 @@ export class LogLines {
       if (Math.abs(n - near) > KEPT / 2 && n < this.last - PAGE) this.lines.delete(n);
     }
   }
+}
+
+// a damaged record has no time, and in front of a page's first line no number either
+function placed({ after, time, message }, before) {
+  const at = Date.parse(time);
+  return { after: after || (at ? 0 : before), at, time: at ? time : null, message };
 }

@@ -62,6 +62,7 @@ function devices(state) {
       row = made;
     }
     rows.delete(node.name);
+    row.classList.toggle("is-away", !node.is_reachable);
     $$(".cell", row).forEach((cell, at) => showCell(cell, cellOf(node.devices[at], state)));
     setText($(".under", row), aboutNode(node));
     setText($(".sum b", row), format.number(node.allocated));
@@ -126,11 +127,10 @@ function sentences(state) {
 function underFigures(state, totals) {
   const all = Object.values(state.nodes).flatMap((node) => node.devices);
   const borrowed = Object.values(state.projects).reduce((sum, project) => sum + Math.max(0, project.allocated_gpus - project.gpu_quota), 0);
-  const missing = totals.nodes - totals.nodes_ready;
   const busy = all.map((device) => device.utilization).filter(Boolean);
   const waits = Object.values(state.queued).map((job) => format.secondsSince(job.queued_at));
   return {
-    nodes: missing ? say("not_ready", { count: missing }) : say("all_ready"),
+    nodes: nodeStates(state, totals) || say("all_ready"),
     gpus: tally(all.map((device) => [device.model, format.mebibytes(device.memory_mib)].filter(Boolean).join(" "))).slice(0, 2).map(([name]) => name).join(", ") || format.NOTHING,
     gpus_allocated: borrowed ? say("over_quota", { gpus: format.number(borrowed) }) : say("within_quota"),
     gpus_idle_allocated: idleJobs(all, state),
@@ -138,6 +138,12 @@ function underFigures(state, totals) {
     jobs_running: hidden(state, "running") ?? (tally(Object.values(state.running).map((job) => job.kind)).map(([kind, count]) => `${count} ${kind}`).join(", ") || say("nothing_runs")),
     jobs_queued: hidden(state, "queued") ?? (waits.length ? say("longest", { time: format.duration(Math.max(...waits)) }) : say("nobody_waits")),
   };
+}
+
+function nodeStates(state, totals) {
+  const cordoned = Object.values(state.nodes).filter((node) => node.is_reachable && node.is_ready && node.is_cordoned).length;
+  const counts = [["not_ready", totals.nodes - totals.nodes_ready], ["cordoned_nodes", cordoned]];
+  return counts.filter(([, count]) => count).map(([word, count]) => say(word, { count })).join(", ");
 }
 
 // jobs of projects that are not the reader's are counted but not listed; the state leaves some out for their number

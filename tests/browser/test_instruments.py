@@ -69,6 +69,7 @@ def test_search_and_links_to_lines(yard: Yard, open_as: Open):
     assert page.locator(".log-line mark").first.inner_text() == "line 499"
     page.fill("[data-log-search]", "")
     page.get_by_text("5,000 lines").wait_for()
+    page.locator(".log-line.is-target").get_by_text("line 2500 here").wait_for()  # where it was before
 
 
 def test_the_log_file_is_never_a_page(yard: Yard, open_as: Open):

@@ -173,3 +173,15 @@ def test_reduced_motion_means_none(yard: Yard, open_as: Open):
     row = page.locator(f"#running tr[data-key='{job}']")
     row.wait_for()
     assert page.evaluate("document.getAnimations().length") == 0
+
+
+def test_nodes_that_are_cordoned_are_counted(yard: Yard, open_as: Open):
+    page = open_as("root").page
+    page.locator("[data-under=nodes] >> text=all ready").wait_for()
+    node = yard.call("GET", "/nodes")["results"][0]["name"]
+    yard.call("POST", f"/nodes/{node}/cordon")
+    try:
+        page.locator("[data-under=nodes] >> text=1 cordoned").wait_for()
+    finally:
+        yard.call("POST", f"/nodes/{node}/uncordon")
+    page.locator("[data-under=nodes] >> text=all ready").wait_for()

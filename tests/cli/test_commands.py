@@ -5,6 +5,7 @@ import subprocess
 
 import pytest
 
+from controlplane.cli.commands import jobs
 from controlplane.cli.commands.projects import MEMBER_COLUMNS
 from tests.cli.conftest import JOB_ID, cluster, job
 from tests.cli.scripted import Reply, events, page, problem
@@ -312,3 +313,55 @@ def test_watching_json_is_one_line_an_answer(server, yard, monkeypatch):
     assert ran.code == 4
     states = [json.loads(line)["results"][0]["status"]["state"] for line in ran.out.splitlines()]
     assert states == ["queued", "running"]
+
+
+AWAY = "Its cluster does not answer. What is shown here was last seen before."
+
+
+def test_a_job_whose_cluster_is_away_says_so_and_promises_nothing(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job(is_reachable=False))
+    server.on("GET", f"jobs/{JOB_ID}/events", page())
+    server.on("GET", f"jobs/{JOB_ID}/explain", {"reason": {"message": "Started."}, "is_reachable": False})
+    shown = yard("describe", "job", JOB_ID).out
+    assert shown.count(AWAY) == 1
+    assert "40/100" in shown
+    assert "eta" not in shown
+    assert yard("explain", JOB_ID).out.splitlines()[1] == AWAY
+
+
+def test_what_is_final_does_not_need_the_cluster(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job(state="succeeded", is_reachable=False))
+    server.on("GET", f"jobs/{JOB_ID}/events", page())
+    assert AWAY not in yard("describe", "job", JOB_ID).out
+
+
+@pytest.mark.parametrize(
+    ("next_url", "said"),
+    [(None, "and 2 more: -e 3 shows all"), ("/api/v1/x", "and more than 2 more: -e N shows more")],
+)
+def test_events_that_are_left_out_are_counted(server, yard, monkeypatch, next_url, said):
+    monkeypatch.setattr(jobs, "EVENTS_COUNTED", 3)
+    happened = {"at": "2026-01-02T03:04:05Z", "kind": "job.started", "reason": "", "actor": "", "message": ""}
+    server.on("GET", f"jobs/{JOB_ID}", job())
+    server.on("GET", f"jobs/{JOB_ID}/events", page(happened, happened, happened, next_url=next_url))
+    ran = yard("describe", "job", JOB_ID, "-e", "1")
+    assert ran.out.count("job.started") == 1
+    assert said in ran.out
+    assert " more" not in yard("describe", "job", JOB_ID, "-e", "3").out
+
+
+def test_nodes_of_two_clusters_are_told_apart(server, yard):
+    server.on("GET", "nodes", page(NODE))
+    assert "CLUSTER" not in yard("list", "nodes").out
+    server.on("GET", "nodes", page(NODE, {**NODE, "cluster": "prod"}))
+    lines = yard("list", "nodes").out.splitlines()
+    assert "CLUSTER" in lines[0].split()
+    assert "prod" in lines[2].split()
+
+
+def test_when_a_node_was_seen_is_said_of_one_that_is_not(server, yard):
+    seen = {**NODE, "seen_at": "2020-01-02T03:04:05Z"}
+    server.on("GET", "nodes", page(seen, seen | {"is_ready": False}, seen | {"is_reachable": False}))
+    lines = yard("list", "nodes", "-o", "wide").out.splitlines()
+    assert lines[1].split()[-1] == "-"
+    assert all(line.split()[-1] != "-" for line in lines[2:])

@@ -74,16 +74,27 @@ def test_which_lines_are_progress(text, spelt):
     assert spelt_progress(text) == spelt
 
 
-def test_gaps_are_shown(server, yard):
+@pytest.mark.parametrize(
+    ("message", "said"),
+    [
+        ("3 lines", "[output is missing after line 4: 3 lines]"),
+        ("output may be missing here: gone", "[after line 4: output may be missing here: gone]"),
+        (
+            "output may be missing before 12:00: gone",
+            "[after line 4: output may be missing before 12:00: gone]",
+        ),
+    ],
+)
+def test_gaps_are_shown(server, yard, message, said):
     server.on(
         "GET",
         PATH,
-        log_page(line(5, "x"), next_offset=5, gaps=({"after": 4, "message": "3 lines"},)),
+        log_page(line(5, "x"), next_offset=5, gaps=({"after": 4, "message": message},)),
         log_page(next_offset=5),
     )
     ran = yard("logs", JOB_ID)
     assert ran.out == "x\n"
-    assert "[output is missing after line 4: 3 lines]" in ran.err
+    assert said in ran.err
 
 
 def test_json_is_one_page_of_all_lines(server, yard):

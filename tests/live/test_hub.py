@@ -8,6 +8,7 @@ from django.db import IntegrityError, OperationalError
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, nodes, projects
+from controlplane.loop.reconcile import note_reachable
 from controlplane.models import Event, Membership, Node, Role, Token
 from jobs import actions
 from jobs.models import Allocation, Attempt, Job, Pod
@@ -301,3 +302,21 @@ def test_two_web_processes_show_the_same_and_take_over_from_each_other(live, peo
             client = moved
             wait_for_step(client, people)
         assert client.states == second.states
+
+
+@pytest.mark.parametrize("is_final", [False, True])
+def test_jobs_hear_when_their_cluster_is_lost_and_comes_back(live, people, is_final):
+    job = submit(people)
+    if is_final:
+        actions.stop_job(job, actor=people.actor("ben"))
+    topic, cluster = f"job:{job.pk}", people.project.cluster
+    member = joined(live, people, "ben", topic)
+    for is_reachable in (False, True):
+        note_reachable(cluster, is_reachable, "")
+        wait_until(
+            lambda told=is_reachable: (
+                member.states[topic]["job"][str(job.pk)]["status"]["is_reachable"] is told
+            ),
+            what="what the job's page is told",
+        )
+    assert is_in_step(member, topic, ids_of(people.ben))

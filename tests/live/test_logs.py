@@ -11,6 +11,7 @@ from controlplane.live import logtail
 from controlplane.logs import log_path, read_page
 from controlplane.logwriter import STDERR, STDOUT, LogWriter
 from controlplane.models import Event
+from dashboards.reads.job import log_text
 from jobs.models import Job
 from tests.builders import make_job
 from tests.live.server import Events
@@ -270,3 +271,19 @@ def test_who_asks_for_a_log_that_cannot_be_read_is_told_and_nobody_else_waits(li
     errors = [frame for frame in client.frames if frame["type"] == "error"]
     assert [error["code"] for error in errors] == ["unreadable"]
     assert "cannot be read" in caplog.text
+
+
+def test_every_gap_of_a_line_is_told_and_stands_behind_it(job):
+    log = writer(job)
+    log.add([(1, b"o", b"one")])
+    log.gap("output may be missing before noon")
+    log.gap("the node died")
+    log.add([(2, b"o", b"two")])
+    log.end("exit 0")
+    log.close()
+    tail = logtail.LogTail(str(job.pk), 0)
+    tail.open()
+    told = [gap["message"] for gap in tail.state()["gaps"].values()]
+    assert told == ["output may be missing before noon", "the node died"]
+    text = "".join(log_text(job, 1, 0))
+    assert text == "one\n[output may be missing before noon]\n[output is missing here: the node died]\ntwo\n"

@@ -1,9 +1,11 @@
 """When a cycle plans: whenever a job waits, and otherwise not as often on a cluster where a plan takes long."""
 
+import orjson
 import pytest
 
 from controlplane.loop import cycle
 from jobs.models import Job
+from jobs.queries import explanation, job_detail
 from tests.builders import make_job, make_project
 
 pytestmark = pytest.mark.django_db
@@ -52,3 +54,13 @@ def test_a_quantity_that_an_older_version_took_in_holds_up_nobody_else(plant):
     assert states["old"] == "spec_impossible"
     innocent.refresh_from_db()
     assert innocent.state == "running"
+
+
+def test_a_quantity_beyond_all_that_an_older_version_took_in_can_be_shown(plant):
+    old = make_job(make_project(), "old", extra_resources={"vpc.amazonaws.com/efa": "4"})
+    spec = old.spec | {"extra_resources": {"vpc.amazonaws.com/efa": "999999999999T"}}
+    Job.objects.filter(pk=old.pk).update(spec=spec)
+    plant.settle()
+    old.refresh_from_db()
+    assert (old.reason, old.details["asked"]) == ("spec_impossible", 2**62)
+    orjson.dumps([explanation(old, None), job_detail(old)], default=str)

@@ -2,11 +2,14 @@
 
 from datetime import UTC, datetime
 
+from django.utils import timezone
+
 from controlplane.actions.clusters import settle_check
 from controlplane.engines.kubernetes.renaming import with_suffix
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.inventory import VANISHED, sync_nodes
 from controlplane.loop.observe import observe
+from controlplane.loop.reconcile import note_reachable
 from controlplane.models import Cluster, Command, Device, Event, Node
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
@@ -31,9 +34,21 @@ def test_a_node_says_why_it_is_not_ready(plant):
 
 
 def test_a_node_that_vanished_says_so(plant):
+    Node.objects.update(seen_at=NOW)
     plant.engine._nodes = plant.engine._nodes[1:]
     sync(plant)
-    assert Node.objects.get(name="dgx1-1").message == VANISHED
+    node = Node.objects.get(name="dgx1-1")
+    assert (node.message, node.seen_at) == (VANISHED, plant.clock())
+
+
+def test_the_nodes_of_a_cluster_that_is_lost_were_seen_until_then(plant):
+    Node.objects.update(seen_at=NOW)
+    Node.objects.filter(name="dgx1-2").update(is_ready=False)
+    before = timezone.now()
+    note_reachable(plant.cluster, False, "No route.")
+    ready, lost = Node.objects.order_by("name")
+    assert ready.seen_at >= before
+    assert lost.seen_at == NOW
 
 
 def test_a_cluster_that_is_attached_twice_is_asked_about(plant):

@@ -198,7 +198,7 @@ def test_an_eviction_sends_a_running_job_back_and_names_who_got_the_room(plant):
     plant.tick()
     victim.refresh_from_db()
     assert (victim.state, victim.next_state, victim.reason) == ("stopping", "queued", "preempted")
-    assert victim.message.startswith("Its GPUs went to job taker of team-b, which was owed them.")
+    assert victim.message.startswith("Its room went to job taker of team-b, which was owed it.")
     plant.in_seconds(4)
     victim.refresh_from_db()
     assert (victim.state, victim.reason, victim.failures) == ("queued", "preempted", 0)

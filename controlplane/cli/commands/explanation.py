@@ -7,10 +7,11 @@ from typing import Any
 from controlplane.cli import formats
 
 
-def explanation_text(name: str, answer: dict[str, Any]) -> str:
-    """The text of an explanation as REST gives it."""
+def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
+    """The text of an explanation as REST gives it, with a warning after its first sentence."""
     reason = answer.get("reason") or {}
     lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
+    lines += [warning] if warning else []
     rows: list[tuple[str, object]] = [
         ("Reason", reason.get("code")),
         ("GPUs", _numbers(answer.get("shortage") or {})),

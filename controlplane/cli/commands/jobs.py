@@ -12,7 +12,9 @@ from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
+AWAY = "Its cluster does not answer. What is shown here was last seen before."
 DEFAULT_ROWS = 50
+EVENTS_COUNTED = 500  # what is left out beyond is not counted
 
 
 def _status(row: Row) -> Row:
@@ -55,9 +57,15 @@ def devices_text(pod: Row) -> str:
 
 
 def progress_text(row: Row) -> str:
-    """How far the job is; no time left once it has ended."""
+    """How far the job is; no time left once it has ended, or while nobody knows."""
     status = _status(row)
-    return formats.progress(status.get("progress"), is_over=status.get("state") in FINAL_STATES)
+    is_over = status.get("state") in FINAL_STATES or not status.get("is_reachable", True)
+    return formats.progress(status.get("progress"), is_over=is_over)
+
+
+def _is_away(status: Row) -> bool:
+    """Whether what is told of a job may have changed since: its cluster does not answer, and it has not ended."""
+    return not status.get("is_reachable", True) and status.get("state") not in FINAL_STATES
 
 
 NAME = Column("NAME", lambda row: row["name"])
@@ -150,6 +158,8 @@ def describe_job(args: Namespace, session: Session) -> int:
         session.output.data(job)
         return DONE
     session.output.line(formats.fields(_job_fields(job)))
+    if _is_away(_status(job)):
+        session.output.line(f"\n{AWAY}")
     pods = _status(job).get("pods") or []
     if pods:
         session.output.line("\nPods")
@@ -169,7 +179,7 @@ def explain(args: Namespace, session: Session) -> int:
     from controlplane.cli.commands.explanation import explanation_text
 
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
-    session.output.object(answer, explanation_text(args.name, answer))
+    session.output.object(answer, explanation_text(args.name, answer, AWAY if _is_away(answer) else ""))
     return DONE
 
 
@@ -304,7 +314,12 @@ def _service_text(service: Any) -> str:
 def _show_events(session: Session, job: Row, count: int) -> None:
     if count <= 0:
         return
-    latest = session.get(f"jobs/{job['id']}/events", limit=min(count, 500))["results"]
+    page = session.client.pages(f"jobs/{job['id']}/events", {}, max(count + 1, EVENTS_COUNTED))
+    latest, left = page["results"], len(page["results"]) - count
     if latest:
         session.output.line("\nEvents")
-        session.output.rows(latest, EVENT_COLUMNS)
+        session.output.rows(latest[:count], EVENT_COLUMNS)
+    if left > 0 and page.get("next"):
+        session.output.line(f"and more than {left} more: -e N shows more")
+    elif left > 0:
+        session.output.line(f"and {left} more: -e {len(latest)} shows all")

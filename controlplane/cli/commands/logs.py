@@ -19,6 +19,7 @@ from controlplane.cli.streams import resuming
 PAGE_LINES = 1000
 ATTACH_LINES = 10
 NEXT_ATTEMPT_SECONDS = 0.5
+SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no introduction
 
 
 class Selection(NamedTuple):
@@ -173,4 +174,6 @@ def spelt_progress(text: str) -> str:
 
 def _print_gaps(output: Output, gaps: Iterable[dict[str, Any]]) -> None:
     for gap in gaps:
-        output.say(f"[output is missing after line {gap.get('after')}: {gap.get('message')}]")
+        message = str(gap.get("message"))
+        what = "" if message.startswith(SAYS_ALL) else "output is missing "
+        output.say(f"[{what}after line {gap.get('after')}: {message}]")

@@ -30,6 +30,12 @@ def memory_use(node: Row) -> float | None:
     return sum(device["memory_used_mib"] for device in devices) / total if total else None
 
 
+def _last_seen(node: Row) -> str:
+    """Of a node that is there it would only say when something about it changed."""
+    return "" if node["is_ready"] and node["is_reachable"] else formats.age(node.get("seen_at"))
+
+
+CLUSTER = Column("CLUSTER", lambda node: node.get("cluster"), is_wide=True)
 NODE_COLUMNS = (
     Column("NAME", lambda node: node["name"]),
     Column("STATE", state_of),
@@ -37,7 +43,7 @@ NODE_COLUMNS = (
     Column("GPUS", lambda node: formats.gpus(node.get("gpus")), is_number=True),
     Column("ALLOCATED", lambda node: formats.gpus(node.get("allocated_gpus")), is_number=True),
     Column("UTIL", lambda node: formats.percent(node.get("gpu_utilization")), is_number=True),
-    Column("CLUSTER", lambda node: node.get("cluster"), is_wide=True),
+    CLUSTER,
     Column("MEMORY", lambda node: formats.percent(memory_use(node)), is_number=True),
     Column(
         "MODEL",
@@ -45,7 +51,7 @@ NODE_COLUMNS = (
         is_wide=True,
     ),
     Column("MESSAGE", lambda node: node.get("message"), is_wide=True),
-    Column("SEEN", lambda node: formats.age(node.get("seen_at")), is_wide=True, is_number=True),
+    Column("SEEN", _last_seen, is_wide=True, is_number=True),
 )
 DEVICE_COLUMNS = (
     Column("GPU", lambda device: device.get("index"), is_number=True),
@@ -70,8 +76,11 @@ def list_nodes_arguments(parser: Parser) -> None:
 
 
 def list_nodes(args: Namespace, session: Session) -> int:
-    """Every node."""
-    session.output.objects(session.client.pages("nodes", {}, 10_000), NODE_COLUMNS)
+    """Every node; the cluster of each where there are several."""
+    page = session.client.pages("nodes", {}, 10_000)
+    has_one = len({node.get("cluster") for node in page["results"]}) <= 1
+    shown = {CLUSTER: CLUSTER._replace(is_wide=has_one)}
+    session.output.objects(page, [shown.get(column, column) for column in NODE_COLUMNS])
     return DONE
 
 

@@ -100,7 +100,9 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         device_parts=ANY_SHARE if has_kai else parts,
         is_one_part_per_pod=not has_kai and parts > 1 and labels.get(names.SHARING_STRATEGY) == MPS,
         extras={
-            name: max(0, quantities.whole(allocatable[name]) - sum(one.extras[name] for one in known))
+            name: _left(
+                quantities.whole(allocatable[name]), sum(one.extras[name] for one in known), quantities.MOST
+            )
             for name in extras
         },
     )
@@ -164,8 +166,8 @@ def _devices(
     )
 
 
-def _left(there: int, taken: int) -> int:
-    return max(0, min(there - taken, LARGEST))
+def _left(there: int, taken: int, largest: int = LARGEST) -> int:
+    return max(0, min(there - taken, largest))
 
 
 def _counts(pod: Raw, profile: ClusterProfile) -> bool:

@@ -154,7 +154,9 @@ class Watching:
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
                 heard_at = datetime.now(UTC) - timedelta(seconds=age)  # kept for as long as it is away
-                words = f"The cluster was last heard of at {heard_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
+                words = (
+                    f"The cluster was last heard of at {heard_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
+                )
                 raise EngineUnreachable(words)
             if age > STALE_SECONDS:
                 # a quiet cluster says something once a minute only: ask whether it is there

@@ -47,6 +47,7 @@ def test_a_submitted_job_is_the_spec_with_defaults_and_a_status(api: AsPerson):
     )
     assert job["status"] == {
         "state": "queued",
+        "is_reachable": True,
         "reason": {
             "code": "just_submitted",
             "message": "Submitted; the scheduler looks at it within a second.",
@@ -116,6 +117,14 @@ def test_a_preempted_job_that_waits_again_shows_no_pods(api: AsPerson, job: Job)
     assert (shown["pods"], shown["reason"]["code"]) == ([], "preempted")
     assert shown["reason"]["details"]["by_project"] == "team-b"
     assert len(api("ben").get(f"jobs/{job.pk}/pods").body["results"]) == 1
+
+
+def test_a_job_tells_whether_its_cluster_answers(api: AsPerson, job: Job):
+    Cluster.objects.update(is_reachable=False)
+    ben = api("ben")
+    detail, listed = ben.get(f"jobs/{job.pk}").body, ben.get("jobs").body["results"][0]
+    assert detail["status"]["is_reachable"] is listed["status"]["is_reachable"] is False
+    assert ben.get(f"jobs/{job.pk}/explain").body["is_reachable"] is False
 
 
 def test_rows_and_detail_are_one_shape(cast: Cast, job: Job):

@@ -163,7 +163,9 @@ def test_nodes_of_a_cluster_that_is_away_are_marked_and_can_be_declared_dead(cas
     for address in ("/nodes", "/nodes/dgx1-1", "/clusters/memory"):
         assert '<span class="badge bad">Not reachable</span>' in page(client, address)
         assert '<span class="badge good">Ready</span>' not in page(client, address)
-    assert '<div class="under">not reachable</div>' in page(client, "/")
+    overview = page(client, "/")
+    assert '<div class="under">not reachable</div>' in overview
+    assert overview.count('<div class="node-row is-away"') == 2
     assert "Cluster memory does not answer" in page(client, "/nodes/dgx1-1")
     assert "It is dead…" in page(client, "/nodes/dgx1-1")
 

@@ -11,8 +11,9 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.logs import log_path
-from controlplane.models import Event, User
+from controlplane.models import Cluster, Event, User
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
+from dashboards.pages.jobs import TABS
 from dashboards.reads.job import latest_events
 from dashboards.reads.jobs import page
 from dashboards.reads.submit import known_images
@@ -357,3 +358,17 @@ def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings
     assert answer["Content-Disposition"].startswith("attachment")
     trace = client.get(f"/charts/jobs/{yard.running.pk}/loss.json").json()["figure"]["data"][0]
     assert (trace["x"], trace["y"]) == ([1, 2, 3], [1, 0.5, pytest.approx(1 / 3)])
+
+
+def test_every_tab_says_when_the_cluster_does_not_answer(yard: Yard, visit: Visit):
+    client, here = visit(yard.cast.ben), f"/jobs/{yard.running.pk}"
+    progress = {"step": 1, "total_steps": 2, "eta_seconds": 60}
+    Job.objects.filter(pk=yard.running.pk).update(progress=progress)
+    assert "does not answer" not in (page := client.get(here).content.decode())
+    assert "Finishes in" in page
+    Cluster.objects.update(is_reachable=False)
+    said = "Cluster memory does not answer. What is shown here was last seen before."
+    for tab in TABS:
+        assert said in client.get(here if tab == "overview" else f"{here}/{tab}").content.decode()
+    assert "Finishes in" not in client.get(here).content.decode()
+    assert said not in client.get(f"/jobs/{yard.finished.pk}").content.decode()  # all of it is known

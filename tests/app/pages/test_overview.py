@@ -40,6 +40,10 @@ def device(index: int = 0, utilization: float | None = None, shares: tuple[Any, 
     }
 
 
+def node(*devices: dict[str, Any], **flags: bool) -> dict[str, Any]:
+    return {"devices": list(devices), "is_ready": True, "is_reachable": True, "is_cordoned": False} | flags
+
+
 def share(job: str, project: str = "team-a", milli: int = 1000) -> dict[str, Any]:
     return {"job": job, "project": project, "milli_gpus": milli}
 
@@ -102,21 +106,26 @@ def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
 
 
 IDLE = {
-    "nodes": {"n": {"devices": [device(0, 0.0, (share("j"),)), device(1, 0.9, (share("k"),))]}},
+    "nodes": {"n": node(device(0, 0.0, (share("j"),)), device(1, 0.9, (share("k"),)))},
     "running": {"j": {"name": "sleeper", "kind": "train"}, "k": {"name": "busy", "kind": "train"}},
 }
 UNMEASURED = {
-    "nodes": {"n": {"devices": [device(0, None, (share("j"),)), device(1)]}},
+    "nodes": {"n": node(device(0, None, (share("j"),)), device(1))},
     "running": {"j": {"name": "unwatched", "kind": "train"}},
 }
 OVER = {"a": {"allocated_gpus": 8, "gpu_quota": 4}, "b": {"allocated_gpus": 1, "gpu_quota": 2}}
-BUSY = {"n": {"devices": [device(0, 0.9), device(1, 0.7), device(2, 0.0)]}}
+BUSY = {"n": node(device(0, 0.9), device(1, 0.7), device(2, 0.0))}
 KINDS = {
     str(number): {"name": "x", "kind": kind} for number, kind in enumerate(("train", "interactive", "train"))
 }
 OTHERS = {
     "all": {"nodes": 1, "nodes_ready": 1, "jobs_running": 14, "jobs_queued": 2, "gpus_idle_allocated": 2}
 }  # jobs that the reader does not see
+CORDONED = {
+    "n": node(is_cordoned=True),
+    "gone": node(is_cordoned=True, is_ready=False),
+    "away": node(is_cordoned=True, is_reachable=False),
+}
 WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
 
 
@@ -125,7 +134,13 @@ WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
     [
         ({}, "nodes", "all ready"),
         ({"totals": {"all": {"nodes": 3, "nodes_ready": 1}}}, "nodes", "2 not ready"),
-        ({"nodes": {"n": {"devices": [device(0), device(1)]}}}, "gpus", "V100 32\u00a0GB"),
+        ({"nodes": CORDONED}, "nodes", "1 cordoned"),
+        (
+            {"nodes": CORDONED, "totals": {"all": {"nodes": 3, "nodes_ready": 1}}},
+            "nodes",
+            "2 not ready, 1 cordoned",
+        ),
+        ({"nodes": {"n": node(device(0), device(1))}}, "gpus", "V100 32\u00a0GB"),
         ({}, "gpus_allocated", "all within quota"),
         ({"projects": OVER}, "gpus_allocated", "4 over quota"),
         ({}, "gpus_idle_allocated", "none"),

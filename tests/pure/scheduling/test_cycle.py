@@ -66,6 +66,12 @@ def test_inside_a_project_priority_then_first_submission():
     ]
 
 
+def test_what_can_never_run_stands_in_no_line():
+    jobs = [job("a1", "a", 9), job("a2", "a", 1), job("a3", "a", 1), job("a4", "a", 1, node_pool="none")]
+    plan = decide(view(nodes(1, 1), [project("a", 1)], jobs))
+    assert {hold.job: hold.queue_position for hold in plan.holds} == {"a1": None, "a3": 1, "a4": None}
+
+
 def test_a_higher_project_priority_gets_the_surplus_first():
     jobs = [job(f"{name}{rank}", name, 1) for name in "ab" for rank in range(4)]
     cluster = view(nodes(1, 4), [project("a", 1), project("b", 1, priority=5)], jobs)
@@ -226,8 +232,8 @@ def test_a_victim_is_told_who_took_its_gpus_and_keeps_its_rank():
     cluster = view(nodes(1, 2), [project("a", 1), project("b", 1)], jobs)
     preempt = decide(cluster).preempts[0]
     assert describe(preempt.reason, preempt.details) == (
-        "Its GPUs went to job a9 of a, which was owed them. "
-        "It keeps its place in the queue and restarts when GPUs are free."
+        "Its room went to job a9 of a, which was owed it. "
+        "It keeps its place in the queue and restarts when there is room again."
     )
     settled = settle(cluster, decide)
     assert allocated(settled) == {"a": 1000, "b": 1000}

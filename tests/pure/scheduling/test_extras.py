@@ -132,3 +132,15 @@ def test_who_holds_what_is_not_short_stays():
     here = [node("n0", 10, extras=((EFA, 64),))]
     cluster = view(here, [project("a", 4), project("b", 0)], [*small, big, taker])
     assert names(decide(cluster).preempts) == ["j8"]
+
+
+def test_one_whose_interfaces_were_taken_is_told_that_it_waits_for_those():
+    cluster = view(
+        fabric(4), [project("a", 2), project("b", 0)], [running(efa("j1", "b"), ("n0", [0])), efa("j2")]
+    )
+    hold = hold_of(decide(settle(cluster, decide)), "j1")
+    assert (hold.reason, hold.details["blocked_by"]) == ("preempted", "cluster_full")
+    assert describe(hold.reason, hold.details) == (
+        "Its room went to job j2 of a, which was owed it. "
+        f"It keeps its place in the queue and restarts when a node has enough {EFA} free."
+    )
