@@ -54,4 +54,10 @@ def mib(quantity: object) -> int:
 
 def in_words(resource: str, number: int) -> str:
     """So many whole units of a resource, as people read it: `4 vpc.amazonaws.com/efa`, `512 MiB of hugepages-2Mi`."""
-    return f"{number / MIB:g} MiB of {resource}" if resource.startswith(_IN_BYTES) else f"{number} {resource}"
+    return f"{_bytes(number)} of {resource}" if resource.startswith(_IN_BYTES) else f"{number} {resource}"
+
+
+def _bytes(number: int) -> str:
+    if number >= 2**40:
+        return f"{number / 2**40:.1f} TiB"
+    return f"{number / 2**30:.1f} GiB" if number >= 10 * 2**30 else f"{number // MIB} MiB"

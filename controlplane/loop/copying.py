@@ -4,6 +4,7 @@ One process does it, as long as it lives: the engine's copier goes on between tw
 """
 
 import logging
+import os
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta
 from functools import partial
@@ -64,16 +65,17 @@ class LogKeeper:
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
         """Return log files by pod: of all that may still print, and of those whose log has no end yet. Notes in
         `released` whose log may have its end."""
-        recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS), started_at__isnull=False)
+        recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS))
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
         wanted = {}
-        for name, released_at in pods.values_list("name", "released_at"):
+        for name, released_at, started_at in pods.values_list("name", "released_at", "started_at"):
             if (parts := parts_of(name)) is None:
                 continue  # no name that we gave
             path = str(log_path(settings.LOG_DIR, *parts))
             if released_at is not None:
                 released.add(name)
-                if self._is_complete(name, path):
+                has_log = started_at is not None or os.path.exists(path)
+                if not has_log or self._is_complete(name, path):
                     continue
             wanted[name] = path
         return wanted

@@ -254,7 +254,7 @@ def _try_again(
 def _may_pass(command: Command, error: EngineRefused) -> bool:
     """Whether more tries are worth it: what the cluster puts off is in time put right by whoever runs it. A start ends
     with that; what only cleans up has time, and `findings.tell_of_leftovers` tells."""
-    if command.kind in Command.CLEANING_UP:
+    if command.kind in Command.CLEANING_UP or (command.kind == Command.FORGET_POD and error.is_passing):
         return True
     is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
     return error.is_passing and command.kind == Command.START_POD and is_young

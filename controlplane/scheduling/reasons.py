@@ -96,7 +96,8 @@ def _spec_impossible(details: Details) -> str:
     asked = _amount(resource, int(details.get("asked", 0)))
     if resource == "pods":
         return f"Its {asked} do not fit together on {where}, even when it is empty. At most {largest} do."
-    return f"No node of {where} has {asked}. The largest that fits is {_amount(resource, largest)}."
+    rest = " together with the rest that it asks for" if details.get("together") else ""
+    return f"No node of {where} has {asked}{rest}. The largest that fits is {_amount(resource, largest)}."
 
 
 def _share_impossible(where: str, largest: int) -> str:

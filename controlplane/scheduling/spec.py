@@ -23,6 +23,8 @@ from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import ClusterView, Grain, JobView, NodeView, ProjectView
 
+_OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
+
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
@@ -41,6 +43,7 @@ class SpecCheck:
         self._view = view
         self._empty: Room | None = None
         self._verdicts: dict[Request, Refusal | None] = {}
+        self._nodes = {node.name: open_node(node) for node in view.nodes}
 
     def refuse(self, job: JobView) -> Refusal | None:
         """Why this job can never start on this cluster as it is built; None when it could."""
@@ -87,10 +90,18 @@ class SpecCheck:
         if place(one, empty) is not None:
             fit = pods_that_fit(request, empty, request.pods)
             return self._refusal("pods", request.pods, fit, pools)
+        nodes = self._nodes_for(one)
         for resource, asked, largest, relieved in self._shortages(one):
             if place(relieved, empty) is not None or asked > largest:
-                return self._refusal(resource, asked, largest, pools)
+                together = {"together": True} if self._is_there(resource, asked, nodes) else {}
+                return self._refusal(resource, asked, largest, pools, **together)
         return self._refusal("gpus", request.milli_gpus, self._most_gpus(self._nodes_for(one)), pools)
+
+    def _is_there(self, resource: str, asked: int, nodes: Sequence[NodeView]) -> bool:
+        """Whether some node has so much, though not with the rest of what is asked for."""
+        if resource == "gpus":
+            return asked <= self._most_gpus(nodes)
+        return resource not in _OF_DEVICES and asked <= max(amount_of(node, resource) for node in nodes)
 
     def _nodes_for(self, request: Request) -> list[NodeView]:
         return [node for node in self._view.nodes if not request.pools or node.pool in request.pools]
@@ -118,7 +129,7 @@ class SpecCheck:
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
         """The nodes that have the rest of what is asked for; all, where none has."""
-        return [node for node in nodes if open_node(node).has_host_room(rest)] or nodes
+        return [node for node in nodes if self._nodes[node.name].has_host_room(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
@@ -127,8 +138,8 @@ class SpecCheck:
         return max(counts, default=0) * WHOLE_GPU
 
     @staticmethod
-    def _refusal(resource: str, asked: int, largest: int, pools: list[str]) -> Refusal:
-        details = {"resource": resource, "asked": asked, "largest": largest, "node_pools": pools}
+    def _refusal(resource: str, asked: int, largest: int, pools: list[str], **more: bool) -> Refusal:
+        details = {"resource": resource, "asked": asked, "largest": largest, "node_pools": pools, **more}
         return Refusal(reasons.SPEC_IMPOSSIBLE, details)
 
     def _empty_room(self) -> Room:

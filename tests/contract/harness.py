@@ -14,6 +14,7 @@ from controlplane.engines.base import (
     RUNNING,
     DeviceShare,
     Engine,
+    EngineRefused,
     PodReport,
     PodSpec,
     ProjectReport,
@@ -102,12 +103,26 @@ class EngineCase:
             page = self.engine.read_logs(spec.name, page.next_offset, 100_000)
         return "".join(line.text + ("" if line.is_partial else "\n") for line in lines)
 
+    def surely(self, order: Callable[..., None], *arguments: object) -> None:
+        """Carry out an order as the loop does: again, while it is put off."""
+
+        def is_done() -> bool:
+            try:
+                order(*arguments)
+            except EngineRefused as refusal:
+                if not refusal.is_passing:
+                    raise
+                return False
+            return True
+
+        wait_until(is_done, 60, f"{order.__name__} of {arguments[0]}")
+
     def close(self) -> None:
         for report in self.engine.pods():
-            self.engine.stop(report.name, 0)
+            self.surely(self.engine.stop, report.name, 0)
         wait_until(lambda: all(report.is_proven_gone for report in self.engine.pods()), 60, "all pods gone")
         for report in self.engine.pods():
-            self.engine.forget(report.name)
+            self.surely(self.engine.forget, report.name)
         self.engine.forget_project(PROJECT)
         self.engine.close()
 

@@ -108,6 +108,25 @@ def test_a_pod_is_not_forgotten_before_its_log_is_read_by_whoever_reads_it(case:
     assert case.report(spec) is None
 
 
+def test_a_pod_whose_command_has_ended_is_not_deleted_before_its_log_is_read(case: Case):
+    """A kubelet removes the containers of a deleted pod, and their logs with them."""
+    spec = case.start()
+    case.wait_running(spec)
+    case.engine.copy_logs({})
+    Path(spec.log_path).unlink(missing_ok=True)
+    case.kube.end_pod(case.namespace, spec.name, is_noticed=False)
+    case.wait_reason(spec, base.COMPLETED)
+    with contextlib.closing(LogWriter(spec.log_path)) as another_process:
+        another_process.add([(1, b"o", b"hello")])
+        with pytest.raises(EngineRefused, match="still being read") as refusal:
+            case.engine.stop(spec.name, 1)
+        assert refusal.value.is_passing
+        assert "deletionTimestamp" not in case.kube.must("GET", case.path("pods", spec.name))["metadata"]
+        another_process.end("exit 0")
+    case.engine.stop(spec.name, 1)
+    assert case.kube.must("GET", case.path("pods", spec.name))["metadata"]["deletionTimestamp"]
+
+
 def test_a_start_that_is_repeated_late_starts_nothing(case: Case):
     spec = case.start()
     case.wait_running(spec)

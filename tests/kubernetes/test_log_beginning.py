@@ -15,14 +15,16 @@ from controlplane.engines.kubernetes import logs, logstreams, logwanted
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.kubeconfig import Access
 from controlplane.engines.kubernetes.loggaps import MAY_BE_GONE
-from controlplane.engines.kubernetes.loglines import stamp_ms
+from controlplane.engines.kubernetes.loglines import Piece, stamp_ms
 from controlplane.engines.kubernetes.logs import LogCopier
 from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.logs import read_page, tail
+from controlplane.logwriter import LogWriter
 from tests.waiting import wait_until
 
 LOG = "/api/v1/namespaces/n/pods/pod/log"
 NO_FILE = b"failed to try resolving symlinks in path: no such file or directory\n"
+REMOVED = b"unable to retrieve container logs for containerd://9078"
 FIRST = b"2026-01-01T12:00:20.000Z one\n"
 ALL = FIRST + b"2026-01-01T12:00:21.000Z two\n"
 
@@ -190,6 +192,41 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
     assert pod.end() == (["one", "two"], [])
 
 
+def test_what_a_full_disk_did_not_take_is_asked_for_again(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    add, failures = LogWriter.add, [OSError(28, "No space left on device")]
+
+    def full(writer: LogWriter, records: list[Piece]) -> None:
+        if records[-1][2] == b"two" and failures:
+            raise failures.pop()
+        add(writer, records)
+
+    monkeypatch.setattr(LogWriter, "add", full)
+    more = b"2026-01-01T12:00:22.000Z three\n"
+    pod = start([FIRST], [ALL], [ALL + more])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: pod.path.exists() and len(read_page(pod.path).lines) == 3, what="all lines")
+    assert not failures
+    assert pod.end() == (["one", "two", "three"], [])
+
+
+def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The node is asked when its file began while the stream goes on, unless the server wants quiet."""
+    monkeypatch.setattr(logs, "ROTATED_BYTES", 1)
+    monkeypatch.setattr(logs, "FILE_CHECK_SECONDS", 0.0)
+    later: queue.Queue[bytes] = queue.Queue()
+    pod = start([FIRST, later, later], [ALL])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
+    pod.copier._client.bucket.pause(20)
+    began = time.monotonic()
+    for number, line in enumerate((b"21.000Z two\n", b"22.000Z three\n"), 2):
+        later.put(b"2026-01-01T12:00:" + line)
+        wait_until(lambda number=number: len(read_page(pod.path).lines) == number, what="the next line")
+    assert time.monotonic() - began < 3
+
+
 def test_a_server_that_puts_off_a_stream_is_left_alone(start: Start) -> None:
     pod = start([ALL])
     pod.refusal = 429, "7"
@@ -211,6 +248,22 @@ def test_a_file_that_stays_away_is_a_gap_in_the_nodes_words(
     monkeypatch.setattr(logs, "AWAY_SECONDS", 1.0)
     words = NO_FILE.decode().strip()
     assert start([NO_FILE]).end() == ([], [f"the end of the output could not be read: {words}"])
+
+
+@pytest.mark.parametrize("output", [b"", FIRST])
+def test_a_log_that_was_followed_to_its_end_lacks_nothing_when_its_container_is_removed(
+    start: Start, output: bytes
+) -> None:
+    """As that of a deleted pod is, once it has ended."""
+    pod = start([output], [REMOVED])
+    pod.copier.want({"pod": str(pod.path)})
+    wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].is_followed, what="the end")
+    pod.end_word = "exit 0"
+    assert pod.end() == (["one"] if output else [], [])
+
+
+def test_a_container_that_was_removed_before_its_log_was_read_to_its_end_is_a_gap(start: Start) -> None:
+    assert start([REMOVED]).end() == ([], [f"the end of the output could not be read: {REMOVED.decode()}"])
 
 
 def test_the_rest_of_a_log_whose_file_is_away_for_a_moment_is_asked_for_again(start: Start) -> None:

@@ -148,7 +148,7 @@ def test_a_host_that_somebody_deletes_keeps_its_end_and_does_not_come_again(
     case.engine.stop(other.name, 5)
     case.wait_end(other)
     for spec in (launcher, host, other):
-        case.engine.forget(spec.name)
+        case.surely(case.engine.forget, spec.name)
     assert {report.name for report in case.engine.pods()}.isdisjoint({launcher.name, host.name, other.name})
     begin(case, "true", job_id=host.job_id, rank=1, is_host=True, kind="mpi", world_size=RANKS)
     assert case.report(host) is None

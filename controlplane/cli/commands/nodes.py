@@ -16,7 +16,7 @@ from controlplane.cli.tables import Column, Row
 
 def state_of(node: Row) -> str:
     """A node's condition in one word."""
-    if not node["is_reachable"]:
+    if not node.get("is_reachable", True):
         return "unreachable"
     if not node["is_ready"]:
         return "not_ready"

@@ -10,7 +10,6 @@ from __future__ import annotations
 import socket
 import time
 from collections.abc import Mapping, Sequence
-from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -43,6 +42,7 @@ from controlplane.engines.kubernetes.client import ApiError, Client
 from controlplane.engines.kubernetes.kai_answers import KaiAnswers
 from controlplane.engines.kubernetes.keys import new_key_pair
 from controlplane.engines.kubernetes.kubeconfig import Access, access_from
+from controlplane.engines.kubernetes.logends import LogEnds
 from controlplane.engines.kubernetes.logs import LogCopier
 from controlplane.engines.kubernetes.logwanted import LogSource
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
@@ -54,7 +54,6 @@ from controlplane.engines.kubernetes.watching import GLANCE_SECONDS, KnownReport
 from controlplane.engines.simulated import check_place
 from controlplane.logs import LogPage, log_path, read_page
 
-LOG_KEPT = timedelta(minutes=10)  # so long a log is copied after its pod's end
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
 FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting
 FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
@@ -79,6 +78,7 @@ class KubernetesEngine:
         self._syncer = Syncer(self.client, self._objects, self._profile)
         self._sweeper = Sweeper(self.client, self._objects, installation)
         self._copier = LogCopier(self.client, self._log_source)
+        self._log_ends = LogEnds(self._copier)
         self._watching = Watching(self.client, self._profile, self._copier.notice)
         self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
         self._known_reports = KnownReports()
@@ -205,7 +205,10 @@ class KubernetesEngine:
         pod = self._watching.pod(pod_name)
         if pod is None:
             pod = self._make_tombstone(pod_name, project)
-        if not self._report(pod).is_proven_gone:
+        report = self._report(pod)
+        if not report.is_proven_gone:
+            if reports.has_command_ended(pod):
+                self._require_log(pod, report)
             # 0 would take the object away before the kubelet has ended the pod
             self._end(pod, max(1, grace_seconds))
 
@@ -280,12 +283,10 @@ class KubernetesEngine:
         report = self._report(pod)
         if not report.is_proven_gone:
             raise EngineRefused(base.POD_NOT_GONE, f"Pod {pod_name} is not gone yet; stop it first.")
-        if not self._is_log_read(report):
-            # its node has the rest only while there is the pod
-            words = f"The rest of the log of pod {pod_name} is still being read."
-            raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
+        self._require_log(pod, report)
         self._remember_end(pod)
         self._remove(pod)
+        self._log_ends.forget(pod_name)
 
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
@@ -444,12 +445,13 @@ class KubernetesEngine:
         ours = (pod for pod in found if self._profile.is_our_pod(pod) and names.pod_name(pod) == pod_name)
         return next(ours, None)
 
-    def _is_log_read(self, report: PodReport) -> bool:
-        """Whether the log has its end, which every log gets in time from who copies it, us or another process; one that
-        has none for so long is nobody's any more."""
-        ended = report.finished_at or report.started_at
-        is_old = ended is None or self.client.server_time() - ended > LOG_KEPT
-        return is_old or self._copier.has_read(report.name, self._log_path(report.name), DRAIN_SECONDS)
+    def _require_log(self, pod: Raw, report: PodReport) -> None:
+        """Refuse for now while the end of its log is not read: the node has it only until the pod is deleted."""
+        ended = report.finished_at if reports.main_status(pod).get("containerID") else None
+        ago = None if ended is None else (self.client.server_time() - ended).total_seconds()
+        if not self._log_ends.is_read(report.name, self._log_path(report.name), ago):
+            words = f"The rest of the log of pod {report.name} is still being read."
+            raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
         """Where the pod's log is: as we were told, or where all are."""
@@ -475,13 +477,9 @@ class KubernetesEngine:
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
             restarts=status.get("restartCount", 0),
-            started_ms=None if report.started_at is None else _ms(report.started_at),
-            now_ms=_ms(now),
+            started_ms=int(report.started_at.timestamp() * 1000) if report.started_at else None,
+            now_ms=int(now.timestamp() * 1000),
         )
-
-
-def _ms(moment: datetime) -> int:
-    return int(moment.timestamp() * 1000)
 
 
 def _not_made(words: str) -> EngineRefused:

@@ -27,14 +27,19 @@ def add(writer: LogWriter, entry: WantedLog, pieces: list[Piece]) -> None:
         if at is None:
             break
         writer.add(pieces[:at])
-        tell_gap(writer, entry, before_ms=entry.new_files.pop(0), why=_NEW_FILE)
+        _tell_first(writer, entry)
         pieces = pieces[at:]
     writer.add(pieces)
 
 
 def tell_new_files(writer: LogWriter, entry: WantedLog) -> None:
     while entry.new_files:
-        tell_gap(writer, entry, before_ms=entry.new_files.pop(0), why=_NEW_FILE)
+        _tell_first(writer, entry)
+
+
+def _tell_first(writer: LogWriter, entry: WantedLog) -> None:
+    tell_gap(writer, entry, before_ms=entry.new_files[0], why=_NEW_FILE)
+    del entry.new_files[0]
 
 
 def tell_gap(writer: LogWriter, entry: WantedLog, *, before_ms: int, why: str) -> None:

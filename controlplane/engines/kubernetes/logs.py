@@ -18,7 +18,6 @@ import random
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from pathlib import Path
 
 import aiohttp
 
@@ -34,7 +33,7 @@ from controlplane.engines.kubernetes.loggaps import (
     tell_new_files,
 )
 from controlplane.engines.kubernetes.loglines import Beginning, Cursor, Lines, Piece
-from controlplane.engines.kubernetes.logstreams import LogStreams, StreamRefused
+from controlplane.engines.kubernetes.logstreams import LogNotThere, LogStreams, StreamRefused, is_removed
 from controlplane.engines.kubernetes.logwanted import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.logs import tail
 from controlplane.logwriter import LogWriter
@@ -57,11 +56,6 @@ FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
 SILENT_SECONDS = 10.0  # after which a stream that gave much is doubted
 TICK_SECONDS = 0.5
 _TAIL_LINES = 2000
-
-
-class LogNotThere(Exception):
-    """The node has no file of the log, and says so in its place. It is asked again: a node that is about to begin a new
-    file puts the old one back when the container ends meanwhile."""
 
 
 # What goes by itself; the last two: a token that cannot be had.
@@ -115,12 +109,6 @@ class LogCopier:
         self.notice((pod_name,))
         with self._drained:
             return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
-
-    def has_read(self, pod_name: str, path: Path, timeout_seconds: float) -> bool:
-        """Whether an ended pod's log is read, here or by another process, or there is none; waits for it here."""
-        if self.is_wanted(pod_name):
-            return self.wait_drained(pod_name, timeout_seconds)
-        return not path.exists() or tail(path, 1).complete
 
     def is_wanted(self, pod_name: str) -> bool:
         return pod_name in self._logs
@@ -300,6 +288,7 @@ class LogCopier:
             if entry.problem != (problem := str(error) or type(error).__name__):
                 log.info("log of %s: %s", entry.name, problem)
             entry.problem, entry.patience_seconds = problem, self._patience_with(error)
+            self._take_break(entry, error)
         except Exception as error:
             if entry.problem != (problem := type(error).__name__):
                 log.exception("log of %s", entry.name)
@@ -315,10 +304,21 @@ class LogCopier:
         """Whether what an ended pod printed will not be read any more."""
         return entry.ended_at is not None and time.monotonic() - entry.ended_at > entry.patience_seconds
 
+    def _take_break(self, entry: WantedLog, error: Exception) -> None:
+        if isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError):
+            entry.size = -1  # what the disk did not take is asked for again, from where the store ends
+        if (
+            isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable))
+            and entry.ended_at is not None
+        ):
+            entry.ended_at = time.monotonic()  # nobody could be asked: that time is none of the log's
+
     def _patience_with(self, error: Exception) -> float:
         if isinstance(error, StreamRefused) and error.is_missing:
             return MISSING_SECONDS
-        return AWAY_SECONDS if isinstance(error, LogNotThere) else self._drain_seconds
+        if isinstance(error, LogNotThere):
+            return MISSING_SECONDS if is_removed(str(error)) else AWAY_SECONDS
+        return self._drain_seconds
 
     def _pause(self, entry: WantedLog) -> None:
         entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
@@ -385,6 +385,7 @@ class LogCopier:
         assert self._streams is not None
         async with self._streams.open(source.path, asked) as stream:
             entry.note_open(source)
+            entry.is_followed = entry.is_followed and is_whole
             try:
                 await self._copy_stream(writer, entry, source, stream, lines)
             except TimeoutError:  # we end it for its long silence
@@ -392,12 +393,14 @@ class LogCopier:
                 raise
         if not lines.remark:
             entry.note_left()
+            entry.is_followed = entry.is_followed or not is_whole
         if is_whole:
             self._store(writer, entry, lines.rest())
-            if lines.remark and (cursor.is_seeking or cursor.since() is None):
+            is_gone = bool(lines.remark) and (cursor.is_seeking or cursor.since() is None)
+            if is_gone and not (entry.is_followed and is_removed(lines.remark)):
                 raise LogNotThere(lines.remark)
             self._check_beginning(writer, entry, is_end=True)
-            if cursor.is_seeking or (lines.remark and since is None):
+            if not is_gone and (cursor.is_seeking or (lines.remark and since is None)):
                 writer.gap(
                     f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
                 )

@@ -31,6 +31,16 @@ class StreamRefused(Exception):
         self.is_missing = status in (400, 404)
 
 
+class LogNotThere(Exception):
+    """The node has no file of the log, and says so in its place. It is asked again: a node that is about to begin a new
+    file puts the old one back when the container ends meanwhile. Of a container that it has removed it has none."""
+
+
+def is_removed(remark: str) -> bool:
+    """Whether a kubelet says that it has removed the container."""
+    return remark.startswith("unable to retrieve container logs")
+
+
 @dataclass(frozen=True, slots=True)
 class LogStreams:
     """Opens streams as calls of the client: in its turn, and with its credentials, which are renewed when they were
@@ -40,10 +50,16 @@ class LogStreams:
     session: aiohttp.ClientSession
 
     @contextlib.asynccontextmanager
-    async def open(self, path: str, query: Mapping[str, str]) -> AsyncIterator[aiohttp.StreamReader]:
+    async def open(
+        self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
+    ) -> AsyncIterator[aiohttp.StreamReader]:
         """`path`: of the API, up to `/log`. Raises StreamRefused, EngineUnreachable, and aiohttp's errors."""
         access = self.client.access
-        headers = await asyncio.to_thread(self._take_turn, path, query)
+        if turn_seconds:
+            await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
+        else:
+            self._take_turn(path, query, 0.0)
+        headers = await asyncio.to_thread(access.headers)  # a login program may take its time
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
         )
@@ -63,17 +79,16 @@ class LogStreams:
                 raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
             yield response.content
 
-    def _take_turn(self, path: str, query: Mapping[str, str]) -> Mapping[str, str]:
-        """The headers to send; to have them may take a login program its time."""
-        self.client.take_turn("GET", path, query, timeout_seconds=TURN_SECONDS)
-        return self.client.access.headers()
+    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> None:
+        self.client.take_turn("GET", path, query, timeout_seconds=turn_seconds)
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
-        """The time of the first line of the file that the node has of a log now; None for an empty one. Unix ms.
+        """The time of the first line of the file that the node has of a log now, in Unix ms; None for an empty one.
+        Waits for no turn.
 
         Raises as `open`, and TimeoutError after FILE_SECONDS."""
         query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
-        async with asyncio.timeout(FILE_SECONDS), self.open(path, query) as stream:
+        async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
             stamp = (await stream.read()).partition(b" ")[0]
         try:
             return stamp_ms(stamp)

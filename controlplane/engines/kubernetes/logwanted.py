@@ -55,6 +55,7 @@ class WantedLog:
     doubted_size: int = 0  # of the file when its silence was last doubted
     opened_ms: int = 0  # the same by the cluster's clock
     is_open: bool = False
+    is_followed: bool = False  # its stream went on until the node ended it in good order
     pause_seconds: float = FIRST_PAUSE_SECONDS
     retry_at: float = 0.0
     look_at: float = 0.0  # it has not started: nothing is to be seen of it before

@@ -116,6 +116,13 @@ def test_the_largest_that_fits_has_the_rest_too():
     assert hold_of(plan, "j1").details | {"asked": 8000, "largest": 4000} == hold_of(plan, "j1").details
 
 
+def test_what_there_is_but_not_together_is_said_so():
+    here = [node("n0", 8), node("n1", 0, milli_cpus=256_000)]
+    hold = hold_of(decide(view(here, [project("a", 8)], [job("j1", "a", milli_cpus=200_000)])), "j1")
+    words = describe(hold.reason, hold.details)
+    assert "has 1 GPU together with the rest that it asks for. The largest that fits is 0 GPUs." in words
+
+
 def test_one_who_holds_all_of_it_goes_before_four_who_hold_a_part():
     small = [
         running(efa(f"j{index}", "b", amount=1, milli_cpus=2000), ("n0", [index])) for index in range(1, 5)
