@@ -122,7 +122,7 @@ class NodeReport:
     `device_parts`: into how many equal parts each device is given out, 1 for whole devices only; a share is rounded up
     to parts. `is_one_part_per_pod`: and no pod gets more than one of them.
 
-    `extras`: what else it has, by the cluster's names: whole units, less what pods of others hold.
+    `extras`: what jobs may ask for of it by the cluster's names: whole units, less what pods of others hold.
 
     `is_closed`: it works, but its cluster gives it nothing new, since somebody cordoned or tainted it there.
     """

@@ -87,6 +87,9 @@ def _project_missing(details: Details) -> str:
     return f"Project {_project(details)} does not exist here. Create it, or submit to another project."
 
 
+_OURS = ("gpus", "gpu_memory", "gpu_share", "cpus", "memory", "pods")
+
+
 def _spec_impossible(details: Details) -> str:
     resource, largest = details.get("resource", "gpus"), int(details.get("largest", 0))
     pools = details.get("node_pools") or ()
@@ -97,6 +100,9 @@ def _spec_impossible(details: Details) -> str:
     if resource == "pods":
         return f"Its {asked} do not fit together on {where}, even when it is empty. At most {largest} do."
     rest = " together with the rest that it asks for" if details.get("together") else ""
+    if resource not in _OURS and not largest and not rest:
+        allow = "If one has it, an admin may allow it by the cluster's setting extra_resources."
+        return f"No node of {where} gives jobs {resource}. {allow}"
     return f"No node of {where} has {asked}{rest}. The largest that fits is {_amount(resource, largest)}."
 
 

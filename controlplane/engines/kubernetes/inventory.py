@@ -79,7 +79,7 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
         labels = {**labels, names.GPU_RESOURCE: resource}
     trouble = _trouble(node)
     parts = _replicas(labels)
-    extras = [name for name, there in allocatable.items() if profile.is_extra(name) and there != "0"]
+    extras = [name for name, there in allocatable.items() if profile.may_ask_for(name) and there != "0"]
     taken = [_taken(pod, resource, extras, profile) for pod in others]
     closure = _closure(node, profile) or _odd(others, taken)
     known = [one for one in taken if one is not None]

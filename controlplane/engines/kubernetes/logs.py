@@ -457,6 +457,7 @@ class LogCopier:
         check_alone(writer)
         if is_torn:
             writer.gap("output may be missing here: the node does not have it any more")
+            entry.new_files = [began_ms for began_ms in entry.new_files if began_ms > pieces[0][0]]
         self._check_beginning(writer, entry)
         add(writer, entry, pieces)
         entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS

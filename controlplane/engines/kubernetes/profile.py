@@ -107,7 +107,7 @@ class ClusterProfile:
 
     def check_extra_resources(self, wanted: Iterable[str]) -> None:
         """Raise EngineRefused(NOT_SUPPORTED) for what jobs may not have beside GPUs."""
-        refused = [resource for resource in wanted if not self._may_ask_for(resource)]
+        refused = [resource for resource in wanted if not self.may_ask_for(resource)]
         if refused:
             raise EngineRefused(
                 NOT_SUPPORTED,
@@ -115,17 +115,14 @@ class ClusterProfile:
                 f" may add to its setting extra_resources: {', '.join(self.extra_resources) or 'it is empty'}.",
             )
 
-    def _may_ask_for(self, resource: str) -> bool:
-        return self.is_extra(resource) and resource.startswith(self.extra_resources)
-
-    def is_extra(self, resource: str) -> bool:
-        """Whether it is neither asked for by a field of its own nor GPUs by another name, as where they are shared
-        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb)."""
+    def may_ask_for(self, resource: str) -> bool:
+        """Whether jobs may have it: no GPUs by another name, as where they are shared (nvidia.com/gpu.shared) or
+        partitioned (nvidia.com/mig-1g.10gb)."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
             (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")
         )
-        return not is_gpu and resource not in ("cpu", "memory", "pods")
+        return not is_gpu and resource.startswith(self.extra_resources)
 
     def priority_class(self, is_preemptible: bool) -> str:
         """The PriorityClass of pods that may, or may not, be preempted."""

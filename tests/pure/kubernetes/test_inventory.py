@@ -74,6 +74,7 @@ def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
         "rdma/hca": "0",
         "pods": "110",
         "example.com/not-in-the-setting": "1",
+        "smarter-devices/fuse": "1",
     }
     other = pod()
     other["spec"]["containers"][0]["resources"] = {
@@ -82,14 +83,13 @@ def test_what_jobs_may_ask_for_beside_gpus_is_told_less_what_others_hold():
     mine = pod(1, devices="0:1000:1")
     mine["spec"]["containers"][0]["resources"] = {"limits": {"vpc.amazonaws.com/efa": "2"}}
     found = report(node(capacity=there, allocatable=there), other, mine)
-    # what the setting does not name, too: the refusal to give it says so
-    there["example.com/not-in-the-setting"] = "999E"
-    assert report(node(capacity=there, allocatable=there)).extras["example.com/not-in-the-setting"] == 2**62
     assert found.extras == {
         "vpc.amazonaws.com/efa": 3,
         "hugepages-2Mi": 4 << 30,
-        "example.com/not-in-the-setting": 1,
+        "smarter-devices/fuse": 1,
     }
+    there["smarter-devices/fuse"] = "999E"
+    assert report(node(capacity=there, allocatable=there)).extras["smarter-devices/fuse"] == 2**62
 
 
 @pytest.mark.parametrize(

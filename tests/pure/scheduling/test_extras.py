@@ -46,7 +46,10 @@ def test_what_is_in_use_is_waited_for_by_name():
 @pytest.mark.parametrize(
     ("extras", "words"),
     [
-        ((("rdma/hca", 1),), "No node of this cluster has 1 rdma/hca. The largest that fits is 0 rdma/hca."),
+        (
+            (("rdma/hca", 1),),
+            "No node of this cluster gives jobs rdma/hca. If one has it, an admin may allow it",
+        ),
         (((EFA, 8),), f"No node of this cluster has 8 {EFA}. The largest that fits is 4 {EFA}."),
         (((PAGES, 2 << 30),), f"has 2048 MiB of {PAGES}. The largest that fits is 1024 MiB of {PAGES}."),
     ],
