@@ -12,6 +12,7 @@ from collections.abc import Callable
 URGENT = 0  # deletes and status
 READ = 1
 CREATE = 2
+FOLLOW = 3  # logs: thousands of streams begin with thousands of starts, and must not slow them down
 
 RATE_PER_SECOND = 500.0
 BURST = 1000

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 import aiohttp
 import orjson
 
+from controlplane.engines.kubernetes.bucket import FOLLOW
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.loglines import stamp_ms
 from controlplane.kubeconfigs import without_token
@@ -80,7 +81,7 @@ class LogStreams:
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> None:
-        self.client.take_turn("GET", path, query, timeout_seconds=turn_seconds)
+        self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
         """The time of the first line of the file that the node has of a log now, in Unix ms; None for an empty one.
