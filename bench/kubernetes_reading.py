@@ -20,8 +20,8 @@ import psutil
 from websockets.sync.client import connect
 
 from bench.harness import Row
-from bench.kubernetes_plant import NAMESPACE, Api, add_nodes, at_once, one_gpu_pod
-from controlplane.engines.base import DeviceShare, PodSpec, ProjectReport, pod_name
+from bench.kubernetes_plant import NAMESPACE, Api, at_once, one_gpu_pod
+from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec, ProjectReport, pod_name
 from controlplane.engines.kubernetes.client import Client
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.kubeconfig import access_from
@@ -32,8 +32,9 @@ from controlplane.engines.kubernetes.watching import Watching
 from tests import servers
 from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
 from tests.waiting import wait_until
+from tools.kube.parts import IMAGE
 
-LIVES = 40
+LIVES = 20
 PODS, EVENTS_PER_SECOND, WATCH_SECONDS = 10_000, 500, 20
 LINES, PAUSE_SECONDS = 300, 0.05
 SPEAKER = f"""
@@ -46,21 +47,32 @@ SPOKEN = re.compile(r"T (\d+\.\d+)")
 
 
 def job_calls() -> list[Row]:
-    """Every call that the engine sends for a job: made, followed, stopped, forgotten, its working directory removed."""
-    with kube_cluster() as kube, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as state:
-        add_nodes(Api(kube), 5, 8)
-        engine = KubernetesEngine(_settings(kube), Path(state))
-        try:
-            wait_until(lambda: len(engine.nodes()) == 5, timeout=30, what="the nodes")
-            engine.sync_projects([ProjectReport("bench", 40_000, None, 40_000)])
-            live(engine, state)
+    """Every call that the engine sends for a job on the real node: made, its log followed and read to its end, stopped,
+    forgotten, its working directory removed."""
+    work = "API calls of a job over its life, its log streams included"
+    try:
+        with node_cluster() as kube, tempfile.TemporaryDirectory(prefix="trainyard-bench-") as state:
+            samples = _lives(KubernetesEngine(_settings(kube), Path(state)), state)
+    except KubeMissing as reason:
+        print(f"API calls are not counted: {reason}")
+        return []
+    return [Row(work, "<= 12", "calls", samples, limit=12)]
+
+
+def _lives(engine: KubernetesEngine, state: str) -> list[float]:
+    """Calls of each job, one after the other."""
+    try:
+        wait_until(lambda: len(engine.nodes()) == 2, timeout=30, what="the nodes")
+        engine.sync_projects([ProjectReport("bench", 40_000, None, 40_000)])
+        live(engine, state)
+        samples = []
+        for _ in range(LIVES):
             before = engine.client.calls.total()
-            for _ in range(LIVES):
-                live(engine, state)
-            spent = engine.client.calls.total() - before
-        finally:
-            engine.close()
-    return [Row("API calls of a job over its life", "<= 12", "calls", [spent / LIVES], limit=12)]
+            live(engine, state)
+            samples.append(float(engine.client.calls.total() - before))
+        return samples
+    finally:
+        engine.close()
 
 
 def live(engine: KubernetesEngine, state: str) -> None:
@@ -68,17 +80,28 @@ def live(engine: KubernetesEngine, state: str) -> None:
     job_id = str(uuid.uuid4())
     name, log = pod_name(job_id, 1, 0), f"{state}/logs/{job_id}/1-0.log"
     spec = PodSpec(
-        name, job_id, "life", "bench", 1, 0, "node-0001", "none", ("sleep", "1"),
-        devices=(DeviceShare(0, 1000, 40960),), log_path=log,
+        name, job_id, "life", "bench", 1, 0, "node-a", IMAGE, ("sh", "-c", "echo hello; exec sleep 60"),
+        devices=(DeviceShare(0, 1000, 32768),), log_path=log,
     )  # fmt: skip
     engine.copy_logs({name: log})
     engine.start(spec)
     _await_state(engine, name, "running")
     engine.stop(name, 1)
     _await_state(engine, name, "failed")
+    wait_until(lambda: _is_forgotten(engine, name), timeout=60, what=f"{name} to be forgotten")
     engine.copy_logs({})
-    engine.forget(name)
     engine.forget_job(job_id)
+
+
+def _is_forgotten(engine: KubernetesEngine, name: str) -> bool:
+    """As the loop does it: again, while that is put off."""
+    try:
+        engine.forget(name)
+    except EngineRefused as refusal:
+        if not refusal.is_passing:
+            raise
+        return False
+    return True
 
 
 def reflector_costs() -> list[Row]:
