@@ -10,7 +10,7 @@ from controlplane.scheduling import reasons
 from controlplane.scheduling.board import Board
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.fixes import would_start_if
-from controlplane.scheduling.ledger import NodeRoom, Room, open_node
+from controlplane.scheduling.ledger import Room, open_empty_room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
 from controlplane.scheduling.spec import Refusal
@@ -34,7 +34,7 @@ class Explainer:
         self._causes: dict[Request, tuple[str, dict[str, Any]]] = {}
         self._holders = _holders(board)
         self._without_promises: Room | None = None
-        self._empty: list[NodeRoom] | None = None
+        self._empty: Room | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
         """The Hold of the next job in line. Call in order of position."""
@@ -115,8 +115,8 @@ class Explainer:
     def _too_small_for(self, request: Request) -> frozenset[str]:
         """The nodes that have too little beside devices for a pod of it, even when they are empty."""
         if self._empty is None:
-            self._empty = [open_node(node) for node in self._board.view.nodes]
-        return frozenset(room.name for room in self._empty if not room.has_host_room(request))
+            self._empty = open_empty_room(self._board.view)
+        return frozenset(node.name for node in self._empty.nodes if not node.has_host_room(request))
 
     def _room_without_promises(self) -> Room:
         if self._without_promises is None:

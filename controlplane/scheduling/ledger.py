@@ -252,7 +252,7 @@ class Ledger:
 def open_ledger(view: ClusterView) -> Ledger:
     """The ledger of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [open_node(node, order) for order, node in enumerate(by_name)]
+    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}
     active = [job for job in view.jobs if job.state == "active"]
     for job in active:
@@ -270,15 +270,14 @@ def open_ledger(view: ClusterView) -> Ledger:
 def open_empty_room(view: ClusterView) -> Room:
     """The cluster as it is built: every node open, every device free, nothing running."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [open_node(node, order) for order, node in enumerate(by_name)]
+    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
     for node in nodes:
         node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
         node.whole = len(node.free)
     return Room(nodes, {node.name: node.order for node in nodes})
 
 
-def open_node(node: NodeView, order: int = 0) -> NodeRoom:
-    """One node on which no job stands."""
+def _node_room(order: int, node: NodeView) -> NodeRoom:
     devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
     return NodeRoom(
         order=order,

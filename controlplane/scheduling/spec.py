@@ -18,7 +18,7 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room, open_node
+from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.standing import Account
 from controlplane.scheduling.view import ClusterView, Grain, JobView, NodeView, ProjectView
@@ -43,7 +43,6 @@ class SpecCheck:
         self._view = view
         self._empty: Room | None = None
         self._verdicts: dict[Request, Refusal | None] = {}
-        self._nodes = {node.name: open_node(node) for node in view.nodes}
 
     def refuse(self, job: JobView) -> Refusal | None:
         """Why this job can never start on this cluster as it is built; None when it could."""
@@ -129,7 +128,8 @@ class SpecCheck:
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
         """The nodes that have the rest of what is asked for; all, where none has."""
-        return [node for node in nodes if self._nodes[node.name].has_host_room(rest)] or nodes
+        empty = self._empty_room()
+        return [node for node in nodes if empty.node(node.name).has_host_room(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:

@@ -56,11 +56,7 @@ class LogStreams:
     ) -> AsyncIterator[aiohttp.StreamReader]:
         """`path`: of the API, up to `/log`. Raises StreamRefused, EngineUnreachable, and aiohttp's errors."""
         access = self.client.access
-        if turn_seconds:
-            await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
-        else:
-            self._take_turn(path, query, 0.0)
-        headers = await asyncio.to_thread(access.headers)  # a login program may take its time
+        headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
         timeout = aiohttp.ClientTimeout(
             total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
         )
@@ -80,8 +76,10 @@ class LogStreams:
                 raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
             yield response.content
 
-    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> None:
+    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
+        """The headers to send, once it is our turn; to have them may take a login program its time."""
         self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
+        return self.client.access.headers()
 
     async def file_began_ms(self, path: str, container: str) -> int | None:
         """The time of the first line of the file that the node has of a log now, in Unix ms; None for an empty one.

@@ -39,21 +39,20 @@ class WantedLog:
     path: str
     cursor: Cursor = field(default_factory=Cursor)
     size: int = -1  # of the file when we last looked
-    beginning: Beginning | None = field(
-        default_factory=Beginning
-    )  # None: judged, or read before we were there
+    # None: judged, or read before we were there
+    beginning: Beginning | None = field(default_factory=Beginning)
     file_began_ms: int | None = None  # the time of the first line of the node's file that we follow
-    new_files: list[int] = field(default_factory=list)  # when later ones began, of which no line was read yet
     checked_size: int = 0  # when the node last told us that
     checked_at: float = 0.0  # when we last asked
+    new_files: list[int] = field(default_factory=list)  # when later ones began, of which no line was read yet
     is_drained: bool = False
     was_seen: bool = False
     restarts: int | None = None
     task: asyncio.Task[None] | None = None
     opened_at: float = 0.0
+    opened_ms: int = 0  # the same by the cluster's clock
     heard_at: float = 0.0  # when its stream last gave something
     doubted_size: int = 0  # of the file when its silence was last doubted
-    opened_ms: int = 0  # the same by the cluster's clock
     is_open: bool = False
     is_followed: bool = False  # its stream went on until the node ended it in good order
     pause_seconds: float = FIRST_PAUSE_SECONDS
