@@ -6,7 +6,7 @@ from datetime import datetime, timedelta
 from typing import Any
 
 from django.db import transaction
-from django.db.models import Exists, Min, OuterRef, Q
+from django.db.models import F, Min, Q
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
@@ -68,15 +68,18 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 def _unsettled(cluster: Cluster) -> list[Job]:
     """Return the jobs that may have to move: stopping, with a pod of this attempt that has ended, starting with one
     that has begun or says what it waits for, or running under a limit of their own or of their project."""
-    pods = Pod.objects.filter(job=OuterRef("pk"), attempt__number=OuterRef("attempt"))
-    ended = pods.filter(Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed")))
-    begun = pods.filter(~Q(reason="") | Q(state="running"))
+    active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
+    pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
+    of_attempt = pods.filter(attempt__number=F("job__attempt"))
+    ended = Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed"))
+    begun = Q(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
+    # One list of its own, not a question of every job: without fresh statistics PostgreSQL answers such by reading
+    # all pods for each of them.
+    speaking = of_attempt.filter(ended | begun).values("job")
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)
-    on_their_way = Q(state=lifecycle.STOPPING) | Q(Exists(begun), state=lifecycle.STARTING)
-    active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     # in the order of their keys, as every writer of several rows goes
-    unsettled = active.filter(on_their_way | Exists(ended) | limits).order_by("pk")
+    unsettled = active.filter(Q(state=lifecycle.STOPPING) | Q(pk__in=speaking) | limits).order_by("pk")
     return list(unsettled.select_related("project", "user"))
 
 
