@@ -298,7 +298,9 @@ def _with_pods(rows: Sequence[dict[str, Any]]) -> Iterable[tuple[dict[str, Any],
     holding = [row["id"] for row in rows if row["state"] in ACTIVE_STATES]
     pods: dict[str, list[dict[str, Any]]] = defaultdict(list)
     if holding:
-        live = Pod.objects.filter(job_id__in=holding, attempt__number=F("job__attempt"))
+        live = Pod.objects.filter(
+            job_id__in=holding, attempt__job=F("job"), attempt__number=F("job__attempt")
+        )
         for job_id, pod in pod_rows(live):
             pods[str(job_id)].append(pod)
     return ((row, pods[row["id"]]) for row in rows)

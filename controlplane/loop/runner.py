@@ -22,6 +22,7 @@ from controlplane.loop.copying import LogKeeper
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.holders import free_what_the_dead_hold
+from controlplane.loop.statistics import refresh_statistics
 from controlplane.loop.tenants import sync_projects_once
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Cluster
@@ -71,6 +72,7 @@ class Runner:
         self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, threading.Event())
+        self._spawn("statistics", _sparing(refresh_statistics, self._is_stopping), threading.Event())
         self._spawn("logs", _sparing(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
 

@@ -70,11 +70,9 @@ def _unsettled(cluster: Cluster) -> list[Job]:
     that has begun or says what it waits for, or running under a limit of their own or of their project."""
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
-    of_attempt = pods.filter(attempt__number=F("job__attempt"))
+    of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
     ended = Q(released_at__isnull=False) | Q(state__in=("succeeded", "failed"))
     begun = Q(~Q(reason="") | Q(state="running"), job__state=lifecycle.STARTING)
-    # One list of its own, not a question of every job: without fresh statistics PostgreSQL answers such by reading
-    # all pods for each of them.
     speaking = of_attempt.filter(ended | begun).values("job")
     limits = Q(max_runtime_seconds__gt=0)
     limits |= Q(project__interactive_max_seconds__gt=0) | Q(project__interactive_idle_seconds__gt=0)

@@ -19,11 +19,11 @@ from django.db import connections
 
 from controlplane.engines.kubernetes import reports, sweeping
 from controlplane.loop import cycle
-from controlplane.models import Cluster, Counter, Project
+from controlplane.models import Cluster, Project
 from jobs import lifecycle
 from jobs.actions import delete_job
 from jobs.models import Job
-from tests.builders import make_project
+from tests.builders import make_counters, make_project
 from tests.kube import STORAGE_CLASS, KubeCluster
 from tests.kubernetes.campaign import (
     CLAIMS,
@@ -64,8 +64,7 @@ def plant(
     monkeypatch.setattr(cycle, "_housekept_at", {})
     monkeypatch.setattr(reports, "NODE_GONE_SECONDS", 3)  # no node is that new here
     monkeypatch.setattr(reports, "BIND_SECONDS", 10)
-    for name in ("event", "submission"):  # which the flush after an earlier test of this kind took along
-        Counter.objects.get_or_create(name=name)
+    make_counters()
     kube.apply(STORAGE_CLASS)
     own = secrets.token_hex(3)
     settings = {

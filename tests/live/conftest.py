@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.loop.wake import listen, stop_listening
-from controlplane.models import Counter
+from tests.builders import make_counters
 from tests.cast import Cast, make_cast
 from tests.live.harness import LiveHub
 from tests.live.server import Server, running
@@ -13,10 +13,8 @@ from tests.live.server import Server, running
 
 @pytest.fixture
 def live_db(transactional_db: None) -> Iterator[None]:
-    """A database whose commits other threads see. Its flush after each test takes the counters' rows with it.
-    Wake-ups ring here: there is no Redis to carry them."""
-    for name in ("event", "submission"):
-        Counter.objects.get_or_create(name=name)
+    """A database whose commits other threads see. Wake-ups ring here: there is no Redis to carry them."""
+    make_counters()
 
     def bell() -> None:
         """Nobody runs a loop."""

@@ -8,9 +8,9 @@ from controlplane.loop import cycle, runner
 from controlplane.loop.attached import give_engine
 from controlplane.loop.runner import Runner
 from controlplane.loop.wake import listen, stop_listening
-from controlplane.models import Command, Counter
+from controlplane.models import Command
 from jobs.models import Attempt, Job, Pod
-from tests.builders import make_cluster, make_job, make_project
+from tests.builders import make_cluster, make_counters, make_job, make_project
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -27,8 +27,7 @@ def clock(monkeypatch):
 
 @pytest.fixture
 def plant(clock, transactional_db):
-    for name in ("event", "submission"):  # which the flush after an earlier test of this kind took along
-        Counter.objects.get_or_create(name=name)
+    make_counters()
     cluster = make_cluster()
     engine = MemoryEngine(cluster.settings, clock=clock)
     give_engine(cluster, engine)

@@ -11,11 +11,11 @@ from django.db import connection, transaction
 
 from controlplane.actions.outcomes import Conflict
 from controlplane.actions.projects import edit_project
-from controlplane.models import Cluster, Counter, Project
+from controlplane.models import Cluster, Project
 from jobs.actions import edit_job, scale_job
 from jobs.models import Job
 from tests.app.api.client import Api, Reply
-from tests.builders import make_cluster, make_job
+from tests.builders import make_cluster, make_counters, make_job
 from tests.cast import Cast, make_cast
 from tests.waiting import wait_until
 
@@ -26,8 +26,7 @@ AT_ONCE = 4
 @pytest.fixture
 def people(transactional_db: None) -> Cast:
     """The cast; the flush after an earlier test of this kind took the counters along."""
-    for name in ("event", "submission"):
-        Counter.objects.get_or_create(name=name)
+    make_counters()
     return make_cast()
 
 
