@@ -9,14 +9,15 @@ from django.db import connection
 FEWEST = 200  # changed rows that are worth a look
 _CHANGED = """
 SELECT seen.relname FROM pg_stat_user_tables AS seen JOIN pg_class ON pg_class.oid = seen.relid
-WHERE seen.schemaname = current_schema() AND seen.n_mod_since_analyze >= greatest(pg_class.reltuples, %s)
+WHERE seen.schemaname = current_schema() AND pg_has_role(pg_class.relowner, 'USAGE')
+  AND seen.n_mod_since_analyze >= greatest(pg_class.reltuples, %s)
 ORDER BY seen.relname
 """
 
 
 def refresh_statistics() -> list[str]:
-    """Look at every table of which as many rows changed since the last look as it had then; return their names. Each
-    costs some 20 ms, however large it is."""
+    """Look at every table of ours of which as many rows changed since the last look as it had then; return their names.
+    Each costs some 20 ms, however large it is."""
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:
