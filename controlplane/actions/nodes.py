@@ -7,10 +7,10 @@ from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.outcomes import Conflict
 from controlplane.loop.wake import wake
-from controlplane.models import Cluster, Command, Event, Node, NodePool
-from controlplane.telemetry.allocation import record_allocation
+from controlplane.models import Cluster, Event, Node, NodePool
 from jobs.lifecycle import QUEUED
-from jobs.models import Allocation, Job, Pod
+from jobs.models import Job, Pod
+from jobs.releasing import release
 from jobs.stopping import send_towards
 
 
@@ -110,10 +110,7 @@ def _release_lost(pods: list[Pod], message: str) -> None:
         state="failed", reason="node_lost", message=message, finished_at=now
     )
     lost.update(released_at=now)
-    Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
-    record_allocation(now)
-    orders = Command.objects.filter(pod_name__in=[pod.name for pod in pods], state=Command.PENDING)
-    orders.update(state=Command.DONE, error=message, finished_at=now)
+    release(pods, now, message)
 
 
 def _lost_event(pod: Pod, node: Node, actor: Actor) -> Event:

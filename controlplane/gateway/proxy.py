@@ -23,6 +23,7 @@ from controlplane.gateway.admission import (
     admit_service,
     until_refused,
 )
+from controlplane.gateway.pages import is_page_load, refuse
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
 from controlplane.live.identity import SESSION, Credential, credential_of, is_own_origin
@@ -44,7 +45,6 @@ PATH = re.compile(
 )
 UNESCAPED = re.compile(rb"[^\x21-\x7e]")  # bytes that no URL has, sent by clients all the same
 SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
-RETRY_AFTER: Headers = [(b"retry-after", b"2")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,7 +78,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["type"] == "websocket":
         await _websocket(scope, receive, send, address)
     elif address is None:
-        await _refuse(send, NotVisible("There is no such service."))
+        await _refuse(scope, send, NotVisible("There is no such service."))
     elif address.ticket and scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
         await answer(send, 204, rules.cross_origin(), b"")
     else:
@@ -93,14 +93,14 @@ async def _http(scope: Scope, receive: Receive, send: Send, address: Address) ->
         await _ask_to_sign_in(scope, send, address)
         return
     except (NotVisible, Forbidden, NotRunning) as refusal:
-        await _refuse(send, refusal)
+        await _refuse(scope, send, refusal, address.job_id)
         return
     assert credential is not None
     if not address.ticket and credential.kind == SESSION:
         if not _may_use_session(scope):
-            await _refuse(send, Forbidden("Open the service's address itself, or use a token."))
+            await _refuse(scope, send, Forbidden("Open the service's address itself, or use a token."))
             return
-        if _is_page_load(scope):
+        if is_page_load(scope):
             await _redirect(send, _with_ticket(address, credential))
             return
     if not address.rest:
@@ -122,10 +122,10 @@ async def _forward(
             rights = asyncio.create_task(until_refused(credential, address.job_id))
             await _first_of(response, request, rights)
             if rights.done() and not rights.cancelled() and not reply.is_started:
-                await _refuse(send, Forbidden("You may no longer use this job."))
+                await _refuse(scope, send, Forbidden("You may no longer use this job."))
     except NoAnswer as error:
         detail = f"Port {address.port} of the job does not answer: {error}."
-        await problem(send, 503, "service_not_answering", detail, RETRY_AFTER)
+        await refuse(scope, send, 503, "service_not_answering", detail, address.job_id)
 
 
 class _Reply:
@@ -236,10 +236,6 @@ def _may_use_session(scope: Scope) -> bool:
     return (header(scope, b"sec-fetch-dest") or "empty") in ("document", "empty")
 
 
-def _is_page_load(scope: Scope) -> bool:
-    return scope["method"] == "GET" and "text/html" in (header(scope, b"accept") or "")
-
-
 def _with_ticket(address: Address, credential: Credential) -> str:
     ticket = tickets.issue(credential, address.job_id, address.port)
     return f"{address.public_prefix}/{tickets.PREFIX}{ticket}{address.target.decode('latin-1')}"
@@ -247,7 +243,7 @@ def _with_ticket(address: Address, credential: Credential) -> str:
 
 async def _ask_to_sign_in(scope: Scope, send: Send, address: Address) -> None:
     """A page load goes to the sign-in page, or, with a ticket that has ended, to the address without it."""
-    if not _is_page_load(scope):
+    if not is_page_load(scope):
         detail = "Sign in, or send 'Authorization: Bearer <token>'."
         await problem(send, 401, "not_authenticated", detail, [(b"www-authenticate", b"Bearer")])
         return
@@ -260,10 +256,12 @@ async def _redirect(send: Send, location: str) -> None:
     await answer(send, 302, [(b"location", location.encode("latin-1")), *kept_out], b"")
 
 
-async def _refuse(send: Send, refusal: NotVisible | Forbidden | NotRunning) -> None:
+async def _refuse(
+    scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_id: str = ""
+) -> None:
     status = _status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
-    await problem(send, status, codes[status], str(refusal), RETRY_AFTER if status == 503 else None)
+    await refuse(scope, send, status, codes[status], str(refusal), job_id)
 
 
 def _status_of(refusal: Exception) -> int:

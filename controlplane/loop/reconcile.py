@@ -21,8 +21,8 @@ from controlplane.loop.looks import Looks
 from controlplane.loop.offers import standing_offers
 from controlplane.loop.settle import settle_jobs
 from controlplane.models import Cluster, Command, Event, Node
-from controlplane.telemetry.allocation import record_allocation
-from jobs.models import Allocation, Job, Pod
+from jobs.models import Job, Pod
+from jobs.releasing import release
 from jobs.stopping import LATE_START_SECONDS
 
 logger = logging.getLogger(__name__)
@@ -147,7 +147,7 @@ def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> Non
         written = [pod for pod in pods if pod.pk in saved]
         released = [pod for pod in written if pod.released_at is not None]
         if released:
-            _release(released, now)
+            release(released, now, "The pod was gone already.")
         Event.objects.append([_pod_event(pod, projects[pod.job_id], nodes[pod.node_id]) for pod in written])
 
 
@@ -158,15 +158,6 @@ def _change(pod: Pod, state: str) -> Change:
     return Change(
         pod.pk, {"state": state, "released_at": None}, {name: getattr(pod, name) for name in columns}
     )
-
-
-def _release(pods: list[Pod], now: datetime) -> None:
-    """Give the devices of pods that are proven gone back, and have the engine forget them."""
-    Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
-    Command.objects.filter(pod_name__in=[pod.name for pod in pods], state=Command.PENDING).update(
-        state=Command.DONE, error="The pod was gone already.", finished_at=now
-    )
-    record_allocation(now)
 
 
 def _pod_event(pod: Pod, project_id: int, node: str) -> Event:

@@ -182,6 +182,16 @@ def test_others_are_refused(yard: Yard, path: str, who: str | None, expected: in
     assert (status != 503) or headers["Retry-After"]
 
 
+def test_a_browser_is_shown_a_page_that_asks_again(yard: Yard):
+    status, headers, body = yard.get(yard.service(port=7777), yard.ana, Accept="text/html,*/*;q=0.8")
+    assert (status, headers["Refresh"], headers["Cache-Control"]) == (503, "2", "no-store")
+    assert "Port 7777 of the job does not answer" in body.decode()
+    assert f'href="/jobs/{yard.job_id}"' in body.decode()
+    status, headers, body = yard.get(yard.service(port=9999), yard.ana, Accept="text/html")
+    assert (status, headers["Refresh"]) == (404, None)
+    assert "<h1>Not Found</h1>" in body.decode()
+
+
 def sign_in(yard: Yard) -> str:
     """ana's session cookie, through the sign-in page."""
     _, headers, page = yard.get("/login")

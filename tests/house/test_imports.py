@@ -61,6 +61,7 @@ LAYERS = {
     "controlplane.actions": "actions",
     "jobs.actions": "actions",
     "jobs.admission": "actions",
+    "jobs.releasing": "actions",
     "jobs.stopping": "actions",
     "jobs.limits": "queries",
     "controlplane.loop": "loop",

@@ -125,6 +125,8 @@ def check_rest(plant: Plant) -> None:
     for job in Job.objects.filter(state="running"):
         shapes = KINDS[job.kind].pods(job.spec)
         assert Pod.objects.filter(job=job, released_at=None).count() == len(shapes)
+        held = Allocation.objects.filter(pod__job=job, released_at=None).aggregate(sum=Sum("milli_gpus"))
+        assert job.allocated_milli == (held["sum"] or 0)
     assert not Job.objects.filter(state__in=["starting", "stopping"]).exists()
     assert not Job.objects.filter(state="queued", reason="just_submitted").exists()
 

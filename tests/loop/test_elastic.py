@@ -65,6 +65,20 @@ def test_reclaimed_it_goes_on_smaller(plant):
     assert job.failures == 0
 
 
+def test_a_worker_that_has_ended_holds_nothing(plant):
+    job = elastic(make_project(quota=8), workers=3)
+    plant.settle()
+    plant.engine.finish(f"{job.pk}-1-2")
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.allocated_milli, plant.allocated()) == ("running", 2000, {"team-a": 2})
+    for rank in range(2):
+        plant.engine.finish(f"{job.pk}-1-{rank}")
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, job.allocated_milli) == ("succeeded", 0)
+
+
 def test_scaled_between_the_decision_and_its_record_it_waits_for_the_next_cycle(plant):
     job = elastic(make_project(quota=8))
     seen = observe(plant.cluster, plant.clock())
