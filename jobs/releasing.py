@@ -7,12 +7,13 @@ from django.db.models import Sum
 
 from controlplane.models import Command
 from controlplane.telemetry.allocation import record_allocation
+from jobs.lifecycle import ACTIVE_STATES
 from jobs.models import Allocation, Job, Pod
 
 
 def release(pods: Collection[Pod], now: datetime, why: str) -> None:
     """Free the devices of pods that are proven gone, and end what was ordered for them, told as `why`. Call it in the
-    transaction that wrote their `released_at`."""
+    transaction that wrote their `released_at`: nodes are locked before pods, these before jobs, and devices last."""
     _leave_the_rest(pods)
     Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
     record_allocation(now)
@@ -22,8 +23,15 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
 
 def _leave_the_rest(pods: Collection[Pod]) -> None:
     """A job of which other pods go on holds only what those do. One that ends is written when it does."""
-    # a pod's allocations are released with it, so those of the others are held
     others = Pod.objects.filter(job__in={pod.job_id for pod in pods}, released_at=None)
-    sums = others.values_list("job").annotate(Sum("allocations__milli_gpus", default=0))
-    for job_id, held in sums.order_by("job"):  # as every writer of several rows goes
-        Job.objects.filter(pk=job_id).update(allocated_milli=held)
+    going_on = set(others.values_list("job", flat=True))
+    if not going_on:
+        return
+    jobs = Job.objects.filter(pk__in=going_on, state__in=ACTIVE_STATES).order_by("pk")
+    # locked before the sum: of two who release pods of one job, the second then sees what the first wrote
+    locked = list(jobs.select_for_update(no_key=True).only("pk"))
+    # a pod's allocations are released with it, so those of the others are held
+    held = dict(others.order_by().values_list("job").annotate(Sum("allocations__milli_gpus", default=0)))
+    for job in locked:
+        job.allocated_milli = held.get(job.pk, 0)
+    Job.objects.bulk_update(locked, ["allocated_milli"])

@@ -25,9 +25,11 @@ def uncordon_node(node: Node, *, actor: Actor) -> Node:
 
 
 def jobs_on(node: Node) -> list[Job]:
-    """Return the jobs with pods on a node: what a drain moves (preemptible) or waits for (the rest)."""
+    """Return the jobs with pods on a node: what a drain moves (preemptible) or waits for (the rest). In the order of
+    their keys, as every writer of several rows goes."""
     return list(
         Job.objects.filter(pods__node=node, pods__released_at=None)
+        .order_by("pk")
         .distinct()
         .select_related("project", "user")
     )
@@ -38,6 +40,8 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
     they end, since interactive work is never taken away."""
     require_admin(actor)
     with transaction.atomic():
+        # the node before its jobs, as in confirm_dead
+        reread(node, lock=True)
         # rows first and events last: their counter must not be held while waiting for a job's row
         moving = [job for job in jobs_on(node) if job.is_preemptible]
         events = [_send_back(job, node, actor) for job in moving]

@@ -19,6 +19,7 @@ from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
 from controlplane.loop.attached import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job, Pod
 
 T = TypeVar("T")
@@ -44,7 +45,11 @@ class NoAnswer(Exception):
 
 
 class NotRunning(Exception):
-    """The job has no running pod to reach; the message says so."""
+    """The job has no running pod to reach; the message says so. `may_come`: it is worth asking again."""
+
+    def __init__(self, message: str, *, may_come: bool) -> None:
+        super().__init__(message)
+        self.may_come = may_come
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,7 +144,7 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
     pod = running_pod(job, 0)
     engine = _engine(pod)
     if REACHES_PORTS not in engine.capabilities:
-        raise NotRunning(f"Cluster {pod.node.cluster.name} gives no way to its pods' ports.")
+        raise NotRunning(f"Cluster {pod.node.cluster.name} gives no way to its pods' ports.", may_come=False)
     return Service(str(job.pk), port, pod.name, engine)
 
 
@@ -158,7 +163,7 @@ def _engine(pod: Pod) -> Engine:
     try:
         return engine_of(pod)
     except EngineUnreachable as error:
-        raise NotRunning(str(error)) from error
+        raise NotRunning(str(error), may_come=True) from error
 
 
 def running_pod(job: Job, rank: int) -> Pod:
@@ -166,7 +171,10 @@ def running_pod(job: Job, rank: int) -> Pod:
     pods = Pod.objects.select_related("node__cluster")
     pod = pods.filter(job=job, rank=rank, state="running", released_at=None).first()
     if pod is None:
-        raise NotRunning(f"{job.name} has no running pod of rank {rank}; its state is {job.state}.")
+        may_come = job.state in (QUEUED, *ACTIVE_STATES)
+        raise NotRunning(
+            f"{job.name} has no running pod of rank {rank}; its state is {job.state}.", may_come=may_come
+        )
     return pod
 
 

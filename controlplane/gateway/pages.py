@@ -6,6 +6,7 @@ from http import HTTPStatus
 from controlplane.live.wire import Headers, Scope, Send, answer, header, problem
 
 AGAIN_SECONDS = 2  # a service that does not answer yet is asked again
+_POLICY = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 # Of the look of the other pages as much as needs no file: a pod's page could stand at the same address.
 _PAGE = """<!doctype html>
 <html lang="en"><meta charset="utf-8"><meta name="viewport" content="width=device-width">
@@ -32,25 +33,29 @@ def is_page_load(scope: Scope) -> bool:
     return scope["method"] == "GET" and "text/html" in (header(scope, b"accept") or "")
 
 
-async def refuse(scope: Scope, send: Send, status: int, code: str, detail: str, job_id: str = "") -> None:
-    """Say no. What may pass says so to programs, and is asked for again by the page itself."""
-    passes = status == HTTPStatus.SERVICE_UNAVAILABLE
-    headers: Headers = [(b"retry-after", str(AGAIN_SECONDS).encode())] if passes else []
+async def refuse(
+    scope: Scope, send: Send, status: int, code: str, detail: str, *, may_come: bool = False, job_id: str = ""
+) -> None:
+    """Say no. What may come says so to programs, and is asked for again by the page itself."""
+    again = str(AGAIN_SECONDS).encode()
+    headers: Headers = [(b"retry-after", again)] if may_come else []
     if not is_page_load(scope):
         await problem(send, status, code, detail, headers)
         return
-    if passes:
-        headers.append((b"refresh", str(AGAIN_SECONDS).encode()))
+    if may_come:
+        headers.append((b"refresh", again))
     headers += [
         (b"content-type", b"text/html; charset=utf-8"),
-        (b"content-security-policy", b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'"),
+        (b"content-security-policy", _POLICY),
+        (b"referrer-policy", b"no-referrer"),  # the address may have a ticket in it
         (b"cache-control", b"no-store"),
     ]
-    await answer(send, status, headers, _page(status, detail, job_id, passes).encode())
+    await answer(send, status, headers, _page(status, detail, may_come, job_id).encode())
 
 
-def _page(status: int, detail: str, job_id: str, passes: bool) -> str:
-    again = "<p>This page asks again by itself.</p>" if passes else ""
-    link = f'<p><a href="/jobs/{escape(job_id)}">Go to the job</a></p>' if passes else ""
-    title = "Nothing answers here" if passes else HTTPStatus(status).phrase
+def _page(status: int, detail: str, may_come: bool, job_id: str) -> str:
+    is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
+    again = "<p>This page asks again by itself.</p>" if may_come else ""
+    link = f'<p><a href="/jobs/{escape(job_id)}">Go to the job</a></p>' if job_id else ""
+    title = "Nothing answers here" if is_away else HTTPStatus(status).phrase
     return _PAGE.format(status=status, title=title, detail=escape(detail), more=again + link)

@@ -125,7 +125,8 @@ async def _forward(
                 await _refuse(scope, send, Forbidden("You may no longer use this job."))
     except NoAnswer as error:
         detail = f"Port {address.port} of the job does not answer: {error}."
-        await refuse(scope, send, 503, "service_not_answering", detail, address.job_id)
+        code, job_id = "service_not_answering", address.job_id
+        await refuse(scope, send, 503, code, detail, may_come=True, job_id=job_id)
 
 
 class _Reply:
@@ -261,7 +262,9 @@ async def _refuse(
 ) -> None:
     status = _status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
-    await refuse(scope, send, status, codes[status], str(refusal), job_id)
+    may_come = isinstance(refusal, NotRunning) and refusal.may_come
+    link = job_id if status == 503 else ""  # else it would say which jobs there are
+    await refuse(scope, send, status, codes[status], str(refusal), may_come=may_come, job_id=link)
 
 
 def _status_of(refusal: Exception) -> int:

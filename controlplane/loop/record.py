@@ -101,7 +101,8 @@ def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
 
 
 def _record_preempts(preempts: Sequence[Preempt], jobs: Mapping[str, Job]) -> list[Event]:
-    events = (_record_preempt(preempt, jobs) for preempt in preempts)
+    # in the order of their keys, as every writer of several rows goes
+    events = (_record_preempt(preempt, jobs) for preempt in sorted(preempts, key=lambda one: one.job))
     return [event for event in events if event is not None]
 
 

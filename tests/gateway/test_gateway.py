@@ -192,6 +192,16 @@ def test_a_browser_is_shown_a_page_that_asks_again(yard: Yard):
     assert "<h1>Not Found</h1>" in body.decode()
 
 
+def test_a_job_that_is_over_is_not_asked_for_again(yard: Yard):
+    body = {"name": "over", "kind": "interactive", "command": ["sleep", "60"], "ports": [{"port": 8888}]}
+    job = call(yard.server, "POST", "/api/v1/projects/team-a/jobs", body)
+    stop(yard.server, job["id"])
+    for accept in ("text/html", "*/*"):
+        status, headers, answer = yard.get(f"/services/{job['id']}/8888/", yard.ana, Accept=accept)
+        assert (status, headers["Refresh"], headers["Retry-After"]) == (503, None, None)
+        assert b"its state is stopped" in answer
+
+
 def sign_in(yard: Yard) -> str:
     """ana's session cookie, through the sign-in page."""
     _, headers, page = yard.get("/login")
