@@ -121,6 +121,33 @@ def test_what_was_edited_by_hand_is_put_right_and_what_is_right_costs_nothing(
     assert not [key for key in other.client.calls if key[0] == "patch"]  # nor after a restart
 
 
+WIDER = [{"from": [{"podSelector": {}, "namespaceSelector": {}}, {"podSelector": {}}]}]  # all namespaces
+SELECTS = {"podSelector": {"matchLabels": {"a": "b"}}}  # in place of every pod
+
+
+@pytest.mark.parametrize(
+    ("group", "name", "spec"),
+    [
+        ("", "resourcequotas/trainyard-guaranteed", {"hard": {"pods": "0"}}),
+        ("networking.k8s.io", "networkpolicies/trainyard", SELECTS),
+        ("networking.k8s.io", "networkpolicies/trainyard", {"ingress": [{}]}),
+        ("networking.k8s.io", "networkpolicies/trainyard", {"ingress": [{"from": [SELECTS, SELECTS]}]}),
+        ("networking.k8s.io", "networkpolicies/trainyard", {"ingress": WIDER}),
+    ],
+)
+def test_what_was_added_by_hand_is_taken_out(
+    case: Case, monkeypatch: pytest.MonkeyPatch, group: str, name: str, spec: dict
+):
+    path = _elsewhere(case, group, name) if group else case.path(*name.split("/"))
+    as_it_was = case.kube.must("GET", path)["spec"]
+    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+    for engine in (case.engine, case.again()):
+        case.kube.must("PATCH", path, {"spec": spec}, kind=MERGE)
+        assert case.kube.must("GET", path)["spec"] != as_it_was
+        engine.sync_projects((REPORT,))
+        assert case.kube.must("GET", path)["spec"] == as_it_was
+
+
 def test_what_is_not_wanted_any_more_is_removed_and_nothing_else(case: Case):
     limited = replace(REPORT, limit_milli_gpus=1000, members=(("ana", "owner"), ("ben", "owner")))
     case.engine.sync_projects((limited, replace(limited, name="other")))

@@ -120,6 +120,9 @@ class Syncer:
             self.objects.check_queue(one.path)
         try:
             found = self.client.apply(one.path, one.body)
+            if extra := added(found, one.body):
+                log.info("%s had more in it than we want: %s", one.path, extra)
+                found = self.client.merge(one.path, {"spec": extra})
         except ApiError as error:
             raise as_refusal(error, one.body["kind"]) from error
         self._known[one.path] = _Known(one.body, _shape(found))
@@ -137,7 +140,7 @@ class Syncer:
                 continue
             earlier = known.get(one.path)
             is_as_left = earlier is not None and earlier.asked == one.body and earlier.found == _shape(found)
-            if is_as_left or contains(found, one.body):
+            if (is_as_left or contains(found, one.body)) and not added(found, one.body):
                 self._known[one.path] = _Known(one.body, _shape(found))
             else:
                 log.info("%s is not as it should be: it is applied again", one.path)
@@ -196,6 +199,29 @@ def contains(found: Any, wanted: Any) -> bool:
             and all(contains(a, b) for a, b in zip(found, wanted, strict=True))
         )
     return bool(found == wanted)
+
+
+def added(found: Raw, wanted: Raw) -> Raw:
+    """A merge patch of the spec that takes out what somebody added, which an apply leaves to whoever did. Of those kinds
+    only that are all ours."""
+    if wanted["kind"] not in REMOVED:
+        return {}
+    return _less(found.get("spec") or {}, wanted["spec"])
+
+
+def _less(found: Any, wanted: Any) -> Raw:
+    patch: Raw = {}
+    if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
+        return patch
+    for key, value in found.items():
+        if key not in wanted:
+            patch[key] = None
+        elif isinstance(value, list):
+            if any(_less(*pair) for pair in zip(value, wanted[key], strict=False)):
+                patch[key] = wanted[key]  # a merge patch has lists whole or not at all
+        elif less := _less(value, wanted[key]):
+            patch[key] = less
+    return patch
 
 
 def _identity(body: Raw) -> str:
