@@ -103,9 +103,14 @@ class Explainer:
         if self._board.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
         too_small = self._too_small_for(request)
-        resource = _short_of(request, room, too_small)
+        is_shut_out = not any(
+            node.is_open and node.name not in too_small and node.pool in (request.pools or (node.pool,))
+            for node in room.nodes
+        )
+        resource = _short_of(request, room, frozenset() if is_shut_out else too_small)
         if resource is not None:
-            return reasons.CLUSTER_FULL, {**numbers, "resource": resource}
+            shut_out = {"is_shut_out": True} if is_shut_out else {}
+            return reasons.CLUSTER_FULL, {**numbers, **shut_out, "resource": resource}
         if fit > 0:
             return reasons.GANG_DOES_NOT_FIT, numbers
         if request.pods == 1 and room.free_milli_gpus(request.pools, too_small) >= request.milli_gpus > 0:

@@ -217,6 +217,11 @@ def _over_fair_share(details: Details) -> str:
 
 def _cluster_full(details: Details) -> str:
     if short := details.get("resource"):
+        if details.get("is_shut_out"):  # no job's end would help
+            return (
+                f"No node that takes pods has as much {short} as it needs; others are cordoned or not ready. "
+                "It waits for one of those, or ask for less."
+            )
         return f"No node has enough {short} free for it. It waits for a job to end, or ask for less."
     if not details.get("total_milli_gpus"):
         return _NOTHING_READY

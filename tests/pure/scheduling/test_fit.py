@@ -6,6 +6,7 @@ import json
 from dataclasses import replace
 
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import DeviceView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import hold_of, job, node, nodes, project, running, view
 
@@ -109,6 +110,21 @@ def test_processors_and_memory_bound_too():
         view(nodes(1, 2), ONE_PROJECT, [replace(one, milli_cpus=0, memory_mib=300_000) for one in jobs])
     )
     assert hold_of(plan, "a2").details["resource"] == "memory"
+
+
+def test_who_fits_on_closed_nodes_alone_is_told_so():
+    """No job's end would help: the open node is too small for it, however empty."""
+    the_nodes = [node("n0", 2, milli_cpus=2000), node("n1", 4, is_schedulable=False)]
+    hold = hold_of(decide(view(the_nodes, ONE_PROJECT, [job("a1", "a", 1, milli_cpus=4000)])), "a1")
+    assert (hold.reason, hold.details["resource"], hold.details["is_shut_out"]) == ("cluster_full", "cpus", True)
+    assert describe(hold.reason, hold.details) == (
+        "No node that takes pods has as much cpus as it needs; others are cordoned or not ready. "
+        "It waits for one of those, or ask for less."
+    )
+    the_nodes = [node("n0", 2, milli_cpus=2000, pool="x"), node("n1", 4, is_schedulable=False, pool="y")]
+    asks = [job("a1", "a", 1, milli_cpus=4000, node_pool="y")]
+    hold = hold_of(decide(view(the_nodes, ONE_PROJECT, asks)), "a1")
+    assert "resource" not in hold.details  # nothing is open there, whatever it asks for
 
 
 def test_a_job_without_gpus_goes_where_fewest_whole_devices_are_lost():
