@@ -187,10 +187,11 @@ def _waiting_for_reclaim(details: Details) -> str:
 
 def _gang_does_not_fit(details: Details) -> str:
     gang = "At least" if "most_pods" in details else "All"
+    # a cluster's own scheduler does not say how many are free
+    free = f" ({_milli(details, 'free_milli_gpus')} free)" if "free_milli_gpus" in details else ""
     return (
         f"{gang} {details.get('pods', 0)} workers must start together, and only "
-        f"{details.get('pods_that_fit', 0)} fit now "
-        f"({_milli(details, 'free_milli_gpus')} free). It waits for the rest, or ask for fewer workers."
+        f"{details.get('pods_that_fit', 0)} fit now{free}. It waits for the rest, or ask for fewer workers."
     )
 
 
