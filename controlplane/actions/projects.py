@@ -88,11 +88,13 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 
 def taken_along(project: Project) -> dict[str, Any]:
-    """Return what deleting the project would remove: counts by noun, and its namespace where its cluster has one."""
+    """Return what deleting the project would remove: counts by noun, and its namespace where its cluster has one. That
+    stays until the cluster answers."""
     jobs = Job.objects.filter(project=project)
     kept = Pod.objects.filter(job__project=project).values("job", "rank").distinct()
     return {
         "cluster": project.cluster.name,
+        "is_reachable": project.cluster.is_reachable,
         "namespace": namespace_of(project) if project.cluster.engine in WITH_CREDENTIALS else None,
         "working_directories": kept.count(),
         "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),

@@ -236,9 +236,11 @@ DEPARTMENT = record(
 )
 PROJECT_DELETION = record(
     "What deleting the project takes along: jobs with their logs, working directories with checkpoints, and where its"
-    " cluster has namespaces its own with everything in it.",
+    " cluster has namespaces its own with everything in it. `is_reachable`: whether that cluster answers; the namespace"
+    " stays until it does.",
     project=STRING,
     cluster=STRING,
+    is_reachable=BOOLEAN,
     namespace=nullable(STRING),
     working_directories=INTEGER,
     finished_jobs=INTEGER,

@@ -249,8 +249,11 @@ def test_a_node_is_confirmed_dead(server, yard):
     assert "released and cordoned" in yard("node", "confirm-dead", "dgx1-1").out
 
 
+TAKEN = {"project": "team-a", "cluster": "prod", "is_reachable": True, "namespace": "yard-team-a"}
+
+
 def test_moving_a_project_says_what_its_cluster_loses(server, yard):
-    taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 0}
+    taken = {**TAKEN, "working_directories": 0}
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
     server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
     move = ("project", "edit", "team-a", "--cluster")
@@ -264,7 +267,7 @@ def test_moving_a_project_says_what_its_cluster_loses(server, yard):
 
 
 def test_moving_a_project_asks_on_a_terminal(server, yard, monkeypatch):
-    taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 0}
+    taken = {**TAKEN, "working_directories": 0}
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 0, "members": 2})
     server.on("PATCH", "projects/team-a", {"name": "team-a", "cluster": "lab"})
     for typed, code in (("no\n", 1), ("team-a\n", 0)):
@@ -284,7 +287,7 @@ class Typing(io.StringIO):
 
 
 def test_deleting_a_project_says_what_goes(server, yard):
-    taken = {"project": "team-a", "cluster": "prod", "namespace": "yard-team-a", "working_directories": 3}
+    taken = {**TAKEN, "working_directories": 3}
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 1, "finished_jobs": 4, "members": 2})
     ran = yard("project", "delete", "team-a", "--dry-run")
     for text in ("cannot be deleted yet", "1 unfinished", "4 finished", "3 working", "yard-team-a on prod"):
@@ -293,3 +296,12 @@ def test_deleting_a_project_says_what_goes(server, yard):
     server.on("DELETE", "projects/team-a", taken | {"unfinished_jobs": 0, "finished_jobs": 4, "members": 2})
     ran = yard("project", "delete", "team-a", "--dry-run")
     assert (ran.code, "would be deleted with 4 finished jobs" in ran.out) == (0, True)
+    assert "stays" not in ran.out
+
+
+def test_a_namespace_on_a_cluster_that_is_away_stays_until_it_answers(server, yard):
+    counts = {"working_directories": 0, "unfinished_jobs": 0, "finished_jobs": 0, "members": 2}
+    server.on("DELETE", "projects/team-a", {**TAKEN, "is_reachable": False, **counts})
+    for dry_run in ("--dry-run",), ():
+        ran = yard("project", "delete", "team-a", *dry_run)
+        assert "with all that is in it (it stays until prod answers)" in ran.out

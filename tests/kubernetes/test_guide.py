@@ -1,16 +1,17 @@
 """What the guide tells an admin of a cluster to type, word by word: an account for us, and its end."""
 
+import json
 import os
 import re
 import secrets
 import subprocess
+from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.checks import OK, check_cluster
+from controlplane.engines.kubernetes.checks import FAILED, OK, Check, check_cluster
 from tests.kube import KubeCluster
-from tests.kubernetes.chart import KUBE_VERSION
 from tests.kubernetes.engine_case import Case
 from tests.servers import CHECKOUT
 from tests.waiting import wait_until
@@ -27,33 +28,82 @@ def blocks(heading: str) -> list[str]:
     return re.findall(r"```sh\n(.*?)```", section, re.DOTALL)
 
 
-def bash(script: str, kube: KubeCluster, directory: Path = CHECKOUT) -> None:
-    """Run commands as the cluster's admin."""
-    programs = Path(kube.programs["kubectl"]).parent
+def as_pasted(
+    script: str, kube: KubeCluster, directory: Path = CHECKOUT, *, first: Path | None = None
+) -> int:
+    """Run commands as the cluster's admin does who pastes them: nothing ends at a failure unless they say so. Returns
+    the exit code. Programs in `first` come before all others; `yard` only notes what it is asked."""
+    named = [str(first)] if first else []
     environment = {
         **os.environ,
         "KUBECONFIG": str(kube.kubeconfig),
-        "PATH": f"{programs}:{os.environ['PATH']}",
+        "PATH": ":".join([*named, str(Path(kube.programs["kubectl"]).parent), os.environ["PATH"]]),
     }
-    command = ["bash", "-euo", "pipefail", "-c", script]
-    subprocess.run(command, check=True, timeout=60, env=environment, cwd=directory)
+    command = ["bash", "-c", f'yard() {{ echo yard "$@" >> yard.asked; }}\n{script}']
+    return subprocess.run(command, check=False, timeout=60, env=environment, cwd=directory).returncode
 
 
-@pytest.mark.parametrize("has_end", [True, False])
-def test_the_guides_account_has_all_rights_that_are_needed(kube: KubeCluster, tmp_path: Path, has_end: bool):
-    account, renewal, endless = blocks("### A kubeconfig of its own")
-    script = account if has_end else account + endless + renewal.splitlines()[0].replace('"$(', '"$TOKEN" #')
-    namespace = f"guide-{secrets.token_hex(3)}"
-    script = re.sub(r"(-n|namespace:?) trainyard\b", rf"\1 {namespace}", script)
-    script = script.replace("helm template", f"helm template --kube-version {KUBE_VERSION}")
+@dataclass(frozen=True)
+class Guided:
+    """Somebody who follows the section, with a namespace of their own in place of the guide's."""
+
+    kube: KubeCluster
+    directory: Path
+    namespace: str
+
+    def follow(self, script: str, *, first: Path | None = None) -> int:
+        script = re.sub(r"(-n|namespace:?) trainyard\b", rf"\1 {self.namespace}", script)
+        script = script.replace("trainyard-yard-trainyard", f"{self.namespace}-yard-trainyard")
+        return as_pasted(script, self.kube, self.directory, first=first)
+
+    @property
+    def asked(self) -> list[str]:
+        """The calls of `yard`."""
+        path = self.directory / "yard.asked"
+        return path.read_text().splitlines() if path.exists() else []
+
+    def found(self) -> dict[str, Check]:
+        """What the look finds with the kubeconfig that they have now."""
+        kubeconfig = (self.directory / "yard.kubeconfig").read_text()
+        assert self.kube.token not in kubeconfig
+        return {check.name: check for check in check_cluster({"credentials": {"kubeconfig": kubeconfig}})}
+
+
+@pytest.fixture
+def guided(kube: KubeCluster, tmp_path: Path) -> Guided:
     (tmp_path / "deploy").symlink_to(CHECKOUT / "deploy")
-    bash(re.sub(r"^yard .*$", "", script, flags=re.MULTILINE), kube, tmp_path)
-    kubeconfig = (tmp_path / "yard.kubeconfig").read_text()
-    assert kube.token not in kubeconfig
-    found = {check.name: check for check in check_cluster({"credentials": {"kubeconfig": kubeconfig}})}
-    assert f"system:serviceaccount:{namespace}:yard-trainyard" in found["identity"].message
+    return Guided(kube, tmp_path, f"guide-{secrets.token_hex(3)}")
+
+
+@pytest.mark.parametrize("way", ["as it is", "renewed", "endless"])
+def test_the_guides_account_has_all_rights_that_are_needed_and_goes(guided: Guided, way: str):
+    account, renewal, endless = blocks("### A kubeconfig of its own")
+    _, goes, _ = blocks("## Remove")
+    assert guided.follow(account) == 0
+    assert guided.asked == ["yard cluster add prod --kubeconfig yard.kubeconfig"]
+    if way != "as it is":
+        assert guided.follow(renewal if way == "renewed" else endless) == 0
+        assert guided.asked[1:] == ["yard cluster edit prod --kubeconfig yard.kubeconfig"]
+    found = guided.found()
+    assert f"system:serviceaccount:{guided.namespace}:yard-trainyard" in found["identity"].message
     assert found["rights"].outcome == OK
-    kube.must("DELETE", f"/api/v1/namespaces/{namespace}")
+    assert guided.follow(goes) == 0
+    wait_until(lambda: guided.found()["identity"].outcome == FAILED, 30, "the token's end")
+    listed = "/apis/rbac.authorization.k8s.io/v1"
+    left = [guided.kube.must("GET", f"{listed}/{kind}") for kind in ("clusterroles", "clusterrolebindings")]
+    assert guided.namespace not in json.dumps(left)
+
+
+def test_the_guides_account_is_not_used_where_helm_fails(guided: Guided, tmp_path: Path):
+    account, _, _ = blocks("### A kubeconfig of its own")
+    failing = tmp_path / "failing"
+    failing.mkdir()
+    (failing / "helm").write_text("#!/bin/sh\nexit 1\n")
+    (failing / "helm").chmod(0o755)
+    assert guided.follow(account, first=failing) != 0
+    assert guided.asked == []
+    assert not (tmp_path / "yard.kubeconfig").exists()
+    guided.kube.must("DELETE", f"/api/v1/namespaces/{guided.namespace}")
 
 
 def test_the_guides_commands_remove_everything(case: Case):
@@ -61,6 +111,7 @@ def test_the_guides_commands_remove_everything(case: Case):
     found = re.search(r"```sh\n(OURS=.*?)```", GUIDE.read_text(), re.DOTALL)
     assert found is not None
     lines = found[1].replace("=ID", f"={case.settings['installation']}").splitlines()
-    bash("\n".join(line for line in lines if not any(word in line for word in NOT_ALONE)), case.kube)
+    wanted = (line for line in lines if not any(word in line for word in NOT_ALONE))
+    assert as_pasted("\n".join(["set -euo pipefail", *wanted]), case.kube) == 0
     namespace = f"/api/v1/namespaces/{case.namespace}"
     wait_until(lambda: case.kube.api("GET", namespace)[0] == 404, 30, "the namespace's end")

@@ -45,6 +45,7 @@ def test_a_job_that_cannot_be_preempted_stays_inside_the_quota(plant: Yard) -> N
     plant.until_is(job, "queued", "interactive_over_quota")
     assert "has 1 GPU, 0 of them in use by such jobs, and this job asks for 2" in job.message
     assert "Non-preemptible workload is over quota" in job.details["cluster_says"]
+    assert job.details["limit_milli_gpus"] is None
 
 
 def test_a_limit_holds(plant: Yard) -> None:

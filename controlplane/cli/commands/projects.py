@@ -192,7 +192,10 @@ def along(taken: Row) -> str:
 def _namespace(taken: Row) -> str:
     if not taken["namespace"]:
         return ""
-    return f"the namespace {taken['namespace']} on {taken['cluster']}, if it is Trainyard's, with all that is in it"
+    words = f"the namespace {taken['namespace']} on {taken['cluster']}, if it is Trainyard's, with all that is in it"
+    return (
+        words if taken.get("is_reachable", True) else f"{words} (it stays until {taken['cluster']} answers)"
+    )
 
 
 def project_members_arguments(parser: Parser) -> None:

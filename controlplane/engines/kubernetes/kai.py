@@ -313,7 +313,7 @@ def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None
     for item in explained:
         code = _CODES.get(item.get("reason", ""))
         if code is not None:
-            numbers = _numbers((item.get("details") or {}).get("queueDetails"), profile)
+            numbers = _numbers(code, (item.get("details") or {}).get("queueDetails"), profile)
             return Verdict(code, line(item.get("message", words)), numbers)
     return _from_words(words)
 
@@ -323,10 +323,15 @@ _CODES = {
     "OverLimit": reasons.OVER_GPU_LIMIT,
     "QueueDoesNotExist": reasons.PROJECT_MISSING,
 }
+_BOUNDS = {
+    reasons.INTERACTIVE_OVER_QUOTA: "quota_milli_gpus",
+    reasons.OVER_GPU_LIMIT: "limit_milli_gpus",
+}
 
 
-def _numbers(queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
-    """The numbers that KAI compared, by our names. Its lists count whole devices above one."""
+def _numbers(code: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
+    """The numbers that KAI compared, by our names. Its lists count whole devices above one, and say 0 where a bound is
+    missing: a bound of 0 is told where it is the one that refuses."""
     if queue is None:
         return {}
     fields = {
@@ -338,6 +343,9 @@ def _numbers(queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[s
     }
     amounts = {ours: (queue.get(theirs) or {}).get(profile.gpu_resource) for ours, theirs in fields.items()}
     numbers = {name: _milli(amount) for name, amount in amounts.items() if amount is not None}
+    for bound in _BOUNDS.values():
+        if bound != _BOUNDS.get(code) and not numbers.get(bound):
+            numbers.pop(bound, None)
     return {"queue": queue.get("name", ""), **numbers}
 
 

@@ -20,6 +20,10 @@ REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
 IN_USE_SECONDS = 30.0  # how long an object is spared after somebody asked for it or was at work with it
 # The labels that say whose an object is. One that has other values of them is somebody else's.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
+_ELSEWHERE = (
+    "the project under another name, or delete the cluster's projects or move them away, choose another"
+    " namespace_prefix, and create them again."
+)
 
 
 class Objects:
@@ -73,7 +77,7 @@ class Objects:
             raise EngineRefused(
                 NAME_TAKEN,
                 f"The Queue {found['metadata']['name']} exists and is not ours: it has no label"
-                f" {names.INSTALLATION}={self._installation}. Remove it, or choose another namespace_prefix.",
+                f" {names.INSTALLATION}={self._installation}. Remove it, create {_ELSEWHERE}",
             )
         return found
 
@@ -111,8 +115,8 @@ class Objects:
             bare = f"is not ours: it has no label {names.INSTALLATION}={self._installation}"
             raise EngineRefused(
                 NAMESPACE_NOT_OURS,
-                f"The namespace {name} exists and {whose if theirs else bare}. Choose another namespace_prefix"
-                f"{'' if theirs else ', or remove it'}.",
+                f"The namespace {name} exists and {whose if theirs else bare}."
+                f" {'Create' if theirs else 'Remove it, create'} {_ELSEWHERE}",
             )
         if found["metadata"].get("deletionTimestamp"):
             raise EngineRefused(

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import pytest
 
 from controlplane.loop.execute import clusters_with_work
-from controlplane.models import AuditEntry, Command, Device, Event, Node, Project
+from controlplane.models import AuditEntry, Cluster, Command, Device, Event, Node, Project
 from jobs.models import Job, Pod
 from tests.app.api.client import Api
 from tests.app.api.placing import place
@@ -89,7 +89,7 @@ def test_deleting_is_refused_while_jobs_are_unfinished_and_says_what_goes(api: A
     refused = root.delete("projects/team-a")
     assert (refused.status, refused.code) == (409, "project_in_use")
     listed = {"project": "team-a", "cluster": "memory", "namespace": None, "working_directories": 0}
-    listed |= {"unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
+    listed |= {"is_reachable": True, "unfinished_jobs": 1, "finished_jobs": 0, "members": 3}
     assert root.delete("projects/team-a?dry_run=true").body == listed
     root.post(f"jobs/{job.pk}/stop")
     assert root.delete("projects/team-a").body == listed | {"unfinished_jobs": 0, "finished_jobs": 1}
@@ -260,6 +260,7 @@ def test_deleting_a_project_takes_its_namespace_along(api: AsPerson, cast: Cast)
     assert taken == {
         "project": "team-k",
         "cluster": "prod",
+        "is_reachable": True,
         "namespace": "ml-team-k",
         "working_directories": 0,
         "unfinished_jobs": 0,
@@ -267,6 +268,9 @@ def test_deleting_a_project_takes_its_namespace_along(api: AsPerson, cast: Cast)
         "members": 0,
     }
     assert not Command.objects.exists()
+    Cluster.objects.update(is_reachable=False)
+    assert root.delete("projects/team-k?dry_run=true").body == taken | {"is_reachable": False}
+    Cluster.objects.update(is_reachable=True)
     assert root.delete("projects/team-k").body == taken
     [order] = Command.objects.all()
     assert (order.kind, order.cluster, order.pod_name) == ("forget_project", cluster, "team-k")

@@ -137,6 +137,20 @@ def test_a_quota_that_refuses_comes_with_its_numbers():
 
 
 @pytest.mark.parametrize(
+    ("reason", "kept"),
+    [("NonPreemptibleOverQuota", "quota_milli_gpus"), ("OverLimit", "limit_milli_gpus")],
+)
+def test_a_bound_that_a_queue_does_not_have_is_no_bound_of_zero(reason: str, kept: str):
+    """KAI writes 0 for a missing bound as for one of zero; zero it is where it refuses."""
+    none = {"nvidia.com/gpu": "0"}
+    bounds = {"name": "yard-team-a", "queueDeservedResources": none, "queueResourceLimits": none}
+    said = {"reason": reason, "message": "Over.", "details": {"queueDetails": bounds}}
+    verdict = kai.verdict(group(said), PROFILE)
+    assert verdict is not None
+    assert verdict.details == {"queue": "yard-team-a", kept: 0}
+
+
+@pytest.mark.parametrize(
     ("reason", "message", "code", "details"),
     [
         ("OverLimit", "at its limit", "over_gpu_limit", {}),

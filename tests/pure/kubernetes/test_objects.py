@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 
-from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.client import ApiError
 from controlplane.engines.kubernetes.objects import Objects
 
@@ -59,3 +60,18 @@ def test_an_anchor_stays_in_use_though_its_namespace_was_not_as_we_saw_it():
         pass
     server.forget("/api/v1/namespaces/yard-a")
     assert server.is_in_use("/api/v1/namespaces/yard-a/configmaps/job-1")
+
+
+@pytest.mark.parametrize(
+    ("labels", "way"),
+    [({}, "Remove it, create the project"), ({names.INSTALLATION: "theirs"}, ". Create the project")],
+)
+def test_a_namespace_that_is_not_ours_is_refused_with_ways_that_can_be_gone(labels: dict[str, str], way: str):
+    namespace = {"metadata": {"name": "yard-a", "labels": labels}}
+    with pytest.raises(EngineRefused) as refusal:
+        objects({}).check_namespace(namespace)
+    assert refusal.value.code == "namespace_not_ours"
+    assert (
+        f"{way} under another name, or delete the cluster's projects or move them away"
+        in refusal.value.message
+    )
