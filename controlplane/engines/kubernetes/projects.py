@@ -202,8 +202,8 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def added(found: Raw, wanted: Raw) -> Raw:
-    """A merge patch of the spec that takes out what somebody added, which an apply leaves to whoever did. Only for kinds
-    that are all ours."""
+    """A merge patch of the spec that takes out what somebody added, which an apply leaves in. Only for kinds that are
+    all ours."""
     if wanted["kind"] not in REMOVED:
         return {}
     return _less(found.get("spec") or {}, wanted["spec"])
