@@ -21,6 +21,7 @@ from controlplane.loop.attached import engine_for
 from controlplane.loop.identities import is_job_id
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
+from controlplane.loop.tenants import untold_projects
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
@@ -196,18 +197,22 @@ def _make_offers(
     now: datetime,
 ) -> bool:
     """Order the pods of jobs that do not stand in the cluster yet. Offers that are no more what they should be are
-    withdrawn; the next cycle makes them anew. True when there is something to execute."""
-    jobs = {job.id: job for job in view.jobs}
+    withdrawn; the next cycle makes them anew. True when there is something to execute.
+
+    What is not told is asked for here, after the jobs were read: a job's project was changed before it was submitted.
+    """
+    jobs, untold = {job.id: job for job in view.jobs}, untold_projects(cluster, now)
     avoided = _cordoned(cluster)
     fresh: list[Wish] = []
     for wish in wishes:
         if wish.job not in attempts:
             continue
         order, name = orders.get(wish.job), base.pod_name(wish.job, attempts[wish.job] + 1, 0)
-        if order is None:
-            fresh.append(wish)
-            continue
         job = jobs[wish.job]
+        if order is None:
+            if job.project not in untold:
+                fresh.append(wish)
+            continue
         is_other = order.offers != (job.priority, list(wish.node_pools), avoided, job.pods)
         is_lost = name not in reports and order.is_older_than(now - timedelta(seconds=LOST_AFTER_SECONDS))
         if is_other or is_lost:

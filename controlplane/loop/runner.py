@@ -23,7 +23,7 @@ from controlplane.loop.cycle import run_cycle
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.holders import free_what_the_dead_hold
 from controlplane.loop.statistics import refresh_statistics
-from controlplane.loop.tenants import sync_projects_once
+from controlplane.loop.tenants import sync_projects_once, untold_bell
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Cluster
 from controlplane.telemetry.rollup import roll_up
@@ -43,7 +43,7 @@ LONGEST_SPARED_SECONDS = 2.0
 # A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
 ROLLUP_SECONDS = 60.0  # at least, between two
-TENANTS_EVERY = 3  # periods
+TENANTS_EVERY = 3  # seconds, where no bell rings
 ALIVE = "loop.alive"
 
 
@@ -58,7 +58,6 @@ class Runner:
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
-        self._periods = 0
         self._rolled_up_at = time.monotonic()
         self._logs = LogKeeper()
         self._is_successor = False  # of whoever ran before us and was killed
@@ -71,16 +70,18 @@ class Runner:
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
         self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
-        self._spawn("tenants", self._sync_projects, threading.Event())
+        self._spawn("tenants", self._sync_projects, untold_bell, period_seconds=TENANTS_EVERY)
         self._spawn("statistics", _sparing(refresh_statistics, self._is_stopping), threading.Event())
         self._spawn("logs", _sparing(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
+        untold_bell.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Finish what is under way and end. What does not end in time is picked up by its claim's expiry."""
         stop_listening(self.ring)
         self._is_stopping.set()
         self.ring()
+        untold_bell.set()
         for lane in self._all_lanes():
             lane.close()
         for thread in self._threads:
@@ -100,21 +101,25 @@ class Runner:
         work: Callable[[], object],
         bell: threading.Event | None,
         is_wanted: Callable[[], bool] = lambda: True,
+        period_seconds: float = PERIOD_SECONDS,
     ) -> None:
-        thread = threading.Thread(
-            target=self._repeat, args=(work, bell, is_wanted), name=f"loop-{name}", daemon=True
-        )
+        how = (work, bell, is_wanted, period_seconds)
+        thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
         self._threads.append(thread)  # only now: who stops us meanwhile can wait for none that has not begun
 
     def _repeat(
-        self, work: Callable[[], object], bell: threading.Event | None, is_wanted: Callable[[], bool]
+        self,
+        work: Callable[[], object],
+        bell: threading.Event | None,
+        is_wanted: Callable[[], bool],
+        period_seconds: float,
     ) -> None:
         """Do the work on every ring and every period. A failure is logged and the next period tries again: nothing
         of it is lost, since all work is derived from rows."""
         while not self._is_stopping.is_set() and is_wanted():
             if bell is not None:
-                bell.wait(PERIOD_SECONDS)
+                bell.wait(period_seconds)
                 bell.clear()
             try:
                 close_old_connections()
@@ -197,9 +202,12 @@ class Runner:
             roll_up(timezone.now())
 
     def _sync_projects(self) -> None:
-        if self._periods % TENANTS_EVERY == 0:
-            sync_projects_once()
-        self._periods += 1
+        if self._is_stopping.is_set():
+            return
+        if not sync_projects_once(on_told=self._cycle_bell.set):
+            # another process is at it and may have read the rows before our ring: look again soon
+            self._is_stopping.wait(SHORT_BREATH_SECONDS)
+            untold_bell.set()
 
     def _keep_logs(self) -> None:
         self._logs.look(timezone.now())

@@ -1,8 +1,25 @@
-"""Every few seconds, by one process at a time: each cluster is told its projects, departments and members."""
+"""Every few seconds, by one process at a time: each cluster is told its projects, departments and members.
+
+A cluster whose own scheduler decides keeps their numbers by what it was told: a job that it gets before those runs by
+the numbers of before, and stays. So its cycles ask what is not told yet, and ring for it. Each process goes by what it
+told itself: to tell again what another one told costs next to nothing.
+"""
 
 import logging
+import threading
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from datetime import datetime
+from typing import TypeAlias
+from weakref import WeakKeyDictionary
 
-from controlplane.engines.base import DepartmentReport, EngineRefused, EngineUnreachable, ProjectReport
+from controlplane.engines.base import (
+    DepartmentReport,
+    Engine,
+    EngineRefused,
+    EngineUnreachable,
+    ProjectReport,
+)
 from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.findings import note_finding
@@ -14,18 +31,37 @@ LEASE = "tenants"
 LEASE_SECONDS = 60  # the first look at a cluster writes several objects for each of its projects
 CHECK = "projects"  # its place among the cluster's checks
 WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until it is put right."
+HELD_SECONDS = 30  # at most: a cluster that cannot be told, for whatever reason, must not stand still for it
+
+Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
+"""What bounds a project's jobs: it without its members, and its department."""
 
 
-def sync_projects_once() -> bool:
+@dataclass(frozen=True, slots=True)
+class _Awaited:
+    """Numbers that a cluster was not told yet, and since when its project waits for that."""
+
+    numbers: Numbers
+    since: datetime
+
+
+untold_bell = threading.Event()  # rung for numbers that wait to be told
+# an engine that opens anew was told nothing
+_told: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
+_awaited: dict[int, Mapping[str, _Awaited]] = {}  # by cluster, then project
+
+
+def sync_projects_once(on_told: Callable[[], None] = lambda: None) -> bool:
     """Tell every attached cluster its projects, unless another process is at it. What a cluster refuses stands among
-    its checks, with an event; it stops neither the other clusters nor the loop."""
+    its checks, with an event; it stops neither the other clusters nor the loop. `on_told` is called after each
+    cluster for which somebody waited; those come first."""
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return False
     outcomes = []
     try:
-        for cluster in attached_clusters():
-            outcomes.append(_sync(cluster))
+        for cluster in sorted(attached_clusters(), key=lambda cluster: not _awaited.get(cluster.pk)):
+            outcomes.append(_sync(cluster, on_told))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
                 break  # we were slower than our lease; whoever took it goes on
@@ -35,24 +71,70 @@ def sync_projects_once() -> bool:
     return True
 
 
+def untold_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
+    """Return the projects of which the cluster was not told the numbers that the rows have now, and ring for them. What
+    it refused for good counts as told, and none is returned for longer than HELD_SECONDS."""
+    if not cluster.is_reachable:
+        return frozenset()
+    rows = _rows(cluster)
+    numbers = _numbers([_project(row) for row in rows], _departments(rows))
+    earlier = _awaited.get(cluster.pk, {})
+    awaited = _await(numbers, _told.get(engine_for(cluster), {}), earlier, now)
+    _awaited[cluster.pk] = awaited
+    if any(name not in earlier or earlier[name].numbers != one.numbers for name, one in awaited.items()):
+        untold_bell.set()
+    return frozenset(name for name, one in awaited.items() if _is_held(one, now))
+
+
 def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[DepartmentReport]]:
     """Return the cluster's projects with their members, and the departments above them, by name."""
     members: dict[int, list[tuple[str, str]]] = {}
-    rows = Membership.objects.filter(project__cluster=cluster).order_by("user__username")
-    for project_id, name, role in rows.values_list("project_id", "user__username", "role"):
+    memberships = Membership.objects.filter(project__cluster=cluster).order_by("user__username")
+    for project_id, name, role in memberships.values_list("project_id", "user__username", "role"):
         members.setdefault(project_id, []).append((name, role))
-    projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("name"))
-    departments = {project.department.name: project.department for project in projects if project.department}
-    return (
-        [_project(project, members.get(project.pk, [])) for project in projects],
-        [
-            DepartmentReport(name, row.gpu_quota_milli, row.gpu_limit_milli, row.weight_milli, row.priority)
-            for name, row in sorted(departments.items())
-        ],
-    )
+    rows = _rows(cluster)
+    return [_project(row, members.get(row.pk, ())) for row in rows], _departments(rows)
 
 
-def _project(project: Project, members: list[tuple[str, str]]) -> ProjectReport:
+def _await(
+    numbers: Mapping[str, Numbers],
+    told: Mapping[str, Numbers],
+    earlier: Mapping[str, _Awaited],
+    now: datetime,
+) -> dict[str, _Awaited]:
+    """What differs from what was told. Who changes a project again and again makes it wait no longer."""
+    return {
+        name: _Awaited(found, earlier[name].since if name in earlier else now)
+        for name, found in numbers.items()
+        if told.get(name) != found
+    }
+
+
+def _is_held(one: _Awaited, now: datetime) -> bool:
+    return 0 <= (now - one.since).total_seconds() < HELD_SECONDS  # below 0: the clock was set
+
+
+def _numbers(
+    projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
+) -> dict[str, Numbers]:
+    """By project."""
+    above = {department.name: department for department in departments}
+    return {one.name: (replace(one, members=()), above.get(one.department)) for one in projects}
+
+
+def _rows(cluster: Cluster) -> list[Project]:
+    return list(Project.objects.filter(cluster=cluster).select_related("department").order_by("name"))
+
+
+def _departments(rows: Sequence[Project]) -> list[DepartmentReport]:
+    departments = {row.department.name: row.department for row in rows if row.department}
+    return [
+        DepartmentReport(name, row.gpu_quota_milli, row.gpu_limit_milli, row.weight_milli, row.priority)
+        for name, row in sorted(departments.items())
+    ]
+
+
+def _project(project: Project, members: Sequence[tuple[str, str]] = ()) -> ProjectReport:
     return ProjectReport(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,
@@ -64,18 +146,17 @@ def _project(project: Project, members: list[tuple[str, str]]) -> ProjectReport:
     )
 
 
-def _sync(cluster: Cluster) -> bool:
+def _sync(cluster: Cluster, on_told: Callable[[], None]) -> bool:
     """Return False when the cluster did not take them all."""
-    refusal = None
     try:
-        engine_for(cluster).sync_projects(*project_reports(cluster))
+        refusal = _tell(cluster)
     except EngineUnreachable:
         return False  # the loop tells that
-    except EngineRefused as error:
-        refusal = error
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
         return False
+    if _is_over(refusal) and _awaited.pop(cluster.pk, {}):
+        on_told()
     note_finding(
         cluster,
         CHECK,
@@ -85,3 +166,21 @@ def _sync(cluster: Cluster) -> bool:
         ends="cluster.projects_synced",
     )
     return refusal is None
+
+
+def _tell(cluster: Cluster) -> EngineRefused | None:
+    """Tell it and note what it was told, also where it refuses a part for good: what can be told of the rest was."""
+    engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
+    refusal = None
+    try:
+        engine.sync_projects(projects, departments)
+    except EngineRefused as error:
+        refusal = error
+    if _is_over(refusal):
+        _told[engine] = _numbers(projects, departments)
+    return refusal
+
+
+def _is_over(refusal: EngineRefused | None) -> bool:
+    """Whether there is nothing to wait for: all was told that can be."""
+    return refusal is None or not refusal.is_passing

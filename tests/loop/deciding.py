@@ -7,6 +7,7 @@ from controlplane.engines import base
 from controlplane.engines.base import PodReport, PodSpec, Verdict
 from controlplane.engines.memory import MemoryEngine, _Pod
 from controlplane.loop.attached import give_engine
+from controlplane.loop.tenants import sync_projects_once
 from controlplane.models import Cluster
 from tests.loop.plant import Plant
 
@@ -64,14 +65,20 @@ class DecidingEngine(MemoryEngine):
 
 @dataclass
 class DecidingPlant(Plant):
-    """A plant whose cluster decides by itself."""
+    """A plant whose cluster decides by itself, and is told its projects before every cycle unless `is_slow_to_tell`."""
 
     engine: DecidingEngine = field(init=False)
+    is_slow_to_tell: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
         Cluster.objects.filter(pk=self.cluster.pk).update(scheduler="kai")
         self.cluster.refresh_from_db()
+
+    def tick(self, seconds: float = 0.0) -> None:
+        if not self.is_slow_to_tell:
+            assert sync_projects_once()
+        super().tick(seconds)
 
     def restart_engine(self) -> None:
         self.engine = DecidingEngine(self.cluster.settings, clock=self.clock)

@@ -7,8 +7,9 @@ import pytest
 from django.utils import timezone
 
 from controlplane.access import Actor
-from controlplane.engines.base import Verdict
-from controlplane.models import Command, Event, Node
+from controlplane.engines.base import EngineRefused, Verdict
+from controlplane.loop.tenants import HELD_SECONDS, sync_projects_once, untold_bell
+from controlplane.models import Command, Department, Event, Node, Project
 from jobs.actions import edit_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Attempt, Job, Pod
 from tests.builders import make_job, make_project, make_user
@@ -20,6 +21,7 @@ NO_ROOM = Verdict("cluster_full", "no nodes with enough resources were found")
 @pytest.fixture
 def plant(db: None) -> Iterator[DecidingPlant]:
     plant = DecidingPlant()
+    untold_bell.clear()
     yield plant
     plant.close()
 
@@ -56,6 +58,112 @@ def test_a_queued_job_stands_in_the_cluster_and_stays_queued(plant):
     assert (spec.node, spec.priority, spec.min_pods, len(spec.devices)) == ("", 70, 1, 2)
     assert not Pod.objects.exists()
     assert Command.objects.count() == 1  # neither offered twice nor taken for a stray
+
+
+@pytest.mark.parametrize(
+    "changed", ["limit", "quota", "weight", "priority", "department", "a department's limit"]
+)
+def test_nothing_is_offered_before_the_cluster_knows_the_projects_numbers(plant, changed):
+    project = make_project(department=Department.objects.create(name="research"))
+    make_job(make_project("team-b"), "other")
+    plant.settle()
+    untold_bell.clear()
+    plant.is_slow_to_tell = True
+    if changed == "a department's limit":
+        Department.objects.update(gpu_limit_milli=6000)
+    else:
+        other = Department.objects.create(name="sales")
+        fields = {
+            "limit": {"gpu_limit_milli": 6000},
+            "quota": {"gpu_quota_milli": 1000},
+            "weight": {"over_quota_weight_milli": 0},
+            "priority": {"priority": 3},
+            "department": {"department": other},
+        }
+        Project.objects.filter(pk=project.pk).update(**fields[changed])
+    job, elsewhere = make_job(project, gpus=7), make_job(Project.objects.get(name="team-b"), "elsewhere")
+    plant.settle()
+    assert plant.states()["job"] == "queued"
+    assert pod(job) not in plant.engine.waiting()
+    assert pod(elsewhere) in plant.engine.waiting()  # its project's numbers are known
+    assert untold_bell.is_set()
+    told: list[bool] = []
+    assert sync_projects_once(lambda: told.append(pod(job) in plant.engine.waiting()))
+    assert told == [False]  # the cycle is rung then
+    plant.tick()
+    assert pod(job) in plant.engine.waiting()
+    assert sync_projects_once(lambda: told.append(True))
+    assert told == [False]  # nobody waits any more
+
+
+def test_a_change_while_the_cluster_is_being_told_waits_for_the_next_time(plant, monkeypatch):
+    project, sync = make_project(), plant.engine.sync_projects
+    plant.is_slow_to_tell = True
+
+    def change_meanwhile(projects, departments) -> None:
+        sync(projects, departments)
+        Project.objects.update(gpu_limit_milli=6000)
+        monkeypatch.undo()
+
+    monkeypatch.setattr(plant.engine, "sync_projects", change_meanwhile)
+    job = make_job(project, gpus=7)
+    plant.tick()
+    assert sync_projects_once()
+    plant.settle()
+    assert plant.engine.waiting() == []
+    assert sync_projects_once()
+    plant.settle()
+    assert plant.engine.projects[0].limit_milli_gpus == 6000
+    assert plant.engine.waiting() == [pod(job)]
+
+
+def test_a_cycle_rings_once_for_what_it_waits_for(plant):
+    plant.is_slow_to_tell = True
+    project = make_project()
+    for quota in (4000, 5000):
+        Project.objects.filter(pk=project.pk).update(gpu_quota_milli=quota)
+        plant.tick()
+        assert untold_bell.is_set()
+        untold_bell.clear()
+        plant.settle()
+        assert not untold_bell.is_set()  # who cannot tell is not asked twenty times a second
+
+
+@pytest.mark.parametrize("memory", ["of a new engine", "of who edits members"])
+def test_what_a_new_engine_was_told_is_not_known_and_members_bound_nothing(plant, memory):
+    project = make_project()
+    plant.settle()
+    plant.is_slow_to_tell = True
+    if memory == "of a new engine":
+        plant.restart_engine()
+    else:
+        project.memberships.create(user=make_user("ana"), role="owner")
+    make_job(project)
+    plant.settle()
+    assert bool(plant.engine.waiting()) is (memory == "of who edits members")
+
+
+def test_a_cluster_that_refuses_its_projects_for_good_is_offered_as_before(plant):
+    plant.engine.faults.project_refusal = ("not_permitted", "No right to patch queues.")
+    job = make_job(make_project())
+    plant.settle()
+    assert plant.engine.waiting() == [pod(job)]
+
+
+@pytest.mark.parametrize("trouble", ["refuses for now", "is broken", "nobody tells"])
+def test_a_cluster_that_cannot_be_told_is_offered_after_a_while(plant, monkeypatch, trouble):
+    def fail(*_: object) -> None:
+        if trouble == "is broken":
+            raise RuntimeError
+        raise EngineRefused("definition_missing", "The cluster knows no Queue.", is_passing=True)
+
+    monkeypatch.setattr(plant.engine, "sync_projects", fail)
+    plant.is_slow_to_tell = trouble == "nobody tells"
+    job = make_job(make_project())
+    plant.in_seconds(HELD_SECONDS)
+    assert plant.engine.waiting() == []
+    plant.in_seconds(3)
+    assert plant.engine.waiting() == [pod(job)]
 
 
 def test_an_offer_that_the_cluster_does_not_take_for_now_says_so(plant):

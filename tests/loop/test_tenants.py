@@ -4,10 +4,12 @@ import pytest
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.engines.memory import MemoryEngine
+from controlplane.loop import runner
 from controlplane.loop.attached import give_engine
 from controlplane.loop.claims import claim
-from controlplane.loop.tenants import LEASE, sync_projects_once
-from controlplane.models import Cluster, Department, Event, Membership
+from controlplane.loop.runner import Runner
+from controlplane.loop.tenants import LEASE, sync_projects_once, untold_bell
+from controlplane.models import Cluster, Department, Event, Lease, Membership
 from tests.builders import make_cluster, make_job, make_project, make_user
 
 REFUSAL = ("namespace_not_ours", "Namespace yard-team-a exists and is not ours.")
@@ -71,3 +73,26 @@ def test_one_process_at_a_time_tells(plant):
     assert claim(LEASE, 60)
     assert not sync_projects_once()
     assert plant.engine.projects == ()
+
+
+def test_who_is_waited_for_while_another_process_tells_is_told_soon_after(plant, monkeypatch):
+    monkeypatch.setattr(runner, "SHORT_BREATH_SECONDS", 0)
+    untold_bell.clear()
+    loop = Runner()
+    claim(LEASE, 60)
+    loop._sync_projects()
+    assert untold_bell.is_set()  # what that one tells it may have read before we were rung
+    Lease.objects.filter(name=LEASE).delete()
+    untold_bell.clear()
+    loop._sync_projects()
+    assert not untold_bell.is_set()
+    assert not loop._cycle_bell.is_set()  # nobody waited
+
+
+def test_where_the_planner_decides_nothing_waits_to_be_told(plant):
+    untold_bell.clear()
+    job = make_job(make_project())
+    plant.settle()
+    job.refresh_from_db()
+    assert (job.state, plant.engine.projects) == ("running", ())
+    assert not untold_bell.is_set()

@@ -115,14 +115,20 @@ def test_processors_and_memory_bound_too():
 def test_what_nobody_counted_is_not_said_to_be_free():
     said = describe("gang_does_not_fit", {"pods": 8, "pods_that_fit": 5})
     assert "only 5 fit now. It waits" in said
-    assert "(3 GPUs free)" in describe("gang_does_not_fit", {"pods": 8, "pods_that_fit": 3, "free_milli_gpus": 3000})
+    assert "(3 GPUs free)" in describe(
+        "gang_does_not_fit", {"pods": 8, "pods_that_fit": 3, "free_milli_gpus": 3000}
+    )
 
 
 def test_who_fits_on_closed_nodes_alone_is_told_so():
     """No job's end would help: the open node is too small for it, however empty."""
     the_nodes = [node("n0", 2, milli_cpus=2000), node("n1", 4, is_schedulable=False)]
     hold = hold_of(decide(view(the_nodes, ONE_PROJECT, [job("a1", "a", 1, milli_cpus=4000)])), "a1")
-    assert (hold.reason, hold.details["resource"], hold.details["is_shut_out"]) == ("cluster_full", "cpus", True)
+    assert (hold.reason, hold.details["resource"], hold.details["is_shut_out"]) == (
+        "cluster_full",
+        "cpus",
+        True,
+    )
     assert describe(hold.reason, hold.details) == (
         "No node that takes pods has as much cpus as it needs; others are cordoned or not ready. "
         "It waits for one of those, or ask for less."
