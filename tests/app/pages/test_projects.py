@@ -151,6 +151,14 @@ def test_delete_says_what_goes_and_wants_the_name(cast: Cast, visit: Visit):
     assert not Project.objects.filter(name="team-a").exists()
 
 
+def test_delete_says_that_a_namespace_stays_on_a_cluster_that_is_away(cast: Cast, visit: Visit):
+    Cluster.objects.update(engine="kubernetes")
+    client = visit(cast.root)
+    assert "It stays until" not in client.get("/projects/team-a/delete").content.decode()
+    Cluster.objects.update(is_reachable=False)
+    assert "It stays until" in client.get("/projects/team-a/delete").content.decode()
+
+
 def test_others_see_quota_and_allocation_but_no_members(cast: Cast, visit: Visit):
     page = visit(cast.chi).get("/projects").content.decode()
     assert "team-a" in page
