@@ -263,7 +263,7 @@ async def _refuse(
     status = _status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
     may_come = isinstance(refusal, NotRunning) and refusal.may_come
-    link = job_id if status == 503 else ""  # else it would say which jobs there are
+    link = job_id if status == 503 else ""  # whoever may not come here has no use for it
     await refuse(scope, send, status, codes[status], str(refusal), may_come=may_come, job_id=link)
 
 
