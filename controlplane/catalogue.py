@@ -59,9 +59,10 @@ class Catalogue:
         if command:
             return (*command, *args)
         image = self.find(reference)
-        if image is not None and image.command:
-            return (*image.command, *(args or image.args))
-        names = ", ".join(image.name for image in self.images if image.command)
+        line = () if image is None else (*image.command, *(args or image.args))
+        if line:
+            return line
+        names = ", ".join(image.name for image in self.images if image.command or image.args)
         known = "is not in the image catalogue" if image is None else "has no command of its own"
         shown = f"The image {reference!r} {known}" if reference else "There is no image"
         raise ImageUnknown(f"{shown}. Give a command, or one of the images: {names}.")

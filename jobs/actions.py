@@ -13,7 +13,14 @@ from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from jobs import lifecycle
-from jobs.admission import Refusals, check_room_in_queue, names_in_use, names_twice, too_large
+from jobs.admission import (
+    Refusals,
+    check_room_in_queue,
+    images_unknown,
+    names_in_use,
+    names_twice,
+    too_large,
+)
 from jobs.kinds.checks import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
@@ -64,7 +71,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
             specs[place] = parse_spec(body)
         except SpecInvalid as error:
             refusals += [(place, refused) for refused in error.errors]
-    refusals += too_large(project, specs) + names_twice(specs)
+    refusals += too_large(project, specs) + images_unknown(project, specs) + names_twice(specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
     check_room_in_queue(project, len(specs))

@@ -12,7 +12,10 @@ from typing import Any, Generic, TypeVar
 from django.db.models import Count, Max
 
 from controlplane.actions.outcomes import Conflict
+from controlplane.catalogue import ImageUnknown
+from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.models import Device, Node, Project
+from controlplane.queries.images import installed_images
 from jobs import lifecycle
 from jobs.kinds.checks import FieldError
 from jobs.models import Job
@@ -80,6 +83,22 @@ def too_large(project: Project, specs: Specs) -> Refusals:
     if found is None:
         return []  # nodes are still being discovered; the scheduler judges
     return _largest.put(key, found).refusals(specs)
+
+
+def images_unknown(project: Project, specs: Specs) -> Refusals:
+    """Refuse an image that the catalogue lacks where no command says what to run instead. A job that names no image
+    fails when it starts: its cluster may be another one by then."""
+    named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
+    if not named or project.cluster.engine in WITH_CREDENTIALS:
+        return []
+    catalogue = installed_images()
+    refused: Refusals = []
+    for place, spec in named.items():
+        try:
+            catalogue.command_line(spec["image"], (), tuple(spec["args"]))
+        except ImageUnknown as error:
+            refused.append((place, FieldError("/image", "image_unknown", str(error))))
+    return refused
 
 
 def names_twice(specs: Specs) -> Refusals:

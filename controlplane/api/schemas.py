@@ -341,6 +341,12 @@ OVERVIEW = record("The cluster in numbers, as of event `seq`.", **_OVERVIEW_FIEL
     "additionalProperties": True
 }
 
+IMAGES = record(
+    "Names that a job's `image` can have; more may run on clusters that pull from registries. One page.",
+    results=listed(record("An image.", name=STRING)),
+    next=nullable(STRING),
+    previous=nullable(STRING),
+)
 SERIES_LIST = record(
     "Lines over a range.",
     **{"metric": STRING, "by": STRING, "from": TIME, "to": TIME, "series": listed(ref("Series"))},
@@ -436,6 +442,7 @@ COMPONENTS: dict[str, Schema] = {
     "Node": NODE,
     "Drain": DRAIN,
     "Overview": OVERVIEW,
+    "Images": IMAGES,
     "SeriesList": SERIES_LIST,
     "Series": SERIES,
     "Whoami": WHOAMI,

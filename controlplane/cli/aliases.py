@@ -19,18 +19,7 @@ class Alias(NamedTuple):
 # Leading words -> the command's own words. The longest match wins.
 _COMMANDS = {
     ("list",): ("list", "jobs"),
-    ("list", "job"): ("list", "jobs"),
-    ("list", "project"): ("list", "projects"),
-    ("list", "node"): ("list", "nodes"),
-    ("project", "list"): ("list", "projects"),
     ("project", "set"): ("config", "project"),
-    ("node", "list"): ("list", "nodes"),
-    ("list", "cluster"): ("list", "clusters"),
-    ("cluster", "list"): ("list", "clusters"),
-    ("cluster", "describe"): ("describe", "cluster"),
-    ("department", "list"): ("list", "departments"),
-    ("top", "node"): ("top", "nodes"),
-    ("top", "job"): ("top", "jobs"),
     ("get",): ("describe", "job"),
     ("describe",): ("describe", "job"),
     ("submit", "etjob"): ("submit-elastic",),
@@ -42,6 +31,14 @@ _COMMANDS = {
     ("submit-mpijob",): ("submit-mpi",),
 }
 
+# Verbs that stand before or after a noun, in the singular or the plural: `list job`, `job list`, `describe jobs NAME`.
+_NOUN_VERBS = ("list", "describe", "top")
+_JOB_WORDS = ("job", "jobs")
+# Commands of one word that take jobs' names, and so understand `delete job NAME` too.
+_JOB_VERBS = (
+    "attach", "bash", "clone", "delete", "exec", "explain", "get", "logs", "port-forward", "resume", "stop", "suspend",
+    "wait",
+)  # fmt: skip
 _SUBMITS = ("submit", "submit-mpi", "submit-elastic")
 _NAMED = (*_SUBMITS, "scale", "scaleout", "scalein")
 _RENAMED_FLAGS = {"--gpu": "--gpus"}
@@ -49,9 +46,10 @@ _DROPPED_FLAGS = ("--local-image",)
 
 ALIASES = (
     Alias("project set NAME", "config project NAME"),
-    Alias("project list", "list projects"),
-    Alias("cluster list", "list clusters"),
-    Alias("cluster describe NAME", "describe cluster NAME"),
+    Alias("list job, job list", "list jobs, list jobs"),
+    Alias("list project, node list", "list projects, list nodes"),
+    Alias("describe jobs NAME, cluster describe NAME", "describe job NAME, describe cluster NAME"),
+    Alias("delete job NAME, logs job NAME", "delete NAME, logs NAME"),
     Alias("list", "list jobs"),
     Alias("get NAME", "describe job NAME"),
     Alias("describe NAME", "describe job NAME"),
@@ -66,7 +64,7 @@ ALIASES = (
     ),
     Alias("scaleout etjob --name=NAME --count=1 --timeout=10m", "scaleout NAME --count=1 --timeout=10m"),
     Alias("scalein etjob --name=NAME --count=1", "scalein NAME --count=1"),
-    Alias("top node, top job", "top nodes, top jobs"),
+    Alias("top node, node top", "top nodes, top nodes"),
 )
 
 
@@ -91,10 +89,27 @@ def rewrite(argv: list[str]) -> list[str]:
 
 
 def _renamed_command(words: list[str]) -> list[str]:
+    words = _own_nouns(words)
     for length in (2, 1):
         own = _COMMANDS.get(tuple(words[:length]))
         if own is not None and not _is_command_already(words, length):
             return [*own, *words[length:]]
+    return words
+
+
+def _own_nouns(words: list[str]) -> list[str]:
+    """Put the verb first and the noun into the number that the command's own name has."""
+    from controlplane.cli.registry import COMMANDS
+
+    if len(words) < 2:
+        return words
+    if words[0] in _JOB_VERBS and words[1] in _JOB_WORDS and _is_lone_name(words[2:3]):
+        return [words[0], *words[2:]]
+    pairs = [(words[0], words[1]), (words[1], words[0])]
+    for verb, noun in pairs:
+        for spelling in (noun, f"{noun}s", noun.removesuffix("s")):
+            if verb in _NOUN_VERBS and f"{verb} {spelling}" in COMMANDS:
+                return [verb, spelling, *words[2:]]
     return words
 
 

@@ -1,13 +1,15 @@
 """The part of kubectl's jsonpath that scripts use: `{.results[*].name}`, `{.status.pods[0].node}`, text around braces.
 
-Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, and a quoted text such as
-`{"\\n"}`. A path without braces is taken as if it stood in them. A name that is not there gives nothing.
+Supported in braces: `.name`, `['name']`, `[3]`, `[-1]`, `[*]`, `.*`, `[?(@.path=="text")]`, a quoted text such as
+`{"\\n"}`, and `{range .path[*]} ... {end}`, whose inside is repeated for each value. A path
+without braces is taken as if it stood in them. A name that is not there gives nothing.
 """
 
 from __future__ import annotations
 
 import json
 import re
+from collections.abc import Iterator
 from typing import Any
 
 from controlplane.cli.errors import USAGE, CliError
@@ -26,13 +28,11 @@ def render(template: str, document: Any) -> str:
     """The template's text for `document`; several values of one path are joined by a space, as kubectl does."""
     if "{" not in template:
         template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
-    parts, end = [], 0
-    for match in _BRACES.finditer(template):
-        parts += [_unescaped(template[end : match.start()]), _expression(match.group(1).strip(), document)]
-        end = match.end()
-    if "{" in template[end:] or "}" in template[end:]:
-        raise _bad(template)
-    return "".join([*parts, _unescaped(template[end:])])
+    tokens = list(_tokens(template))
+    text, left = _rendered(tokens, document)
+    if left:
+        raise _bad(template)  # an {end} that closes nothing
+    return text
 
 
 def values(path: str, document: Any) -> list[Any]:
@@ -46,6 +46,43 @@ def values(path: str, document: Any) -> list[Any]:
         found = [value for parent in found for value in _children(step, parent)]
         position = step.end()
     return found
+
+
+def _tokens(template: str) -> Iterator[tuple[bool, str]]:
+    """Pairs of whether it stood in braces, and the text."""
+    end = 0
+    for match in _BRACES.finditer(template):
+        yield False, template[end : match.start()]
+        yield True, match.group(1).strip()
+        end = match.end()
+    if "{" in template[end:] or "}" in template[end:]:
+        raise _bad(template)
+    yield False, template[end:]
+
+
+def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
+    """The text up to the {end} that closes this block, and the tokens from that {end} on; none where all are used."""
+    parts: list[str] = []
+    while tokens:
+        (is_expression, text), tokens = tokens[0], tokens[1:]
+        if not is_expression:
+            parts.append(_unescaped(text))
+        elif text == "end":
+            return "".join(parts), [(True, text), *tokens]
+        elif text.partition(" ")[0] == "range":
+            repeated, tokens = _repeated(text.removeprefix("range").strip(), tokens, document)
+            parts.append(repeated)
+        else:
+            parts.append(_expression(text, document))
+    return "".join(parts), []
+
+
+def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
+    """The block once for each value of `path`, and the tokens behind its {end}."""
+    left = _rendered(block, None)[1]
+    if not left:
+        raise _bad(f"range {path} without end")
+    return "".join(_rendered(block, value)[0] for value in values(path, document)), left[1:]
 
 
 def _expression(expression: str, document: Any) -> str:

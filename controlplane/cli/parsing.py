@@ -73,8 +73,9 @@ class Parser(argparse.ArgumentParser):
         return parsed
 
     def flags(self) -> list[str]:
-        """Every option string, for suggestions and completion."""
-        return [flag for action in self._actions for flag in action.option_strings]
+        """Every option string that help shows, for suggestions and completion."""
+        shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
+        return [flag for action in shown for flag in action.option_strings]
 
     def error(self, message: str) -> NoReturn:
         """Usage errors end with exit code 2 and point to the help."""

@@ -1,27 +1,39 @@
-"""What there is to say of a job's image before it runs, on clusters where images are names of the catalogue."""
+"""Images of the catalogue, and what can be said of a job's image before the job runs."""
 
 import logging
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from django.conf import settings
+from django.db.models import QuerySet
 
 from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.cluster_settings import WITH_CREDENTIALS
 from controlplane.models import Project
+from jobs.lifecycle import SUCCEEDED
+from jobs.models import Job
 
 logger = logging.getLogger(__name__)
+RECENT_JOBS, RECENT_IMAGES = 100, 12
 
 
 def installed_images() -> Catalogue:
-    """The images that come along and those that this instance's admins added; without the latter while their file
-    cannot be read, since somebody edits it."""
+    """Return the built-in images and those of STATE_DIR/images.toml. A file that cannot be read, as while an admin
+    edits it, is left out with a warning in the log."""
     path = settings.STATE_DIR / ADDED
     try:
         return load_catalogue(BUILT_IN, path)
     except (OSError, ValueError) as error:
         logger.warning("the images that admins added are left out: %s", error)
         return load_catalogue(BUILT_IN)
+
+
+def known_images(jobs: QuerySet[Job]) -> list[str]:
+    """Return images to suggest: the catalogue's, then those of the newest of `jobs` that succeeded. One query."""
+    recent = jobs.filter(state=SUCCEEDED).order_by("-submit_rank").values_list("spec__image", flat=True)
+    used = dict.fromkeys(image for image in recent[:RECENT_JOBS] if image)
+    catalogue = (image.name for image in installed_images().images)
+    return list(dict.fromkeys([*catalogue, *list(used)[:RECENT_IMAGES]]))
 
 
 def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:

@@ -10,10 +10,10 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for
+from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for, visible_jobs
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Project, Role
-from controlplane.queries.images import image_notice
+from controlplane.queries.images import image_notice, known_images
 from dashboards.command_line import yard_submit
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.pages.frame import show, signed_in
@@ -208,7 +208,7 @@ def _form(
         "hint": checked.hint(raw),
         "projects": reads.projects_to_submit_to(actor),
         "kinds": KINDS.values(),
-        "images": reads.known_images(),
+        "images": known_images(visible_jobs(actor)),
         "pools": reads.pool_names(),
     }
     return show(request, actor, "dashboards/job_form.html", context, status=400 if is_refused else 200)

@@ -8,14 +8,12 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_projects
 from controlplane.models import Device, Project, Role
-from controlplane.queries.images import installed_images
 from dashboards import formats
 from dashboards.reads.projects import pool_names
-from jobs.lifecycle import FINAL_STATES, SUCCEEDED
+from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
-__all__ = ["expectation", "known_images", "pool_names", "projects_to_submit_to"]
-RECENT_IMAGES = 12
+__all__ = ["expectation", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
@@ -26,16 +24,6 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
             memberships__user=actor.user, memberships__role__in=(Role.MEMBER, Role.OWNER)
         )
     return list(projects.order_by("name").values_list("name", flat=True))
-
-
-def known_images() -> list[str]:
-    """Images to suggest: the catalogue, then what jobs that succeeded used lately."""
-    recent = (
-        Job.objects.filter(state=SUCCEEDED).order_by("-submit_rank").values_list("spec__image", flat=True)
-    )
-    used = dict.fromkeys(image for image in recent[:100] if image)
-    come_along = (image.name for image in installed_images().images)
-    return list(dict.fromkeys([*come_along, *list(used)[:RECENT_IMAGES]]))
 
 
 def expectation(project: Project, spec: Mapping[str, Any]) -> str:

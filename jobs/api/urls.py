@@ -2,9 +2,10 @@
 
 from django.urls import path
 
-from jobs.api import jobs, reads
+from jobs.api import images, jobs, reads
 
 urlpatterns = [
+    path("images", images.Images.as_view(), name="images"),
     path("jobs", jobs.Jobs.as_view(), name="jobs"),
     path("jobs/<str:job_id>", jobs.JobDetail.as_view(), name="job"),
     path("jobs/<str:job_id>/stop", jobs.JobStop.as_view(), name="job-stop"),

@@ -1,6 +1,7 @@
 """What each command asks the server for, and what it makes of the answer."""
 
 import json
+import re
 import subprocess
 
 import pytest
@@ -149,7 +150,15 @@ def test_describe_node_keeps_other_peoples_pods_nameless(server, yard):
         }
     ]
     server.on("GET", "nodes/dgx1-1", {**NODE, "pods": pods})
-    assert "-    team-b   -     running  0 (0.5)" in yard("describe", "node", "dgx1-1").out
+    out = yard("describe", "node", "dgx1-1").out
+    assert "-    team-b   -     running  0 (0.5)" in out
+    assert re.search(r"^ *0 .* a job of team-b$", out, re.MULTILINE)
+
+
+def test_describe_node_names_the_pods_that_hold_a_device(server, yard):
+    held = {"project": "team-a", "user": "ana", "state": "running", "devices": [{"index": 0, "share": 0.5}]}
+    server.on("GET", "nodes/dgx1-1", {**NODE, "pods": [held | {"name": "a-1-0"}, held | {"name": "b-1-0"}]})
+    assert re.search(r"^ *0 .* a-1-0, b-1-0$", yard("describe", "node", "dgx1-1").out, re.MULTILINE)
 
 
 def test_cordon_and_drain(server, yard):
@@ -258,6 +267,12 @@ def test_completion_is_silent_when_the_server_is_away(yard, monkeypatch):
     monkeypatch.setenv("TRAINYARD_URL", "http://127.0.0.1:1")
     ran = yard("__complete", "stop", "")
     assert (ran.code, ran.out, ran.err) == (0, "", "")
+
+
+def test_image_names_complete_after_the_flag(server, yard):
+    server.on("GET", "images", page({"name": "quickstart"}, {"name": "python"}))
+    assert yard("__complete", "submit", "a", "-i", "qu").out == "quickstart\n"
+    assert yard("__complete", "submit", "a", "--image", "").out == "python\nquickstart\n"
 
 
 def test_bash_completes_with_the_script(server, yard, settings, tmp_path):

@@ -130,13 +130,20 @@ def test_yaml_reads_back_as_the_same(document):
         ("{.status.finished_at}", ""),
         ("{.args[*]}", "train.py"),
         ("{.preemptible}", "true"),
+        ("{range .status.pods[*]}{.name}={.node};{end}!", "hyper1-1-0=dgx1-1;!"),
+        ("{range .nothing[*]}{.name}{end}", ""),
+        ("{range .status.pods[*]}{range .devices[*]}<{.index}>{end},{end}", "<3>,"),
+        ("{range .args[*]}{@}{'\\n'}{end}", "train.py\n"),
     ],
 )
 def test_jsonpath(template, text):
     assert jsonpath.render(template, job()) == text
 
 
-@pytest.mark.parametrize("template", ["{.a", "{.a[}", "{.a b}", "a}", "{range .results}"])
+BAD_TEMPLATES = ["{.a", "{.a[}", "{.a b}", "a}", "{range .results}", "{range .a[*]}{.b}", "{.a}{end}"]
+
+
+@pytest.mark.parametrize("template", BAD_TEMPLATES)
 def test_a_jsonpath_that_is_none_is_a_usage_error(template):
     with pytest.raises(CliError) as refused:
         jsonpath.render(template, job())

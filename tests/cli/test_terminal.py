@@ -3,6 +3,7 @@
 import os
 import pty
 import select
+import socket
 import struct
 import subprocess
 import sys
@@ -18,7 +19,7 @@ from websockets.exceptions import ConnectionClosed
 from websockets.sync.server import ServerConnection, serve
 
 from tests.cli.conftest import JOB_ID, START, job
-from tests.cli.scripted import events, page
+from tests.cli.scripted import events, page, problem
 from tests.waiting import wait_until
 
 
@@ -126,6 +127,7 @@ def test_progress_is_spelt_out_on_a_terminal_alone(server, terminal, yard_proces
 
 
 def test_ctrl_d_at_a_prompt_of_login_is_no_traceback(server, terminal):
+    server.on("GET", "whoami", problem(401, "not_logged_in", "Log in."))
     for prompt, words in ((b"Username:", ()), (b"Password:", ("--username", "ana"))):
         asked = terminal("login", server.url, *words)
         asked.wait_for(prompt)
@@ -133,7 +135,18 @@ def test_ctrl_d_at_a_prompt_of_login_is_no_traceback(server, terminal):
         assert asked.end() == 2
         assert b"given, nothing was stored" in asked.shown
         assert b"Traceback" not in asked.shown
-    assert server.asked == []
+    assert {asked.path for asked in server.asked} == {"/api/v1/whoami"}
+
+
+def test_login_finds_a_dead_server_before_it_asks_for_a_password(server, terminal):
+    with socket.create_server(("127.0.0.1", 0)) as unused:
+        port = unused.getsockname()[1]
+    dead = terminal("login", f"http://127.0.0.1:{port}")
+    assert dead.end() == 6
+    assert b"Username" not in dead.shown
+    foreign = terminal("login", server.url)  # it answers 404: nothing is scripted
+    assert foreign.end() == 6
+    assert b"not a Trainyard server" in foreign.shown
 
 
 def test_watch_redraws_on_a_change_and_ends_with_ctrl_c(server, terminal):

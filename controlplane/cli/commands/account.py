@@ -8,9 +8,12 @@ from urllib.parse import urlsplit
 
 from controlplane.cli import formats
 from controlplane.cli.client import Client
-from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.errors import DONE, UNREACHABLE, USAGE, ApiError, CliError
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
+
+_FIRST_ANSWER_SECONDS = 5.0
+_NOT_LOGGED_IN = 401
 
 
 def login_arguments(parser: Parser) -> None:
@@ -86,11 +89,25 @@ def _token(args: Namespace, url: str, session: Session) -> str:
         return str(args.token)
     if args.token_stdin:
         return _line_of_stdin("token")
+    if sys.stdin.isatty():
+        _require_server(url)
     username = args.username or _asked("Username: ")
     password = _line_of_stdin("password") if args.password_stdin else _asked_secretly("Password: ")
     _warn_when_readable(url, session)
     with Client(url, "") as client:
         return str(client.post("login", {"username": username, "password": password})["token"])
+
+
+def _require_server(url: str) -> None:
+    """Raise CliError before a password is asked for where no control plane answers."""
+    with Client(url, "", timeout=_FIRST_ANSWER_SECONDS) as client:
+        try:
+            client.get("whoami")
+        except ApiError as error:
+            if error.status != _NOT_LOGGED_IN:
+                raise CliError(
+                    f"{url} answers {error.status}, which is not a Trainyard server's answer", UNREACHABLE
+                ) from error
 
 
 def _line_of_stdin(what: str) -> str:

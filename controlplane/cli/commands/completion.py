@@ -91,6 +91,8 @@ def candidates(typed: list[str]) -> list[str]:
 
     if typed and typed[-1] in ("-p", "--project"):
         return _listed("projects", None)
+    if typed and typed[-1] in ("-i", "--image"):
+        return _listed("images", None)
     words = split_leading(typed)[1]
     found = registry.resolve(words)
     if found is None:

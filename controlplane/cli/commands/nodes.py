@@ -59,7 +59,7 @@ DEVICE_COLUMNS = (
     Column("MEMORY", lambda device: formats.mebibytes(device.get("memory_mib")), is_number=True),
     Column("USED", lambda device: formats.mebibytes(device.get("memory_used_mib")), is_number=True),
     Column("UTIL", lambda device: formats.percent(device.get("utilization")), is_number=True),
-    Column("USED BY", lambda device: "others" if device.get("is_foreign") else ""),
+    Column("USED BY", lambda device: device["used_by"]),
 )
 POD_COLUMNS = (
     Column("POD", lambda pod: pod.get("name")),
@@ -100,11 +100,24 @@ def describe_node(args: Namespace, session: Session) -> int:
     if node.get("message"):
         session.output.line(f"\n{node['message']}")
     session.output.line("\nGPUs")
-    session.output.rows(node["devices"], DEVICE_COLUMNS)
+    session.output.rows(_devices_with_users(node), DEVICE_COLUMNS)
     if node["pods"]:
         session.output.line("\nPods")
         session.output.rows(node["pods"], POD_COLUMNS)
     return DONE
+
+
+def _devices_with_users(node: Row) -> list[Row]:
+    """The node's devices with `used_by`: the pods that hold each, or the project where a pod has no name for us."""
+    users: dict[int, list[str]] = {}
+    for pod in node["pods"]:
+        for device in pod["devices"]:
+            users.setdefault(device["index"], []).append(pod["name"] or f"a job of {pod['project']}")
+    return [
+        device
+        | {"used_by": ", ".join(users.get(device["index"], ["others"] if device.get("is_foreign") else []))}
+        for device in node["devices"]
+    ]
 
 
 def node_cordon_arguments(parser: Parser) -> None:

@@ -22,6 +22,8 @@ from controlplane.cli.session import Session
 # Their value may begin with a dash: `--args --epochs=3`.
 _DASHED_VALUES = ("--args", "--command")
 
+# Understood, so that the server says what is missing, but shown nowhere until it works.
+_NOT_YET = argparse.SUPPRESS
 _NAME_HELP = "the job's name: a DNS label"
 
 
@@ -318,9 +320,7 @@ def _add_resources(parser: Parser) -> None:
         help="another resource of the cluster, e.g. vpc.amazonaws.com/efa=4 (Kubernetes)",
     )
     group.add_argument("--large-shm", action="store_true", help="a large /dev/shm")
-    group.add_argument(
-        "--template", metavar="T", help="a compute template that says all of this (not in this version)"
-    )
+    group.add_argument("--template", metavar="T", help=_NOT_YET)
 
 
 def _add_mounts_and_ports(parser: Parser) -> None:
@@ -329,29 +329,27 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         "--pvc",
         action="append",
         metavar="VOLUME:PATH|CLASS:SIZE:PATH",
-        help="mount a volume, or a new one (not in this version)",
+        help=_NOT_YET,
     )
     group.add_argument(
         "-v",
         "--volume",
         action="append",
         metavar="HOST:PATH",
-        help="mount a path of the node (not in this version)",
+        help="mount a path of the node that an admin allowed",
     )
     group.add_argument(
         "--dataset",
         action="append",
         metavar="NAME[@VERSION]:PATH",
-        help="mount a dataset (not in this version)",
+        help=_NOT_YET,
     )
-    group.add_argument(
-        "--cached", action="store_true", help="cache the datasets near the job first (not in this version)"
-    )
+    group.add_argument("--cached", action="store_true", help=_NOT_YET)
     group.add_argument(
         "--snapshot-on",
         action="append",
         metavar="EVENT",
-        help="snapshot volumes on: success, preempt (not in this version)",
+        help=_NOT_YET,
     )
     group.add_argument(
         "--port", action="append", type=int, metavar="P", help="a port to reach through the control plane"

@@ -471,6 +471,26 @@ def test_an_image_that_nobody_knows_is_told_where_its_command_runs_without_it(ap
     )
     assert warnings(name="b", image="registry.example/python:3", command=["true"]) == []
     assert warnings(name="c", command=["true"]) == []
-    assert warnings(name="d", image="registry.example/mine:1") == []  # nothing would run: the job says so
+    refused = api("ben").post(
+        "projects/team-a/jobs", {"kind": "train", "name": "d", "image": "registry.example/mine:1"}
+    )
+    assert (refused.status, refused.body["errors"][0]["pointer"]) == (400, "/image")
+    assert (
+        "is not in the image catalogue. Give a command, or one of the images: quickstart,"
+        in refused.body["detail"]
+    )
     Cluster.objects.update(engine="kubernetes")
     assert warnings(name="e", image="registry.example/mine:1", command=["true"]) == []
+
+
+def test_images_to_submit_with_are_the_catalogues_and_those_of_visible_jobs(api: AsPerson, cast: Cast):
+    sent = {"name": "a", "kind": "train", "image": "registry.example/ours:1", "command": ["true"]}
+    job = api("ben").post(JOBS, sent).body
+    Job.objects.filter(pk=job["id"]).update(state="succeeded")
+
+    def names(person: str) -> list[str]:
+        return [row["name"] for row in api(person).get("images").body["results"]]
+
+    assert names("vera")[0] == "quickstart"
+    assert "registry.example/ours:1" in names("vera")
+    assert "registry.example/ours:1" not in names("chi")

@@ -64,6 +64,7 @@ READS = [
     "projects/{name}/members",
     "projects/{name}/members/{username}",
     "projects/{name}/jobs",
+    "images",
     "jobs",
     "jobs/{job_id}",
     "jobs/{job_id}/scale-operations",
@@ -103,7 +104,7 @@ WRITES: list[tuple[str, str, Any]] = [
     (
         "POST",
         "projects/{name}/jobs/batch",
-        {"jobs": [{"name": "sweep-1", "kind": "train", "image": "mine:1"}]},
+        {"jobs": [{"name": "sweep-1", "kind": "train", "image": "python:3"}]},
     ),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),

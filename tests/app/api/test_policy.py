@@ -63,6 +63,7 @@ TABLE: dict[str, dict[str, tuple[int, ...]]] = {
     },
     "projects/<str:name>/jobs": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/jobs/batch": {"POST": MEMBERS_WRITE},
+    "images": {"GET": EVERYBODY},
     "jobs": {"GET": EVERYBODY},
     "jobs/<str:job_id>": {"GET": VIEWERS_READ, "PATCH": MEMBERS_WRITE, "DELETE": MEMBERS_WRITE},
     "jobs/<str:job_id>/stop": {"POST": MEMBERS_WRITE},

@@ -12,11 +12,11 @@ from django.test.utils import CaptureQueriesContext
 
 from controlplane.logs import log_path
 from controlplane.models import Cluster, Event, User
+from controlplane.queries.images import known_images
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
 from dashboards.pages.jobs import TABS
 from dashboards.reads.job import latest_events
 from dashboards.reads.jobs import page
-from dashboards.reads.submit import known_images
 from jobs.kinds.spec import parse_spec, to_edge
 from jobs.models import Job
 from tests.app.pages.conftest import Yard
@@ -197,12 +197,12 @@ def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard
     Job.objects.filter(pk=yard.running.pk).update(
         state="failed", spec=yard.running.spec | {"image": "quikstart"}
     )
-    known = known_images()
+    known = known_images(Job.objects.all())
     assert known[:7] == ["quickstart", "python", "ubuntu", "notebook", "replay", "ours", "worked"]
     assert "quikstart" not in known
     for broken in ("[images", "[images.ours]\ncommand = 5"):
         (tmp_path / "images.toml").write_text(broken)
-        assert "ours" not in known_images()
+        assert "ours" not in known_images(Job.objects.all())
 
 
 def test_a_viewer_may_not_submit(yard: Yard, visit: Visit):

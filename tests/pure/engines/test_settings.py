@@ -61,9 +61,23 @@ def test_commands_and_args_replace_the_images_as_in_kubernetes(tmp_path: Path):
     assert catalogue.command_line("x", (), ("b",)) == ("run", "b")
     assert catalogue.command_line("x", ("c",), ()) == ("c",)
     assert catalogue.command_line("unknown", ("c",), ("d",)) == ("c", "d")
-    for reference in ("unknown", "bare", ""):
+    assert catalogue.command_line("bare", (), ("a", "b")) == (
+        "a",
+        "b",
+    )  # no entry point: the args are the command
+    for reference, args in (("unknown", ("a",)), ("", ("a",)), ("bare", ())):
         with pytest.raises(ImageUnknown, match=r"images: x\.$"):
-            catalogue.command_line(reference, (), ("a",))
+            catalogue.command_line(reference, (), args)
+
+
+def test_args_reach_the_program_of_every_image_that_comes_along():
+    catalogue = load_catalogue(BUILT_IN)
+    assert catalogue.command_line("ubuntu:22.04", (), ("sleep", "10")) == ("sleep", "10")
+    assert catalogue.command_line("python:3", (), ("train.py",)) == ("python", "train.py")
+    assert all(catalogue.command_line(image.name, (), ("--x",))[-1] == "--x" for image in catalogue.images)
+    assert all(
+        "-c" not in image.command for image in catalogue.images
+    )  # what follows a script are no args of it
 
 
 def test_admins_entries_replace_the_built_in_ones(tmp_path: Path):
