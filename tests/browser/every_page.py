@@ -1,0 +1,120 @@
+"""Every page and an instance that fills them: jobs in every state, borrowed GPUs, a closed node, a cluster away.
+
+A route that is in neither table fails `test_every_route_is_listed`, so no new page escapes the tests over all pages.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from django.urls import URLPattern, URLResolver, get_resolver
+
+from dashboards.pages.jobs import TABS
+from tests.browser.conftest import Yard
+from tests.waiting import wait_until
+
+LONG = "a-rather-long-name-for-a-job-of-the-kind-that-people-do-choose"
+AWAY = "prod"
+KUBECONFIG = """apiVersion: v1
+kind: Config
+current-context: main
+clusters: [{name: main, cluster: {server: "https://127.0.0.1:9"}}]
+users: [{name: main, user: {token: nothing}}]
+contexts: [{name: main, context: {cluster: main, user: main}}]
+"""
+LINE = '{\\"trainyard\\": 1, \\"step\\": $s, \\"total_steps\\": 9, \\"loss\\": 0.$s}'
+LINES = f'for s in 1 2 3 4 5; do echo "{LINE}"; done'
+JOBS: dict[str, dict[str, Any]] = {
+    "succeeded": {"script": f"{LINES}; echo done"},
+    "failed": {"script": "echo no >&2; exit 3", "retries": 1},
+    "timed_out": {"max_runtime_seconds": 1},
+    "stopped": {"gpus": 0},
+    "suspended": {"gpus": 0},
+    "running": {"script": f"{LINES}; sleep 600", "gpus": 2, "workers": 3, "ports": [{"port": 8888}]},
+    "interactive": {"kind": "interactive", "gpus": 0.5, "project": "team-b"},
+    "queued": {"gpus": 8, "workers": 2, "name": LONG},
+    # ends after its grace, so that it is seen on the way
+    "stopping": {"script": "trap '' TERM; while :; do sleep 1; done", "gpus": 0},
+}
+
+# Name of the route: the addresses under which its page is looked at. {name} is the id of the job of JOBS.
+PAGES: dict[str, tuple[str, ...]] = {
+    "overview": ("/",),
+    "jobs": ("/jobs", "/jobs?state=queued", "/jobs?q=nothing-has-this-name"),
+    "job-new": ("/new/job", "/new/job?clone={running}"),
+    "job": tuple(f"/jobs/{{{state}}}" for state in JOBS if state != "stopping"),
+    "job-tab": tuple(f"/jobs/{{running}}/{tab}" for tab in TABS if tab != "overview"),
+    "projects": ("/projects",),
+    "project-new": ("/new/project",),
+    "project": ("/projects/team-a",),
+    "project-edit": ("/projects/team-a/edit",),
+    "project-delete": ("/projects/team-a/delete", "/projects/empty/delete"),
+    "nodes": ("/nodes",),
+    "node": ("/nodes/dgx1-1", "/nodes/dgx1-2"),
+    "clusters": ("/clusters",),
+    "cluster-new": ("/new/cluster",),
+    "cluster": ("/clusters/local", f"/clusters/{AWAY}"),
+    "cluster-edit": (f"/clusters/{AWAY}/edit",),
+    "users": ("/users",),
+    "user": ("/users/ana",),
+    "tokens": ("/tokens",),
+    "analytics": ("/analytics",),
+}
+SIGNED_OUT = "signed out"
+WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
+NOT_PAGES = frozenset(
+    {
+        *("healthz", "readyz", "metrics", "logout"),
+        *("job-preview", "job-log", "job-verb", "member-set", "member-remove", "node-verb", "cluster-verb"),
+        *("user-verb", "token-revoke", "analytics-csv", "counts", "search"),
+        *("chart-utilisation", "chart-allocation", "chart-job"),
+    }
+)
+MISSING = "/no/such/page"
+# Who looks at which page: the admin at all of them; a viewer and a user without a project at what differs for them.
+ADDRESSES = [
+    *(("root", address) for addresses in PAGES.values() for address in addresses),
+    ("root", MISSING),
+    *(("vera", address) for address in ("/jobs/{running}", "/projects/team-a")),
+    *(("chi", address) for address in ("/", "/jobs", "/projects", "/tokens")),
+    *((SIGNED_OUT, address) for address in WHEN_SIGNED_OUT.values()),
+]
+
+
+def routes() -> Iterator[URLPattern]:
+    """Every route outside the REST API."""
+    return _below(get_resolver("controlplane.urls").url_patterns)
+
+
+def fill(yard: Yard) -> dict[str, str]:
+    """Submit JOBS and bring each into its state; return their ids by state."""
+    yard.call("POST", "/projects", {"name": "empty", "gpu_quota": 1})
+    _attach_a_cluster_that_is_away(yard)
+    # the queued one asks for all GPUs of both nodes: it waits for as long as any other runs
+    jobs = {state: _submit(yard, state) for state in JOBS}
+    for state in ("suspended", "stopped", "stopping"):
+        yard.wait_for(jobs[state], "running")
+        yard.call("POST", f"/jobs/{jobs[state]}/{'suspend' if state == 'suspended' else 'stop'}")
+    for state, job in jobs.items():
+        yard.wait_for(job, "running" if state == "interactive" else state, "stopped")
+    yard.call("POST", "/nodes/dgx1-2/cordon")
+    return jobs
+
+
+def _submit(yard: Yard, state: str) -> str:
+    fields = {"name": f"job-{state.replace('_', '-')}", "script": "sleep 600"} | JOBS[state]
+    return yard.submit(fields.pop("name"), fields.pop("script"), **fields)
+
+
+def _attach_a_cluster_that_is_away(yard: Yard) -> None:
+    body = {"name": AWAY, "engine": "kubernetes", "kubeconfig": KUBECONFIG}
+    yard.call("POST", "/clusters", body)
+    path = f"/clusters/{AWAY}"
+    wait_until(lambda: not yard.call("GET", path)["status"]["is_checking"], 60, "the look at the cluster")
+
+
+def _below(patterns: list[URLPattern | URLResolver]) -> Iterator[URLPattern]:
+    for pattern in patterns:
+        if isinstance(pattern, URLPattern):
+            yield pattern
+        elif str(pattern.pattern) != "api/v1/":
+            yield from _below(pattern.url_patterns)
