@@ -8,11 +8,12 @@ from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from controlplane import environment as env
+from controlplane.state_files import make_private
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
 LOG_DIR = STATE_DIR / "logs"  # pods' logs: <job>/<attempt>-<rank>.log
-STATE_DIR.mkdir(mode=0o700, parents=True, exist_ok=True)
+make_private(STATE_DIR)  # sets the umask, too: every process of the control plane imports this file
 
 
 def _secret_key() -> str:
@@ -133,6 +134,7 @@ TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = STATE_DIR / "static"
+FILE_UPLOAD_PERMISSIONS = 0o600  # also of gathered static files; the default opens them to all users
 STATICFILES_FINDERS = [
     "django.contrib.staticfiles.finders.FileSystemFinder"
 ]  # ours only, no package's own pages

@@ -10,6 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
+from controlplane.environment import SettingInvalid
+from controlplane.state_files import close_below, make_private
 from controlplane.supervisor import prepare, programs, web
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, read_instance
 
@@ -24,10 +26,12 @@ def main(arguments: list[str]) -> int:
     try:
         instance = read_instance(os.environ)
         _require_shared(os.environ)
-        instance.control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(instance.state_dir)
+        close_below(instance.state_dir)
+        instance.control_dir.mkdir(mode=0o700, exist_ok=True)
         os.environ.update(programs.child_environment(instance, instance.redis_url))
         PARTS[arguments[0]](instance)
-    except CannotStart as error:
+    except (CannotStart, SettingInvalid) as error:
         print(error, file=sys.stderr)
         return 1
     return 0

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from controlplane import environment
+from controlplane.state_files import make_private
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MAX_WEB_PROCESSES = 64
@@ -61,8 +62,11 @@ def claim(instance: Instance) -> int:
     The kernel drops the lock when the process dies in any way, so nothing stale can be left behind.
     """
     try:
-        instance.control_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        make_private(instance.state_dir)
+        instance.control_dir.mkdir(mode=0o700, exist_ok=True)
         handle = os.open(instance.control_dir / "lock", os.O_RDWR | os.O_CREAT, 0o600)
+    except environment.SettingInvalid as error:
+        raise CannotStart(str(error)) from error
     except OSError as error:
         raise CannotStart(
             f"The state directory {instance.state_dir} cannot be used: {error.strerror}."

@@ -17,6 +17,7 @@ def main() -> int:
     """Exit code 0, or 1 with what to mend on stderr."""
     if not check_settings():
         return 1
+    close_state_files()
     prepare_database()
     gather_static_files()
     print(json.dumps({"setup_path": setup_path()}))
@@ -37,6 +38,18 @@ def check_settings() -> bool:
     for finding in findings:
         print(finding, file=sys.stderr)
     return not any(finding.is_serious() for finding in findings)
+
+
+def close_state_files() -> None:
+    """Take other users' rights from everything that the instance keeps, the database included wherever it is."""
+    from django.conf import settings
+
+    from controlplane.state_files import close_below, close_database
+
+    close_below(settings.STATE_DIR)
+    database = settings.DATABASES["default"]
+    if database["ENGINE"].endswith("sqlite3"):
+        close_database(str(database["NAME"]))
 
 
 def prepare_database() -> None:

@@ -45,10 +45,10 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
     """Redis's address and, unless the person named one of theirs, the program that serves it."""
     if instance.redis_url:
         return instance.redis_url, None
-    instance.redis_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+    instance.redis_dir.mkdir(mode=0o700, exist_ok=True)
     path = instance.redis_dir / "redis.sock"
     if len(bytes(path)) <= LONGEST_SOCKET_PATH:
-        url, listen = f"redis+socket://{path}", ["port 0", f'unixsocket "{path}"', "unixsocketperm 700"]
+        url, listen = f"redis+socket://{path}", ["port 0", f'unixsocket "{path}"', "unixsocketperm 600"]
     else:
         port, password = _free_port(), secrets.token_hex(16)
         url = f"redis://:{password}@127.0.0.1:{port}/0"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -26,6 +27,14 @@ def case(tmp_path: Path) -> Iterator[EngineCase]:
     case = make_case("local", tmp_path)
     yield case
     case.close()
+
+
+@pytest.fixture
+def private_umask() -> Iterator[None]:
+    """The umask of the control plane, whose worker starts the pods."""
+    former = os.umask(0o077)
+    yield
+    os.umask(former)
 
 
 def shell(case: EngineCase, script: str, **fields: object) -> PodSpec:
@@ -76,6 +85,26 @@ def test_the_control_plane_cannot_be_imported_in_a_pod_but_the_workloads_can(cas
     spec = case.start("python", "-c", script)
     assert case.wait_end(spec, 30).state == base.SUCCEEDED
     assert case.text(spec) == "None None\n"
+
+
+def test_a_pod_has_the_usual_umask_in_a_private_directory(case: EngineCase, private_umask: None):
+    spec = shell(case, "umask; touch made; stat -c %a made; stat -c %a .")
+    case.wait_end(spec)
+    assert case.text(spec).split() == ["0022", "644", "700"]
+
+
+def test_a_shell_has_the_usual_umask(case: EngineCase, private_umask: None):
+    spec = case.start(*FOREVER)
+    case.wait_running(spec)
+    terminal = case.engine.open_shell(spec.name, 80, 24)
+    try:
+        terminal.write(b"umask; exit\n")
+        output = b""
+        while data := terminal.read():
+            output += data
+        assert b"0022" in output
+    finally:
+        terminal.close()
 
 
 def test_a_pod_has_a_directory_of_its_own_that_its_next_attempt_finds_again(case: EngineCase):

@@ -22,6 +22,7 @@ LAYERS = {
     "controlplane.logwriter": "plain",
     "controlplane.logs": "plain",
     "controlplane.progress": "plain",
+    "controlplane.state_files": "plain",
     "controlplane.throttle": "plain",
     "controlplane.scheduling": "pure",
     "controlplane.scheduling.replay": "plain",  # the command around the core: it reads the kept view

@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import stat
 import subprocess
 import sys
 import time
@@ -22,7 +23,9 @@ FOREVER = ["/bin/sh", "-c", "echo pid $$; while :; do sleep 0.2; done"]
 
 @pytest.fixture(scope="module")
 def state_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return tmp_path_factory.mktemp("up")
+    directory = tmp_path_factory.mktemp("up")
+    directory.chmod(0o755)  # as an earlier version left it
+    return directory
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +78,13 @@ def submit(running: ControlPlane, name: str) -> RunningJob:
 def first_line(running: ControlPlane, job_id: str) -> str | None:
     status, page = running.call("GET", f"/api/v1/jobs/{job_id}/logs")
     return page["lines"][0]["text"] if status == 200 and page["lines"] else None
+
+
+def test_other_users_of_the_machine_read_nothing_of_it(running: ControlPlane, job: RunningJob) -> None:
+    found = {path: path.lstat() for path in [running.state_dir, *running.state_dir.rglob("*")]}
+    kept = [path for path, facts in found.items() if not stat.S_ISLNK(facts.st_mode)]
+    assert {str(path) for path in kept if stat.S_IMODE(found[path].st_mode) & 0o077} == set()
+    assert {"db.sqlite3-wal", "redis.sock", "web.log", "1-0.log"} <= {path.name for path in kept}
 
 
 def test_it_runs_its_four_processes(running: ControlPlane) -> None:

@@ -10,6 +10,8 @@ import os
 
 SIGKILL = 9
 SIGTERM = 15
+# Of what runs in a pod: the usual one, because the control plane's 077 would surprise jobs that share files.
+POD_UMASK = 0o022
 TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"  # marks every process of a pod, also one that left its session
 
 # Fields of /proc/<pid>/stat after the command's name.

@@ -44,6 +44,7 @@ class LocalShell:
                 cwd=prepared.work_dir,
                 env=dict(prepared.env),
                 start_new_session=True,
+                umask=processes.POD_UMASK,
             )
         finally:
             os.close(slave)

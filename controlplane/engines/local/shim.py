@@ -101,6 +101,7 @@ class Child:
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(out, 1)
             os.dup2(err, 2)
+            os.umask(processes.POD_UMASK)
             what = "chdir"
             os.chdir(self._launch.values["work"])
             what = "exec"
