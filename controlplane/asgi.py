@@ -1,7 +1,8 @@
 """The web process's root application.
 
-Websockets, event streams and the service proxy run on the event loop; every other request hops to the WSGI
-application, which serves synchronous views 2-10 times faster than Django's own ASGI handler.
+Websockets, event streams, probes and the service proxy run on the event loop; every other request hops to the WSGI
+application, which serves synchronous views 2-10 times faster than Django's own ASGI handler. Requests that hash a
+password hop to threads of their own, so that sign-ins never delay a page.
 """
 
 import importlib
@@ -15,22 +16,47 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 from controlplane.wsgi import application as wsgi_application
 
 # isort: split
-from controlplane.hop import Hop
+from controlplane.header_limits import STATUS, HeaderRefusal, header_refusal
+from controlplane.health import PATHS, Probes
+from controlplane.hop import Hop, Queue
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
-from controlplane.live.wire import Application, Receive, Scope, Send, query, refuse_websocket, serve_stream
+from controlplane.live.wire import (
+    Application,
+    Receive,
+    Scope,
+    Send,
+    problem,
+    query,
+    refuse_websocket,
+    serve_stream,
+)
+from controlplane.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
 SERVICES, SHELL = "/services/", "/ws/shell/"
 TRUE = frozenset({"true", "1", "yes"})
 
+HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
+HASHING_QUEUE = Queue(most=16, most_of_address=8)  # at most 16 hashes, 5 to 20 s of one thread
+
 hop = Hop(wsgi_application)
+hashing_hop = Hop(
+    wsgi_application,
+    threads=HASHING_THREADS,
+    queue=HASHING_QUEUE,
+    body_most_bytes=PASSWORD_BODY_MOST_BYTES,
+    name="hashing",
+)
+probes = Probes()
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Give a connection to the application that serves its path."""
-    if scope["type"] == "http":
+    if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
+        await _refuse_headers(scope, receive, send, refusal)
+    elif scope["type"] == "http":
         await _http(scope)(scope, receive, send)
     elif scope["type"] == "websocket":
         await _websocket(scope)(scope, receive, send)
@@ -40,15 +66,24 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         raise ValueError(f"no application serves {scope['type']!r} connections")
 
 
+async def _refuse_headers(scope: Scope, receive: Receive, send: Send, refusal: HeaderRefusal) -> None:
+    if scope["type"] == "websocket":
+        await refuse_websocket(scope, receive, send, STATUS, 4000 + STATUS)
+    else:
+        await problem(send, STATUS, refusal.code, refusal.detail)
+
+
 def _http(scope: Scope) -> Application:
     path = scope["path"]
+    if path in PATHS:
+        return probes
     if path.startswith(SERVICES):
         return _gateway("proxy")
     if path == "/api/v1/watch":
         return partial(serve_stream, watch.application)
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
         return partial(serve_stream, logstream.application)
-    return hop
+    return hashing_hop if hashes_password(scope["method"], path) else hop
 
 
 def _websocket(scope: Scope) -> Application:
@@ -79,6 +114,8 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             await send({"type": "lifespan.startup.complete"})
         else:
             await close_hub()
-            hop.shutdown()
+            for hopping in (hop, hashing_hop):
+                hopping.shutdown()
+            probes.shutdown()
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -67,6 +67,17 @@ SETTINGS = (
     Setting("TRAINYARD_LOG_LEVEL", "info", "debug, info, warning or error."),
     Setting("TRAINYARD_WEB_PROCESSES", "1", "Number of web server processes."),
     Setting(
+        "TRAINYARD_CONNECTIONS",
+        "4000",
+        "Open connections of one web process, 64 to 100000; at the limit, one that waits for a request makes way.",
+    ),
+    Setting(
+        "TRAINYARD_CONNECTIONS_PER_ADDRESS",
+        "500",
+        "Open connections of one address (loopback excepted) to one web process; 0, behind a proxy elsewhere, for no"
+        " limit.",
+    ),
+    Setting(
         "TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."
     ),
     Setting("TRAINYARD_ALLOWED_HOSTS", "", "Extra host names that requests may carry, separated by commas."),

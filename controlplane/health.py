@@ -1,62 +1,97 @@
-"""Probes for supervisors: does the process serve, and does the control plane work?"""
+"""Probes for supervisors: does the process serve, and does the control plane work?
 
-from collections.abc import Callable, Sequence
+Both are answered on the event loop, whatever the WSGI thread does, and under any host name: balancers ask for them by
+a pod's address. `/readyz` reads the database on a thread of its own, at most once in FRESH_FOR seconds.
+"""
+
+import asyncio
+import time
+from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
+from urllib.parse import parse_qs
 
-from django.db import DatabaseError, connection
+import orjson
+from django.db import DatabaseError, connection, connections
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
-from django.http import HttpRequest, HttpResponse, JsonResponse
 
+from controlplane.live.wire import Headers, Receive, Scope, Send
 from controlplane.models import Lease
 
 FRESH_SECONDS = 10
+FRESH_FOR = 0.5  # seconds that an answer of /readyz is given again: anyone may ask, as often as they like
+HEALTHZ, READYZ = "/healthz", "/readyz"
+PATHS = frozenset({HEALTHZ, READYZ})
+_HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
 
 
-class ProbeMiddleware:
-    """Answers probes before anything else, under any host name: balancers ask for them by a pod's address."""
+class Probes:
+    """The ASGI application of PATHS."""
 
-    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
-        self._get_response = get_response
+    def __init__(self) -> None:
+        self._thread: ThreadPoolExecutor | None = None
+        self._checks: dict[bool, tuple[float, asyncio.Future[str | None]]] = {}
 
-    def __call__(self, request: HttpRequest) -> HttpResponse:
-        probe = PROBES.get(request.path)
-        return probe(request) if probe else self._get_response(request)
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == HEALTHZ:
+            await _answer(scope, send, 200, {"status": "ok"}, [])
+            return
+        excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
+        failing = await self._failing(is_loop_needed="loop" not in excluded)
+        if failing is None:
+            await _answer(scope, send, 200, {"status": "ok"}, [])
+            return
+        body = {"status": "unavailable", "failing": failing}
+        await _answer(scope, send, 503, body, [(b"retry-after", b"1")])
+
+    def shutdown(self) -> None:
+        """End the thread. A later probe starts another."""
+        self._checks.clear()
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.shutdown(wait=True)
+
+    async def _failing(self, *, is_loop_needed: bool) -> str | None:
+        """Return the failing check, or None; requests that come together share one look at the database."""
+        now = time.monotonic()
+        at, check = self._checks.get(is_loop_needed, (0.0, None))
+        if check is None or (check.done() and now - at > FRESH_FOR):
+            if self._thread is None:
+                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="probe")
+            loop = asyncio.get_running_loop()
+            check = loop.run_in_executor(self._thread, _checked, is_loop_needed)
+            self._checks[is_loop_needed] = (now, check)
+        return await asyncio.shield(check)
 
 
-def healthz(_request: HttpRequest) -> HttpResponse:
-    """200 when this process answers."""
-    return JsonResponse({"status": "ok"})
-
-
-def readyz(request: HttpRequest) -> HttpResponse:
-    """200 when migrations are applied and the loop completed a cycle in the last 10 s, else 503 with the check.
-
-    `?exclude=loop` leaves the loop out: a web server that runs apart from it can serve pages while the loop is away.
-    """
-    failing = _failing_check(request.GET.getlist("exclude"))
-    if failing is None:
-        return JsonResponse({"status": "ok"})
-    return JsonResponse(
-        {"status": "unavailable", "failing": failing}, status=503, headers={"Retry-After": "1"}
-    )
-
-
-PROBES = {"/healthz": healthz, "/readyz": readyz}
-
-
-def _failing_check(excluded: Sequence[str]) -> str | None:
+def failing_check(*, is_loop_needed: bool) -> str | None:
+    """Return what keeps the control plane from working: `database`, `migrations` or `loop` (no cycle in the last
+    10 s), or None. A web server that runs apart from the loop can serve pages without it."""
     try:
         if _has_unapplied_migrations():
             return "migrations"
         since = Now() - timedelta(seconds=FRESH_SECONDS)
-        if "loop" not in excluded and not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
+        if is_loop_needed and not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
             return "loop"
     except DatabaseError:
         return "database"
     return None
 
 
+def _checked(is_loop_needed: bool) -> str | None:
+    try:
+        return failing_check(is_loop_needed=is_loop_needed)
+    finally:
+        connections.close_all()
+
+
 def _has_unapplied_migrations() -> bool:
     executor = MigrationExecutor(connection)
     return bool(executor.migration_plan(executor.loader.graph.leaf_nodes()))
+
+
+async def _answer(scope: Scope, send: Send, status: int, body: dict[str, str], headers: Headers) -> None:
+    text = orjson.dumps(body)
+    length = (b"content-length", str(len(text)).encode())
+    await send({"type": "http.response.start", "status": status, "headers": [*_HEADERS, *headers, length]})
+    await send({"type": "http.response.body", "body": b"" if scope["method"] == "HEAD" else text})

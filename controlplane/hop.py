@@ -4,12 +4,16 @@ Synchronous Django views under Django's own ASGI handler cost 2-10 times more th
 read on the event loop, the view runs on the process's only worker thread, and a short answer comes back in the same
 hop. One thread, because CPU-bound views on several threads only fight for the interpreter. Streamed answers are
 pulled chunk by chunk, so that a slow client never holds the thread.
+
+Requests that hash a password (see controlplane/password_routes.py) run on threads of their own: a hash takes 0.3 to
+1.3 s, releases the interpreter, and would delay every page on the one thread.
 """
 
 import asyncio
 import io
 import logging
 import sys
+from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -23,7 +27,9 @@ from controlplane.live.wire import Headers, Message, Receive, Scope, Send, probl
 logger = logging.getLogger(__name__)
 
 BODY_MOST_BYTES = 1 << 20
+BODY_MOST_SECONDS = 60.0  # for the whole body; the server ends a pause within it sooner
 CHUNK_BYTES = 64 * 1024
+RETRY_SECONDS = b"2"
 FIRST_HOP_BYTES = 256 * 1024  # an answer up to this size comes back with the hop that made it
 
 Environ: TypeAlias = dict[str, Any]
@@ -33,6 +39,10 @@ WsgiApplication: TypeAlias = Callable[[Environ, Callable[..., Any]], Iterable[by
 
 class BodyTooLarge(Exception):
     """The request's body is above BODY_MOST_BYTES."""
+
+
+class BodyTooSlow(Exception):
+    """The request's body was not complete within BODY_MOST_SECONDS."""
 
 
 class Disconnected(Exception):
@@ -50,31 +60,66 @@ class _Answer:
     close: Callable[[], None]
 
 
-class Hop:
-    """An ASGI application that answers HTTP with a WSGI one."""
+@dataclass(frozen=True, slots=True)
+class Queue:
+    """How many requests may be at work or waiting at once: in all, and from one address."""
 
-    def __init__(self, application: WsgiApplication) -> None:
-        self._application = application
+    most: int
+    most_of_address: int
+
+
+class Hop:
+    """An ASGI application that answers HTTP with a WSGI one, on `threads` threads.
+
+    With a `queue`, what is beyond it is refused with 503, and beyond one address's share with 429. Several threads
+    give their database connections back after each request, one thread keeps its own.
+    """
+
+    def __init__(
+        self,
+        application: WsgiApplication,
+        *,
+        threads: int = 1,
+        queue: Queue | None = None,
+        body_most_bytes: int = BODY_MOST_BYTES,
+        name: str = "wsgi",
+    ) -> None:
+        # The supervisor's shutdown can close the connection of one thread, not of several.
+        self._application = application if threads == 1 else without_kept_connections(application)
+        self._threads = threads
+        self._queue = queue
+        self._body_most_bytes = body_most_bytes
+        self._name = name
+        self._at_work: Counter[str] = Counter()
         self._worker: ThreadPoolExecutor | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            body = await read_body(scope, receive)
+            body = await read_body(scope, receive, self._body_most_bytes)
         except BodyTooLarge:
-            detail = f"Send at most {BODY_MOST_BYTES} bytes."
+            detail = f"Send at most {self._body_most_bytes} bytes."
             await problem(send, 413, "body_too_large", detail)
+            return
+        except BodyTooSlow:
+            detail = f"Send the whole body within {BODY_MOST_SECONDS:g} s."
+            await problem(send, 408, "body_too_slow", detail, [(b"connection", b"close")])
             return
         except Disconnected:
             return
-        environ = make_environ(scope, body)
-        loop = asyncio.get_running_loop()
+        address = (scope.get("client") or ("",))[0]
+        if refusal := self._refusal(address):
+            await problem(send, *refusal, [(b"retry-after", RETRY_SECONDS)])
+            return
+        self._at_work[address] += 1
         try:
-            made = await loop.run_in_executor(self._thread, self._begin, environ)
+            made = await self._made(make_environ(scope, body, is_multithread=self._threads > 1))
         except Exception:
-            # Django answers its own errors; this is one outside of it, and the client must hear something
+            # Django answers its own errors; this one is outside of it, and the client must get an answer
             logger.exception("the WSGI application failed on %s", scope["path"])
             await problem(send, 500, "internal_error", "The server failed; its log says why.")
             return
+        finally:
+            self._leave(address)
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
@@ -87,8 +132,27 @@ class Hop:
     @property
     def _thread(self) -> ThreadPoolExecutor:
         if self._worker is None:
-            self._worker = ThreadPoolExecutor(max_workers=1, thread_name_prefix="wsgi")
+            self._worker = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
         return self._worker
+
+    async def _made(self, environ: Environ) -> _Answer:
+        return await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)
+
+    def _leave(self, address: str) -> None:
+        self._at_work[address] -= 1
+        if not self._at_work[address]:
+            del self._at_work[address]
+
+    def _refusal(self, address: str) -> tuple[int, str, str] | None:
+        """Status, code and detail for a request that finds its queue full."""
+        if self._queue is None:
+            return None
+        if self._at_work.total() >= self._queue.most:
+            return 503, "too_many_sign_ins", "Too many requests with a password wait; try again."
+        if self._at_work[address] >= self._queue.most_of_address:
+            detail = "Too many requests with a password wait from your address; try again."
+            return 429, "too_many_sign_ins_from_address", detail
+        return None
 
     async def _deliver(self, made: _Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if made.chunks is None:
@@ -148,11 +212,20 @@ class Hop:
         return _Answer(int(status[:3]), _encoded(headers), ready, None if is_whole else chunks, close)
 
 
-async def read_body(scope: Scope, receive: Receive) -> bytes:
-    """Return the request's body. Raises BodyTooLarge, by the announced length before anything is read."""
+async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:
+    """Return the request's body. Raises BodyTooLarge, by the announced length before anything is read; BodyTooSlow;
+    Disconnected."""
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
-    if announced.isdigit() and int(announced) > BODY_MOST_BYTES:
+    if announced.isdigit() and int(announced) > most_bytes:
         raise BodyTooLarge
+    try:
+        async with asyncio.timeout(BODY_MOST_SECONDS):
+            return await _read_body(receive, most_bytes)
+    except TimeoutError:
+        raise BodyTooSlow from None
+
+
+async def _read_body(receive: Receive, most_bytes: int) -> bytes:
     parts: list[bytes] = []
     size = 0
     while True:
@@ -161,14 +234,26 @@ async def read_body(scope: Scope, receive: Receive) -> bytes:
             raise Disconnected
         part = message.get("body", b"")
         size += len(part)
-        if size > BODY_MOST_BYTES:
+        if size > most_bytes:
             raise BodyTooLarge
         parts.append(part)
         if not message.get("more_body", False):
             return parts[0] if len(parts) == 1 else b"".join(parts)
 
 
-def make_environ(scope: Scope, body: bytes) -> Environ:
+def without_kept_connections(application: WsgiApplication) -> WsgiApplication:
+    """Return the application, closing the thread's database connections after each call."""
+
+    def serve(environ: Environ, start_response: Callable[..., Any]) -> Iterable[bytes]:
+        try:
+            return application(environ, start_response)
+        finally:
+            connections.close_all()
+
+    return serve
+
+
+def make_environ(scope: Scope, body: bytes, *, is_multithread: bool = False) -> Environ:
     """Return the WSGI environment (PEP 3333) of an ASGI HTTP request."""
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root) if root else scope["path"]
@@ -188,7 +273,7 @@ def make_environ(scope: Scope, body: bytes) -> Environ:
         "wsgi.url_scheme": scope.get("scheme", "http"),
         "wsgi.input": io.BytesIO(body),
         "wsgi.errors": sys.stderr,
-        "wsgi.multithread": False,
+        "wsgi.multithread": is_multithread,
         "wsgi.multiprocess": True,
         "wsgi.run_once": False,
         "wsgi.file_wrapper": FileChunks,

@@ -37,6 +37,8 @@ DEBUG = False
 HOST = env.text(os.environ, "TRAINYARD_HOST")
 PORT = env.integer(os.environ, "TRAINYARD_PORT", 1, 65535)
 PUBLIC_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/") or f"http://{HOST}:{PORT}"
+CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
+CONNECTIONS_PER_ADDRESS = env.integer(os.environ, "TRAINYARD_CONNECTIONS_PER_ADDRESS", 0, 100_000)
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
@@ -71,7 +73,6 @@ INSTALLED_APPS = [
     "dashboards.apps.DashboardsConfig",
 ]
 MIDDLEWARE = [
-    "controlplane.health.ProbeMiddleware",
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
     "controlplane.browser_policy.ContentSecurityPolicyMiddleware",
@@ -174,11 +175,9 @@ LOGGING = {
             "style": "{",
         }
     },
-    "filters": {"probes": {"()": "controlplane.log_lines.ProbeFilter"}},
     "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
-        "django.request": {"filters": ["probes"]},
         # three lines for every ring of the bell would drown the rest
         **{name: {"level": "WARNING" if LOG_LEVEL == "INFO" else LOG_LEVEL} for name in BELL_LOGGERS},
     },

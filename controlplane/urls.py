@@ -1,12 +1,10 @@
-"""Two trees: the REST API and the pages; the two probes, and metrics with a token of their own, need no sign-in."""
+"""Two trees: the REST API and the pages; metrics have a token of their own."""
 
 from django.urls import include, path
 
-from controlplane import exposition, health
+from controlplane import exposition
 
 urlpatterns = [
-    path("healthz", health.healthz, name="healthz"),
-    path("readyz", health.readyz, name="readyz"),
     path("metrics", exposition.metrics, name="metrics"),
     path("api/v1/", include("controlplane.api.urls")),
     path("", include("dashboards.urls")),

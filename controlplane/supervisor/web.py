@@ -7,6 +7,9 @@ import sys
 
 import django
 import uvicorn
+from django.conf import settings
+
+from controlplane.connections import Limits, ServerConfig
 
 GRACE_SECONDS = 3  # open event streams and websockets end then; clients resume by event number
 
@@ -22,15 +25,9 @@ def serve(handle: int, gate: int) -> None:
     django.setup()
     importlib.import_module("controlplane.urls")
     os.read(gate, 1)
-    config = uvicorn.Config(
-        "controlplane.asgi:application",
-        ws_per_message_deflate=False,  # doubles the CPU of a send, and 43 MB per 1,000 clients
-        lifespan="auto",
-        log_config=None,  # Django's settings own logging
-        access_log=False,
-        server_header=False,
-        proxy_headers=False,
-        timeout_graceful_shutdown=GRACE_SECONDS,
+    limits = Limits(connections=settings.CONNECTIONS, per_address=settings.CONNECTIONS_PER_ADDRESS)
+    config = ServerConfig(
+        "controlplane.asgi:application", limits, lifespan="auto", timeout_graceful_shutdown=GRACE_SECONDS
     )
     uvicorn.Server(config).run(sockets=[socket.socket(fileno=handle)])
 

@@ -15,6 +15,7 @@ import uvicorn
 from django.conf import settings
 from websockets.sync.client import ClientConnection, connect
 
+from controlplane.connections import Limits, ServerConfig
 from tests.waiting import wait_until
 
 
@@ -86,18 +87,11 @@ class Events:
 
 
 @contextmanager
-def running() -> Iterator[Server]:
+def running(limits: Limits | None = None, served: Any = application) -> Iterator[Server]:
     """Serve controlplane.asgi as `make up` does."""
     listener = socket.socket()
     listener.bind(("127.0.0.1", 0))
-    config = uvicorn.Config(
-        application,
-        ws_per_message_deflate=False,
-        lifespan="on",
-        log_config=None,
-        access_log=False,
-        timeout_graceful_shutdown=1,
-    )
+    config = ServerConfig(served, limits or Limits(), lifespan="on", timeout_graceful_shutdown=1)
     server = uvicorn.Server(config)
     thread = threading.Thread(target=lambda: server.run(sockets=[listener]), name="test-web", daemon=True)
     thread.start()

@@ -38,11 +38,19 @@ def ask(socket, topic: str, since=None) -> dict:
     return json.loads(socket.recv(5))
 
 
-def test_health_comes_through_the_hop(server):
-    response = server.request("GET", "/healthz")
+def test_a_probe_is_answered_under_any_host_name(server):
+    response = server.request("GET", "/healthz", headers={"Host": "10.1.2.3:8000"})
     assert response.status == 200
     assert json.loads(response.read()) == {"status": "ok"}
     assert response.headers["content-type"] == "application/json"
+    assert server.request("GET", "/login", headers={"Host": "10.1.2.3:8000"}).status == 400
+
+
+def test_readiness_names_the_failing_check(server):
+    response = server.request("GET", "/readyz")
+    assert (response.status, json.loads(response.read())["failing"]) == (503, "loop")
+    assert response.headers["retry-after"] == "1"
+    assert server.request("GET", "/readyz?exclude=loop", headers={"Host": "10.1.2.3:8000"}).status == 200
 
 
 def test_head_has_the_headers_and_no_body(server):

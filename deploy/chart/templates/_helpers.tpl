@@ -117,6 +117,8 @@ volumeMounts:
 - {name: TRAINYARD_STATE_DIR, value: /var/lib/trainyard}
 - {name: TRAINYARD_HOST, value: 0.0.0.0}
 - {name: TRAINYARD_PORT, value: "8000"}
+{{- /* the ingress speaks for every user from a few addresses */}}
+- {name: TRAINYARD_CONNECTIONS_PER_ADDRESS, value: "0"}
 - {name: TRAINYARD_PUBLIC_URL, value: {{ required "publicUrl: give the address that people use, like https://yard.example.org" .Values.publicUrl | quote }}}
 - {name: TRAINYARD_ALLOW_REMOTE, value: {{ ternary "yes" "no" .Values.allowPlainHttp | quote }}}
 {{- $service := printf "%s-web" (include "trainyard.name" .) }}

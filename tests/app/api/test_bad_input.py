@@ -2,7 +2,9 @@
 
 import json
 import random
+import time
 from collections.abc import Callable
+from contextlib import suppress
 from typing import Any
 from urllib.parse import quote, urlencode
 
@@ -10,6 +12,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from controlplane.api.parsers import parse_json
+from controlplane.api.problems import Problem
 from controlplane.models import Event
 from jobs.models import Job
 from tests.app.api.client import Api
@@ -144,6 +148,20 @@ def test_a_body_that_is_not_json_as_we_read_it(raw: bytes, code: str, api: AsPer
     else:
         assert (reply.status, reply.code) == (expected, code)
     assert Job.objects.count() == 0
+
+
+def test_a_repeated_name_is_found_in_linear_time():
+    """It took time that grew with the square of the number of names, before authentication."""
+    names = [b'"k%d":1' % number for number in range(40_000)]
+
+    def seconds(raw: bytes) -> float:
+        began = time.process_time()
+        with suppress(Problem):
+            parse_json(raw)
+        return time.process_time() - began
+
+    unique = min(seconds(b"{" + b",".join(names) + b"}") for _ in range(3))
+    assert seconds(b"{" + b",".join([*names, names[-1]]) + b"}") < 10 * unique + 0.1
 
 
 def test_a_verb_without_fields_refuses_a_body_and_does_nothing(api: AsPerson, job: Job):

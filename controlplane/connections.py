@@ -1,0 +1,319 @@
+"""Limits on connections to the web server: how many, how long a request may take to arrive, how large its head may be.
+
+uvicorn has a keep-alive time-out and nothing else: 600 of 600 half-open connections were alive after 75 s, and 100 MB
+of headers took 42 s to parse. `ServerConfig` is uvicorn's configuration with the protocols below.
+
+A connection that waits for a request is the cheapest to lose: at the limit for the process the one that has waited
+longest makes way for a new one. The limit per address leaves loopback out: a reverse proxy on this machine speaks for
+everyone. Behind a proxy elsewhere, set TRAINYARD_CONNECTIONS_PER_ADDRESS=0 and limit addresses in the proxy.
+"""
+
+import asyncio
+import ipaddress
+import logging
+import resource
+from collections import Counter
+from dataclasses import dataclass
+from http import HTTPStatus
+from typing import Any
+
+import orjson
+import uvicorn
+from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
+from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+
+from controlplane.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
+
+SWEEP_SECONDS = 0.5
+LINGER_SECONDS = (
+    1.0  # what a refused client still sends is read, or it would see a reset instead of the answer
+)
+PIPELINE_MOST = 16  # requests sent ahead of their answers
+SPARE_FILES = 512  # of the process's descriptors: database, logs, connections to pods
+RETRY_SECONDS = 5
+HEADER_OVERHEAD = 4  # ": " and the line's end
+
+# uvicorn logs a warning for each request that it cannot parse: an attacker could fill the log
+_logger = logging.getLogger("uvicorn.error.connections")
+_logger.setLevel(logging.ERROR)
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """Of one web process. `per_address` 0: no limit per address."""
+
+    connections: int = 4000
+    per_address: int = 500
+    head_seconds: float = 10.0  # from the connection or the first byte to the end of the headers
+    body_idle_seconds: float = 20.0  # without a byte, while the server reads
+    write_stall_seconds: float = 60.0  # without a byte taken by the client
+
+
+class ServerConfig(uvicorn.Config):
+    """uvicorn's configuration, with limits on connections."""
+
+    def __init__(self, app: Any, limits: Limits, **options: Any) -> None:
+        super().__init__(
+            app,
+            http=LimitedHttp,
+            ws=LimitedWebsocket,
+            ws_per_message_deflate=False,  # doubles the CPU of a send, and 43 MB per 1,000 clients
+            log_config=None,  # Django's settings own logging
+            access_log=False,
+            server_header=False,
+            proxy_headers=False,
+            **options,
+        )
+        self.open_connections = OpenConnections(limits)
+
+
+class OpenConnections:
+    """The open connections of a server. All methods are called on the event loop."""
+
+    def __init__(self, limits: Limits) -> None:
+        self.limits = limits
+        self._most = min(limits.connections, max(64, _file_limit() - SPARE_FILES))
+        self._by_address: Counter[str] = Counter()
+        self._http: dict[LimitedHttp, None] = {}
+        self._waiting: dict[LimitedHttp, None] = {}  # for a request, the longest first
+        self._sweeper: asyncio.TimerHandle | None = None
+
+    def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
+        """Count a new connection. Return status, code and detail of a refusal, or None; a refused one counts too."""
+        is_full = self._by_address.total() >= self._most
+        if is_full and self._waiting:
+            next(iter(self._waiting)).drop()
+        self._by_address[address] += 1
+        self._http[connection] = None
+        self._sweep_later()
+        if is_full and not self._waiting:
+            return 503, "too_many_connections", "The server has too many open connections; try again."
+        most = self.limits.per_address
+        if most and self._by_address[address] > most and not is_loopback(address):
+            detail = f"One address may have {most} open connections; close some."
+            return 429, "too_many_connections_from_address", detail
+        self._waiting[connection] = None
+        return None
+
+    def leave(self, address: str, connection: "LimitedHttp | None" = None) -> None:
+        """Forget a connection that has ended; a websocket has been released as an HTTP connection before."""
+        self._by_address[address] -= 1
+        if not self._by_address[address]:
+            del self._by_address[address]
+        if connection is not None:
+            self.release(connection)
+
+    def release(self, connection: "LimitedHttp") -> None:
+        """A connection became a websocket: it keeps its place and is swept no more."""
+        self._http.pop(connection, None)
+        self._waiting.pop(connection, None)
+
+    def wait(self, connection: "LimitedHttp") -> None:
+        """The connection waits for its next request."""
+        self._waiting[connection] = None
+
+    def serve(self, connection: "LimitedHttp") -> None:
+        """The connection's request has its headers."""
+        self._waiting.pop(connection, None)
+
+    def _sweep_later(self) -> None:
+        if self._sweeper is None:
+            self._sweeper = asyncio.get_running_loop().call_later(SWEEP_SECONDS, self._sweep)
+
+    def _sweep(self) -> None:
+        self._sweeper = None
+        now = asyncio.get_running_loop().time()
+        for connection in list(self._http):
+            connection.check(now)
+        if self._http:
+            self._sweep_later()
+
+
+class LimitedHttp(HttpToolsProtocol):
+    """One HTTP connection. Its request's head is bounded while it is read, and every wait for the client has an end."""
+
+    config: ServerConfig
+
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]  # as uvicorn's own
+        super().connection_made(transport)
+        self.logger = _logger
+        self._open = self.config.open_connections
+        self._address = address_key(self.client)
+        self._heard_at = self._head_since = self.loop.time()
+        self._stalled_at: float | None = None
+        self._unsent = self._head_bytes = self._partial_bytes = 0
+        self._is_in_head, self._is_refused = True, False
+        if refusal := self._open.enter(self, self._address):
+            self._refuse(*refusal)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._open.leave(self._address, self)
+
+    def data_received(self, data: bytes) -> None:
+        if self._is_refused:
+            return
+        self._heard_at = self.loop.time()
+        was_in_head = self._is_in_head
+        super().data_received(data)
+        if was_in_head and self._is_in_head:
+            self._partial_bytes += len(data)  # of a header that no callback has seen yet
+            if self._partial_bytes > HEADERS_MOST_BYTES:
+                self._refuse_head()
+
+    def on_message_begin(self) -> None:
+        super().on_message_begin()
+        self._is_in_head, self._head_since = True, self._heard_at
+        self._head_bytes = self._partial_bytes = 0
+
+    def on_url(self, url: bytes) -> None:
+        super().on_url(url)
+        self._require_room(len(url))
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        super().on_header(name, value)
+        self._require_room(len(name) + len(value) + HEADER_OVERHEAD)
+        if len(self.headers) > HEADERS_MOST_COUNT:
+            self._refuse_head()
+            raise HeadRefused
+
+    def on_headers_complete(self) -> None:
+        self._is_in_head = False
+        self._open.serve(self)
+        if len(self.pipeline) >= PIPELINE_MOST:
+            self.drop()
+            raise HeadRefused
+        super().on_headers_complete()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        if not self.transport.is_closing() and self.cycle.response_complete:
+            self._open.wait(self)
+
+    def handle_websocket_upgrade(self) -> None:
+        self._open.release(self)
+        super().handle_websocket_upgrade()
+
+    def send_400_response(self, msg: str) -> None:
+        if not self._is_refused and not self.transport.is_closing():
+            super().send_400_response(msg)
+
+    def check(self, now: float) -> None:
+        """End the connection when its client has kept the server waiting for too long."""
+        limits = self._open.limits
+        if self._is_refused:
+            if now - self._heard_at > LINGER_SECONDS:
+                self.drop()
+        elif self._is_in_head and now - self._head_since > limits.head_seconds:
+            self._refuse(408, "headers_too_slow", f"Send the headers within {limits.head_seconds:g} s.")
+        elif (self._is_body_awaited and now - self._heard_at > limits.body_idle_seconds) or self._is_stalled(
+            now
+        ):
+            self.drop()
+
+    def drop(self) -> None:
+        """End the connection at once."""
+        self.transport.abort()
+
+    @property
+    def _cycle(self) -> RequestResponseCycle | None:
+        """The newest request; uvicorn's own annotation leaves out that there may be none yet."""
+        return self.cycle
+
+    @property
+    def _is_body_awaited(self) -> bool:
+        cycle = self._cycle
+        if cycle is None or cycle.response_complete or self.flow.read_paused:
+            return False
+        return cycle.more_body
+
+    def _is_stalled(self, now: float) -> bool:
+        """True when the client has taken nothing of what is to be sent for write_stall_seconds."""
+        unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
+        if not self._unsent or self._unsent != unsent:
+            self._stalled_at = None
+        elif self._stalled_at is None:
+            self._stalled_at = now
+        return self._stalled_at is not None and now - self._stalled_at > self._open.limits.write_stall_seconds
+
+    def _require_room(self, size: int) -> None:
+        """Count a part of the head. Raises HeadRefused, which ends the parsing."""
+        self._head_bytes += size
+        if self._head_bytes > HEADERS_MOST_BYTES:
+            self._refuse_head()
+            raise HeadRefused
+
+    def _refuse_head(self) -> None:
+        self._refuse(STATUS, TOO_LARGE.code, TOO_LARGE.detail)
+
+    def _refuse(self, status: int, code: str, detail: str) -> None:
+        """Answer and close, without a word to the application."""
+        if self._is_refused or self.transport.is_closing():
+            return
+        self._is_refused, self._heard_at = True, self.loop.time()
+        self._open.serve(self)
+        cycle = self._cycle
+        if cycle is not None and not cycle.response_complete:
+            self.drop()  # an answer to an earlier request is on its way
+            return
+        self.transport.write(_refusal(status, code, detail))
+        self.transport.write_eof()
+
+
+class LimitedWebsocket(WebSocketsSansIOProtocol):
+    """A websocket, counted until it ends."""
+
+    config: ServerConfig
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self.config.open_connections.leave(address_key(self.client))
+
+
+class HeadRefused(Exception):
+    """The request's head is beyond a limit; the client has been answered."""
+
+
+def address_key(client: tuple[str, int] | None) -> str:
+    """Return what one client counts as: its address, or the /64 network of an IPv6 address."""
+    host = client[0] if client else ""
+    if ":" not in host:
+        return host
+    try:
+        return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False).network_address)
+    except ValueError:
+        return host
+
+
+def is_loopback(key: str) -> bool:
+    """True for this machine, also over a Unix socket, which has no address. `key`: of `address_key`."""
+    return key in ("", "::") or key.startswith("127.")
+
+
+def _refusal(status: int, code: str, detail: str) -> bytes:
+    title = HTTPStatus(status).phrase
+    problem = {
+        "type": "about:blank",
+        "title": title,
+        "status": status,
+        "code": code,
+        "detail": detail,
+        "errors": [],
+    }
+    body = orjson.dumps(problem)
+    lines = [
+        f"HTTP/1.1 {status} {title}",
+        "content-type: application/problem+json",
+        f"content-length: {len(body)}",
+        "connection: close",
+        *([f"retry-after: {RETRY_SECONDS}"] if status in (429, 503) else []),
+    ]
+    return "\r\n".join(lines).encode() + b"\r\n\r\n" + body
+
+
+def _file_limit() -> int:
+    """Return how many descriptors the process may open, after raising the limit as far as it may."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft != hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))
+    return hard if hard != resource.RLIM_INFINITY else 1 << 20

@@ -1,0 +1,22 @@
+"""Which requests hash a password, and so run beside the WSGI thread. Pure.
+
+tests/app/test_password_routes.py fails for a view that hashes and is not listed.
+"""
+
+import re
+
+PASSWORD_BODY_MOST_BYTES = 16 * 1024  # a name and passwords; some of these requests are anonymous
+
+_ROUTES = {
+    "POST": re.compile(
+        r"/login|/setup/[^/]+|/users|/users/[^/]+/do/password"  # pages
+        r"|/api/v1/(?:login|users)"
+    ),
+    "PATCH": re.compile(r"/api/v1/users/[^/]+"),
+}
+
+
+def hashes_password(method: str, path: str) -> bool:
+    """True for a request that may hash a password."""
+    route = _ROUTES.get(method)
+    return route is not None and route.fullmatch(path) is not None

@@ -1,0 +1,220 @@
+"""What an anonymous client may cost: heads, cookies, half-open connections, bodies that never end, password hashes."""
+
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+from django.contrib.auth import hashers
+
+import controlplane.hop
+from controlplane import asgi
+from controlplane.connections import Limits, address_key
+from controlplane.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
+from tests.live.server import Server, running
+from tests.waiting import wait_until
+
+QUICK = Limits(connections=100, head_seconds=0.5, body_idle_seconds=0.5, write_stall_seconds=0.5)
+HOST = b"Host: localhost\r\n"
+
+
+@pytest.fixture
+def quick(live_db: None) -> Iterator[Server]:
+    """A web server that loses patience soon."""
+    with running(QUICK) as server:
+        yield server
+
+
+def open_socket(server: Server, sent: bytes = b"") -> socket.socket:
+    connection = socket.create_connection(("127.0.0.1", server.port), 10)
+    connection.sendall(sent)
+    return connection
+
+
+def answer_of(connection: socket.socket) -> bytes:
+    """Everything until the server closes."""
+    parts = []
+    try:
+        while part := connection.recv(65536):
+            parts.append(part)
+    except ConnectionResetError:
+        pass
+    return b"".join(parts)
+
+
+@pytest.mark.parametrize(
+    ("headers", "code"),
+    [
+        ([(b"a", b"x" * HEADERS_MOST_BYTES)], "headers_too_large"),
+        ([(b"a", b"x")] * 200, "headers_too_large"),
+        ([(b"cookie", b'a="' + b'"' * COOKIE_MOST_BYTES)], "cookie_too_large"),
+        ([(b"cookie", b"a" * 5000), (b"cookie", b"b" * 5000)], "cookie_too_large"),
+        ([(b"cookie", b'a="' + b"\\" * 4000 + b'"')], "cookie_too_large"),
+        ([(b"cookie", b"sessionid=" + b"a" * 32), (b"accept", b"x" * 9000)], None),
+    ],
+)
+def test_a_head_beyond_the_limits_is_refused_before_it_is_parsed(headers, code):
+    refusal = header_refusal(headers)
+    assert (refusal.code if refusal else None) == code
+
+
+@pytest.mark.parametrize(
+    "head",
+    [
+        b"GET /login HTTP/1.1\r\n" + HOST + b"Cookie: a=" + b'"' * 20_000 + b"\r\n\r\n",
+        b"GET /login HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 40_000 + b"\r\n\r\n",
+        b"GET /login HTTP/1.1\r\n" + HOST + b"X: " + b"x" * 40_000,  # its end never comes
+        b"GET /login HTTP/1.1\r\n" + HOST + b"a:b\r\n" * 5000,
+        b"GET /" + b"x" * 40_000,
+        b"GET / HTTP/1.1\r\nUpgrade: websocket\r\nConnection: upgrade\r\n" + b"a:b\r\n" * 500 + b"\r\n",
+    ],
+)
+def test_a_large_head_is_answered_with_431(server, head):
+    with open_socket(server, head) as connection:
+        answer = answer_of(connection) if b"\r\n\r\n" not in head else connection.recv(65536)
+    assert answer.startswith(b"HTTP/1.1 431 ")
+    assert b"application/problem+json" in answer
+    assert b"_too_large" in answer
+
+
+def test_a_half_open_connection_is_ended(quick):
+    with open_socket(quick) as silent, open_socket(quick, b"GET / HTTP/1.1\r\nHost: local") as partial:
+        assert answer_of(partial).startswith(b"HTTP/1.1 408 ")
+        assert b"headers_too_slow" in answer_of(silent)
+
+
+def test_headers_that_trickle_in_do_not_extend_the_time(quick):
+    with open_socket(quick, b"GET / HTTP/1.1\r\n") as connection:
+        connection.settimeout(0.05)
+
+        def is_ended() -> bool:
+            try:
+                connection.sendall(b"a")
+                return b"408" in connection.recv(65536)
+            except TimeoutError:
+                return False
+            except OSError:
+                return True
+
+        wait_until(is_ended, what="the end of a connection that trickles")
+
+
+def test_a_body_that_stops_is_ended(quick):
+    head = b"POST /api/v1/whoami HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n{"
+    with open_socket(quick, head) as connection:
+        assert answer_of(connection) == b""
+
+
+def test_a_body_that_trickles_in_is_ended(server, monkeypatch):
+    monkeypatch.setattr(controlplane.hop, "BODY_MOST_SECONDS", 0.2)
+    head = b"POST /api/v1/whoami HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n{"
+    with open_socket(server, head) as connection:
+        answer = answer_of(connection)
+    assert answer.startswith(b"HTTP/1.1 408 ")
+    assert b"body_too_slow" in answer
+
+
+def test_a_client_that_does_not_read_is_ended():
+    ended = threading.Event()
+
+    async def endless(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            await asgi.application(scope, receive, send)
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(1000):
+            await send({"type": "http.response.body", "body": b"x" * 65536, "more_body": True})
+        ended.set()
+
+    with running(QUICK, endless) as server, open_socket(server, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"):
+        assert ended.wait(30)  # what is sent to a connection that was ended is dropped
+
+
+def test_a_new_connection_takes_the_place_of_the_longest_waiting_one(live_db):
+    limits = Limits(connections=64)
+    with running(limits) as server:
+        held = [open_socket(server) for _ in range(70)]
+        assert server.request("GET", "/healthz").status == 200
+        assert held[0].recv(1) == b""
+        for connection in held:
+            connection.close()
+
+
+def test_a_slot_is_given_back(live_db, people):
+    """Also that of a websocket, which another protocol takes over."""
+    limits = Limits(connections=64)
+    with running(limits) as server:
+        for _ in range(3):
+            held = [open_socket(server, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n") for _ in range(60)]
+            for connection in held:
+                assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+                connection.close()
+        for _ in range(100):
+            upgrade = b"GET /ws/live HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: upgrade\r\n"
+            key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+            with open_socket(server, upgrade + key) as connection:
+                assert connection.recv(65536).startswith(b"HTTP/1.1 401")
+        assert server.request("GET", "/healthz").status == 200
+
+
+def test_an_address_has_a_share_and_loopback_has_none(live_db, monkeypatch):
+    with running(Limits(per_address=2)) as server:
+        held = [open_socket(server) for _ in range(5)]
+        assert server.request("GET", "/healthz").status == 200
+        monkeypatch.setattr("controlplane.connections.is_loopback", lambda key: False)
+        response = server.request("GET", "/healthz")
+        assert response.status == 429
+        assert response.headers["retry-after"]
+        assert b"too_many_connections_from_address" in response.read()
+        for connection in held:
+            connection.close()
+
+
+def test_an_ipv6_network_counts_as_one_client():
+    assert address_key(("2001:db8:1:2:3:4:5:6", 1)) == address_key(("2001:db8:1:2::1", 2)) == "2001:db8:1:2::"
+    assert address_key(("10.0.0.1", 1)) == "10.0.0.1"
+
+
+class SlowHasher(hashers.MD5PasswordHasher):
+    """Hashes when it may."""
+
+    algorithm = "slow"
+    gate = threading.Event()
+    threads: set[str] = set()
+
+    def encode(self, password, salt):
+        self.threads.add(threading.current_thread().name)
+        self.gate.wait(30)
+        return super().encode(password, salt)
+
+
+@pytest.fixture
+def slow_hashes(settings) -> Iterator[threading.Event]:
+    settings.PASSWORD_HASHERS = [f"{__name__}.SlowHasher"]
+    SlowHasher.gate.clear()
+    yield SlowHasher.gate
+    SlowHasher.gate.set()
+
+
+def test_wrong_sign_ins_delay_nothing_but_sign_ins(server, people, slow_hashes):
+    body = b'{"username": "nobody", "password": "wrong wrong wrong"}'
+    statuses: list[int] = []
+
+    def sign_in() -> None:
+        response = server.request("POST", "/api/v1/login", body, {"Content-Type": "application/json"})
+        statuses.append(response.status)
+
+    threads = [threading.Thread(target=sign_in) for _ in range(12)]
+    for thread in threads:
+        thread.start()
+    try:
+        wait_until(lambda: statuses.count(429) >= 12 - asgi.HASHING_QUEUE.most_of_address, what="refusals")
+        assert server.request("GET", "/login").status == 200
+        assert server.request("GET", "/healthz").status == 200
+        assert server.request("GET", "/readyz?exclude=loop").status == 200
+    finally:
+        slow_hashes.set()
+        for thread in threads:
+            thread.join(30)
+    assert set(statuses) <= {401, 429}
+    assert {name.partition("_")[0] for name in SlowHasher.threads} == {"hashing"}
