@@ -19,6 +19,11 @@ POLICY = "; ".join(
 )
 
 
+# The page's address is a secret. Proxies log referrers, also those of our own style sheets; without any, browsers send
+# forms with `Origin: null`, which the CSRF check refuses.
+SETUP = "/setup/"
+
+
 class ContentSecurityPolicyMiddleware:
     """Adds the policy; Django has one built in from version 6 on only."""
 
@@ -28,4 +33,6 @@ class ContentSecurityPolicyMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self.get_response(request)
         response.headers.setdefault("Content-Security-Policy", POLICY)
+        if request.path.startswith(SETUP):
+            response.headers["Referrer-Policy"] = "strict-origin"
         return response

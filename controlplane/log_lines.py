@@ -3,13 +3,19 @@
 import logging
 import re
 
-_TICKET = re.compile(
-    r"/~[A-Za-z0-9_-]{20,}"
-)  # of controlplane/gateway/tickets.py, in the addresses of services
+# What stands in an address and opens something: tickets of controlplane/gateway/tickets.py, the set-up link.
+_SECRETS = (
+    (re.compile(r"/~[A-Za-z0-9_-]{20,}"), "/~[ticket]"),
+    (re.compile(r"/setup/[^\s/?#\"']+"), "/setup/[secret]"),
+)
 
 
-class TicketlessFormatter(logging.Formatter):
-    """Takes the tickets out of addresses, whoever logs them: uvicorn writes down the path of every websocket."""
+class RedactingFormatter(logging.Formatter):
+    """Takes secrets out of addresses, whatever logs them: Django writes down the path of every refused request,
+    uvicorn that of every websocket."""
 
     def format(self, record: logging.LogRecord) -> str:
-        return _TICKET.sub("/~[ticket]", super().format(record))
+        line = super().format(record)
+        for pattern, shown in _SECRETS:
+            line = pattern.sub(shown, line)
+        return line

@@ -170,7 +170,7 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "line": {
-            "()": "controlplane.log_lines.TicketlessFormatter",
+            "()": "controlplane.log_lines.RedactingFormatter",
             "format": "{asctime} {levelname} {name} {message}",
             "style": "{",
         }

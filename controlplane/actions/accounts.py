@@ -8,6 +8,7 @@ from django.conf import settings
 from django.contrib.auth.password_validation import validate_password
 from django.core.exceptions import ValidationError
 from django.db import IntegrityError, transaction
+from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, Forbidden, require_admin, require_write
@@ -21,6 +22,7 @@ TOKEN_DAYS = 90
 BOOTSTRAP = "bootstrap"  # the admin of TRAINYARD_BOOTSTRAP_TOKEN; no person, so it does not count as one
 TOKEN_MOST_DAYS = 365
 NAME_MOST, EMAIL_MOST = 150, 254
+SETUP_LINK_LIFE = timedelta(hours=24)
 
 
 def digest_of(secret: str) -> str:
@@ -43,6 +45,7 @@ def create_user(
     try:
         with transaction.atomic():
             user.save()
+            _close_setup_links(user)
             write_audit(actor, "user.create", "user", username, after={"is_admin": is_admin})
             Event.objects.append([Event(kind="user.created", actor=actor.name, message=username)])
     except IntegrityError as error:
@@ -60,6 +63,7 @@ def edit_user(
     user.is_active = user.is_active if is_active is None else is_active
     with transaction.atomic():
         user.save(update_fields=["is_admin", "is_active"])
+        _close_setup_links(user)
         if not User.objects.filter(is_admin=True, is_active=True).exists():
             raise Conflict("last_admin", "This is the last active admin; make another one first.")
         after = {"is_admin": user.is_admin, "is_active": user.is_active}
@@ -131,33 +135,51 @@ def token_owner(secret: str, now: datetime) -> Token | None:
 
 
 def create_setup_link() -> str | None:
-    """Return a fresh secret for /setup/<secret>, or None when an admin exists. Earlier unused links stop working."""
-    if User.objects.filter(is_admin=True).exclude(username=BOOTSTRAP).exists():
-        return None
+    """Return a fresh secret for /setup/<secret>, or None when an admin exists. Earlier links stop working."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
-        SetupLink.objects.filter(used_at=None).delete()
+        SetupLink.objects.all().delete()
+        if _has_admin():
+            return None
         SetupLink.objects.create(digest=digest_of(secret))
     return secret
 
 
 def is_setup_link_open(secret: str) -> bool:
-    """True while the link can still be used."""
-    return SetupLink.objects.filter(digest=digest_of(secret), used_at=None).exists()
+    """True while the link can still be used. Deletes all links once an admin exists, also one that was made past the
+    verbs of this module, such as by `manage.py createsuperuser`."""
+    if _has_admin():
+        SetupLink.objects.all().delete()
+    return _open_links(secret).exists()
 
 
 def use_setup_link(secret: str, username: str, password: str) -> User:
-    """Create the first admin. Raises Conflict when the link was used or is unknown, Invalid for a weak password."""
+    """Create the first admin. Raises Conflict when there is an admin or the link is used, expired or unknown, Invalid
+    for a weak password."""
     with transaction.atomic():
-        claimed = SetupLink.objects.filter(digest=digest_of(secret), used_at=None).update(
-            used_at=timezone.now()
-        )
-        if claimed != 1:
+        claimed = _open_links(secret).update(used_at=timezone.now())
+        if claimed != 1 or _has_admin():
             raise Conflict(
                 "link_used",
-                "This set-up link was used already or is not the newest; start again for another.",
+                "This set-up link has expired, was used, or is not the newest; start again for another.",
             )
         return create_user(username, password, actor=SYSTEM, is_admin=True)
+
+
+def _open_links(secret: str) -> QuerySet[SetupLink]:
+    since = timezone.now() - SETUP_LINK_LIFE
+    return SetupLink.objects.filter(digest=digest_of(secret), used_at=None, created_at__gt=since)
+
+
+def _has_admin() -> bool:
+    """Whether an admin can sign in. The account of the bootstrap token has no password, so it does not count."""
+    return User.objects.filter(is_admin=True).exclude(username=BOOTSTRAP).exists()
+
+
+def _close_setup_links(user: User) -> None:
+    """With the first admin, in the same transaction, every set-up link ends."""
+    if user.is_admin:
+        SetupLink.objects.all().delete()
 
 
 def _check_lengths(username: str, email: str) -> None:

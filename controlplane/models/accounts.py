@@ -16,6 +16,10 @@ class UserManager(BaseUserManager["User"]):
         user.save(using=self._db)
         return user
 
+    def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "User":
+        """Make an admin, for `manage.py createsuperuser`: the way back in when the only password is lost."""
+        return self.create_user(username, password, is_admin=True, **fields)
+
 
 class User(AbstractBaseUser):
     """A person or a service that signs in. `is_admin` is the site-wide role; others are memberships."""

@@ -76,7 +76,9 @@ def _keep(keeper: Keeper, instance: Instance, began: float, prepared: dict[str, 
 def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> None:
     tell(f"\nTrainyard is up after {seconds:.1f} s:  {instance.public_url}")
     if prepared["setup_path"]:
-        tell(f"First admin, once:             {instance.public_url}{prepared['setup_path']}")
+        tell(
+            f"First admin, once:             {instance.public_url}{prepared['setup_path']}  (within 24 hours)"
+        )
     tell(
         f"Command line:                  {CHECKOUT / '.venv' / 'bin' / 'yard'} login {instance.public_url}",
         f"Logs:                          {instance.control_dir}",

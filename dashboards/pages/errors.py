@@ -28,7 +28,8 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 def used_link(request: HttpRequest) -> HttpResponse:
     """404: the link with which the first admin is made has done its work, or never was."""
     text = _(
-        "This link is not valid: it works once, for the first admin. Sign in, or ask an admin for an account."
+        "This link is not valid: it works once, for the first admin, within 24 hours of the start. Sign in, or ask an"
+        " admin for an account; while there is none, restart the control plane for another link."
     )
     return _answer(request, 404, "not_found", _("Not found"), text)
 

@@ -1,6 +1,12 @@
 """Users, tokens and the link of the first admin."""
 
+import os
+from collections.abc import Callable
+from datetime import timedelta
+from unittest import mock
+
 import pytest
+from django.core.management import call_command
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, Forbidden
@@ -8,13 +14,14 @@ from controlplane.actions.accounts import (
     create_setup_link,
     create_user,
     edit_user,
+    is_setup_link_open,
     issue_token,
     revoke_token,
     token_owner,
     use_setup_link,
 )
 from controlplane.actions.outcomes import Conflict, Invalid
-from controlplane.models import AuditEntry, Token, User
+from controlplane.models import AuditEntry, SetupLink, Token, User
 
 pytestmark = pytest.mark.django_db
 PASSWORD = "correct horse battery"
@@ -42,6 +49,47 @@ def test_an_earlier_setup_link_is_void():
     create_setup_link()
     with pytest.raises(Conflict):
         use_setup_link(old, "first", PASSWORD)
+
+
+def by_action() -> None:
+    create_user("first", PASSWORD, actor=SYSTEM, is_admin=True)
+
+
+def by_promotion() -> None:
+    edit_user(create_user("first", PASSWORD, actor=SYSTEM), actor=SYSTEM, is_admin=True)
+
+
+def by_command() -> None:
+    with mock.patch.dict(os.environ, {"DJANGO_SUPERUSER_PASSWORD": PASSWORD}):
+        call_command("createsuperuser", username="first", interactive=False, verbosity=0)
+
+
+@pytest.mark.parametrize("make_admin", [by_action, by_promotion, by_command])
+def test_a_setup_link_ends_with_the_first_admin_however_made(make_admin: Callable[[], None]):
+    secret = create_setup_link()
+    make_admin()
+    with pytest.raises(Conflict):
+        use_setup_link(secret, "second", PASSWORD)
+    assert not is_setup_link_open(secret)
+    assert not SetupLink.objects.exists()
+    assert [user.username for user in User.objects.filter(is_admin=True)] == ["first"]
+
+
+def test_a_link_that_an_earlier_version_left_goes_at_the_start():
+    create_setup_link()
+    User.objects.create_user("first", PASSWORD, is_admin=True)
+    assert create_setup_link() is None
+    assert not SetupLink.objects.exists()
+
+
+def test_a_setup_link_lives_for_a_day():
+    secret = create_setup_link()
+    SetupLink.objects.update(created_at=timezone.now() - timedelta(hours=23, minutes=59))
+    assert is_setup_link_open(secret)
+    SetupLink.objects.update(created_at=timezone.now() - timedelta(hours=24))
+    assert not is_setup_link_open(secret)
+    with pytest.raises(Conflict):
+        use_setup_link(secret, "first", PASSWORD)
 
 
 def test_tokens_are_stored_as_digests_and_end_at_once(cast):

@@ -198,6 +198,13 @@ def test_the_first_start_prints_one_address_and_a_link_that_works_once(tmp_path:
         assert said[1].startswith(f"{running.url}/setup/")
         assert running.call("GET", said[1].removeprefix(running.url))[0] == 200
         assert running.call("GET", "/setup/another-secret")[0] in {404, 410}
+        assert running.call("POST", said[1].removeprefix(running.url), {})[0] == 403
+        logged = (tmp_path / "control" / "web.log").read_text()
+        assert "/setup/[secret]" in logged
+        assert said[1].rpartition("/")[2] not in logged
+        first = {"username": "first", "password": "correct horse battery", "is_admin": True}
+        assert running.call("POST", "/api/v1/users", first)[0] == 201
+        assert running.call("GET", said[1].removeprefix(running.url))[0] == 404
     assert (tmp_path / "secret.key").stat().st_mode & 0o077 == 0
 
 

@@ -1,6 +1,7 @@
 """Signing in and out, the first admin, users and tokens."""
 
 import json
+import logging
 import re
 from collections.abc import Callable
 from typing import Any
@@ -112,6 +113,20 @@ def test_the_first_admin(db: None, visit: Visit):
     assert used.status_code == 404
     assert "it works once" in used.content.decode()
     assert "owner of the project" not in used.content.decode()
+
+
+def test_the_setup_link_is_in_no_log_and_no_referrer(db: None, visit: Visit, caplog):
+    secret = create_setup_link()
+    address, form = f"/setup/{secret}", {"username": "root", "password": "short", "again": "short"}
+    answers = [visit(None).get(address), visit(None).post(address, form)]
+    answers.append(Client(enforce_csrf_checks=True).post(address, form))
+    answers.append(visit(None).get(f"{address}/else"))
+    assert [answer.status_code for answer in answers] == [200, 400, 403, 404]
+    assert {answer["Referrer-Policy"] for answer in answers} == {"strict-origin"}
+    handler = next(one for one in logging.getLogger().handlers if type(one) is logging.StreamHandler)
+    lines = [handler.format(record) for record in caplog.records]
+    assert [line for line in lines if "/setup/[secret]" in line]
+    assert [line for line in lines if secret in line] == []
 
 
 def test_users(cast: Cast, visit: Visit):
