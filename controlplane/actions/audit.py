@@ -1,10 +1,14 @@
 """One audit row for every verb that changes something, written in the verb's own transaction."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from contextvars import ContextVar
 from typing import Any
 
 from controlplane.access import Actor
 from controlplane.models import AuditEntry
+
+_lasting: ContextVar[list[AuditEntry] | None] = ContextVar("lasting_audit", default=None)
 
 
 def write_audit(
@@ -29,6 +33,33 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
         AuditEntry.objects.bulk_create(
             _entry(actor, verb, object_type, name, after=values) for name, values in after.items()
         )
+
+
+def write_lasting_audit(
+    actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
+) -> None:
+    """`write_audit` for what is done by asking alone, such as a look-up: inside `lasting_audit` the row is kept also
+    when the transaction is rolled back, as a dry run's is."""
+    if actor.user is None:
+        return
+    entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()
+    if waiting is None:
+        entry.save()
+    else:
+        waiting.append(entry)
+
+
+@contextmanager
+def lasting_audit() -> Iterator[None]:
+    """Save the rows of `write_lasting_audit` when the block ends, whatever it raises. Open it outside the transaction."""
+    waiting: list[AuditEntry] = []
+    reset = _lasting.set(waiting)
+    try:
+        yield
+    finally:
+        _lasting.reset(reset)
+        if waiting:
+            AuditEntry.objects.bulk_create(waiting)
 
 
 def _entry(

@@ -19,6 +19,7 @@ from rest_framework.response import Response
 from rest_framework.views import APIView
 
 from controlplane.access import Actor, require_write, reread
+from controlplane.actions.audit import lasting_audit
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
 from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
@@ -148,7 +149,10 @@ def operation(
                 call.finish()
                 return _respond(request, answer)
 
-            return _write(call, work) if is_remembered else work()
+            if not is_remembered:
+                return work()
+            with lasting_audit():
+                return _write(call, work)
 
         verb = method.__name__.upper()
         described = [*_query_of(parameters), *_headers_of(verb, answer, is_remembered)]

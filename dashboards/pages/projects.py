@@ -12,6 +12,7 @@ from django.utils.translation import gettext_lazy
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, project_for, require_admin, role_in
+from controlplane.actions.directory import find_user
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.actions.projects import (
     OWNER_FIELDS,
@@ -23,7 +24,8 @@ from controlplane.actions.projects import (
     set_member,
     taken_along,
 )
-from controlplane.models import Cluster, Project, Role, User
+from controlplane.models import Cluster, Project, Role
+from controlplane.throttle import TooManyAttempts
 from dashboards.pages.fields import DurationField, GpuField, NameField
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import jobs as job_reads
@@ -176,7 +178,10 @@ def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBas
     """Add a member or change a role."""
     project = project_for(actor, name, needed=Role.OWNER)
     return _with_member(
-        request, project, lambda user: set_member(project, user, request.POST.get("role", ""), actor=actor)
+        request,
+        actor,
+        project,
+        lambda user: set_member(project, user, request.POST.get("role", ""), actor=actor),
     )
 
 
@@ -185,7 +190,7 @@ def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBas
 def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """Take a member out."""
     project = project_for(actor, name, needed=Role.OWNER)
-    return _with_member(request, project, lambda user: remove_member(project, user, actor=actor))
+    return _with_member(request, actor, project, lambda user: remove_member(project, user, actor=actor))
 
 
 def _posted(request: HttpRequest) -> QueryDict | None:
@@ -193,10 +198,14 @@ def _posted(request: HttpRequest) -> QueryDict | None:
     return request.POST if request.method == "POST" else None
 
 
-def _with_member(request: HttpRequest, project: Project, verb: Any) -> HttpResponseBase:
+def _with_member(request: HttpRequest, actor: Actor, project: Project, verb: Any) -> HttpResponseBase:
     username = request.POST.get("user", "").strip()
-    user = User.objects.filter(username=username, is_active=True).first()
-    if user is None:
+    try:
+        user = find_user(username, project, actor=actor)
+    except TooManyAttempts as refusal:
+        messages.error(request, str(refusal))
+        return redirect("project", project.name)
+    if user is None or not user.is_active:
         text = _("There is no active user named %(name)s; an admin can create one.") % {
             "name": username or "?"
         }

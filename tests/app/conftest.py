@@ -1,10 +1,12 @@
-"""For every test of the web process: attempts to sign in of earlier tests do not count."""
+"""For every test of the web process: attempts to sign in and name look-ups of earlier tests do not count."""
 
 import pytest
 
+from controlplane.actions.directory import forget_lookups
 from controlplane.actions.sign_in import forget_attempts
 
 
 @pytest.fixture(autouse=True)
 def _no_earlier_attempts() -> None:
     forget_attempts()
+    forget_lookups()

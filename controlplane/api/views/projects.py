@@ -7,6 +7,7 @@ from typing import Any
 from django.db.models import QuerySet
 
 from controlplane.access import Actor, NotVisible, project_for, require_admin, visible_projects
+from controlplane.actions.directory import find_user
 from controlplane.actions.outcomes import Invalid
 from controlplane.actions.projects import (
     create_project,
@@ -22,7 +23,7 @@ from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import INTEGER, MEMBER, NUMBER, PROJECT, STRING, listed, nullable, ref
-from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role, User
+from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
 from jobs.kinds import checks
 from jobs.kinds.checks import FieldError, Refused
@@ -282,7 +283,7 @@ def _replace_members(actor: Actor, project: Project, members: Sequence[dict[str,
 
 
 def _set_member(actor: Actor, project: Project, member: dict[str, str]) -> None:
-    user = User.objects.filter(username=member["user"]).first()
+    user = find_user(member["user"], project, actor=actor)
     if user is None:
         raise _unknown("/user", f"There is no user named {member['user']}; an admin can create one.")
     set_member(project, user, member["role"], actor=actor)

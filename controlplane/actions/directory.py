@@ -1,0 +1,50 @@
+"""Finding users by name for those who add members. User names are otherwise visible to admins and fellow members only,
+so that each look-up by an owner is limited and leaves an audit row, also on a dry run and when nothing is found."""
+
+from controlplane.access import Actor, project_for
+from controlplane.actions.audit import write_lasting_audit
+from controlplane.actions.outcomes import invalid
+from controlplane.models import Project, Role, User
+from controlplane.throttle import Throttle
+
+PREFIX_LEAST = 2  # characters: one letter would list a small site in 26 requests
+NAMES_MOST = 10
+LOOKUPS, LOOKUP_SECONDS = 120, 600  # by one owner: adding a class of 100 in one request is possible
+
+_lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
+
+
+def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
+    """Return the user of exactly this name, to be added to `project`; None when there is none. Raises TooManyAttempts.
+    Free of limit and audit for admins and for names of current members."""
+    user = User.objects.filter(username=username).first()
+    is_member = user is not None and project.memberships.filter(user=user).exists()
+    if not actor.is_admin and not is_member:
+        _note_lookup(actor, project, {"name": username, "found": user is not None})
+    return user
+
+
+def user_names_starting_with(prefix: str, project_name: str, *, actor: Actor) -> list[str]:
+    """Return up to NAMES_MOST names of active users that start with `prefix`, ignoring case, in order, without current
+    members of the project. Raises NotVisible, Forbidden (owners and admins only), Invalid for a prefix shorter than
+    PREFIX_LEAST, TooManyAttempts."""
+    project = project_for(actor, project_name, needed=Role.OWNER)
+    if not PREFIX_LEAST <= len(prefix) <= 150 or "\0" in prefix:
+        raise invalid("?prefix", "bad_prefix", f"Give {PREFIX_LEAST} to 150 characters of the name.")
+    users = User.objects.filter(username__istartswith=prefix, is_active=True)
+    outside = users.exclude(memberships__project=project).order_by("username")
+    names = list(outside.values_list("username", flat=True)[:NAMES_MOST])
+    if not actor.is_admin:
+        _note_lookup(actor, project, {"prefix": prefix, "found": len(names)})
+    return names
+
+
+def forget_lookups() -> None:
+    """Reset the limits, as a restart does."""
+    _lookups.clear()
+
+
+def _note_lookup(actor: Actor, project: Project, after: dict[str, object]) -> None:
+    assert actor.user is not None  # the system acts as admin
+    _lookups.attempt(actor.user.pk)
+    write_lasting_audit(actor, "user.look_up", "project", project.name, after=after)
