@@ -82,6 +82,14 @@ def visible_project_ids(actor: Actor) -> frozenset[int] | None:
     return frozenset(Membership.objects.filter(user=actor.user).values_list("project_id", flat=True))
 
 
+def visible_project_names(actor: Actor) -> frozenset[str] | None:
+    """Return the names of visible projects, or None for all of them: `Sees` of controlplane.scheduling.mentions."""
+    if actor.is_admin:
+        return None
+    names = Membership.objects.filter(user=actor.user).values_list("project__name", flat=True)
+    return frozenset(names)
+
+
 def role_in(actor: Actor, project: Project) -> str | None:
     """Return the actor's role in a project; an admin acts as owner everywhere."""
     if actor.is_admin:
@@ -91,11 +99,12 @@ def role_in(actor: Actor, project: Project) -> str | None:
 
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
     """Return a project by name. Raises NotVisible or Forbidden."""
+    missing = NotVisible(f"There is no project named {name!r} that you can see.")
     try:  # names are unique: there is nothing to be put in order
         project = Project.objects.select_related("cluster", "department").get(name=name)
     except Project.DoesNotExist as error:
-        raise NotVisible(f"There is no project named {name!r} that you can see.") from error
-    _require_role(actor, project, needed)
+        raise missing from error
+    _require_role(actor, project, needed, missing)
     return project
 
 
@@ -108,14 +117,15 @@ def visible_jobs(actor: Actor) -> QuerySet[Job]:
 
 def job_for(actor: Actor, job_id: uuid.UUID | str, *, needed: str = Role.VIEWER) -> Job:
     """Return a job by id, with its project and user. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    missing = NotVisible("There is no such job that you can see.")
     try:
         key = job_id if isinstance(job_id, uuid.UUID) else uuid.UUID(job_id)
     except ValueError as error:
-        raise NotVisible("There is no such job.") from error
+        raise missing from error
     job = Job.objects.select_related("project__cluster", "user").filter(pk=key).first()
     if job is None:
-        raise NotVisible("There is no such job.")
-    _require_role(actor, job.project, needed)
+        raise missing
+    _require_role(actor, job.project, needed, missing)
     return job
 
 
@@ -127,10 +137,11 @@ def node_for(actor: Actor, name: str) -> Node:
     return node
 
 
-def _require_role(actor: Actor, project: Project, needed: str) -> None:
+def _require_role(actor: Actor, project: Project, needed: str, missing: NotVisible) -> None:
+    """Raise Forbidden for a weaker role, and for none `missing`: the refusal for an object that does not exist."""
     held = role_in(actor, project)
     if held is None:
-        raise NotVisible("There is no such object that you can see.")
+        raise missing
     if needed != Role.VIEWER:
         require_write(actor)
     if not Role.is_at_least(held, needed):

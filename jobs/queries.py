@@ -17,7 +17,7 @@ from django.db import connections
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
-from controlplane.scheduling.reasons import REASONS, describe
+from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
@@ -63,17 +63,18 @@ _POD_COLUMNS = (
 _COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username", "is_reachable")
 
 
-def job_rows(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
+def job_rows(jobs: QuerySet[Job], sees: Sees = OWN) -> list[dict[str, Any]]:
     """Return the jobs of a (sliced) queryset as REST lists them: job_detail's shape, in three queries however many.
 
-    Pods are listed while the job holds GPUs; a finished job's pods are in its detail.
+    Pods are listed while the job holds GPUs; a finished job's pods are in its detail. `sees`: the projects whose jobs
+    the reader may see; the default shows those of each job's own project.
     """
-    return shape_jobs(job_columns(jobs))
+    return shape_jobs(job_columns(jobs), sees)
 
 
-def shape_jobs(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
+def shape_jobs(rows: Sequence[dict[str, Any]], sees: Sees = OWN) -> list[dict[str, Any]]:
     """Return jobs as REST lists them from their columns; the pods of all in two queries."""
-    return [shape_job(row, pods) for row, pods in _with_pods(rows)]
+    return [shape_job(row, pods, sees) for row, pods in _with_pods(rows)]
 
 
 def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
@@ -107,12 +108,13 @@ def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, An
     return rows
 
 
-def job_detail(job: Job) -> dict[str, Any]:
-    """Return one job as REST shows it, with the pods of its attempt. `project__cluster` and `user` should be loaded."""
+def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
+    """Return one job as REST shows it, with the pods of its attempt. `project__cluster` and `user` should be loaded.
+    `sees` as in job_rows."""
     row = {name: getattr(job, name) for name in ("id", *_PLAIN, *_JSON, *_MOMENTS)}
     row |= {"project_name": job.project.name, "username": job.user.username}
     row["is_reachable"] = job.project.cluster.is_reachable
-    return shape_job(row, shown_pods(job))
+    return shape_job(row, shown_pods(job), sees)
 
 
 def shown_pods(job: Job) -> list[dict[str, Any]]:
@@ -188,7 +190,7 @@ def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
     }
 
 
-def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, Any]:
+def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = OWN) -> dict[str, Any]:
     """Return the REST shape of a job from its columns (`job_columns`) and shaped pods."""
     spec = row["spec"]
     return {
@@ -202,7 +204,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, A
         "status": {
             "state": row["state"],
             "is_reachable": bool(row["is_reachable"]),
-            "reason": shape_reason(row["reason"], row["message"], row["details"]),
+            "reason": reason_of(row, sees),
             "attempt": row["attempt"],
             "allocated_gpus": decimal(row["allocated_milli"]),
             "workers": None if row["state"] in (QUEUED, SUSPENDED) else row["pods_started"] or None,
@@ -220,14 +222,15 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]]) -> dict[str, A
     }
 
 
-def shape_reason(code: str, message: str, details: Mapping[str, Any]) -> dict[str, Any]:
-    """Return {"code", "message", "details"}; the message of a scheduler's reason is made here when none was kept."""
-    if not message and code in REASONS:
-        message = describe(code, details)
-    shown = in_gpus(details)
+def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
+    """Return {"code", "message", "details"} of a job from its columns, as a reader of its project sees it who also sees
+    the jobs of `sees`. The only way in which a recorded reason leaves the process."""
+    allowed = None if sees is None else sees | {row["project_name"]}
+    code, details = row["reason"], row["details"]
+    shown = in_gpus(seen_by(details, allowed))
     for key in EXPLANATION_KEYS & shown.keys():
         del shown[key]
-    return {"code": code, "message": message, "details": shown}
+    return {"code": code, "message": sentence(code, row["message"], details, allowed), "details": shown}
 
 
 def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
@@ -239,17 +242,18 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
     return shown
 
 
-def explanation(job: Job, visible_ids: frozenset[int] | None) -> dict[str, Any]:
-    """Return why a job is where it is, as the scheduler recorded it. Jobs ahead of other projects than `visible_ids`
-    (None: all) are counted in the order but not named; who holds GPUs is told by project."""
+def explanation(job: Job, sees: Sees) -> dict[str, Any]:
+    """Return why a job is where it is, as the scheduler recorded it. Jobs ahead that are of other projects than `sees`
+    (None: all) are counted in the order but not named; holders of GPUs are named by project."""
     details = job.details if job.state == QUEUED else {}
+    row = {name: getattr(job, name) for name in ("reason", "message", "details")}
     return {
         "state": job.state,
         "is_reachable": job.project.cluster.is_reachable,
-        "reason": shape_reason(job.reason, job.message, job.details),
+        "reason": reason_of(row | {"project_name": job.project.name}, sees),
         "shortage": _shortage(details),
         "queue_position": job.queue_position,
-        "ahead": _ahead(details.get("ahead", ()), visible_ids),
+        "ahead": _ahead(details.get("ahead", ()), sees),
         "holders": [in_gpus(holder) for holder in details.get("holders", ())],
         "would_start_if": [_fix(fix) for fix in details.get("would_start_if", ())],
         "start_estimate": None,
@@ -272,8 +276,8 @@ def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:
     return in_gpus(numbers)
 
 
-def _ahead(ids: Sequence[str], visible_ids: frozenset[int] | None) -> list[dict[str, Any]]:
-    columns = ("id", "name", "project_id", "project__name", "priority", "state")
+def _ahead(ids: Sequence[str], sees: Sees) -> list[dict[str, Any]]:
+    columns = ("id", "name", "project__name", "priority", "state")
     found = {str(row["id"]): row for row in Job.objects.filter(pk__in=ids).values(*columns)} if ids else {}
     rows = [found[job_id] for job_id in ids if job_id in found]
     return [
@@ -285,7 +289,7 @@ def _ahead(ids: Sequence[str], visible_ids: frozenset[int] | None) -> list[dict[
             "state": row["state"],
         }
         for row in rows
-        for is_visible in (visible_ids is None or row["project_id"] in visible_ids,)
+        for is_visible in (sees is None or row["project__name"] in sees,)
     ]
 
 

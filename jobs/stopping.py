@@ -10,6 +10,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor, reread
 from controlplane.models import Command, Event
+from controlplane.scheduling.mentions import told
 from jobs import lifecycle
 from jobs.models import Job, Pod
 
@@ -94,6 +95,7 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
     opened shell, says who did it and not why the job is where it is."""
     verb = kind.partition(".")[2]
     is_move = verb == job.state
+    about = {"details": kept} if is_move and (kept := told(job.reason, job.details)) else {}
     return Event(
         kind=kind,
         job_id=job.pk,
@@ -101,7 +103,7 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
         actor=actor.name,
         reason=job.reason if is_move else "",
         message=(is_move and job.message) or f"{verb.replace('_', ' ').capitalize()} by {actor.name}.",
-        data={"state": job.state, "name": job.name, **(data or {})},
+        data={"state": job.state, "name": job.name, **about, **(data or {})},
     )
 
 

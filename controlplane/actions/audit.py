@@ -51,7 +51,7 @@ def write_lasting_audit(
 
 @contextmanager
 def lasting_audit() -> Iterator[None]:
-    """Save the rows of `write_lasting_audit` when the block ends, whatever it raises. Open it outside the transaction."""
+    """Save the rows of `write_lasting_audit` when the block ends, whatever it raises; open it outside transactions."""
     waiting: list[AuditEntry] = []
     reset = _lasting.set(waiting)
     try:

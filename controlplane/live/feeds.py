@@ -17,7 +17,7 @@ from controlplane.live.identity import Identity, still_valid
 from controlplane.live.listener import Listener
 from controlplane.live.logtail import LogTail
 from controlplane.live.reading import one_moment
-from controlplane.live.state import State, Whole
+from controlplane.live.state import Reading, State
 from controlplane.live.topics import Topic
 from controlplane.models import Event, Project
 from controlplane.telemetry.metrics import SAMPLED
@@ -101,7 +101,9 @@ class Reader:
 
     def __init__(self) -> None:
         self.seq: int | None = None
-        self._whole: Whole | None = None
+        # what was read at this event number: topics that several groups follow are read once
+        self._readings: dict[str, Reading | None] = {}
+        self._names: dict[int, str] | None = None
 
     def look(
         self,
@@ -121,6 +123,7 @@ class Reader:
             if is_recheck_due or result.is_all or _is_about_rights(events):
                 result.identities = still_valid(identities, timezone.now())
             result.answers = self._answers(feeds, asks, result)
+        self._keep_overview()
         result.updates += _log_updates(feeds, events, is_all=result.is_all)
         self.seq = result.seq
         return result
@@ -128,7 +131,7 @@ class Reader:
     def _changes(self, feeds: Sequence[Feed]) -> tuple[Round, Sequence[Event]]:
         seq, before = Event.objects.last_seq(), self.seq
         if seq != before:
-            self._whole = None
+            self._forget()
         if before is None or seq == before:
             return Round(seq), []
         events = list(Event.objects.after(before, EVENTS_MOST))
@@ -151,13 +154,28 @@ class Reader:
     def _read(
         self, topic: Topic, project_id: int | None, project_ids: frozenset[int] | None, seq: int
     ) -> State | None:
-        if topic.kind == topics.PROJECT:
-            return None if project_id is None else states.read_project(project_id)
-        if topic.kind == topics.JOB:
-            return states.read_job(topic.subject)
-        self._whole = self._whole or states.read_overview(seq)
-        overview = self._whole.seen_by(project_ids)
-        return overview if topic.kind == topics.OVERVIEW else states.queue_of(overview)
+        name = topic.name if topic.kind in (topics.PROJECT, topics.JOB) else topics.OVERVIEW
+        if name not in self._readings:
+            self._readings[name] = _reading(topic, project_id, seq)
+        reading = self._readings[name]
+        if reading is None:
+            return None
+        state = reading.seen_by(self._names_of(project_ids))
+        return states.queue_of(state) if topic.kind == topics.QUEUE else state
+
+    def _names_of(self, project_ids: frozenset[int] | None) -> frozenset[str] | None:
+        if project_ids is None:
+            return None
+        if self._names is None:
+            self._names = dict(Project.objects.values_list("pk", "name"))
+        return frozenset(self._names[key] for key in project_ids if key in self._names)
+
+    def _forget(self) -> None:
+        self._readings, self._names = {}, None
+
+    def _keep_overview(self) -> None:
+        """Forget what feeds hold themselves; the overview is kept for the next who asks."""
+        self._readings = {name: kept for name, kept in self._readings.items() if name == topics.OVERVIEW}
 
     def _answers(
         self, feeds: Sequence[Feed], asks: Sequence[Ask], found: Round
@@ -175,7 +193,7 @@ class Reader:
     ) -> Feed | str:
         if identity is None:
             return topics.FORBIDDEN
-        group = identity.project_ids if topic.kind in (topics.OVERVIEW, topics.QUEUE) else None
+        group = None if topic.kind == topics.LOGS else identity.project_ids
         feed = known.get((topic.name, group))
         project_id = feed.project_id if feed is not None else _project_of(topic)
         if not topics.may_listen(topic, identity.project_ids, project_id):
@@ -194,6 +212,12 @@ class Reader:
             return _open_log(topic, project_id)
         state = self._read(topic, project_id, group, seq) or {}
         return Feed(topic, project_id, group, state, seq, Window({seq: None}))
+
+
+def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
+    if topic.kind == topics.PROJECT:
+        return None if project_id is None else states.read_project(project_id)
+    return states.read_job(topic.subject) if topic.kind == topics.JOB else states.read_overview(seq)
 
 
 def is_touched(feed: Feed, event: Event) -> bool:

@@ -236,10 +236,7 @@ class Hub:
                 continue  # its answer will see the new rights
             if not topics.may_listen(feed.topic, identity.project_ids, feed.project_id):
                 self._refuse(listener, name, topics.FORBIDDEN)
-            elif (
-                feed.topic.kind in (topics.OVERVIEW, topics.QUEUE)
-                and feed.project_ids != identity.project_ids
-            ):
+            elif feed.topic.kind != topics.LOGS and feed.project_ids != identity.project_ids:
                 self._ask(listener, feed.topic, None)
 
     def _refuse(self, listener: Listener, name: str, code: str) -> None:

@@ -6,20 +6,23 @@ state. Run these inside `reading.one_moment`, with the event number that the sta
 
 import uuid
 from collections import defaultdict
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from datetime import datetime
+from functools import partial
 from typing import Any
 
 from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
 from controlplane.models import Device, Event, Node, Project
+from controlplane.queries.events import seen_event
 from controlplane.queries.projects import project_detail
+from controlplane.scheduling.mentions import NAMING, Sees, named_projects
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
-from jobs.queries import job_detail, job_rows, shape_reason
+from jobs.queries import job_columns, job_detail, reason_of, shape_jobs
 
 ROWS_MOST = 200  # rows of running and of queued jobs; the totals count all of them
 PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
@@ -29,22 +32,40 @@ State = dict[str, dict[str, Any]]
 
 
 @dataclass(frozen=True, slots=True)
-class Whole:
-    """The overview as an admin sees it, and which of its project names belong to which id."""
+class Reading:
+    """A topic's state as a reader of everything sees it, and under (collection, key) how to make anew the records that
+    name jobs of other projects."""
 
     state: State
-    names: dict[int, str]
+    naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
-    def seen_by(self, project_ids: frozenset[int] | None) -> State:
-        """Return the overview for somebody who sees these projects (None: all). Others' jobs are left out; what
-        they hold of a device stays, with the project's name, since the GPUs are shared."""
-        if project_ids is None:
+    def seen_by(self, sees: Sees) -> State:
+        """Return the state for a reader who sees the jobs of these projects. Shares what it need not change."""
+        if sees is None or not self.naming:
             return self.state
-        visible = {self.names[key] for key in project_ids if key in self.names}
-        return self.state | {
-            "running": _of(self.state["running"], visible),
-            "queued": _of(self.state["queued"], visible),
-            "nodes": {name: _veiled(node, visible) for name, node in self.state["nodes"].items()},
+        state = dict(self.state)
+        for (collection, key), make in self.naming.items():
+            if state[collection] is self.state[collection]:
+                state[collection] = dict(state[collection])
+            if key in state[collection]:
+                state[collection][key] = make(sees)
+        return state
+
+
+@dataclass(frozen=True, slots=True)
+class Whole(Reading):
+    """The overview."""
+
+    def seen_by(self, sees: Sees) -> State:
+        """Return the overview for a reader of these projects. Others' jobs are left out; what they hold of a device
+        stays, with the project's name, since the GPUs are shared."""
+        if sees is None:
+            return self.state
+        state = super(Whole, self).seen_by(sees)
+        return state | {
+            "running": _of(state["running"], sees),
+            "queued": _of(state["queued"], sees),
+            "nodes": {name: _veiled(node, sees) for name, node in state["nodes"].items()},
         }
 
 
@@ -53,7 +74,7 @@ def read_overview(seq: int) -> Whole:
     projects = list(Project.objects.order_by("name").values(*_PROJECT_COLUMNS))
     held = _held_by_project()
     nodes = _nodes()
-    running, queued = _running(), _queued()
+    running, (queued, naming) = _running(), _queued()
     state: State = {
         "totals": {"all": _totals(nodes)},
         "projects": {row["name"]: _project(row, held.get(row["id"], 0)) for row in projects},
@@ -62,7 +83,7 @@ def read_overview(seq: int) -> Whole:
         "nodes": {name: _without_sums(node) for name, node in nodes.items()},
     }
     state["series"] = {"latest": _latest(state, seq)}
-    return Whole(state, {row["id"]: row["name"] for row in projects})
+    return Whole(state, naming)
 
 
 def queue_of(overview: State) -> State:
@@ -70,7 +91,7 @@ def queue_of(overview: State) -> State:
     return {"queued": overview["queued"]}
 
 
-def read_project(project_id: int) -> State | None:
+def read_project(project_id: int) -> Reading | None:
     """Return a project and its jobs: all unfinished ones up to a bound, and the last that finished."""
     project = Project.objects.select_related("cluster", "department").filter(pk=project_id).first()
     if project is None:
@@ -78,29 +99,31 @@ def read_project(project_id: int) -> State | None:
     jobs = Job.objects.filter(project=project)
     unfinished = jobs.exclude(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_UNFINISHED_MOST]
     finished = jobs.filter(state__in=FINAL_STATES).order_by("-submit_rank")[:PROJECT_FINISHED_MOST]
-    rows = [*job_rows(unfinished), *job_rows(finished)]
-    return {
-        "project": {project.name: project_detail(project)},
-        "jobs": {row["id"]: _without_clock(row) for row in rows},
-    }
+    columns = [*job_columns(unfinished), *job_columns(finished)]
+    rows = {row["id"]: _without_clock(row) for row in shape_jobs(columns, None)}
+    state: State = {"project": {project.name: project_detail(project)}, "jobs": rows}
+    named = {("jobs", one["id"]): _with_reason(rows[one["id"]], one) for one in columns if _names_others(one)}
+    return Reading(state, named)
 
 
-def read_job(job_id: uuid.UUID | str) -> State | None:
+def read_job(job_id: uuid.UUID | str) -> Reading | None:
     """Return a job's detail and its latest events."""
     job = Job.objects.select_related("project__cluster", "user").filter(pk=job_id).first()
     if job is None:
         return None
-    events = Event.objects.filter(job_id=job.pk).order_by("-seq")[:JOB_EVENTS_MOST]
-    return {
-        "job": {str(job.pk): _without_clock(job_detail(job))},
-        "events": {str(event.seq): event_record(event) for event in events},
+    key, record = str(job.pk), _without_clock(job_detail(job, None))
+    column = {"reason": job.reason, "message": job.message, "details": job.details}
+    column["project_name"] = job.project.name
+    rows = Event.objects.filter(job_id=job.pk).order_by("-seq").values(*_EVENT_COLUMNS)[:JOB_EVENTS_MOST]
+    events = {str(row["seq"]): partial(seen_event, row, project=job.project.name) for row in rows}
+    naming: dict[tuple[str, str], Callable[[Sees], Any]] = {
+        ("events", str(row["seq"])): events[str(row["seq"])] for row in rows if row["reason"] in NAMING
     }
-
-
-def event_record(event: Event) -> dict[str, Any]:
-    """Return an event as the feed shows it."""
-    names = ("seq", "at", "kind", "actor", "reason", "message", "data")
-    return {name: getattr(event, name) for name in names}
+    if _names_others(column):
+        naming["job", key] = _with_reason(record, column)
+    return Reading(
+        {"job": {key: record}, "events": {seq: make(sees=None) for seq, make in events.items()}}, naming
+    )
 
 
 def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:
@@ -122,6 +145,7 @@ def overview_document(state: State, seq: int, now: datetime | None = None) -> di
     }
 
 
+_EVENT_COLUMNS = ("seq", "at", "kind", "actor", "reason", "message", "data")
 _PROJECT_COLUMNS = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
 
 
@@ -252,21 +276,27 @@ def _running() -> dict[str, dict[str, Any]]:
     }
 
 
-def _queued() -> dict[str, dict[str, Any]]:
+def _queued() -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], Callable[[Sees], Any]]]:
+    """Return the queued jobs, and how to make those anew whose reason names a job of another project."""
     jobs = Job.objects.filter(state=QUEUED)
     jobs = jobs.order_by(F("queue_position").asc(nulls_last=True), "submit_rank")[:ROWS_MOST]
+    rows = list(_named(jobs).values(*_QUEUED_COLUMNS))
+    naming: dict[tuple[str, str], Callable[[Sees], Any]] = {
+        ("queued", str(row["id"])): partial(_queued_row, row) for row in rows if _names_others(row)
+    }
+    return {str(row["id"]): _queued_row(row, None) for row in rows}, naming
+
+
+def _queued_row(row: dict[str, Any], sees: Sees) -> dict[str, Any]:
     return {
-        str(row["id"]): {
-            **_head(row),
-            "gpus": decimal(row["milli_gpus"] * row["pods_wanted"]),
-            "gpu_memory_mib": row["gpu_memory_mib"],
-            "queued_at": row["queued_at"],
-            "queue_position": row["queue_position"],
-            "reason": row["reason"],
-            "message": shape_reason(row["reason"], row["message"], row["details"])["message"],
-            "start_estimate": None,
-        }
-        for row in _named(jobs).values(*_QUEUED_COLUMNS)
+        **_head(row),
+        "gpus": decimal(row["milli_gpus"] * row["pods_wanted"]),
+        "gpu_memory_mib": row["gpu_memory_mib"],
+        "queued_at": row["queued_at"],
+        "queue_position": row["queue_position"],
+        "reason": row["reason"],
+        "message": reason_of(row, sees)["message"],
+        "start_estimate": None,
     }
 
 
@@ -326,11 +356,21 @@ def _latest(state: State, seq: int) -> dict[str, Any]:
     }
 
 
-def _of(rows: dict[str, Any], visible: set[str]) -> dict[str, Any]:
+def _names_others(row: Mapping[str, Any]) -> bool:
+    """True when the reason in a job's columns names a job of another project."""
+    return not named_projects(row["details"]) <= {row["project_name"]}
+
+
+def _with_reason(record: dict[str, Any], row: Mapping[str, Any]) -> Callable[[Sees], dict[str, Any]]:
+    """Return how to make a job's record anew, with its reason as a reader sees it."""
+    return lambda sees: record | {"status": record["status"] | {"reason": reason_of(row, sees)}}
+
+
+def _of(rows: dict[str, Any], visible: frozenset[str]) -> dict[str, Any]:
     return {key: row for key, row in rows.items() if row["project"] in visible}
 
 
-def _veiled(node: dict[str, Any], visible: set[str]) -> dict[str, Any]:
+def _veiled(node: dict[str, Any], visible: frozenset[str]) -> dict[str, Any]:
     devices = [
         device
         | {

@@ -11,7 +11,8 @@ from controlplane.engines.base import PodReport
 from controlplane.loop.glances import Glance
 from controlplane.loop.identities import is_job_id
 from controlplane.models import Event
-from controlplane.scheduling.reasons import PREEMPTED, describe
+from controlplane.scheduling.mentions import public
+from controlplane.scheduling.reasons import PREEMPTED
 from jobs import lifecycle
 from jobs.models import Job
 from jobs.stopping import send_towards
@@ -36,14 +37,13 @@ def _send_back(job: Job, report: PodReport) -> None:
     details = {
         **_taker(job, report.taken_by),
         "milli_gpus": job.allocated_milli,
-        "cluster_says": report.message,
     }
     with transaction.atomic():
         event = send_towards(
             job,
             next_state=lifecycle.QUEUED,
             reason=PREEMPTED,
-            message=describe(PREEMPTED, details)[:500],
+            message=public(PREEMPTED, details)[:500],
             details=details,
             actor=SYSTEM,
         )

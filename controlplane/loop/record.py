@@ -19,8 +19,8 @@ from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
+from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
-from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.view import PodPlacement
 from controlplane.telemetry.allocation import record_allocation
 from jobs import lifecycle
@@ -115,7 +115,7 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
         victim,
         next_state=lifecycle.QUEUED,
         reason=preempt.reason,
-        message=describe(preempt.reason, details)[:LONGEST_MESSAGE],
+        message=public(preempt.reason, details)[:LONGEST_MESSAGE],
         details=details,
         actor=SYSTEM,
     )
@@ -217,7 +217,7 @@ def _claimed(job: Job, start: Start, now: datetime) -> dict[str, Any]:
     return {
         "state": lifecycle.STARTING,
         "reason": start.reason,
-        "message": describe(start.reason, start.details)[:LONGEST_MESSAGE],
+        "message": public(start.reason, start.details)[:LONGEST_MESSAGE],
         "details": dict(start.details),
         "attempt": job.attempt + 1,
         "allocated_milli": sum(placement.milli_gpus for placement in start.placements),
@@ -291,7 +291,7 @@ def _news(hold: Hold, known: Told | None) -> Told | None:
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
     details = {**kept, **hold.details, "is_promised": hold.is_promised}
-    message = describe(hold.reason, details)[:LONGEST_MESSAGE]
+    message = public(hold.reason, details)[:LONGEST_MESSAGE]
     told = Told(hold.reason, message, details, hold.queue_position)
     return None if told == known else told
 

@@ -13,7 +13,8 @@ from controlplane.engines.base import DISRUPTIONS
 from controlplane.loop.batches import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.models import Cluster, Command, Event
-from controlplane.scheduling.reasons import DISRUPTED, describe, words_for
+from controlplane.scheduling.mentions import public
+from controlplane.scheduling.reasons import DISRUPTED, words_for
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.kinds.settle import PodStanding, Step, next_step, waits_for
@@ -224,7 +225,7 @@ def _started_for(job: Job) -> dict[str, Any]:
         return {}
     details = {name: value for name, value in job.details.items() if name != "started"}
     reason = job.details["started"]
-    return {"reason": reason, "message": describe(reason, details)[:LONGEST_MESSAGE], "details": details}
+    return {"reason": reason, "message": public(reason, details)[:LONGEST_MESSAGE], "details": details}
 
 
 def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:

@@ -73,14 +73,15 @@ class Board:
         """Whether any room is on its way."""
         return bool(self._stopping)
 
-    def stopping_on(self, placements: Sequence[PodPlacement]) -> list[str]:
-        """The ids of the stopping jobs that stand where these pods are to go."""
+    def stopping_on(self, placements: Sequence[PodPlacement]) -> list[JobView]:
+        """Return the stopping jobs on the devices where these pods are to go, in order of id."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
-        return sorted(
-            job.id
+        found = (
+            job
             for job in self._stopping.values()
             if any((pod.node, index) in wanted for pod in job.placements for index, _ in pod.devices)
         )
+        return sorted(found, key=lambda job: job.id)
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """The job starts here, now."""
@@ -181,7 +182,8 @@ class Board:
     def _attribute(self, preempt: Preempt) -> bool:
         victim = self.victims[preempt.job]
         for item, placements in self.promises.values():
-            if preempt.job in self.stopping_on(placements) and self._may_take(item, victim):
+            stopping = {job.id for job in self.stopping_on(placements)}
+            if preempt.job in stopping and self._may_take(item, victim):
                 kind: Kind = "preempt" if item.account is victim.account else "reclaim"
                 details = {**preempt.details, **_taker(item), "kind": kind}
                 self.preempts[preempt.job] = Preempt(

@@ -11,6 +11,7 @@ from controlplane.scheduling.board import Board
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.fixes import would_start_if
 from controlplane.scheduling.ledger import Room, open_empty_room
+from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
 from controlplane.scheduling.spec import Refusal
@@ -77,7 +78,9 @@ class Explainer:
         if item.job.id in self._board.promises:
             _, placements = self._board.promises[item.job.id]
             promised = [asdict(placement) for placement in placements]
-            stopping = self._board.stopping_on(placements)
+            stopping = [
+                mention(one.project, one.id, one.label) for one in self._board.stopping_on(placements)
+            ]
             kept = (
                 {"request_milli_gpus": sum(pod.milli_gpus for pod in placements)} if item.is_elastic else {}
             )
@@ -130,7 +133,11 @@ class Explainer:
 
     def _first_promised(self) -> dict[str, str]:
         job = next(item.job for item, _ in self._board.promises.values())
-        return {"reserved_for": job.id, "reserved_for_name": job.label}
+        return {
+            "reserved_for": job.id,
+            "reserved_for_name": job.label,
+            "reserved_for_project": job.project,
+        }
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:

@@ -161,14 +161,19 @@ def _waiting_for_volume(details: Details) -> str:
 
 
 def _preempted(details: Details) -> str:
-    by_job, by_project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "move":
         return f"The cluster's scheduler moved it to make room. {_comes_back(details)}"
+    return f"Its room went to {_taker(details)}. {_comes_back(details)}"
+
+
+def _taker(details: Details) -> str:
+    """Who got the room. The job's name is absent for readers who may not see it (controlplane.scheduling.mentions)."""
+    name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
-        taker = f"job {by_job} of higher priority in the same project"
-    else:
-        taker = f"job {by_job} of {by_project}, which was owed it" if by_project else f"job {by_job}"
-    return f"Its room went to {taker}. {_comes_back(details)}"
+        return f"job {name} of higher priority in the same project" if name else "a job of higher priority"
+    if name:
+        return f"job {name} of {project}, which was owed it" if project else f"job {name}"
+    return f"project {project}, which was owed it" if project else "other work"
 
 
 def _comes_back(details: Details) -> str:
@@ -239,8 +244,11 @@ def _room_left(details: Details) -> str:
 
 
 def _reserved(details: Details) -> str:
-    name = details.get("reserved_for_name") or details.get("reserved_for")
-    keeper = f"job {name}" if name else "an older job"
+    name, project = (
+        details.get("reserved_for_name") or details.get("reserved_for"),
+        details.get("reserved_for_project"),
+    )
+    keeper = f"job {name}" if name else f"a job of {project}" if project else "an older job"
     return f"The free GPUs are kept for {keeper}, which is first in line."
 
 

@@ -8,7 +8,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, NotVisible, job_for, role_in
+from controlplane.access import Actor, NotVisible, job_for, role_in, visible_project_names
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.command_line import yard_submit
@@ -49,7 +49,7 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
         raise NotVisible(f"There is no tab {tab!r}.")
     job = job_for(actor, job_id)
     is_member = Role.is_at_least(role_in(actor, job.project), Role.MEMBER)
-    detail = job_detail(job)
+    detail = job_detail(job, visible_project_names(actor))
     context: dict[str, Any] = {
         "job": detail,
         "tab": tab,
@@ -116,7 +116,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {
         "explain": job_reads.explain(actor, job),
         "attempts": job_reads.timeline(job),
-        "events": job_reads.latest_events(job, 4),
+        "events": job_reads.latest_events(actor, job, 4),
         "curves": job_reads.curves(detail),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
         "log_ranks": job_reads.log_ranks(job),
@@ -136,7 +136,7 @@ _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = 
     "overview": _overview,
     "logs": _logs,
     "metrics": lambda actor, job, detail: {"curves": job_reads.curves(detail)},
-    "events": lambda actor, job, detail: {"events": job_reads.events(job, 500)},
+    "events": lambda actor, job, detail: {"events": job_reads.events(actor, job, 500)},
     "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
     "spec": _spec,
     "terminal": lambda actor, job, detail: {"log_ranks": job_reads.log_ranks(job)},

@@ -137,7 +137,7 @@ def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     context = {
         "project": reads.project_row(project),
         "roles": Role.ORDER,
-        "jobs": job_reads.unfinished_of(project),
+        "jobs": job_reads.unfinished_of(actor, project),
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
     }

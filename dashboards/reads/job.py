@@ -8,9 +8,10 @@ from django.conf import settings
 from django.utils import timezone
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_project_ids
+from controlplane.access import Actor, visible_project_names
 from controlplane.logs import LogPage, log_path, read_page
 from controlplane.models import Event
+from controlplane.queries.events import seen_event
 from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
 from jobs.lifecycle import QUEUED
@@ -51,7 +52,7 @@ def explain(actor: Actor, job: Job) -> Row | None:
     """Why a queued job waits: the numbers compared, who is ahead, who holds, what would start it. None when it runs."""
     if job.state != QUEUED:
         return None
-    told = explanation(job, visible_project_ids(actor))
+    told = explanation(job, visible_project_names(actor))
     shortage = told["shortage"] or {}
     numbers = [
         (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None
@@ -104,17 +105,19 @@ def timeline(job: Job) -> list[Row]:
     ]
 
 
-def events(job: Job, most: int) -> list[Row]:
-    """The job's events, newest first."""
+def events(actor: Actor, job: Job, most: int) -> list[Row]:
+    """The job's events, newest first, as the actor may see them."""
     rows = Event.objects.filter(job_id=job.pk).exclude(kind="job.progressed").order_by("-seq")
-    return [{**row} for row in rows.values("seq", "at", "kind", "actor", "reason", "message")[:most]]
+    found = rows.values("seq", "at", "kind", "actor", "reason", "message", "data")[:most]
+    sees = visible_project_names(actor)
+    return [seen_event(row, sees, job.project.name) for row in found]
 
 
-def latest_events(job: Job, most: int) -> list[Row]:
+def latest_events(actor: Actor, job: Job, most: int) -> list[Row]:
     """The newest events for a short list: of neighbours that say the same only the newest, and of a job with one pod
     nothing about the pod, which says the same as the job."""
     told: list[Row] = []
-    for event in events(job, 5 * most):
+    for event in events(actor, job, 5 * most):
         if event["kind"].startswith("pod.") and job.pods_wanted == 1:
             continue
         if not told or event["message"] != told[-1]["message"]:

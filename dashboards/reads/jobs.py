@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from controlplane.access import Actor, visible_jobs, visible_projects
+from controlplane.access import Actor, visible_jobs, visible_project_names, visible_projects
 from controlplane.models import Project
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import FINAL_STATES, LOOKS, STATES
@@ -42,15 +42,17 @@ def page(actor: Actor, asked: Mapping[str, str], limit: int = PAGE) -> JobPage:
         older = jobs if before is None else jobs.filter(submit_rank__lt=before)
         ranks = list(older.order_by("-submit_rank").values_list("submit_rank", flat=True)[: limit + 1])
         shown, has_newer, has_older = ranks[:limit], before is not None, len(ranks) > limit
-    rows = job_rows(Job.objects.filter(submit_rank__in=shown).order_by("-submit_rank")) if shown else []
+    found = Job.objects.filter(submit_rank__in=shown).order_by("-submit_rank")
+    rows = job_rows(found, visible_project_names(actor)) if shown else []
     return JobPage(
         rows, shown[-1] if shown and has_older else None, shown[0] if shown and has_newer else None
     )
 
 
-def unfinished_of(project: Project, limit: int = 100) -> list[Row]:
+def unfinished_of(actor: Actor, project: Project, limit: int = 100) -> list[Row]:
     """A project's unfinished jobs, newest first."""
-    return job_rows(_unfinished(Job.objects.filter(project=project)).order_by("-submit_rank")[:limit])
+    jobs = _unfinished(Job.objects.filter(project=project)).order_by("-submit_rank")[:limit]
+    return job_rows(jobs, visible_project_names(actor))
 
 
 def choices(actor: Actor) -> dict[str, list[tuple[str, str]]]:

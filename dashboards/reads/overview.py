@@ -8,7 +8,7 @@ from typing import Any
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_project_ids
+from controlplane.access import Actor, visible_project_names
 from controlplane.live.reading import one_moment
 from controlplane.live.state import ROWS_MOST, State, read_overview
 from controlplane.models import Event, Role
@@ -28,7 +28,7 @@ def overview_state(actor: Actor) -> tuple[State, int]:
     with one_moment():
         seq = Event.objects.last_seq()
         whole = read_overview(seq)
-    return whole.seen_by(visible_project_ids(actor)), seq
+    return whole.seen_by(visible_project_names(actor)), seq
 
 
 def overview_page(actor: Actor, now: datetime) -> Row:

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.db.models import Count, Q, QuerySet
 
-from controlplane.access import Actor, visible_jobs, visible_projects
+from controlplane.access import Actor, visible_jobs, visible_project_names, visible_projects
 from controlplane.models import Membership, Token, User
 from dashboards.reads.paging import NamePage, by_name
 from dashboards.reads.projects import palette
@@ -52,7 +52,8 @@ def memberships(actor: Actor, user: User) -> list[Row]:
 
 def jobs_of(actor: Actor, user: User) -> list[Row]:
     """The user's latest jobs that the actor sees."""
-    return job_rows(visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:LATEST])
+    jobs = visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:LATEST]
+    return job_rows(jobs, visible_project_names(actor))
 
 
 def token_rows(actor: Actor) -> list[Row]:

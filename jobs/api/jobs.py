@@ -1,11 +1,19 @@
 """Submitting, listing and steering jobs."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.db.models import QuerySet
 
-from controlplane.access import Actor, job_for, project_for, reread, visible_project_ids
+from controlplane.access import (
+    Actor,
+    job_for,
+    project_for,
+    reread,
+    visible_project_ids,
+    visible_project_names,
+)
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.operations import Answer, ApiView, Call, operation
@@ -137,7 +145,8 @@ class JobDetail(ApiView):
     @operation("A job with its status and pods", answer=ref("Job"), query={"fields": fields_parameter(JOB)})
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
-        return Answer(trimmed(call, job_detail(job)), revision=_revision(job))
+        shown = job_detail(job, visible_project_names(call.actor))
+        return Answer(trimmed(call, shown), revision=_revision(job))
 
     @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)
     def patch(self, call: Call, job_id: str) -> Answer:
@@ -145,18 +154,19 @@ class JobDetail(ApiView):
         call.require_match(job, _revision)
         if call.body:
             edit_job(job, call.body, actor=call.actor)
-        return _shown(job)
+        return _shown(call.actor, job)
 
     @operation("Delete a job; one that runs is stopped first", answer=ref("Job"), status=202, also=(204,))
     def delete(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         call.require_match(job, _revision)
-        before = job_detail(job)
+        sees = visible_project_names(call.actor)
+        before = job_detail(job, sees)
         delete_job(job, actor=call.actor)
         if not Job.objects.filter(pk=before["id"]).exists():
             return Answer(before if call.is_dry_run else None, 204)
         reread(job)
-        return Answer(job_detail(job), 202)
+        return Answer(job_detail(job, sees), 202)
 
 
 class JobStop(ApiView):
@@ -164,7 +174,8 @@ class JobStop(ApiView):
 
     @operation("Stop a job for good; its record stays", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
-        return _shown(stop_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        return _shown(call.actor, stop_job(job, actor=call.actor))
 
 
 class JobSuspend(ApiView):
@@ -172,7 +183,8 @@ class JobSuspend(ApiView):
 
     @operation("Give the job's GPUs back and hold it", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
-        return _shown(suspend_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        return _shown(call.actor, suspend_job(job, actor=call.actor))
 
 
 class JobResume(ApiView):
@@ -180,7 +192,8 @@ class JobResume(ApiView):
 
     @operation("Queue a suspended job again, at its first rank", answer=ref("Job"))
     def post(self, call: Call, job_id: str) -> Answer:
-        return _shown(resume_job(job_for(call.actor, job_id, needed=Role.MEMBER), actor=call.actor))
+        job = job_for(call.actor, job_id, needed=Role.MEMBER)
+        return _shown(call.actor, resume_job(job, actor=call.actor))
 
 
 class JobClone(ApiView):
@@ -209,11 +222,8 @@ def _visible(actor: Actor) -> QuerySet[Job]:
 
 
 def _listed(call: Call, jobs: QuerySet[Job], listing: Listing) -> Answer:
-    return paged(call, jobs, listing, fetch=job_columns, shape=_shape)
-
-
-def _shape(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    return shape_jobs(rows)
+    shape = partial(shape_jobs, sees=visible_project_names(call.actor))
+    return paged(call, jobs, listing, fetch=job_columns, shape=shape)
 
 
 def _submitted(call: Call, project: Project, body: dict[str, Any]) -> Answer:
@@ -230,8 +240,8 @@ def _as_submitted(project: Project, jobs: Sequence[Job]) -> list[dict[str, Any]]
     ]
 
 
-def _shown(job: Job) -> Answer:
-    return Answer(job_detail(job), revision=_revision(job))
+def _shown(actor: Actor, job: Job) -> Answer:
+    return Answer(job_detail(job, visible_project_names(actor)), revision=_revision(job))
 
 
 def _revision(job: Job) -> Any:

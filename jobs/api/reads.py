@@ -4,13 +4,14 @@ import logging
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.access import NotVisible, job_for, visible_project_ids
+from controlplane.access import NotVisible, job_for, visible_project_names
 from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
@@ -75,7 +76,8 @@ class JobEvents(ApiView):
     @operation("List a job's events", answer=JOB_EVENTS.schema("Event"), query=JOB_EVENTS.parameters())
     def get(self, call: Call, job_id: str) -> Answer:
         rows = Event.objects.filter(job_id=job_for(call.actor, job_id).pk)
-        return paged(call, rows, JOB_EVENTS, fetch=fetch_events, shape=shape_events)
+        shape = partial(shape_events, sees=visible_project_names(call.actor))
+        return paged(call, rows, JOB_EVENTS, fetch=fetch_events, shape=shape)
 
 
 class JobLogs(ApiView):
@@ -115,7 +117,7 @@ class JobExplain(ApiView):
     @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
-        return Answer(explanation(job, visible_project_ids(call.actor)))
+        return Answer(explanation(job, visible_project_names(call.actor)))
 
 
 class JobSpec(ApiView):

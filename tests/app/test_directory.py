@@ -12,7 +12,7 @@ from controlplane.actions.outcomes import Invalid
 from controlplane.models import AuditEntry
 from controlplane.throttle import Throttle, TooManyAttempts
 from tests.app.api.client import Api
-from tests.app.api.conftest import api as api  # noqa: PLC0414
+from tests.app.api.conftest import api as api
 from tests.cast import Cast
 
 pytestmark = pytest.mark.django_db
@@ -44,7 +44,9 @@ def test_members_and_admins_cost_no_row(api: Callable[[str], Api]):
 
 def test_probes_are_limited(api: Callable[[str], Api], monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(directory, "_lookups", Throttle(2, 600))
-    asked = [api("ana").post(MEMBERS + "?dry_run=true", {"user": f"u{n}", "role": "viewer"}) for n in range(3)]
+    asked = [
+        api("ana").post(MEMBERS + "?dry_run=true", {"user": f"u{n}", "role": "viewer"}) for n in range(3)
+    ]
     assert [answer.status for answer in asked] == [400, 400, 429]
     assert asked[2].headers["Retry-After"]
 

@@ -119,15 +119,21 @@ def fresh(topic: str, project_ids: frozenset[int] | None) -> Any:
     """The state of a topic straight from the database, as JSON."""
     parsed = topics.parse_topic(topic)
     assert parsed is not None
-    state: Any = None
     if parsed.kind == topics.PROJECT:
-        state = read_project(Project.objects.get(name=parsed.subject).pk)
+        reading = read_project(Project.objects.get(name=parsed.subject).pk)
     elif parsed.kind == topics.JOB:
-        state = read_job(parsed.subject)
+        reading = read_job(parsed.subject)
     else:
-        state = read_overview(Event.objects.last_seq()).seen_by(project_ids)
-        state = queue_of(state) if parsed.kind == topics.QUEUE else state
+        reading = read_overview(Event.objects.last_seq())
+    state = reading.seen_by(_names(project_ids)) if reading is not None else None
+    state = queue_of(state) if parsed.kind == topics.QUEUE else state
     return without_empty(orjson.loads(orjson.dumps(state, option=orjson.OPT_UTC_Z)))
+
+
+def _names(project_ids: frozenset[int] | None) -> frozenset[str] | None:
+    if project_ids is None:
+        return None
+    return frozenset(Project.objects.filter(pk__in=project_ids).values_list("name", flat=True))
 
 
 def is_in_step(client: FakeClient, topic: str, project_ids: frozenset[int] | None) -> bool:

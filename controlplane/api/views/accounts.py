@@ -195,14 +195,18 @@ def _user_of(actor: Actor) -> User:
 def _user_named(username: str) -> User:
     user = User.objects.filter(username=username).first()
     if user is None:
-        raise NotVisible(f"There is no user named {username!r}.")
+        raise _no_user(username)
     return user
 
 
 def _visible_user(actor: Actor, username: str) -> User:
     if not actor.is_admin and _user_of(actor).username != username:
-        raise Forbidden("Only an admin may see other users.")
+        raise _no_user(username)
     return _user_named(username)
+
+
+def _no_user(username: str) -> NotVisible:
+    return NotVisible(f"There is no user named {username!r} that you can see.")
 
 
 def _require_site_admin(actor: Actor) -> None:

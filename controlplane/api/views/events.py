@@ -1,17 +1,20 @@
 """The numbered event log and the audit log."""
 
 from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 from django.db.models import Q, QuerySet
 
-from controlplane.access import Actor, Forbidden, visible_project_ids
+from controlplane.access import Actor, Forbidden, visible_project_ids, visible_project_names
 from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.query import BIGGEST
 from controlplane.api.schemas import AUDIT_ENTRY, EVENT
 from controlplane.models import AuditEntry, Event, Node, Project
+from controlplane.queries.events import FOR_ADMINS, seen_event
+from controlplane.scheduling.mentions import Sees
 
 _COLUMNS = ("seq", "at", "kind", "project_id", "job_id", "node_id", "actor", "reason", "message", "data")
 
@@ -56,7 +59,8 @@ class Events(ApiView):
     @operation("List events", answer=EVENTS.schema("Event"), query=EVENTS.parameters())
     def get(self, call: Call) -> Answer:
         _ids_for_names(call)
-        return paged(call, _visible_events(call.actor), EVENTS, fetch=fetch_events, shape=shape_events)
+        shape = partial(shape_events, sees=visible_project_names(call.actor))
+        return paged(call, _visible_events(call.actor), EVENTS, fetch=fetch_events, shape=shape)
 
 
 class Audit(ApiView):
@@ -74,16 +78,16 @@ def fetch_events(rows: QuerySet[Event]) -> list[dict[str, Any]]:
     return [dict(row) for row in rows.values(*_COLUMNS)]
 
 
-def shape_events(rows: Sequence[dict[str, Any]]) -> list[dict[str, Any]]:
-    """Return events as REST shows them; names of projects and nodes in one query each."""
+def shape_events(rows: Sequence[dict[str, Any]], sees: Sees) -> list[dict[str, Any]]:
+    """Return events as REST shows them to a reader of these projects; names of projects and nodes in one query each."""
     projects = _names(Project.objects.filter(pk__in={row["project_id"] for row in rows}))
     nodes = _names(Node.objects.filter(pk__in={row["node_id"] for row in rows}))
-    return [_shape(row, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
+    return [_shape(row, sees, projects.get(row["project_id"]), nodes.get(row["node_id"])) for row in rows]
 
 
-def _shape(row: dict[str, Any], project: str | None, node: str | None) -> dict[str, Any]:
-    shown = {name: row[name] for name in ("seq", "at", "kind", "actor", "reason", "message", "data")}
-    return shown | {"project": project, "job": str(row["job_id"]) if row["job_id"] else None, "node": node}
+def _shape(row: dict[str, Any], sees: Sees, project: str | None, node: str | None) -> dict[str, Any]:
+    job = str(row["job_id"]) if row["job_id"] else None
+    return seen_event(row, sees, project) | {"project": project, "job": job, "node": node}
 
 
 def _visible_events(actor: Actor) -> QuerySet[Event]:
@@ -92,7 +96,7 @@ def _visible_events(actor: Actor) -> QuerySet[Event]:
     if visible is None:
         return Event.objects.all()
     shared = Q(project_id=None, job_id=None) & (Q(kind__startswith="node.") | Q(kind__startswith="cluster."))
-    return Event.objects.filter(Q(project_id__in=visible) | shared)
+    return Event.objects.filter(Q(project_id__in=visible) | shared).exclude(kind__in=FOR_ADMINS)
 
 
 def _ids_for_names(call: Call) -> None:

@@ -6,7 +6,7 @@ from typing import Any
 
 from django.utils import timezone
 
-from controlplane.access import Actor, visible_jobs, visible_project_ids
+from controlplane.access import Actor, visible_jobs, visible_project_names
 from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import bad_request
@@ -39,7 +39,7 @@ class Overview(ApiView):
         with one_moment():
             seq = Event.objects.last_seq()
             whole = read_overview(seq)
-            state = whole.seen_by(visible_project_ids(call.actor))
+            state = whole.seen_by(visible_project_names(call.actor))
         return Answer(overview_document(state, seq))
 
 

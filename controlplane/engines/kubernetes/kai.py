@@ -366,13 +366,15 @@ def _from_words(words: str) -> Verdict:
     return Verdict(reasons.CLUSTER_FULL, words)
 
 
+TAKEN = "The cluster's scheduler took its room for other work."
+
+
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """KAI took an attempt's room: for whom (a job's id, or `namespace/name` of a group that is not ours, or "" when
-    for nobody) and its own words."""
+    """KAI took an attempt's room: for a job's id, for `namespace/name` of a group that is not ours, or "" when it only
+    moves pods. KAI's own words are left out: they name pods of other projects."""
 
     taken_by: str
-    message: str
 
 
 def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
@@ -382,7 +384,7 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
         return None
     noted = event["metadata"].get("annotations") or {}
     key = names.key_of(about.get("namespace", ""), about.get("name", ""))
-    return key, Eviction(line(_taker(noted)), line(str(event.get("message", "")).partition("\n")[0]))
+    return key, Eviction(line(_taker(noted)))
 
 
 def _taker(noted: Mapping[str, str]) -> str:
@@ -427,8 +429,7 @@ def _given_way(
     """KAI deletes a pod and tells why in an event of its own, which may come a moment after the end."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
     if evicted is not None and deleted_at:
-        message = evicted.message or report.message
-        return replace(report, reason=base.PREEMPTED, message=message, taken_by=evicted.taken_by)
+        return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=evicted.taken_by)
     is_young = deleted_at is not None and now - datetime.fromisoformat(deleted_at) < EVENT_DELAY
     if is_young and report.state == base.FAILED and report.reason == base.POD_DELETED:
         return replace(report, state=base.RUNNING, is_proven_gone=False, exit_code=None, finished_at=None)

@@ -332,7 +332,9 @@ def test_events_that_say_the_same_are_one(yard: Yard):
         ("job.running", "Started."),
     ):
         Event.objects.append([Event(kind=kind, job_id=yard.running.pk, message=message)])
-    told = [(event["kind"], event["message"]) for event in latest_events(yard.running, 2)]
+    told = [
+        (event["kind"], event["message"]) for event in latest_events(yard.cast.actor("ana"), yard.running, 2)
+    ]
     assert told[0] == ("job.running", "Started.")
     assert told[1][1] != "Started."
     assert not any(kind.startswith("pod.") for kind, _message in told)

@@ -253,7 +253,7 @@ def test_a_job_stopped_by_its_user_frees_room_without_victims():
     ]
     plan = decide(view(nodes(1, 2), [project("a", 1), project("b", 0)], jobs))
     assert not plan.preempts
-    assert hold_of(plan, "a3").details["stopping"] == ["b1"]
+    assert hold_of(plan, "a3").details["stopping"] == [{"project": "b", "job": "b1", "name": "b1"}]
 
 
 @pytest.mark.parametrize(

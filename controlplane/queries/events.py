@@ -1,0 +1,25 @@
+"""Events as readers see them."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.scheduling.mentions import Sees, seen_by, sentence
+
+FOR_ADMINS = ("cluster.leftovers", "cluster.projects_refused", "cluster.nodes_left_out")
+"""Kinds whose message names pods and objects of any project, as the cluster's checks do."""
+
+_SHOWN = ("seq", "at", "kind", "actor", "reason", "message", "data")
+_DETAILS = "details"  # in an event's data: what its reason names
+
+
+def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
+    """Return the fields of an event of `project` (None: of no project) as a reader sees it who may see that project
+    and the jobs of `sees`. The only way in which an event leaves the process."""
+    shown = {name: row[name] for name in _SHOWN if name in row}
+    data = row.get("data") or {}
+    allowed = sees if sees is None or project is None else sees | {project}
+    details = data.get(_DETAILS) or {}
+    shown["message"] = sentence(row["reason"], row["message"], details, allowed)
+    if details:
+        shown["data"] = data | {_DETAILS: seen_by(details, allowed)}
+    return shown
