@@ -1,9 +1,11 @@
-"""A limit on attempts, kept in this process: no request waits on Redis, and a restart forgives."""
+"""Limits kept in this process, on attempts, on rates and on what is held at once: no request waits on Redis, and a
+restart forgives."""
 
 import threading
 import time
-from collections import OrderedDict, deque
-from collections.abc import Callable, Hashable
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Hashable, Iterator
+from contextlib import contextmanager
 
 MOST_KEYS = 10_000
 
@@ -59,3 +61,54 @@ class Throttle:
     def _forget_oldest(self) -> None:
         while len(self._attempts) > MOST_KEYS:
             self._attempts.popitem(last=False)
+
+
+class TooManyAtOnce(Exception):
+    """All slots of a key are taken."""
+
+
+class Slots:
+    """At most `most` holders of one key at once. For one thread, such as an event loop."""
+
+    def __init__(self, most: int) -> None:
+        self.most = most
+        self._held: Counter[Hashable] = Counter()
+
+    @contextmanager
+    def hold(self, key: Hashable) -> Iterator[None]:
+        """Hold a slot. Raises TooManyAtOnce."""
+        self.take(key)
+        try:
+            yield
+        finally:
+            self.give_back(key)
+
+    def take(self, key: Hashable) -> None:
+        """Take a slot. Raises TooManyAtOnce."""
+        if self._held[key] >= self.most:
+            raise TooManyAtOnce
+        self._held[key] += 1
+
+    def give_back(self, key: Hashable) -> None:
+        """Give back a slot that `take` has given."""
+        self._held[key] -= 1
+        if not self._held[key]:
+            del self._held[key]
+
+
+class Rate:
+    """A token bucket: `burst` at once, `per_second` in the long run. For one thread."""
+
+    def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
+        self._per_second, self._burst, self._clock = per_second, burst, clock
+        self._left, self._at = float(burst), clock()
+
+    def is_spent(self) -> bool:
+        """Count one; True when it is one too many, which is not counted."""
+        now = self._clock()
+        self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
+        self._at = now
+        if self._left < 1:
+            return True
+        self._left -= 1
+        return False

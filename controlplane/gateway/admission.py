@@ -15,6 +15,7 @@ from django.db import DatabaseError, InterfaceError, connections
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
+from controlplane.gateway.limits import connect_on_thread
 from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
 from controlplane.loop.attached import attached_clusters, close_engines, engine_for
@@ -34,6 +35,7 @@ _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")
 _tidied_at = float("-inf")
 _remembered: dict[tuple[Credential, str, int], tuple[float, Service]] = {}
+_rechecks: dict[tuple[Credential, str], asyncio.Task[bool]] = {}
 
 
 class NotSignedIn(Exception):
@@ -60,12 +62,22 @@ class Service:
     port: int
     pod_name: str
     engine: Engine
+    project_id: int
+
+    @property
+    def key(self) -> tuple[str, int]:
+        """What limits of the port count under."""
+        return self.job_id, self.port
 
     async def connect(self) -> socket.socket:
-        """A stream to the port, which does not block. Raises NoAnswer."""
-        opening = asyncio.ensure_future(in_engine(self.engine.open_port, self.pod_name, self.port))
+        """A stream to the port, which does not block. Raises NoAnswer, TooManyRequests."""
+        opening: asyncio.Future[socket.socket] | None = None
         try:
-            stream = await asyncio.wait_for(asyncio.shield(opening), CONNECT_SECONDS)
+            async with asyncio.timeout(CONNECT_SECONDS):
+                opening = await connect_on_thread(
+                    self.engine.open_port, self.pod_name, self.port, project=self.project_id, port=self.key
+                )
+                stream = await asyncio.shield(opening)
         except EngineRefused as refusal:
             raise NoAnswer(refusal.message.rstrip(".")) from refusal
         except EngineUnreachable as error:
@@ -73,7 +85,8 @@ class Service:
         except (OSError, TimeoutError) as error:
             raise NoAnswer("nothing listens on the port yet") from error
         finally:
-            opening.add_done_callback(_close_unless(opening.done()))
+            if opening is not None:
+                opening.add_done_callback(_close_unless(opening.done()))
         stream.setblocking(False)
         return stream
 
@@ -117,13 +130,24 @@ async def admit_service(credential: Credential | None, job_id: str, port: int) -
 
 async def until_refused(credential: Credential, job_id: str) -> None:
     """Return as soon as the credential no longer opens the job: a revoked token, an ended session, a lost
-    role."""
+    role. All connections with one credential to one job share a look at the database each second."""
+    key = (credential, job_id)
     while True:
-        await asyncio.sleep(RECHECK_SECONDS)
-        try:
-            await in_thread(admit, credential, job_id)
-        except (NotSignedIn, NotVisible, Forbidden):
+        recheck = _rechecks.get(key)
+        if recheck is None or recheck.done():
+            recheck = _rechecks[key] = asyncio.create_task(_recheck(credential, job_id))
+            recheck.add_done_callback(lambda _done: _rechecks.pop(key, None))
+        if not await asyncio.shield(recheck):
             return
+
+
+async def _recheck(credential: Credential, job_id: str) -> bool:
+    await asyncio.sleep(RECHECK_SECONDS)
+    try:
+        await in_thread(admit, credential, job_id)
+    except (NotSignedIn, NotVisible, Forbidden):
+        return False
+    return True
 
 
 def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
@@ -145,7 +169,7 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
     engine = _engine(pod)
     if REACHES_PORTS not in engine.capabilities:
         raise NotRunning(f"Cluster {pod.node.cluster.name} gives no way to its pods' ports.", may_come=False)
-    return Service(str(job.pk), port, pod.name, engine)
+    return Service(str(job.pk), port, pod.name, engine, job.project_id)
 
 
 def engine_of(pod: Pod) -> Engine:

@@ -23,6 +23,7 @@ from controlplane.gateway.admission import (
     admit_service,
     until_refused,
 )
+from controlplane.gateway.limits import TooManyRequests
 from controlplane.gateway.pages import is_page_load, refuse
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
@@ -123,6 +124,9 @@ async def _forward(
             await _first_of(response, request, rights)
             if rights.done() and not rights.cancelled() and not reply.is_started:
                 await _refuse(scope, send, Forbidden("You may no longer use this job."))
+    except TooManyRequests as error:
+        job_id = address.job_id
+        await refuse(scope, send, 429, error.code, str(error), may_come=True, job_id=job_id)
     except NoAnswer as error:
         detail = f"Port {address.port} of the job does not answer: {error}."
         code, job_id = "service_not_answering", address.job_id

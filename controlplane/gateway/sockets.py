@@ -11,6 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidHandshake, InvalidSta
 from websockets.typing import Subprotocol
 
 from controlplane.gateway.admission import NoAnswer, Service
+from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.upstream import public_address
 from controlplane.live.identity import BEARER
 from controlplane.live.wire import Headers, Receive, Scope, Send, refuse_websocket
@@ -31,6 +32,23 @@ async def carry_websocket(
 ) -> None:
     """Open the pod's side first: what it refuses, the browser sees refused. Ends when either side or
     `rights` ends."""
+    try:
+        with exchanging(project=service.project_id, port=service.key):
+            await _carry(scope, receive, send, service, target, headers, rights)
+    except TooManyRequests:
+        rights.close()
+        await refuse_websocket(scope, receive, send, 429, 4429)
+
+
+async def _carry(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    service: Service,
+    target: str,
+    headers: Headers,
+    rights: Coroutine[Any, Any, None],
+) -> None:
     offered = _subprotocols(scope)
     try:
         stream = await service.connect()

@@ -10,6 +10,7 @@ from contextlib import asynccontextmanager
 import h11
 
 from controlplane.gateway.admission import NoAnswer, Service
+from controlplane.gateway.limits import exchanging
 from controlplane.live.wire import Headers, Receive
 
 READ_BYTES = 64 * 1024
@@ -86,18 +87,19 @@ class Exchange:
 
 @asynccontextmanager
 async def exchange(service: Service) -> AsyncIterator[Exchange]:
-    """Connect for one request. Raises NoAnswer."""
-    stream = await service.connect()
-    address = public_address(stream, service.port)
-    try:
-        reader, writer = await asyncio.open_connection(sock=stream)
-    except OSError as error:
-        stream.close()
-        raise NoAnswer("the connection was lost") from error
-    try:
-        yield Exchange(reader, writer, address)
-    finally:
-        writer.close()
+    """Connect for one request. Raises NoAnswer, TooManyRequests."""
+    with exchanging(project=service.project_id, port=service.key):
+        stream = await service.connect()
+        address = public_address(stream, service.port)
+        try:
+            reader, writer = await asyncio.open_connection(sock=stream)
+        except OSError as error:
+            stream.close()
+            raise NoAnswer("the connection was lost") from error
+        try:
+            yield Exchange(reader, writer, address)
+        finally:
+            writer.close()
 
 
 def public_address(stream: socket.socket, port: int) -> str:

@@ -50,7 +50,7 @@ def tunnel():
 
 
 def service(engine: Tunnel) -> Service:
-    return Service("job", 8888, "pod-1-0", engine)
+    return Service("job", 8888, "pod-1-0", engine, 1)
 
 
 async def test_a_request_goes_through_a_tunnel(tunnel):

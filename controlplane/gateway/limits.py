@@ -1,0 +1,97 @@
+"""How much of the gateway one port of a job, and one project, may take.
+
+A connect runs on a thread, and one to a port that never accepts holds its thread for seconds: without limits the
+threads were all held, and one job's port closed the services of all projects for 46 s.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Hashable, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from typing import TypeVar
+from weakref import WeakValueDictionary
+
+from controlplane.throttle import Slots, TooManyAtOnce
+
+T = TypeVar("T")
+
+CONNECT_THREADS = 64
+CONNECTS_OF_PORT = 4  # at a time; others of the port wait
+CONNECTS_OF_PROJECT = 16
+WAITING_OF_PORT = 64
+EXCHANGES_OF_PORT = 100  # requests and websockets
+EXCHANGES_OF_PROJECT = 400
+
+_threads = ThreadPoolExecutor(CONNECT_THREADS, thread_name_prefix="gateway-connect")
+_waiting = Slots(WAITING_OF_PORT)
+_exchanges_of_port, _exchanges_of_project = Slots(EXCHANGES_OF_PORT), Slots(EXCHANGES_OF_PROJECT)
+_connects: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionary()
+
+
+class TooManyRequests(Exception):
+    """A limit of a port or of its project is reached. `code` names it."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code = code
+
+
+async def connect_on_thread(
+    work: Callable[..., T], *arguments: object, project: Hashable, port: Hashable
+) -> asyncio.Future[T]:
+    """Start a connect once the port and the project have a slot for it, and return its future. The slot is held until
+    the thread is free, also when the caller has left. Raises TooManyRequests."""
+    try:
+        with _waiting.hold(port):
+            slots = (_slots("port", port, CONNECTS_OF_PORT), _slots("project", project, CONNECTS_OF_PROJECT))
+            await slots[0].acquire()
+            try:
+                await slots[1].acquire()
+            except asyncio.CancelledError:
+                slots[0].release()
+                raise
+    except TooManyAtOnce:
+        detail = f"{WAITING_OF_PORT} requests wait for this port to accept a connection; try again."
+        raise TooManyRequests("too_many_connects_to_port", detail) from None
+    opening = asyncio.get_running_loop().run_in_executor(_threads, work, *arguments)
+
+    def free(_opening: asyncio.Future[T]) -> None:
+        for slot in slots:
+            slot.release()
+
+    opening.add_done_callback(free)
+    return opening
+
+
+@contextmanager
+def exchanging(*, project: Hashable, port: Hashable) -> Iterator[None]:
+    """Count a request or websocket while it lasts. Raises TooManyRequests."""
+    _take(_exchanges_of_port, port, "port")
+    try:
+        _take(_exchanges_of_project, project, "project")
+        try:
+            yield
+        finally:
+            _exchanges_of_project.give_back(project)
+    finally:
+        _exchanges_of_port.give_back(port)
+
+
+def _take(slots: Slots, key: Hashable, kind: str) -> None:
+    try:
+        slots.take(key)
+    except TooManyAtOnce:
+        detail = (
+            f"{slots.most} requests to the services of this {kind} are open, which is the limit; try again."
+        )
+        raise TooManyRequests(f"too_many_requests_to_{kind}", detail) from None
+
+
+def _slots(kind: str, key: Hashable, most: int) -> asyncio.Semaphore:
+    """The semaphore of a key; kept for as long as it is held or waited for."""
+    found = _connects.get((kind, key))
+    if found is None:
+        found = _connects[kind, key] = asyncio.Semaphore(most)
+    return found

@@ -1,0 +1,103 @@
+"""What one port of a job may take of the gateway, however many requests it gets."""
+
+from __future__ import annotations
+
+import asyncio
+import socket
+import threading
+from collections.abc import Iterator
+
+import pytest
+
+from controlplane.engines.memory import MemoryEngine
+from controlplane.gateway import admission, limits
+from controlplane.gateway.admission import NoAnswer, NotVisible, Service, until_refused
+from controlplane.gateway.limits import TooManyRequests, exchanging
+from controlplane.live.identity import Credential
+
+STUCK, WELL = 6666, 8888
+
+
+class Ports(MemoryEngine):
+    """An engine whose port STUCK never accepts, until `gate` is set."""
+
+    def __init__(self) -> None:
+        super().__init__({"nodes": {}})
+        self.gate = threading.Event()
+        self.waiting = 0
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        if port == STUCK:
+            self.waiting += 1
+            assert self.gate.wait(30)
+            raise ConnectionRefusedError
+        near, far = socket.socketpair()
+        far.close()
+        return near
+
+
+@pytest.fixture
+def ports() -> Iterator[Ports]:
+    engine = Ports()
+    yield engine
+    engine.gate.set()
+
+
+async def test_a_port_that_never_accepts_leaves_the_others_open(ports, monkeypatch):
+    monkeypatch.setattr(admission, "CONNECT_SECONDS", 20)
+    stuck = Service("job", STUCK, "pod-1-0", ports, 1)
+    calls = [asyncio.create_task(stuck.connect()) for _ in range(200)]
+    refused = [call for call in calls if await has_ended(call)]
+    stream = await asyncio.wait_for(Service("other", WELL, "pod-2-0", ports, 2).connect(), 10)
+    stream.close()
+    assert ports.waiting == limits.CONNECTS_OF_PORT
+    assert len(refused) == 200 - limits.CONNECTS_OF_PORT - limits.WAITING_OF_PORT
+    assert {error.code for error in map(asyncio.Task.exception, refused)} == {"too_many_connects_to_port"}
+    ports.gate.set()
+    results = await asyncio.gather(*calls, return_exceptions=True)
+    assert {type(result) for result in results} == {NoAnswer, TooManyRequests}
+
+
+async def has_ended(task: asyncio.Task) -> bool:
+    for _ in range(5):
+        await asyncio.sleep(0)
+    return task.done()
+
+
+async def test_a_connect_whose_caller_has_left_still_holds_its_slot(ports, monkeypatch):
+    monkeypatch.setattr(admission, "CONNECT_SECONDS", 0.05)
+    stuck = Service("job", STUCK, "pod-1-0", ports, 1)
+    for _ in range(3):
+        results = await asyncio.gather(*(stuck.connect() for _ in range(8)), return_exceptions=True)
+        assert {type(result) for result in results} == {NoAnswer}
+    assert ports.waiting == limits.CONNECTS_OF_PORT
+
+
+def test_open_requests_are_bounded_by_port_and_by_project(monkeypatch):
+    monkeypatch.setattr(limits._exchanges_of_port, "most", 1)
+    monkeypatch.setattr(limits._exchanges_of_project, "most", 2)
+    with exchanging(project=1, port=1), exchanging(project=1, port=2):
+        with pytest.raises(TooManyRequests) as of_port, exchanging(project=1, port=1):
+            pass
+        with pytest.raises(TooManyRequests) as of_project, exchanging(project=1, port=3):
+            pass
+        with exchanging(project=2, port=3):
+            pass
+    assert of_port.value.code == "too_many_requests_to_port"
+    assert of_project.value.code == "too_many_requests_to_project"
+    with exchanging(project=1, port=1):
+        pass
+
+
+async def test_connections_of_one_credential_share_a_look_at_the_database(monkeypatch):
+    looks = []
+
+    async def look(_work, credential, job_id):
+        looks.append(job_id)
+        if len(looks) > 2:
+            raise NotVisible("gone")
+
+    monkeypatch.setattr(admission, "RECHECK_SECONDS", 0.01)
+    monkeypatch.setattr(admission, "in_thread", look)
+    await asyncio.gather(*(until_refused(Credential("token", "x"), "job") for _ in range(100)))
+    assert len(looks) == 3
