@@ -40,12 +40,22 @@ async function open() {
   const fit = new window.FitAddon.FitAddon();
   terminal.loadAddon(fit);
   terminal.open(root);
+  terminal.textarea.setAttribute("aria-describedby", "shell-leave");
+  terminal.attachCustomKeyEventHandler(leave);
   fit.fit();
   const session = new Session(terminal);
   new ResizeObserver(() => { fit.fit(); session.resize(); }).observe(root);
   $("[data-shell-open]").addEventListener("click", () => session.start());
   $("[data-shell-rank]")?.addEventListener("change", () => session.start());
   session.start();
+}
+
+// Tab belongs to the shell, so another key has to move the focus on
+function leave(event) {
+  if (event.key !== "F6" || !event.shiftKey) return true;
+  if (event.type === "keydown") $("[data-copy=bash-command]").focus();
+  event.preventDefault();
+  return false;
 }
 
 class Session {

@@ -63,7 +63,7 @@ SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
-        *("healthz", "readyz", "metrics", "logout"),
+        *("metrics", "logout"),
         *("job-preview", "job-log", "job-verb", "member-set", "member-remove", "node-verb", "cluster-verb"),
         *("user-verb", "token-revoke", "analytics-csv", "counts", "search"),
         *("chart-utilisation", "chart-allocation", "chart-job"),

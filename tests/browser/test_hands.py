@@ -99,6 +99,21 @@ def test_the_first_tab_stop_skips_to_the_page(open_as: Open):
     assert page.url.endswith("#page")
 
 
+def test_the_terminal_is_left_by_the_key_that_it_names(yard: Yard, open_as: Open):
+    job = yard.submit("shelled")
+    yard.wait_for(job, "running")
+    page = open_as("ana", f"/jobs/{job}/terminal").page
+    page.locator(".xterm-screen").wait_for()
+    page.locator(".xterm-helper-textarea").focus()
+    page.keyboard.press("Tab")
+    focused = "document.activeElement.className || document.activeElement.dataset.copy"
+    assert page.evaluate(focused) == "xterm-helper-textarea"
+    described = page.get_attribute(".xterm-helper-textarea", "aria-describedby")
+    assert "Shift F6 leaves the terminal." in page.inner_text(f"#{described}")
+    page.keyboard.press("Shift+F6")
+    assert page.evaluate("document.activeElement.dataset.copy") == "bash-command"
+
+
 def test_submit_from_the_form(yard: Yard, open_as: Open):
     page = open_as("ben", "/new/job").page
     page.fill("[name=name]", "From Form")
