@@ -5,26 +5,33 @@ state. Run these inside `reading.one_moment`, with the event number that the sta
 """
 
 import uuid
-from collections import defaultdict
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import partial
 from typing import Any
 
-from django.db.models import Count, F, Q, Sum
 from django.utils import timezone
 
-from controlplane.models import Device, Event, Node, Project
+from controlplane.models import Event, Node, Project
+from controlplane.queries.devices import nodes_with_devices
 from controlplane.queries.events import seen_event
+from controlplane.queries.overview import (
+    device_sums,
+    job_groups,
+    node_counts,
+    project_shares,
+    queued_rows,
+    running_rows,
+    totals,
+)
 from controlplane.queries.projects import project_detail
 from controlplane.scheduling.mentions import NAMING, Sees, named_projects
-from jobs.kinds.spec import decimal
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
-from jobs.models import Allocation, Job, Pod
+from jobs.lifecycle import FINAL_STATES
+from jobs.models import Job
 from jobs.queries import job_columns, job_detail, reason_of, shape_jobs
 
-ROWS_MOST = 200  # rows of running and of queued jobs; the totals count all of them
+ROWS_MOST = 200  # running jobs, queued jobs and nodes in the overview's lists; the totals count all of them
 PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
 JOB_EVENTS_MOST = 200
 
@@ -53,37 +60,29 @@ class Reading:
 
 
 @dataclass(frozen=True, slots=True)
-class Whole(Reading):
-    """The overview."""
+class Overview(Reading):
+    """The overview without its lists of jobs, which are each reader's own."""
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the overview for a reader of these projects. Others' jobs are left out; what they hold of a device
-        stays, with the project's name, since the GPUs are shared."""
-        if sees is None:
-            return self.state
-        state = super(Whole, self).seen_by(sees)
-        return state | {
-            "running": _of(state["running"], sees),
-            "queued": _of(state["queued"], sees),
-            "nodes": {name: _veiled(node, sees) for name, node in state["nodes"].items()},
+        """Return the overview for a reader of these projects. Other projects' jobs are left out; on devices that such
+        a job holds its project stays, since the GPUs are shared. Three queries."""
+        return self.state | {
+            "running": {row["id"]: row for row in running_rows(sees, ROWS_MOST)},
+            "queued": {row["id"]: row for row in queued_rows(sees, ROWS_MOST)},
+            "nodes": {name: _veiled(node, sees) for name, node in self.state["nodes"].items()},
         }
 
 
-def read_overview(seq: int) -> Whole:
+def read_overview(seq: int) -> Overview:
     """Return the overview, in a fixed number of queries. `seq` is the number of the newest event."""
-    projects = list(Project.objects.order_by("name").values(*_PROJECT_COLUMNS))
-    held = _held_by_project()
-    nodes = _nodes()
-    running, (queued, naming) = _running(), _queued()
+    nodes = nodes_with_devices(Node.objects.order_by("name")[:ROWS_MOST], None)
     state: State = {
-        "totals": {"all": _totals(nodes)},
-        "projects": {row["name"]: _project(row, held.get(row["id"], 0)) for row in projects},
-        "running": running,
-        "queued": queued,
-        "nodes": {name: _without_sums(node) for name, node in nodes.items()},
+        "totals": {"all": totals(device_sums(), node_counts(), job_groups())},
+        "projects": dict(project_shares()),
+        "nodes": {node["name"]: _node(node) for node in nodes},
     }
     state["series"] = {"latest": _latest(state, seq)}
-    return Whole(state, naming)
+    return Overview(state)
 
 
 def queue_of(overview: State) -> State:
@@ -146,204 +145,17 @@ def overview_document(state: State, seq: int, now: datetime | None = None) -> di
 
 
 _EVENT_COLUMNS = ("seq", "at", "kind", "actor", "reason", "message", "data")
-_PROJECT_COLUMNS = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
+_DEVICE_FIELDS = ("index", "utilization", "memory_used_mib", "memory_mib", "model", "is_foreign")
+_SHARE_FIELDS = ("job", "name", "project", "milli_gpus")
 
 
-def _project(row: dict[str, Any], held_milli: int) -> dict[str, Any]:
-    return {
-        "name": row["name"],
-        "gpu_quota": decimal(row["gpu_quota_milli"]),
-        "allocated_gpus": decimal(held_milli),
-        "fair_share_gpus": decimal(row["fair_share_milli"]),
-        "palette_index": row["palette_index"],
-    }
-
-
-def _held_by_project() -> dict[int, int]:
-    live = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
-    return dict(live.annotate(held=Sum("milli_gpus")).order_by())
-
-
-def _nodes() -> dict[str, dict[str, Any]]:
-    """Every node with its devices and who holds shares of them; three queries."""
-    shares: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    live = Allocation.objects.filter(released_at=None).order_by("pk")
-    columns = ("device_id", "pod__job_id", "pod__job__project__name", "milli_gpus")
-    for device_id, job_id, project, milli in live.values_list(*columns):
-        shares[device_id].append({"job": str(job_id), "project": project, "milli_gpus": milli})
-    devices: dict[int, list[dict[str, Any]]] = defaultdict(list)
-    for row in Device.objects.order_by("node_id", "index").values(*_DEVICE_COLUMNS):
-        devices[row["node_id"]].append(row | {"shares": shares[row["id"]]})
-    nodes = Node.objects.order_by("name").values(*_NODE_COLUMNS)
-    return {row["name"]: _node(row, devices[row["id"]]) for row in nodes}
-
-
-_NODE_COLUMNS = ("id", "name", "is_ready", "is_cordoned", "is_closed", "cluster__is_reachable")
-_DEVICE_COLUMNS = (
-    "id",
-    "node_id",
-    "index",
-    "model",
-    "memory_mib",
-    "memory_used_mib",
-    "utilization",
-    "allocated_milli",
-    "is_foreign",
-)
-
-
-def _node(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[str, Any]:
-    measured = [device["utilization"] for device in devices if device["utilization"] is not None]
-    allocated = sum(device["allocated_milli"] for device in devices)
-    return {
-        "name": row["name"],
-        "is_ready": row["is_ready"],
-        "is_reachable": row["cluster__is_reachable"],
-        "is_cordoned": row["is_cordoned"] or row["is_closed"],
-        "gpus": len(devices),
-        "allocated": decimal(allocated),
-        "utilization": round(sum(measured) / len(measured), 4) if measured else None,
-        "devices": [_device(device) for device in devices],
-        "sums": _sums(devices, allocated),
-    }
-
-
-def _device(row: dict[str, Any]) -> dict[str, Any]:
-    names = ("index", "utilization", "memory_used_mib", "memory_mib", "model", "is_foreign", "shares")
-    return {name: row[name] for name in names}
-
-
-def _sums(devices: list[dict[str, Any]], allocated: int) -> dict[str, float]:
-    # what nothing measures is neither idle nor busy
-    measured = [device["utilization"] for device in devices if device["utilization"] is not None]
-    idle = [device for device in devices if device["allocated_milli"] and device["utilization"] == 0]
-    known = [device for device in devices if device["memory_used_mib"] is not None]
-    return {
-        "allocated": allocated,
-        "idle": sum(device["allocated_milli"] for device in idle),
-        "measured": len(measured),
-        "utilization": sum(measured),
-        "memory_used": sum(device["memory_used_mib"] for device in known),
-        "memory": sum(device["memory_mib"] for device in known),
-    }
-
-
-def _without_sums(node: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in node.items() if name != "sums"}
-
-
-def _totals(nodes: dict[str, dict[str, Any]]) -> dict[str, Any]:
-    """The cluster in ten numbers. A GPU is idle but allocated when somebody holds it and it was last seen at 0."""
-    sums = [node["sums"] for node in nodes.values()]
-    total = {name: sum(part[name] for part in sums) for name in _SUM_NAMES}
-    gpus = sum(node["gpus"] for node in nodes.values())
-    counts = Job.objects.exclude(state__in=FINAL_STATES).aggregate(
-        running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
-    )
-    return {
-        "nodes": len(nodes),
-        "nodes_ready": sum(node["is_ready"] and node["is_reachable"] for node in nodes.values()),
-        "gpus": gpus,
-        "gpus_allocated": decimal(int(total["allocated"])),
-        "gpus_idle_allocated": decimal(int(total["idle"])),
-        "gpu_utilization": round(total["utilization"] / total["measured"], 4) if total["measured"] else None,
-        "gpu_memory_utilization": round(total["memory_used"] / total["memory"], 4)
-        if total["memory"]
-        else None,
-        "jobs_running": counts["running"],
-        "jobs_queued": counts["queued"],
-    }
-
-
-_SUM_NAMES = ("allocated", "idle", "measured", "utilization", "memory_used", "memory")
-
-
-def _running() -> dict[str, dict[str, Any]]:
-    jobs = Job.objects.filter(state__in=ACTIVE_STATES).order_by("-submit_rank")[:ROWS_MOST]
-    rows = list(_named(jobs).values(*_RUNNING_COLUMNS))
-    where = _nodes_of([row["id"] for row in rows])
-    return {
-        str(row["id"]): {
-            **_head(row),
-            "state": row["state"],
-            "node": ", ".join(where[row["id"]]) or None,
-            "gpus": decimal(row["allocated_milli"]),
-            "started_at": row["started_at"],
-            "progress": row["progress"],
-            "gpu_utilization": row["gpu_utilization"],
-        }
-        for row in rows
-    }
-
-
-def _queued() -> tuple[dict[str, dict[str, Any]], dict[tuple[str, str], Callable[[Sees], Any]]]:
-    """Return the queued jobs, and how to make those anew whose reason names a job of another project."""
-    jobs = Job.objects.filter(state=QUEUED)
-    jobs = jobs.order_by(F("queue_position").asc(nulls_last=True), "submit_rank")[:ROWS_MOST]
-    rows = list(_named(jobs).values(*_QUEUED_COLUMNS))
-    naming: dict[tuple[str, str], Callable[[Sees], Any]] = {
-        ("queued", str(row["id"])): partial(_queued_row, row) for row in rows if _names_others(row)
-    }
-    return {str(row["id"]): _queued_row(row, None) for row in rows}, naming
-
-
-def _queued_row(row: dict[str, Any], sees: Sees) -> dict[str, Any]:
-    return {
-        **_head(row),
-        "gpus": decimal(row["milli_gpus"] * row["pods_wanted"]),
-        "gpu_memory_mib": row["gpu_memory_mib"],
-        "queued_at": row["queued_at"],
-        "queue_position": row["queue_position"],
-        "reason": row["reason"],
-        "message": reason_of(row, sees)["message"],
-        "start_estimate": None,
-    }
-
-
-_HEAD_COLUMNS = ("id", "name", "project_name", "username", "kind")
-_RUNNING_COLUMNS = (
-    *_HEAD_COLUMNS,
-    "state",
-    "allocated_milli",
-    "started_at",
-    "progress",
-    "gpu_utilization",
-)
-_QUEUED_COLUMNS = (
-    *_HEAD_COLUMNS,
-    "milli_gpus",
-    "gpu_memory_mib",
-    "pods_wanted",
-    "queued_at",
-    "queue_position",
-    "reason",
-    "message",
-    "details",
-)
-
-
-def _named(jobs: Any) -> Any:
-    return jobs.annotate(project_name=F("project__name"), username=F("user__username"))
-
-
-def _head(row: dict[str, Any]) -> dict[str, Any]:
-    return {
-        "id": str(row["id"]),
-        "name": row["name"],
-        "project": row["project_name"],
-        "user": row["username"],
-        "kind": row["kind"],
-    }
-
-
-def _nodes_of(job_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
-    """The nodes that each job's unreleased pods are on, in order of rank, each once."""
-    where: dict[uuid.UUID, list[str]] = defaultdict(list)
-    live = Pod.objects.filter(job_id__in=job_ids, released_at=None).order_by("rank")
-    for job_id, node in live.values_list("job_id", "node__name"):
-        if node not in where[job_id]:
-            where[job_id].append(node)
-    return where
+def _node(node: dict[str, Any]) -> dict[str, Any]:
+    devices = [
+        {name: device[name] for name in _DEVICE_FIELDS}
+        | {"shares": [{name: share[name] for name in _SHARE_FIELDS} for share in device["shares"]]}
+        for device in node["devices"]
+    ]
+    return node | {"devices": devices}
 
 
 def _latest(state: State, seq: int) -> dict[str, Any]:
@@ -366,21 +178,20 @@ def _with_reason(record: dict[str, Any], row: Mapping[str, Any]) -> Callable[[Se
     return lambda sees: record | {"status": record["status"] | {"reason": reason_of(row, sees)}}
 
 
-def _of(rows: dict[str, Any], visible: frozenset[str]) -> dict[str, Any]:
-    return {key: row for key, row in rows.items() if row["project"] in visible}
-
-
-def _veiled(node: dict[str, Any], visible: frozenset[str]) -> dict[str, Any]:
+def _veiled(node: dict[str, Any], sees: Sees) -> dict[str, Any]:
+    if sees is None:
+        return node
     devices = [
-        device
-        | {
-            "shares": [
-                share if share["project"] in visible else share | {"job": None} for share in device["shares"]
-            ]
-        }
+        device | {"shares": [_veiled_share(share, sees) for share in device["shares"]]}
         for device in node["devices"]
     ]
     return node | {"devices": devices}
+
+
+def _veiled_share(share: dict[str, Any], sees: frozenset[str]) -> dict[str, Any]:
+    if share["project"] in sees:
+        return share
+    return {"job": None, "project": share["project"], "milli_gpus": share["milli_gpus"]}
 
 
 def _without_clock(row: dict[str, Any]) -> dict[str, Any]:

@@ -24,7 +24,7 @@ Visit = Callable[[User | None], Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 
 
-def state(**parts: Any) -> dict[str, dict[str, Any]]:
+def state_of(**parts: Any) -> dict[str, dict[str, Any]]:
     totals = {"nodes": 2, "nodes_ready": 2, "gpus": 16}
     return {"totals": {"all": totals}, "projects": {}, "running": {}, "queued": {}, "nodes": {}} | parts
 
@@ -160,14 +160,14 @@ WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
     ],
 )
 def test_sentences(parts: dict[str, Any], name: str, expected: str):
-    assert sentences(state(**parts), NOW)[name] == expected
+    assert sentences(state_of(**parts), NOW)[name] == expected
 
 
 def test_cells_show_shares_side_by_side_filled_to_their_use():
     running = {"a": {"name": "half", "gpu_utilization": 0.5}, "b": {"name": "rest", "gpu_utilization": None}}
     projects = {"team-a": {"palette_index": 3}}
     shares = (share("a", milli=500), share("b", "team-x", 250))
-    drawn = cell(device(4, 0.8, shares), state(running=running, projects=projects))
+    drawn = cell(device(4, 0.8, shares), state_of(running=running, projects=projects))
     first, second = drawn["parts"]
     assert (first["x"], first["width"], first["y"], first["height"], first["palette_index"]) == (
         0,
@@ -182,9 +182,9 @@ def test_cells_show_shares_side_by_side_filled_to_their_use():
 
 
 def test_a_free_device_is_not_idle_and_a_held_one_at_rest_is():
-    assert cell(device(1), state())["is_idle"] is False
-    assert cell(device(1), state())["title"] == "GPU 1: free"
-    assert cell(device(1, 0.0, (share("a"),)), state())["is_idle"] is True
+    assert cell(device(1), state_of())["is_idle"] is False
+    assert cell(device(1), state_of())["title"] == "GPU 1: free"
+    assert cell(device(1, 0.0, (share("a"),)), state_of())["is_idle"] is True
 
 
 @pytest.mark.parametrize(
@@ -195,9 +195,9 @@ def test_cells_shrink_with_the_cluster(nodes: int, style: str):
 
 
 def test_the_page_reads_the_state_of_the_live_topic(yard: Yard, visit: Visit):
-    whole = read_overview(Event.objects.last_seq())
+    state = read_overview(Event.objects.last_seq()).seen_by(None)
     page = visit(yard.cast.root).get("/").content.decode()
-    for record in [*whole.state["running"].values(), *whole.state["queued"].values()]:
+    for record in [*state["running"].values(), *state["queued"].values()]:
         assert record["name"] in page
         assert record["message"] in page if "message" in record else True
     words = json.loads(page.split('<script id="words" type="application/json">')[1].split("</script>")[0])
