@@ -21,6 +21,7 @@ STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 SCAN_BYTES = 8 * 1024 * 1024  # how much one call reads at most, so that a search in a huge log comes back
 LATEST_MS = 253_402_300_799_000  # the year 9999, where datetime ends
 _TAIL_BLOCK_BYTES = 64 * 1024
+_BISECT_BYTES = 16 * 1024  # below which a bisection reads record by record
 # of a record; one with more was not written by us: a pod can reach its own log file
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
 _RECORD_BYTES = MAX_TEXT_BYTES + 64
@@ -144,6 +145,35 @@ def tail(path: str | Path, n: int) -> LogPage:
             collector.add(record, None, position)
     del collector.lines[: max(0, len(collector.lines) - n)]
     return _page(collector, position, size)
+
+
+def line_before(path: str | Path, time_ms: int) -> int:
+    """Return the number of the last line written at or before a time, 0 if there is none. Bisects: a long log costs a
+    few reads more than a short one."""
+    if not os.path.exists(path):
+        return 0
+    with _open(path) as file:
+        low, high = 0, os.fstat(file.fileno()).st_size
+        while high - low > _BISECT_BYTES:
+            middle = _seek_record(file, (low + high) // 2)
+            numbers = _numbers(file.readline(_RECORD_BYTES).split(b" ", 3)) if middle < high else None
+            if numbers is not None and numbers[1] <= time_ms:
+                low = middle
+            else:
+                high = (low + high) // 2
+        file.seek(low)
+        return _last_line_until(file, time_ms)
+
+
+def _last_line_until(file: BinaryIO, time_ms: int) -> int:
+    """The number of the last line up to a time, from the file's position on."""
+    last = 0
+    for record in _whole_records(file):
+        numbers = _numbers(record.split(b" ", 3))
+        if numbers is not None and numbers[1] > time_ms:
+            break
+        last = numbers[0] if numbers is not None else last
+    return last
 
 
 def _open(path: str | Path) -> BinaryIO:

@@ -98,8 +98,8 @@ def _measures(report: dict[str, Any]) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """A number of a job's report, None for everything else that a job may have written there."""
-    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+    """A number of a job's report, None for everything else that a job may have written there. Zero has no sign."""
+    return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def pairs(mapping: dict[str, Any] | None) -> str:

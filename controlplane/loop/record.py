@@ -111,7 +111,7 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
     if victim is None or beneficiary is None:
         return None
     details = {**preempt.details, "by_job": preempt.beneficiary, "by_name": beneficiary.name}
-    return send_towards(
+    event = send_towards(
         victim,
         next_state=lifecycle.QUEUED,
         reason=preempt.reason,
@@ -119,6 +119,9 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
         details=details,
         actor=SYSTEM,
     )
+    if event is not None:
+        event.data["cause"] = preempt.kind
+    return event
 
 
 def _record_starts(
@@ -160,7 +163,8 @@ def _begin_together(
 
 def _starting_event(start: Start, job: Job) -> Event:
     nodes = sorted({placement.node for placement in start.placements})
-    return job_event("job.starting", job, SYSTEM, {"nodes": nodes, "workers": len(start.placements)})
+    data = {"nodes": nodes, "workers": len(start.placements), "attempt": job.attempt}
+    return job_event("job.starting", job, SYSTEM, data)
 
 
 def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: datetime) -> bool:

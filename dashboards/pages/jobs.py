@@ -3,7 +3,8 @@
 from collections.abc import Callable
 from typing import Any
 
-from django.http import HttpRequest, HttpResponseBase, StreamingHttpResponse
+import orjson
+from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
@@ -15,6 +16,7 @@ from dashboards.command_line import yard_submit
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import job as job_reads
 from dashboards.reads import jobs as reads
+from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.projects import palette
 from dashboards.reads.submit import projects_to_submit_to
 from jobs import actions
@@ -65,14 +67,25 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
 
 @signed_in
 def job_log(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
-    """The whole log of one pod as a text file."""
+    """The whole log of one rank as a text file: of one attempt (default: the newest), or of all of them."""
     job = job_for(actor, job_id)
-    attempt_number = job_reads.whole(request.GET.get("attempt"), job.attempt)
     rank = job_reads.whole(request.GET.get("rank"), 0)
-    lines = job_reads.log_text(job, attempt_number, rank)
-    name = f"{job.name}-{attempt_number}-{rank}.log"
-    headers = {"Content-Disposition": f'attachment; filename="{name}"'}
+    if request.GET.get("attempt") == "all":
+        part, lines = "all", job_reads.whole_log_text(job, rank)
+    else:
+        number = job_reads.whole(request.GET.get("attempt"), job.attempt)
+        part, lines = str(number), job_reads.log_text(job, number, rank)
+    headers = {"Content-Disposition": f'attachment; filename="{job.name}-{part}-{rank}.log"'}
     return StreamingHttpResponse(lines, content_type="text/plain; charset=utf-8", headers=headers)
+
+
+@signed_in
+def job_log_index(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
+    """Attempts, the lengths of their logs, and what happened between the lines, for static/js/logsource.js."""
+    index = log_index(actor, job_for(actor, job_id), job_reads.whole(request.GET.get("rank"), 0))
+    return HttpResponse(
+        orjson.dumps(index), content_type="application/json", headers={"Cache-Control": "no-store"}
+    )
 
 
 @require_POST
@@ -119,12 +132,14 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
         "events": job_reads.latest_events(actor, job, 4),
         "curves": job_reads.curves(detail),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
-        "log_ranks": job_reads.log_ranks(job),
-    }
+    } | _logs(actor, job, detail)
 
 
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
-    return {"log_ranks": job_reads.log_ranks(job), "log_attempts": range(job.attempt, 0, -1)}
+    return {
+        "log_ranks": job_reads.log_ranks(job),
+        "log_attempts": range(max(1, job.attempt), max(0, job.attempt - ATTEMPTS_MOST), -1),
+    }
 
 
 def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:

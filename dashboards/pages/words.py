@@ -19,6 +19,7 @@ def words() -> dict[str, str]:
         **_keys(),
         "chart_table": _("The chart as a table"),
         "log_attempt": _("attempt {number}"),
+        "log_attempt_heading": _("Attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
         "log_matches": _("{count} matching lines"),
         "log_line": _("{count} line"),

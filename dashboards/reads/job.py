@@ -147,6 +147,13 @@ def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:
         offset = page.next_offset
 
 
+def whole_log_text(job: Job, rank: int) -> Iterator[str]:
+    """The logs of all attempts one after the other, each under its number."""
+    for number in job.attempts.order_by("number").values_list("number", flat=True):
+        yield f"[{_('attempt')} {number}]\n"
+        yield from log_text(job, number, rank)
+
+
 def _page_text(page: LogPage) -> str:
     """Lines, and each gap after the line after which it is."""
     texts = [(float(line.n), line.text + ("" if line.is_partial else "\n")) for line in page.lines]

@@ -1,30 +1,38 @@
 // The lines of one pod's log that this page knows, and where to find the others. The store pages by byte offset and
 // numbers lines; between known (line, offset) pairs the place of a line is guessed and the guess is narrowed.
 
-import { LogGaps } from "./loggaps.js";
+import { Extras } from "./logextras.js";
+import { LogNotes } from "./lognotes.js";
+import { spelled } from "./progressline.js";
 
 const PAGE = 1000, KEPT = 20000, GUESSES = 12;
+const SPELLED = /^[\w ./+-]+$/; // what a progress line that is spelled out may contain
+const MOST_PAGES = 20; // of progress lines that a search looks through
 
 export class LogLines {
-  /** `fetchPage({offset, tail, search, limit})` answers what GET /jobs/{id}/logs answers. `inserted(row, count)` is told
-   *  of rows that have come between others: gaps are known when their page is. */
-  constructor(fetchPage, inserted) {
+  /** `fetchPage({offset, tail, search, limit})` answers what GET /jobs/{id}/logs answers. `version` grows with every
+   *  change of which row is where. */
+  constructor(attempt, fetchPage) {
+    this.attempt = attempt;
     this.fetchPage = fetchPage;
     this.lines = new Map();
-    this.gaps = new LogGaps((n, count) => inserted(this.rowOf(n) + 1, count));
+    this.notes = new LogNotes((n) => this.#count(n));
+    this.heights = new Map(); // rows of a line (by number) or a note (by id) that takes more than one
+    this.extras = new Extras();
     this.anchors = [{ n: 1, offset: 0 }];
     this.end = 0; // the offset up to which the store has been read
     this.last = 0;
     this.complete = false;
+    this.version = 0;
   }
 
-  /** Lines and gaps together. */
-  get rows() { return this.last + this.gaps.places.length; }
+  /** Lines and notes together. */
+  get rows() { return this.last + this.extras.total; }
 
-  /** The row of a line; rows count from 0. */
-  rowOf(n) { return n - 1 + this.gaps.before(n); }
+  /** The first row of a line; rows count from 0. */
+  rowOf(n) { return n - 1 + this.extras.before(n); }
 
-  /** What a row is: {n} for a line, {n, gap} for a gap after line n. */
+  /** What stands at a row: {key, n, start, height} of a line, with `note` of a note after line n. */
   at(row) {
     let n = 0; // the last line that begins at this row or before it
     for (let beyond = this.last + 1; beyond - n > 1;) {
@@ -32,7 +40,55 @@ export class LogLines {
       if (this.rowOf(middle) <= row) n = middle;
       else beyond = middle;
     }
-    return { n, gap: this.gaps.after.get(n)?.[row - this.rowOf(n) - 1] };
+    let start = this.rowOf(n), height = this.heights.get(n) ?? 1;
+    const line = { key: n, n, start, height };
+    if (n && row < start + height) return line;
+    for (const note of this.notes.after(n)) {
+      start += height;
+      height = this.heights.get(note.id) ?? 1;
+      if (row < start + height) return { key: note.id, n, note, start, height };
+    }
+    return line;
+  }
+
+  /** Say how many rows the line or note `key` after line n, or of line n, takes. */
+  setHeight(key, n, height) {
+    if (height > 1) this.heights.set(key, height);
+    else this.heights.delete(key);
+    this.#count(n);
+  }
+
+  /** Take every line and note for one row again. */
+  forgetHeights() {
+    const wide = [...this.extras.counts.keys()];
+    this.heights.clear();
+    for (const n of wide) this.#count(n);
+  }
+
+  /** Take what happened: {after, id, kind, time, message}, in order. */
+  setEvents(events) {
+    for (const { after } of events) this.#reach(after);
+    this.notes.setEvents(events);
+  }
+
+  /** Believe that the log has this many lines in this many bytes, without reading it. */
+  span(lines, size) {
+    if (!lines || size <= this.end) return;
+    this.#reach(lines);
+    this.#anchor(lines + 1, size);
+    this.end = size;
+    this.complete = true;
+  }
+
+  #reach(n) {
+    if (n <= this.last) return;
+    this.last = n;
+    this.version++;
+  }
+
+  #count(n) {
+    const notes = this.notes.after(n).reduce((sum, note) => sum + (this.heights.get(note.id) ?? 1), 0);
+    if (this.extras.set(n, notes + (this.heights.get(n) ?? 1) - 1)) this.version++;
   }
 
   /** Load the end of the log. */
@@ -70,14 +126,23 @@ export class LogLines {
     return came;
   }
 
-  /** All lines that contain `search`, up to `most`. */
-  async search(search, most = 2000) {
+  /** All lines that contain `search` as they are shown, up to `most`: progress lines spelled out unless `isRaw`. */
+  async search(search, { most, isRaw }) {
+    const found = await this.#containing(search, most);
+    if (isRaw || !SPELLED.test(search)) return found;
+    const isShown = ({ text }) => !spelled(text) || spelled(text).includes(search.toLowerCase());
+    const reports = (await this.#containing('"trainyard"', Infinity, MOST_PAGES)).filter(({ text }) => spelled(text));
+    const all = new Map([...found, ...reports].filter(isShown).map((line) => [line.n, line]));
+    return [...all.values()].sort((a, b) => a.n - b.n).slice(0, most);
+  }
+
+  async #containing(search, most, pages = Infinity) {
     const found = [];
-    for (let offset = 0; found.length < most;) {
-      const page = await this.fetchPage({ offset, search, limit: PAGE });
-      found.push(...page.lines);
-      if (page.complete || page.next_offset <= offset) break;
-      offset = page.next_offset;
+    for (let offset = 0, page = 0; found.length < most && page < pages; page++) {
+      const answer = await this.fetchPage({ offset, search, limit: PAGE });
+      found.push(...answer.lines);
+      if (answer.complete || answer.next_offset <= offset) break;
+      offset = answer.next_offset;
     }
     return found;
   }
@@ -87,8 +152,8 @@ export class LogLines {
     for (const line of page.lines) this.#keep(line);
     const before = (page.lines[0]?.n ?? this.last + 1) - 1;
     const gaps = page.gaps.map((gap) => placed(gap, before));
-    for (const gap of gaps) this.last = Math.max(this.last, gap.after); // the line itself may be damaged
-    this.gaps.take(gaps);
+    for (const gap of gaps) this.#reach(gap.after); // the line itself may be damaged
+    this.notes.takeGaps(gaps);
     this.complete ||= Boolean(page.complete);
     if ((offset ?? 0) <= this.end) this.end = Math.max(this.end, page.next_offset);
     if (page.lines.length) this.#remember(page, offset);
@@ -97,7 +162,7 @@ export class LogLines {
 
   #keep(line) {
     this.lines.set(line.n, line);
-    this.last = Math.max(this.last, line.n);
+    this.#reach(line.n);
   }
 
   #remember(page, offset) {
@@ -137,5 +202,5 @@ export class LogLines {
 // a damaged record has no time, and in front of a page's first line no number either
 function placed({ after, time, message }, before) {
   const at = Date.parse(time);
-  return { after: after || (at ? 0 : before), at, time: at ? time : null, message };
+  return { id: `gap ${at} ${message}`, kind: "gap", after: after || (at ? 0 : before), at, time: at ? time : null, message };
 }

@@ -63,3 +63,45 @@ PROGRESS = [
     ({"step": 0, "total_steps": 10}, 0.0),
     ({"step": 15, "total_steps": 10}, 1.0),
 ]
+# lines of a log, and what `yard logs` and the log viewer show of them; "" for the line as it is
+PROGRESS_LINES = [
+    (
+        '{"trainyard": 1, "epoch": 7, "epochs": 80, "step": 165, "total_steps": 1920, "accuracy": 0.98132}',
+        "epoch 7/80  step 165/1920  accuracy 0.981",
+    ),
+    ('{"trainyard": 1, "step": 12345678, "loss": 12.3456}', "step 12345678  loss 12.35"),
+    (
+        '{"trainyard": 1, "step": 1, "loss": 0.40218, "accuracy": 0.98132, "seconds_per_step": 0.071234}',
+        "step 1  loss 0.4022  accuracy 0.981  0.071 s/step",
+    ),
+    ('{"trainyard": 1, "epoch": 2}', "epoch 2"),
+    ('{"trainyard": 1.0, "step": 3, "total_steps": 0}', "step 3"),
+    ('{"trainyard": 1, "step": -0, "loss": -0.0}', "step 0  loss 0"),
+    ('{"trainyard": 1, "loss": 0.0001}', "loss 0.0001"),
+    ('{"trainyard": 1, "loss": 0.00001234567}', "loss 1.235e-05"),
+    ('{"trainyard": 1, "loss": 123456.7}', "loss 1.235e+05"),
+    ('{"trainyard": 1, "loss": 9999.96}', "loss 1e+04"),
+    ('{"trainyard": 1, "loss": 1e300, "accuracy": 0.5}', "loss 1e+300  accuracy 0.5"),
+    # ties go to the even digit
+    (
+        '{"trainyard": 1, "loss": 1.0625, "accuracy": 0.0625, "seconds_per_step": 12.5}',
+        "loss 1.062  accuracy 0.0625  12 s/step",
+    ),
+    ('{"trainyard": 1, "loss": 1.1875, "seconds_per_step": 13.5}', "loss 1.188  14 s/step"),
+    ('{"trainyard": 1, "loss": -0.5}', "loss -0.5"),
+    ('{"trainyard": 1, "step": 1.5, "total_steps": 2}', "step 1.5/2"),
+    ('{"trainyard": 1, "step": 1, "loss": NaN, "accuracy": -Infinity}', "step 1  loss nan  accuracy -inf"),
+    ('{"trainyard": 1, "note": "NaN", "step": 1, "loss": Infinity}', "step 1  loss inf"),
+    ('{"trainyard": 1, "step": 1' + "0" * 400 + "}", "step inf"),
+    ('{"trainyard": 1, "step": 1, "loss": "0.5", "note": "a \\" NaN"}', "step 1"),
+    ('{"trainyard": 1, "loss": "\\u001b[2J", "step": true}', ""),
+    ('{"trainyard": 1, "loss": "nan", "step": null, "epoch": [1]}', ""),
+    ('{"trainyard": true, "step": 1}', ""),
+    ('{"trainyard": 2, "step": 1}', ""),
+    ('{"step": 1}', ""),
+    ('{"trainyard": 1, "step": ' + "[" * 100_000, ""),
+    ('{"trainyard": 1, "step": 1', ""),
+    ('{"trainyard": 1, "step": 1} and more', ""),
+    (' {"trainyard": 1, "step": 1}', ""),
+    ("trainyard", ""),
+]

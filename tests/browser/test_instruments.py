@@ -17,7 +17,7 @@ DRAWN = "(id) => document.querySelector(`${id} .js-plotly-plot .main-svg`) !== n
 
 def lines(page: Page) -> list[str]:
     """The log lines that exist as elements."""
-    return [text for text in page.locator(".log-line .text").all_inner_texts() if text]
+    return [text for text in page.locator(".log-line:not(.is-event) .text").all_inner_texts() if text]
 
 
 def test_log_text_stays_text(yard: Yard, open_as: Open):

@@ -68,7 +68,7 @@ def long_job(yard: Yard, long_log: Path) -> str:
 
 def texts(page: Page) -> list[str]:
     """The rows on the page."""
-    return [text for text in page.locator(".log-line .text").all_inner_texts() if text]
+    return [text for text in page.locator(".log-line:not(.is-event) .text").all_inner_texts() if text]
 
 
 def place(page: Page) -> float:
@@ -157,7 +157,7 @@ def test_all_gaps_of_a_line_are_shown_in_order_also_those_before_the_first(yard:
         *("output is missing here: first", "output is missing here: second"),
         "three",
     ]
-    numbers = page.locator(".log-line .n").all_inner_texts()
+    numbers = page.locator(".log-line:not(.is-event) .n").all_inner_texts()
     assert numbers == ["", "", "1", "2", "", "", "3"]
 
 
@@ -176,16 +176,17 @@ def test_a_gap_that_comes_later_stands_behind_the_one_before(yard: Yard, open_as
     wait_until(lambda: texts(page) == [*expected, "two"], 10, "the line after the gaps")
 
 
-def test_a_narrow_log_keeps_its_controls_in_one_row_and_says_that_nothing_was_printed(
+def test_a_narrow_log_keeps_its_controls_in_two_rows_and_says_that_nothing_was_printed(
     yard: Yard, open_as: Open
 ):
     job = ended(yard, "silent")
     page = open_as("ana", f"/jobs/{job}/logs", viewport={"width": 390, "height": 800}).page
     page.get_by_text("It printed nothing.").wait_for()
     assert not page.is_visible("text=No output yet.")
-    boxes = [page.locator(f".log {each}").bounding_box() for each in ("h2", "input", "button", "a.button")]
-    title, search, follow, download = (box for box in boxes if box)
-    middles = {round(box["y"] + box["height"] / 2) for box in (search, follow, download)}
-    assert max(middles) - min(middles) <= 1
-    assert title["y"] + title["height"] <= search["y"]
-    assert abs(title["x"] - search["x"]) <= 1
+    names = ("h2", "select", "input", "[data-log-wrap]", "[data-log-follow]", "a.button")
+    title, *boxes = (box for name in names if (box := page.locator(f".log {name}").bounding_box()))
+    middles = [box["y"] + box["height"] / 2 for box in boxes]
+    assert max(middles[:2]) - min(middles[:2]) <= 1
+    assert max(middles[2:]) - min(middles[2:]) <= 1
+    assert title["y"] + title["height"] <= boxes[0]["y"] < boxes[2]["y"]
+    assert abs(title["x"] - boxes[0]["x"]) <= 1

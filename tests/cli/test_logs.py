@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.cli.commands.logs import spelt_progress
 from controlplane.cli.streams import Event, EventParser
+from tests.browser.samples import PROGRESS_LINES
 from tests.cli.conftest import JOB_ID
 from tests.cli.scripted import Reply, events, problem
 
@@ -56,20 +57,7 @@ def test_into_a_pipe_text_goes_as_it_came(server, yard):
     assert yard("logs", JOB_ID).out == f"{raw}\n"
 
 
-@pytest.mark.parametrize(
-    ("text", "spelt"),
-    [
-        ('{"trainyard": 1, "step": 12345678, "loss": 12.3456}', "step 12345678  loss 12.35"),
-        ('{"trainyard": 1, "epoch": 2}', "epoch 2"),
-        ('{"trainyard": 1, "loss": "\\u001b[2J", "step": true}', ""),
-        ('{"trainyard": 2, "step": 1}', ""),
-        ('{"step": 1}', ""),
-        ('{"trainyard": 1, "step": 1' + "0" * 400 + "}", ""),
-        ('{"trainyard": 1, "step": ' + "[" * 100_000, ""),
-        ('{"trainyard": 1, "step": 1', ""),
-        ("trainyard", ""),
-    ],
-)
+@pytest.mark.parametrize(("text", "spelt"), PROGRESS_LINES)
 def test_which_lines_are_progress(text, spelt):
     assert spelt_progress(text) == spelt
 

@@ -19,6 +19,7 @@ from controlplane.cli.streams import resuming
 PAGE_LINES = 1000
 ATTACH_LINES = 10
 NEXT_ATTEMPT_SECONDS = 0.5
+LONGEST_WHOLE = 300  # digits
 SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no introduction
 
 
@@ -162,14 +163,21 @@ def _print(output: Output, lines: Iterable[dict[str, Any]], selection: Selection
 
 
 def spelt_progress(text: str) -> str:
-    """A progress line's numbers for a person; empty for every other line, and for numbers beyond all measure."""
+    """Return a progress line's numbers for a reader, "" for every other line. static/js/progressline.js does the same
+    for pages; both pass the vectors of tests/browser/samples.py."""
     if not (text.startswith("{") and '"trainyard"' in text):
         return ""
     try:
-        report = json.loads(text)
-        return formats.progress_line(report) if report.get("trainyard") == 1 else ""
-    except (ValueError, OverflowError, RecursionError):
+        report = json.loads(text, parse_int=_integer)
+    except (ValueError, RecursionError):
         return ""
+    is_ours = report.get("trainyard") == 1 and report["trainyard"] is not True
+    return formats.progress_line(report) if is_ours else ""
+
+
+def _integer(digits: str) -> int | float:
+    # one that is longer than a float can hold reads as infinity, as it does in a browser
+    return int(digits) if len(digits) < LONGEST_WHOLE else float(digits)
 
 
 def _print_gaps(output: Output, gaps: Iterable[dict[str, Any]]) -> None:

@@ -1,0 +1,38 @@
+// How many rows more than one the lines of a log take: few lines of very many do.
+
+export class Extras {
+  constructor() {
+    this.counts = new Map();
+    this.total = 0;
+    this.places = null; // built when it is needed: the lines that take more, ascending, and the sums up to each
+  }
+
+  /** Say how many rows more line n takes. Returns whether that is new. */
+  set(n, count) {
+    const known = this.counts.get(n) ?? 0;
+    if (known === count) return false;
+    this.total += count - known;
+    if (count) this.counts.set(n, count);
+    else this.counts.delete(n);
+    this.places = null;
+    return true;
+  }
+
+  /** The sum over all lines before n. */
+  before(n) {
+    if (!this.places) this.#sum();
+    let low = 0, high = this.places.length;
+    while (low < high) {
+      const middle = (low + high) >> 1;
+      if (this.places[middle] < n) low = middle + 1;
+      else high = middle;
+    }
+    return this.sums[low];
+  }
+
+  #sum() {
+    this.places = [...this.counts.keys()].sort((a, b) => a - b);
+    this.sums = [0];
+    for (const n of this.places) this.sums.push(this.sums.at(-1) + this.counts.get(n));
+  }
+}

@@ -1,0 +1,101 @@
+// Where the log viewer's lines come from: which attempts there are and what happened in them (log-index.json), pages of
+// the log store (REST), and new lines (the live feed, which knows the newest attempt).
+
+import { say } from "./dom.js";
+import { feed } from "./live.js";
+import { LogBook } from "./logbook.js";
+import { LogLines } from "./loglines.js";
+
+const EVENTS_PAUSE = 300; // milliseconds in which events gather before they are fetched
+
+export class LogSource {
+  /** `changed()` is called when there is something new to draw, `began(attempt)` when an attempt begins. */
+  constructor(job, latest, { changed, began }) {
+    Object.assign(this, { job, latest: Math.max(1, latest), hasStarted: latest > 0, changed, began });
+    this.book = new LogBook([]);
+    const moved = (state, frame) => this.#moved(state, frame);
+    feed().subscribe(`job:${job}`, { state: moved, change: moved });
+  }
+
+  /** Read these anew: one attempt, or all (null), of a rank. */
+  async open(attempt, rank) {
+    Object.assign(this, { attempt, rank });
+    this.leave?.();
+    const mine = (this.book = new LogBook([]));
+    await this.#index();
+    if (mine !== this.book) return;
+    this.leave = feed().subscribe(`job:${this.job}:logs:${rank}`, {
+      state: (state) => this.#receive(state),
+      change: (_, frame) => this.#receive(frame.upserts ?? {}),
+    });
+  }
+
+  /** The section that grows, if it is among those that are shown. */
+  get growing() {
+    const newest = this.book.sections.at(-1);
+    return newest?.attempt === this.latest && !newest.complete ? newest : null;
+  }
+
+  /** Ask the store for what came after the last line. One call at a time; a second has the first read once more. */
+  async catchUp() {
+    this.isUnread = true;
+    if (this.isReading) return;
+    this.isReading = true;
+    try {
+      for (let section; this.isUnread && (section = this.growing);) {
+        this.isUnread = false;
+        this.isUnread = await section.refresh() || this.isUnread;
+        this.changed();
+      }
+    } catch { /* the next poll tries again */ } finally { this.isReading = false; }
+  }
+
+  async #index() {
+    const mine = this.book;
+    const index = await this.#get(`/jobs/${this.job}/log-index.json?rank=${this.rank}`).catch(() => null);
+    if (!index || mine !== this.book) return;
+    this.hasStarted = index.latest > 0;
+    for (; this.latest < index.latest; this.began(this.latest)) this.latest++;
+    if (mine !== this.book) return; // the new attempt is shown alone
+    for (const found of index.attempts) if (!this.attempt || this.attempt === found.number) await this.#section(mine, found);
+    this.changed();
+  }
+
+  async #section(book, { number, lines, size, notes }) {
+    const known = book.section(number), section = known ?? new LogLines(number, (query) => this.#page(number, query));
+    if (number < this.latest && !section.complete) section.span(lines, size);
+    const heading = { id: "attempt", kind: "attempt", after: 0, time: null, message: say("log_attempt_heading", { number }) };
+    section.setEvents([...(this.latest > 1 && !this.attempt ? [heading] : []), ...notes]);
+    if (!known && number === this.latest) await section.start().catch(() => {}); // the poll tries again
+    if (!book.section(number)) book.add(section);
+  }
+
+  #moved(state, frame) {
+    const attempt = Object.values(state.job ?? {})[0]?.status.attempt ?? 0;
+    if (!frame?.upserts?.events && attempt <= this.latest) return;
+    this.pending ??= setTimeout(() => { this.pending = null; this.#index(); }, EVENTS_PAUSE);
+  }
+
+  // the feed keeps one gap a line, the store all of them in order
+  #receive(news) {
+    const attempt = news.log?.all.attempt;
+    if (attempt > this.latest) { this.#moved({}, { upserts: { events: {} } }); return; }
+    const section = this.growing;
+    if (!section) return;
+    const hasHole = section.add(Object.values(news.lines ?? {}));
+    if (news.gaps || hasHole) this.catchUp();
+    this.changed();
+  }
+
+  #page(attempt, query) {
+    const asked = new URLSearchParams({ rank: this.rank, ...query });
+    if (this.hasStarted) asked.set("attempt", attempt);
+    return this.#get(`/api/v1/jobs/${this.job}/logs?${asked}`);
+  }
+
+  async #get(address) {
+    const response = await fetch(address, { headers: { Accept: "application/json" } });
+    if (!response.ok) throw new Error(`${address}: ${response.status}`);
+    return response.json();
+  }
+}
