@@ -117,5 +117,6 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             for hopping in (hop, hashing_hop):
                 hopping.shutdown()
             probes.shutdown()
+            logstream.close()
             await send({"type": "lifespan.shutdown.complete"})
             return

@@ -4,17 +4,15 @@ Both are answered on the event loop, whatever the WSGI thread does, and under an
 a pod's address. `/readyz` reads the database on a thread of its own, at most once in FRESH_FOR seconds.
 """
 
-import asyncio
-import time
-from concurrent.futures import ThreadPoolExecutor
 from datetime import timedelta
 from urllib.parse import parse_qs
 
 import orjson
-from django.db import DatabaseError, connection, connections
+from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
 
+from controlplane.live.shared import SharedReads
 from controlplane.live.wire import Headers, Receive, Scope, Send
 from controlplane.models import Lease
 
@@ -29,15 +27,15 @@ class Probes:
     """The ASGI application of PATHS."""
 
     def __init__(self) -> None:
-        self._thread: ThreadPoolExecutor | None = None
-        self._checks: dict[bool, tuple[float, asyncio.Future[str | None]]] = {}
+        self._reads = SharedReads("probe")
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["path"] == HEALTHZ:
             await _answer(scope, send, 200, {"status": "ok"}, [])
             return
         excluded = parse_qs(scope.get("query_string", b"").decode("latin-1")).get("exclude", [])
-        failing = await self._failing(is_loop_needed="loop" not in excluded)
+        is_loop_needed = "loop" not in excluded
+        failing = await self._reads.read(is_loop_needed, FRESH_FOR, _checked, is_loop_needed)
         if failing is None:
             await _answer(scope, send, 200, {"status": "ok"}, [])
             return
@@ -45,23 +43,8 @@ class Probes:
         await _answer(scope, send, 503, body, [(b"retry-after", b"1")])
 
     def shutdown(self) -> None:
-        """End the thread. A later probe starts another."""
-        self._checks.clear()
-        if self._thread is not None:
-            thread, self._thread = self._thread, None
-            thread.shutdown(wait=True)
-
-    async def _failing(self, *, is_loop_needed: bool) -> str | None:
-        """Return the failing check, or None; requests that come together share one look at the database."""
-        now = time.monotonic()
-        at, check = self._checks.get(is_loop_needed, (0.0, None))
-        if check is None or (check.done() and now - at > FRESH_FOR):
-            if self._thread is None:
-                self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="probe")
-            loop = asyncio.get_running_loop()
-            check = loop.run_in_executor(self._thread, _checked, is_loop_needed)
-            self._checks[is_loop_needed] = (now, check)
-        return await asyncio.shield(check)
+        """End its thread."""
+        self._reads.shutdown()
 
 
 def failing_check(*, is_loop_needed: bool) -> str | None:
@@ -74,15 +57,13 @@ def failing_check(*, is_loop_needed: bool) -> str | None:
         if is_loop_needed and not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
             return "loop"
     except DatabaseError:
+        connection.close()  # the thread keeps its connection, which may be what failed
         return "database"
     return None
 
 
 def _checked(is_loop_needed: bool) -> str | None:
-    try:
-        return failing_check(is_loop_needed=is_loop_needed)
-    finally:
-        connections.close_all()
+    return failing_check(is_loop_needed=is_loop_needed)
 
 
 def _has_unapplied_migrations() -> bool:

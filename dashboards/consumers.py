@@ -14,8 +14,12 @@ from controlplane.live.hub import hub
 from controlplane.live.identity import BEARER
 from controlplane.live.listener import Listener
 from controlplane.live.wire import Message, Receive, Scope, Send, refuse_websocket
+from controlplane.throttle import Rate
 
 MESSAGE_MOST_BYTES = 4096
+# A page follows a few topics when it opens; a script that follows many sends them at once.
+MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 20, 300
+TOO_FAST = 4429  # a websocket close code
 CLOSE_SECONDS = 1.0  # for a closing frame to a client that may not be reading
 
 
@@ -27,6 +31,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self._ended = asyncio.Event()
         self._closing: asyncio.Task[None] | None = None
+        self._rate = Rate(MESSAGES_PER_SECOND, MESSAGES_AT_ONCE)
         try:
             self.identity = await sign_in(scope)
         except Refused as refused:
@@ -55,6 +60,9 @@ class LiveConsumer(AsyncWebsocketConsumer):
     async def receive(self, text_data: str | None = None, bytes_data: bytes | None = None) -> None:
         listener = self.listener
         if listener is None or listener.is_ended:
+            return
+        if self._rate.is_spent():
+            hub().let_go(listener, TOO_FAST, f"at most {MESSAGES_PER_SECOND} messages a second")
             return
         message = _parsed(text_data)
         operation, topic = message.get("op"), message.get("topic")

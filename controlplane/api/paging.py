@@ -13,8 +13,10 @@ from django.utils.crypto import salted_hmac
 from controlplane.api.operations import Answer, Call
 from controlplane.api.problems import bad_request
 from controlplane.api.query import Parameter, Schema, Unreadable, text, whole
+from controlplane.api.renderers import render_json
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
+PAGE_MOST_BYTES = 2 << 20  # a page of larger items ends early, with a valid `next`
 _SIGNATURE_BYTES = 9
 
 
@@ -38,7 +40,9 @@ class Listing:
     def parameters(self) -> dict[str, Parameter]:
         """The query fields of the route."""
         return {
-            "limit": whole(1, MAX_LIMIT, "How many at most.", default=DEFAULT_LIMIT),
+            "limit": whole(
+                1, MAX_LIMIT, "How many at most; a page of large items has fewer.", default=DEFAULT_LIMIT
+            ),
             "cursor": text("Where to go on: taken from `next` or `previous`."),
             "ordering": _ordering(tuple(self.orderings), self.ordering),
             "fields": _fields(tuple(self.item["properties"])),
@@ -85,15 +89,31 @@ def paged(
     del found[limit:]
     if is_backward:
         found.reverse()
+    items = _trimmed(call, shape(found))
+    count = _that_fit(items[::-1] if is_backward else items)
+    if count < len(items):
+        has_more = True
+        kept = slice(len(items) - count, None) if is_backward else slice(count)
+        items, found = items[kept], found[kept]
     return Answer(
         {
-            "results": _trimmed(call, shape(found)),
+            "results": items,
             "next": _link(call, ordering, found[-1:], columns, False) if has_more or is_backward else None,
             "previous": _link(call, ordering, found[:1], columns, True)
             if (has_more if is_backward else position is not None)
             else None,
         }
     )
+
+
+def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
+    """Return how many of the items make a page of PAGE_MOST_BYTES, at least one of them."""
+    size = 0
+    for count, item in enumerate(items):
+        size += len(render_json(item))
+        if size > PAGE_MOST_BYTES:
+            return max(1, count)
+    return len(items)
 
 
 def _ordering(names: tuple[str, ...], default: str) -> Parameter:

@@ -117,13 +117,18 @@ class Hub:
         listener.drop(name)
         self._leave(self._listeners[listener].pop(name, None), listener)
 
+    def let_go(self, listener: Listener, code: int, reason: str) -> None:
+        """End a listener: a websocket is closed with the code and the reason."""
+        self.detach(listener)
+        listener.on_end(code, reason)
+
     async def close(self) -> None:
-        """Let everybody go and stop."""
+        """Let every listener go and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
         for listener in list(self._listeners):
-            self._let_go(listener, STOPPING, "the server is stopping")
+            self.let_go(listener, STOPPING, "the server is stopping")
         await self.in_thread(connections.close_all)
         self._thread.shutdown(wait=True)
 
@@ -177,7 +182,7 @@ class Hub:
         return max(wanted, (now - began) * (1 / self.pace.most_share - 1))
 
     async def _tick(self, now: float) -> None:
-        asks, self._asks = [ask for ask in self._asks if not ask.listener.is_ended], []
+        asks, self._asks = self._wanted_asks(), []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
         identities = list(self._identities)
         feeds = list(self._feeds.values())
@@ -194,6 +199,15 @@ class Hub:
             self._last_recheck = now
             self._sweep(now)
         self._apply(found)
+
+    def _wanted_asks(self) -> list[Ask]:
+        """Return the asks to answer: the last one of each listener for a topic that it still waits for. One that was
+        taken back costs no look at the database."""
+        last = {(ask.listener, ask.topic.name): ask for ask in self._asks}
+        waited = self._listeners
+        return [
+            ask for (one, name), ask in last.items() if one in waited and waited[one].get(name, self) is None
+        ]
 
     def _apply(self, found: Round) -> None:
         """Hand out what a look found: rights first, so that nobody gets a frame that they may no longer see."""
@@ -216,7 +230,7 @@ class Hub:
         for old, new in changed.items():
             for listener in list(self._identities.get(old, ())):
                 if new is None:
-                    self._let_go(listener, SIGNED_OUT, "signed out")
+                    self.let_go(listener, SIGNED_OUT, "signed out")
                 else:
                     self._identities[old].discard(listener)
                     self._identities[new].add(listener)
@@ -224,10 +238,6 @@ class Hub:
                     self._check_topics(listener, new)
             if not self._identities.get(old):
                 self._identities.pop(old, None)
-
-    def _let_go(self, listener: Listener, code: int, reason: str) -> None:
-        self.detach(listener)
-        listener.on_end(code, reason)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
         """After a change of rights: refuse what is no longer allowed, and show the rest anew as it is seen now."""
@@ -288,7 +298,7 @@ class Hub:
         """Let go of readers that take nothing, and of topics that nobody has listened to for a while."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
-                self._let_go(listener, SLOW, "too slow")
+                self.let_go(listener, SLOW, "too slow")
         for key, feed in list(self._feeds.items()):
             if (
                 not feed.listeners

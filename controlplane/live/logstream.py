@@ -19,12 +19,13 @@ from django.utils import timezone
 
 from controlplane.access import NotVisible, job_for
 from controlplane.live.client import Refused, sign_in
-from controlplane.live.hub import hub
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.logtail import gap_record, line_record
+from controlplane.live.shared import SharedReads
 from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, refuse_unknown, until_left
 from controlplane.live.wire import Receive, Scope, Send, header, problem, query
-from controlplane.logs import LogLine, LogPage, log_path, read_page, tail
+from controlplane.logs import LogLine, log_path, read_page, tail
+from controlplane.throttle import Slots, TooManyAtOnce
 from jobs.lifecycle import is_final
 from jobs.models import Job
 
@@ -36,10 +37,14 @@ SOON_SECONDS, SOON_MOST = (
 )  # the same, for a while, where news is near: before the first line, after the last
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
+STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200
+TOO_MANY = f"A user follows at most {STREAMS_OF_USER} logs, a job has at most {STREAMS_OF_JOB} followers; close some."
 TAIL_MOST = 100_000
 FIELDS = frozenset({"rank", "attempt", "offset", "tail", "search", "follow", "limit", "fields"})
 _PATH = re.compile(r"/api/v1/jobs/(?P<job>[^/]+)/logs/?")
 _RESUME = re.compile(r"(?P<attempt>\d{1,9})-(?P<offset>\d{1,15})")
+_reads = SharedReads("log-streams")
+_streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,13 +75,21 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
             raise Refused(405, "method_not_allowed", "Use GET.")
         identity = await sign_in(scope)
         wanted = read_wanted(scope)
-        await hub().in_thread(job_for, identity.actor, wanted.job_id)
+        await _may_read(identity, wanted.job_id)
     except NotVisible as missing:
         await problem(send, 404, "not_found", str(missing))
         return
     except Refused as refused:
         await problem(send, refused.status, refused.code, refused.detail, challenge(refused.status))
         return
+    try:
+        with _streams_of_job.hold(wanted.job_id), _streams_of_user.hold(identity.user.pk):
+            await _serve(wanted, identity, receive, send)
+    except TooManyAtOnce:
+        await problem(send, 429, "too_many_log_streams", TOO_MANY, [(b"retry-after", b"5")])
+
+
+async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Send) -> None:
     await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
     left = asyncio.create_task(until_left(receive))
     writing = asyncio.create_task(_write(Follower(wanted), identity, send))
@@ -110,6 +123,28 @@ def read_wanted(scope: Scope) -> Wanted:
     )
 
 
+@dataclass(frozen=True, slots=True)
+class Part:
+    """Some of a log as events, and where to read on."""
+
+    text: str
+    next_offset: int
+    is_complete: bool
+
+
+def read_part(path: Path, attempt: int, offset: int, lines: int | None, search: str | None) -> Part:
+    """Return the next page of a log, or with `lines` its end, as server-sent events."""
+    page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
+    gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
+    text = "".join([*(_line_event(attempt, line) for line in page.lines), *gaps])
+    return Part(text, page.next_offset, page.complete)
+
+
+def close() -> None:
+    """End the thread that reads logs."""
+    _reads.shutdown()
+
+
 class Follower:
     """Reads a log as it grows; every text that `events` yields holds whole server-sent events."""
 
@@ -124,7 +159,9 @@ class Follower:
     async def events(self) -> AsyncGenerator[str, None]:
         """Yield what is new, and an empty text whenever there is nothing; ends after the end event."""
         while True:
-            standing = await hub().in_thread(_standing, self.wanted.job_id)
+            standing = await _reads.read(
+                ("job", self.wanted.job_id), SOON_SECONDS / 2, _standing, self.wanted.job_id
+            )
             if standing is None:
                 yield _event("end", {"state": None, "exit_code": None})
                 return
@@ -141,11 +178,11 @@ class Follower:
     async def _drain(self) -> AsyncGenerator[str, None]:
         """Read pages until there is nothing more now."""
         while True:
-            page = await hub().in_thread(self._read)
-            is_more = page.next_offset != self._offset
-            self._offset, self._is_complete = page.next_offset, page.complete
-            yield self._texts(page)
-            if not is_more or page.complete:
+            part = await self._next_part()
+            is_more = part.next_offset != self._offset
+            self._offset, self._is_complete = part.next_offset, part.is_complete
+            yield part.text
+            if not is_more or part.is_complete:
                 return
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
@@ -159,19 +196,12 @@ class Follower:
                 return
             yield ""
 
-    def _read(self) -> LogPage:
-        first, self._is_first = self._is_first, False
-        if first and self.wanted.tail is not None:
-            return tail(self._path, self.wanted.tail)
-        return read_page(self._path, self._offset, PAGE_LINES, self.wanted.search)
-
-    def _texts(self, page: LogPage) -> str:
-        gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
-        return "".join([*(self._line(line) for line in page.lines), *gaps])
-
-    def _line(self, line: LogLine) -> str:
-        mark = f"{self._attempt}-{line.next_offset}"
-        return _event("line", line_record(line) | {"offset": line.next_offset}, mark)
+    async def _next_part(self) -> "Part":
+        """Read on. Followers at the same place share what was read, and its text."""
+        lines = self.wanted.tail if self._is_first else None
+        self._is_first = False
+        place = (self._path, self._attempt, self._offset, lines, self.wanted.search)
+        return await _reads.read(place, POLL_SECONDS / 2, read_part, *place)
 
     def _must_move_on(self, standing: Standing) -> bool:
         return self.wanted.attempt is None and standing.attempt != self._attempt
@@ -204,7 +234,9 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
             now = loop.time()
             if now - checked > LOOK_SECONDS:
                 checked = now
-                if not await hub().in_thread(_may_still_read, identity, follower.wanted.job_id):
+                try:
+                    await _may_read(identity, follower.wanted.job_id)
+                except NotVisible:
                     return
             if not text and now - written < HEARTBEAT_SECONDS:
                 continue
@@ -213,6 +245,11 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
                 await send(chunk(text or ": alive\n\n"))
             except OSError:
                 return  # the client is gone
+
+
+def _line_event(attempt: int, line: LogLine) -> str:
+    mark = f"{attempt}-{line.next_offset}"
+    return _event("line", line_record(line) | {"offset": line.next_offset}, mark)
 
 
 def _event(name: str, data: dict[str, object], mark: str = "") -> str:
@@ -229,15 +266,16 @@ def _number(fields: dict[str, str], name: str) -> int | None:
     return int(text)
 
 
-def _may_still_read(identity: Identity, job_id: str) -> bool:
+async def _may_read(identity: Identity, job_id: str) -> None:
+    """Raises NotVisible when the identity may not, or no longer, read the job's log. Streams share the answer."""
+    await _reads.read((identity, job_id), LOOK_SECONDS / 2, _require_visible, identity, job_id)
+
+
+def _require_visible(identity: Identity, job_id: str) -> None:
     now = still_valid([identity], timezone.now())[identity]
     if now is None:
-        return False
-    try:
-        job_for(now.actor, job_id)
-    except NotVisible:
-        return False
-    return True
+        raise NotVisible("The credential has ended.")
+    job_for(now.actor, job_id)
 
 
 def _canonical(job_id: str) -> str:

@@ -41,6 +41,9 @@ MORE = (
     "extra_resources",
     "large_shm",
 )  # behind "Ports, limits, …"
+# Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
+LONG_FIELDS = ("command", *PAIRS, "secret_env", "image_pull_secrets")
+LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 32 * 1024, 1024
 DEFAULTS = {
     "kind": "train",
     "gpus": "1",
@@ -71,10 +74,10 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
 
 def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     """Return what can be read of a filled form, and what to do about the fields that cannot."""
-    filled = {name: text.strip() for name, text in raw.items() if text.strip()}
+    errors: Errors = _too_long(raw)
+    filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
     body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
-    errors: Errors = {}
     readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
     readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
@@ -169,12 +172,16 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
-    """Look at everything at once: what cannot be read, what the spec refuses, and whether the project is open to it."""
-    body, errors = read_body(raw)
+    """Look at everything at once: whether the project is open to the actor, what cannot be read, and what the spec
+    refuses. For an actor who may submit nowhere, nothing is read."""
     try:
-        project = project_for(actor, raw.get("project", ""), needed=Role.MEMBER)
+        project = project_for(actor, raw.get("project", "")[:FIELD_CHARACTERS], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:
+        if not reads.projects_to_submit_to(actor):
+            return Checked({}, _by_field(refusal))
+        body, errors = read_body(raw)
         return Checked(body, _spec_errors(body) | _by_field(refusal) | errors)
+    body, errors = read_body(raw)
     try:
         spec = check_submission(project, body)
     except (Invalid, Conflict) as refusal:
@@ -255,6 +262,15 @@ def _secret_pairs(text: str) -> dict[str, dict[str, str]]:
     if not all(colon for _secret, colon, _key in pairs.values()):
         raise ValueError(text)
     return {name: {"secret": secret, "key": key} for name, (secret, _colon, key) in pairs.items()}
+
+
+def _too_long(raw: Mapping[str, str]) -> Errors:
+    limits = {name: LONG_FIELD_CHARACTERS if name in LONG_FIELDS else FIELD_CHARACTERS for name in raw}
+    return {
+        name: _("At most %(most)s characters; this has %(size)s.") % {"most": limits[name], "size": len(text)}
+        for name, text in raw.items()
+        if len(text) > limits[name]
+    }
 
 
 def _help(name: str) -> str:

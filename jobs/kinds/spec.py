@@ -1,5 +1,6 @@
 """A submitted job: every field with its reader and default. Pure."""
 
+import json
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -9,6 +10,8 @@ from jobs.kinds.checks import FieldError, Reader
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400
+# Lists show whole specs, and a clone repeats one: 60 clones of 1 MiB made a page of 57 MiB.
+SPEC_MOST_BYTES = 64 * 1024
 
 
 class SpecInvalid(ValueError):
@@ -72,7 +75,7 @@ def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     spec, errors = checks.read_fields(body, FIELDS, "field")
     errors += [_missing(name) for name in ("name", "kind") if name not in body]
     if not errors:
-        errors = _check_together(spec, body)
+        errors = _check_together(spec, body) or _check_size(spec)
     if errors:
         raise SpecInvalid(errors)
     return spec
@@ -107,6 +110,19 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
     spec["priority"] = kind.priority if spec["priority"] is None else spec["priority"]
     spec.update(kind.fill(spec))
     return errors + kind.check(spec, body)
+
+
+def _check_size(spec: Mapping[str, Any]) -> list[FieldError]:
+    sizes = {name: len(json.dumps(value, ensure_ascii=False).encode()) for name, value in spec.items()}
+    total = sum(sizes.values())
+    if total <= SPEC_MOST_BYTES:
+        return []
+    largest = max(sizes, key=sizes.__getitem__)
+    detail = (
+        f"The job's spec has {total} bytes, {sizes[largest]} of them in {largest}; at most {SPEC_MOST_BYTES} in all."
+        " Put what is longer into a file."
+    )
+    return [FieldError(f"/{largest}", "spec_too_large", detail)]
 
 
 def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:

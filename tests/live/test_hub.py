@@ -320,3 +320,27 @@ def test_jobs_hear_when_their_cluster_is_lost_and_comes_back(live, people, is_fi
             what="what the job's page is told",
         )
     assert is_in_step(member, topic, ids_of(people.ben))
+
+
+def test_what_was_taken_back_costs_no_look(live, people, monkeypatch):
+    client = live.connect(token_of(people, "ben"))
+    looked: list[int] = []
+    look = live.hub._reader.look
+
+    def counting(feeds, asks, identities, **options):
+        looked.append(len(asks))
+        return look(feeds, asks, identities, **options)
+
+    monkeypatch.setattr(live.hub._reader, "look", counting)
+
+    def churn() -> None:
+        for _ in range(200):
+            live.hub.subscribe(client.listener, "overview", None)
+            live.hub.unsubscribe(client.listener, "overview")
+        live.hub.subscribe(client.listener, "queue", None)
+        live.hub.subscribe(client.listener, "queue", None)
+
+    live.call(churn)
+    wait_until(lambda: "queue" in client.states, what="the state of queue")
+    assert sum(looked) <= 2
+    assert [frame["topic"] for frame in client.frames if frame["type"] == "state"] == ["queue"]

@@ -1,13 +1,14 @@
 """Logs while they grow: the stream that ends with the job, and the topic that batches lines."""
 
 import json
+import threading
 
 import pytest
 from django.conf import settings
 
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, projects
-from controlplane.live import logtail
+from controlplane.live import logstream, logtail
 from controlplane.logs import log_path, read_page
 from controlplane.logwriter import STDERR, STDOUT, LogWriter
 from controlplane.models import Event
@@ -287,3 +288,46 @@ def test_every_gap_of_a_line_is_told_and_stands_behind_it(job):
     assert told == ["output may be missing before noon", "the node died"]
     text = "".join(log_text(job, 1, 0))
     assert text == "one\n[output may be missing before noon]\n[output is missing here: the node died]\ntwo\n"
+
+
+def test_followers_at_one_place_share_what_is_read(server, job, headers, monkeypatch):
+    """150 followers of one log raised another user's latency to 5-10 s."""
+    reads: list[int] = []
+    read_page_once = logstream.read_page
+
+    def counting(path, offset, *rest):
+        reads.append(offset)
+        return read_page_once(path, offset, *rest)
+
+    monkeypatch.setattr(logstream, "read_page", counting)
+    monkeypatch.setattr(logstream, "POLL_SECONDS", 1.0)
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    followers = [iter(Events(server, f"/api/v1/jobs/{job.pk}/logs?follow=true", headers)) for _ in range(20)]
+    assert {next(follower)[2]["text"] for follower in followers} == {"one"}
+    assert reads.count(0) < 10
+    finish(job, log)
+
+
+def test_a_user_follows_so_many_logs_and_no_more(server, job, headers, monkeypatch):
+    monkeypatch.setattr(logstream._streams_of_user, "most", 2)
+    path = f"/api/v1/jobs/{job.pk}/logs?follow=true"
+    held = [Events(server, path, headers) for _ in range(2)]
+    refused = server.request("GET", path, headers=headers)
+    assert refused.status == 429
+    assert refused.headers["retry-after"]
+    assert json.loads(refused.read())["code"] == "too_many_log_streams"
+    held[0].close()
+    wait_until(lambda: server.request("GET", path, headers=headers).status == 200, what="a free place")
+
+
+def test_followers_leave_the_hub_alone(server, job, headers, monkeypatch):
+    log = writer(job)
+    log.feed(STDOUT, b"one\n")
+    monkeypatch.setattr(logstream, "read_page", lambda *_: pytest.fail("not on the hub's thread"))
+    monkeypatch.setattr(
+        logstream, "read_part", lambda *_: logstream.Part(threading.current_thread().name, 0, True)
+    )
+    response = server.request("GET", f"/api/v1/jobs/{job.pk}/logs?follow=true", headers=headers)
+    assert response.read(9) == b"log-strea"
+    finish(job, log)

@@ -228,3 +228,21 @@ def test_nul_in_a_session_cookie_is_nobody(server, people):
         "GET", "/api/v1/watch?topics=queue", headers={"Cookie": 'sessionid="aaaaaaaaaa\\000"'}
     )
     assert response.status == 401
+
+
+def test_a_socket_that_sends_too_fast_is_closed_with_a_reason(server, people):
+    """20,000 subscriptions on one socket delayed everyone's feed by 10-19 s."""
+    with server.websocket(additional_headers=bearer(people, "ben")) as socket:
+        with pytest.raises(ConnectionClosed) as closed:
+            churn(socket)
+        assert closed.value.rcvd is not None
+        assert (closed.value.rcvd.code, closed.value.rcvd.reason) == (4429, "at most 20 messages a second")
+
+
+def churn(socket) -> None:
+    """Subscribe and unsubscribe, then read what comes, until the socket is closed."""
+    for number in range(5000):
+        operation = "subscribe" if number % 2 == 0 else "unsubscribe"
+        socket.send(json.dumps({"op": operation, "topic": "overview"}))
+    while True:
+        socket.recv(5)

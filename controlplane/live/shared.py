@@ -1,0 +1,60 @@
+"""Reads that several requests share, on a thread of their own: not the hub's, and not the one that serves pages."""
+
+import asyncio
+from collections.abc import Callable, Hashable
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
+from typing import Any, TypeVar
+
+from django.db import DatabaseError, InterfaceError, connections
+
+T = TypeVar("T")
+
+
+class SharedReads:
+    """One read per key at a time; who asks until `seconds` after its end gets the same result."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+        self._thread: ThreadPoolExecutor | None = None
+        self._reads: dict[Hashable, asyncio.Future[Any]] = {}
+
+    async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
+        """Return what `work` returns, or has returned for this key. Raises what it raised."""
+        reading = self._reads.get(key)
+        if reading is None:
+            reading = asyncio.get_running_loop().run_in_executor(self._executor, _guarded, work, *arguments)
+            self._reads[key] = reading
+            reading.add_done_callback(partial(self._expire_after, seconds, key))
+        result: T = await asyncio.shield(reading)
+        return result
+
+    def shutdown(self) -> None:
+        """End the thread and its database connection. A later read starts another."""
+        self._reads.clear()
+        if self._thread is not None:
+            thread, self._thread = self._thread, None
+            thread.submit(connections.close_all)
+            thread.shutdown(wait=True)
+
+    @property
+    def _executor(self) -> ThreadPoolExecutor:
+        if self._thread is None:
+            self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix=self._name)
+        return self._thread
+
+    def _expire_after(self, seconds: float, key: Hashable, reading: asyncio.Future[Any]) -> None:
+        reading.get_loop().call_later(seconds, self._expire, key, reading)
+
+    def _expire(self, key: Hashable, reading: asyncio.Future[Any]) -> None:
+        if self._reads.get(key) is reading:
+            del self._reads[key]
+
+
+def _guarded(work: Callable[..., T], *arguments: object) -> T:
+    """The thread keeps its database connection until it fails."""
+    try:
+        return work(*arguments)
+    except (DatabaseError, InterfaceError):
+        connections.close_all()
+        raise
