@@ -1,18 +1,56 @@
-"""Numbers, units and times as people read them. static/js/format.js says the same in the browser: the first live
-frame must not change a single character of the page. Pure."""
+"""Numbers, units and times as people read them; static/js/format.js writes the same in the browser. Pure.
 
+Three rules for numbers:
+
+- what is counted or given out (jobs, CPUs, GPUs) is exact, to three decimals at most: `number`;
+- what is summed or averaged over time (GPU hours, mean GPUs) has the decimals that suit its size: `measured`;
+- a value of unknown range, such as a loss, has three significant figures: `figure`.
+
+The decimal points of a column stand below one another: each value gets the decimals that the column needs, from
+`decimals` or `measured_decimals`.
+"""
+
+from collections.abc import Iterable
 from typing import Any
 
 NOTHING = "–"
 NBSP = "\u00a0"
+POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"  # spaces as wide as a point and as a digit
+MOST_DECIMALS = 3
 
 
-def number(value: float | None) -> str:
-    """1234.5 -> "1,234.5"; at most three decimals."""
+def number(value: float | None, column: int = 0) -> str:
+    """1234.5 -> "1,234.5"; at most three decimals. In a column with `column` decimals blanks fill the missing ones."""
     if value is None:
         return NOTHING
-    text = f"{value:,.3f}".rstrip("0").rstrip(".")
-    return "0" if text in ("-0", "") else text
+    text = f"{value:,.{MOST_DECIMALS}f}".rstrip("0").rstrip(".")
+    text = "0" if text in ("-0", "") else text
+    missing = column - _decimals(text)
+    if missing <= 0:
+        return text
+    return text + (DIGIT_WIDE * missing if "." in text else POINT_WIDE + DIGIT_WIDE * missing)
+
+
+def decimals(values: Iterable[float | None]) -> int:
+    """Return the decimals that a column of exact numbers needs."""
+    return max((_decimals(number(value)) for value in values), default=0)
+
+
+def measured(value: float | None, column: int | None = None) -> str:
+    """0.357 -> "0.36"; what is above nothing and rounds to it is "<0.01". `column`: the decimals of its column."""
+    if value is None:
+        return NOTHING
+    places = measured_decimals([value]) if column is None else column
+    smallest = 10.0**-places
+    if 0 < value < smallest / 2:
+        return f"<{smallest:.{places}f}"
+    return f"{value:,.{places}f}"
+
+
+def measured_decimals(values: Iterable[float | None]) -> int:
+    """Return the decimals of a column of sums or means, by its largest: 2 below 100, 1 below 1,000, then none."""
+    largest = max((abs(value) for value in values if value is not None), default=0)
+    return 2 if largest < 100 else 1 if largest < 1000 else 0
 
 
 def percent(share: float | None) -> str:
@@ -68,6 +106,10 @@ def rounded(value: float, places: int) -> float | int:
     """A number as the browser writes it into an attribute: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
+
+
+def _decimals(text: str) -> int:
+    return len(text.partition(".")[2])
 
 
 def _half_up(value: float) -> int:

@@ -12,6 +12,7 @@ from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
+from dashboards import formats
 from dashboards.charts.allocation import allocation_chart, carried, usage
 from dashboards.formats import NBSP
 from dashboards.pages.frame import show, signed_in
@@ -46,6 +47,9 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         "presets": [(name, f"{name[:-1]}{NBSP}{name[-1]}") for name in PRESETS],
         "used": used,
         "total_hours": sum(use.gpu_hours for _line, use in used),
+        "hours_places": formats.measured_decimals(use.gpu_hours for _line, use in used),
+        "mean_places": formats.measured_decimals(use.mean for _line, use in used),
+        "peak_places": formats.decimals(use.peak for _line, use in used),
         "query": request.GET.urlencode(),
     }
     return show(request, actor, "dashboards/analytics.html", context, status=400 if chosen.error else 200)

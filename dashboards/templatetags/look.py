@@ -1,11 +1,13 @@
 """How values look on a page: numbers, times, badges, bars. The same slots are filled by static/js/bind.js later."""
 
 import json
+from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
 from urllib.parse import urlencode
 
 from django import template
+from django.template.base import Variable
 from django.template.context import RequestContext
 from django.urls import reverse
 from django.utils import timezone
@@ -15,11 +17,14 @@ from django.utils.safestring import SafeString
 from django.utils.translation import gettext
 
 from dashboards import formats
+from dashboards.gpu_use import LOOKS as USE_LOOKS
+from dashboards.gpu_use import SAID_ALOUD, use_of
 from jobs.lifecycle import LOOKS
 
 register = template.Library()
 
 register.filter("number", formats.number)
+register.filter("measured", formats.measured)
 register.filter("percent", formats.percent)
 register.filter("mebibytes", formats.mebibytes)
 register.filter("duration", formats.duration)
@@ -89,6 +94,35 @@ def meter(share: float | None, tone: str = "", field: str = "", warn_below: str 
         '<svg class="meter {}" role="img" aria-label="{}"{}{}>', tone, formats.percent(share), slot, warn
     )
     return format_html("{}{}</svg>", head, bar)
+
+
+@register.simple_tag
+def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
+    """A GPU's utilisation as a bar, its number and, where it is idle or low, the word: dashboards/gpu_use.py."""
+    use = use_of(share, is_held=is_held)
+    if share is None:
+        return formats.NOTHING
+    colour, filled = USE_LOOKS[use].colour, int(min(share, 1.0) * 100 + 0.5)
+    bar = format_html(
+        '<svg class="meter short {} {}" aria-hidden="true"><rect class="fill" height="100%" width="{}%" rx="3"/></svg>',
+        colour,
+        use,
+        filled,
+    )
+    word = (
+        format_html(' <span class="{}">{}</span>', colour, gettext(USE_LOOKS[use].word))
+        if use in SAID_ALOUD
+        else ""
+    )
+    return format_html(
+        '<span class="meter-cell">{}<span class="value">{}</span>{}</span>', bar, formats.percent(share), word
+    )
+
+
+@register.simple_tag
+def decimals(rows: Iterable[Any], path: str) -> int:
+    """The decimals that a column needs: of the values at a path such as "status.gpus" in each row."""
+    return formats.decimals(Variable(f"row.{path}").resolve({"row": row}) for row in rows)
 
 
 @register.simple_tag(takes_context=True)
