@@ -265,6 +265,12 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
     config: ServerConfig
 
+    async def send(self, message: Any) -> None:
+        await super().send(message)
+        # uvicorn logs an error for each handshake that does not complete, and counts a refusal with a status among them
+        if self.initial_response is not None and self.close_sent:
+            self.handshake_complete = True
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.config.open_connections.leave(address_key(self.client))

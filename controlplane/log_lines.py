@@ -1,4 +1,4 @@
-"""What goes into our own log: no credential."""
+"""What goes into our own log: no credential, and no traceback for a fault of the client."""
 
 import logging
 import re
@@ -19,3 +19,16 @@ class RedactingFormatter(logging.Formatter):
         for pattern, shown in _SECRETS:
             line = pattern.sub(shown, line)
         return line
+
+
+class ClientFaultFilter(logging.Filter):
+    """Lowers what a client did wrong to a warning of one line: Django adds a traceback to every 403, and logs a wrong
+    Host header as an error. Drops what is then below the level of the log."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        is_refusal = record.name.startswith("django.security.")
+        if is_refusal or getattr(record, "status_code", 500) < 500:
+            record.exc_info = record.exc_text = None
+            if record.levelno > logging.WARNING:
+                record.levelno, record.levelname = logging.WARNING, "WARNING"
+        return record.levelno >= logging.getLogger().level

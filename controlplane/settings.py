@@ -36,7 +36,8 @@ DEBUG = False
 
 HOST = env.text(os.environ, "TRAINYARD_HOST")
 PORT = env.integer(os.environ, "TRAINYARD_PORT", 1, 65535)
-PUBLIC_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/") or f"http://{HOST}:{PORT}"
+STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")  # "" when it is not set
+PUBLIC_URL = STATED_URL or f"http://{HOST}:{PORT}"
 CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
 CONNECTIONS_PER_ADDRESS = env.integer(os.environ, "TRAINYARD_CONNECTIONS_PER_ADDRESS", 0, 100_000)
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
@@ -52,7 +53,6 @@ ALLOWED_HOSTS = [
     "127.0.0.1",
     "localhost",
     "[::1]",
-    "testserver",
     HOST,
     urlsplit(PUBLIC_URL).hostname or HOST,
     *env.items(os.environ, "TRAINYARD_ALLOWED_HOSTS"),
@@ -175,7 +175,10 @@ LOGGING = {
             "style": "{",
         }
     },
-    "handlers": {"stderr": {"class": "logging.StreamHandler", "formatter": "line"}},
+    "filters": {"client_faults": {"()": "controlplane.log_lines.ClientFaultFilter"}},
+    "handlers": {
+        "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["client_faults"]}
+    },
     "root": {"handlers": ["stderr"], "level": LOG_LEVEL},
     "loggers": {
         # three lines for every ring of the bell would drown the rest

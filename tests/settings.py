@@ -12,6 +12,8 @@ os.environ.setdefault("TRAINYARD_CLUSTERS", "memory:dgx1-1=8x32768,dgx1-2=8x3276
 
 from controlplane.settings import *  # noqa: E402, F403  after the environment that they read
 
+ALLOWED_HOSTS = [*ALLOWED_HOSTS, "testserver"]  # noqa: F405  the host of Django's test client
+
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.MD5PasswordHasher"
 ]  # 100 ms less for every user that a test makes

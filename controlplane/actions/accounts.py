@@ -40,7 +40,7 @@ def create_user(
     _check_lengths(username, email)
     user = User(username=username, email=email, is_admin=is_admin)
     if password is not None:
-        _check_password(password, user)
+        require_strong_password(password, user)
     user.set_password(password)
     try:
         with transaction.atomic():
@@ -72,17 +72,12 @@ def edit_user(
     return user
 
 
-def set_password(user: User, password: str, *, actor: Actor) -> None:
-    """Set a password; everybody their own, admins anyone's."""
-    require_write(actor)
-    if actor.user is None or actor.user.pk != user.pk:
-        require_admin(actor)
-    _check_password(password, user)
-    user.set_password(password)
-    with transaction.atomic():
-        user.save(update_fields=["password"])
-        write_audit(actor, "user.set_password", "user", user.username)
-        Event.objects.append([Event(kind="user.edited", actor=actor.name, message=user.username)])
+def require_strong_password(password: str, user: User) -> None:
+    """Raise Invalid with what is wrong with a new password."""
+    try:
+        validate_password(password, user)
+    except ValidationError as error:
+        raise Invalid(*(FieldError("/password", "weak_password", text) for text in error.messages)) from error
 
 
 def issue_token(
@@ -188,10 +183,3 @@ def _check_lengths(username: str, email: str) -> None:
         raise invalid("/username", "too_long", f"At most {NAME_MOST} characters.")
     if len(email) > EMAIL_MOST:
         raise invalid("/email", "too_long", f"At most {EMAIL_MOST} characters.")
-
-
-def _check_password(password: str, user: User) -> None:
-    try:
-        validate_password(password, user)
-    except ValidationError as error:
-        raise Invalid(*(FieldError("/password", "weak_password", text) for text in error.messages)) from error

@@ -2,6 +2,7 @@
 work, so that a crash leaves both or neither, and a second request at the same time waits for the first."""
 
 import hashlib
+import hmac
 import os
 from collections.abc import Callable
 from datetime import timedelta
@@ -22,6 +23,11 @@ KEPT = timedelta(hours=24)
 REPLAYED = "Idempotency-Replayed"
 _KEPT_HEADERS = ("ETag", "Location")
 _NOT_KEPT = frozenset({429, 500, 503})
+_NONCE, _CHECK = 16, 32  # bytes
+UNREADABLE = (
+    "This request was carried out before, and is not repeated. Its answer was kept under an earlier secret key: look "
+    "the object up, or name that key in TRAINYARD_SECRET_KEY_FALLBACKS."
+)
 
 
 def checked_key(header: str) -> str:
@@ -76,7 +82,10 @@ def _repeat(user: User, key: str, digest: str) -> HttpResponse:
         )
     if kept.body_digest != digest:
         raise Problem(422, "idempotency_key_reused", "This key was used for another request; make a new key.")
-    headers, _, body = _unsealed(bytes(kept.body)).partition(b"\n")
+    answer = _unsealed(bytes(kept.body))
+    if answer is None:
+        raise Problem(409, "answer_unreadable", UNREADABLE)
+    headers, _, body = answer.partition(b"\n")
     response = HttpResponse(
         body, status=kept.status, content_type=JSON if kept.status < 400 else PROBLEM_JSON
     )
@@ -98,15 +107,27 @@ def _forget_old() -> None:
 
 def _sealed(body: bytes) -> bytes:
     """Hide an answer, which may hold a new token's secret, from who reads the database without the instance's key."""
-    nonce = os.urandom(16)
-    return nonce + _masked(body, nonce)
+    nonce = os.urandom(_NONCE)
+    return nonce + _check(settings.SECRET_KEY, nonce, body) + _masked(settings.SECRET_KEY, nonce, body)
 
 
-def _unsealed(kept: bytes) -> bytes:
-    return _masked(kept[16:], kept[:16])
+def _unsealed(kept: bytes) -> bytes | None:
+    """Return the answer, or None when it was sealed under a key that this instance does not have any more."""
+    nonce, check, masked = kept[:_NONCE], kept[_NONCE : _NONCE + _CHECK], kept[_NONCE + _CHECK :]
+    for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
+        body = _masked(key, nonce, masked)
+        if hmac.compare_digest(_check(key, nonce, body), check):
+            return body
+    return None
 
 
-def _masked(text: bytes, nonce: bytes) -> bytes:
+def _check(key: str, nonce: bytes, body: bytes) -> bytes:
+    return hashlib.blake2b(
+        nonce + body, key=hashlib.sha256(key.encode()).digest(), digest_size=_CHECK
+    ).digest()
+
+
+def _masked(key: str, nonce: bytes, text: bytes) -> bytes:
     """Exclusive-or with SHAKE-256 of the key and a nonce that is never used twice: a one-time pad of its own length."""
-    pad = hashlib.shake_256(settings.SECRET_KEY.encode() + nonce).digest(len(text))
+    pad = hashlib.shake_256(key.encode() + nonce).digest(len(text))
     return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

@@ -34,6 +34,7 @@ HEADERS = {
     "If-None-Match": "Answer 304 when the object still has this ETag.",
 }
 DRY_RUN = query.switch("Run every check and answer as if it were done, but write nothing.", False)
+EVENT_STREAM = "text/event-stream"
 _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 
@@ -123,12 +124,14 @@ def operation(
     body: Mapping[str, BodyField] | None = None,
     body_is: Schema | None = None,
     also: tuple[int, ...] = (),
+    streams: str = "",
     is_remembered: bool = True,
 ) -> Callable[[Callable[..., Answer]], Callable[..., HttpResponse]]:
     """Make a view's method of `method(self, call, **path) -> Answer`.
 
     `answer`: schema of the answer, `status` on success. `body`: the fields that are read; with `body_is` (a schema)
-    the body is passed on whole, for an action that reads it. `also`: other successes, without a body.
+    the body is passed on whole, for an action that reads it. `also`: other successes, without a body. `streams`: what
+    server-sent events the route answers with instead when asked to (served by controlplane.asgi, only described here).
     `is_remembered` false: Idempotency-Key has no effect.
     """
 
@@ -156,7 +159,8 @@ def operation(
 
         verb = method.__name__.upper()
         described = [*_query_of(parameters), *_headers_of(verb, answer, is_remembered)]
-        return _describe(about, _responses(answer, status, also, is_write), described, sent)(view)
+        responses = _responses(answer, status, also, is_write) | _stream(streams)
+        return _describe(about, responses, described, sent)(view)
 
     return decorate
 
@@ -246,6 +250,10 @@ def _describe(
         responses=responses,
     )
     return described
+
+
+def _stream(about: str) -> dict[Any, Any]:
+    return {(200, EVENT_STREAM): {"type": "string", "description": about}} if about else {}
 
 
 def _query_of(parameters: Mapping[str, Parameter]) -> Iterator[OpenApiParameter]:

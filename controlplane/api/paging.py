@@ -7,6 +7,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import orjson
+from django.conf import settings
 from django.db.models import Q, QuerySet
 from django.utils.crypto import salted_hmac
 
@@ -196,8 +197,11 @@ def _link(
     values = [_value(row[0], column) for column in columns]
     arguments = call.request.query_params.copy()
     arguments["cursor"] = make_cursor([ordering, is_backward, values], call.request.path)
-    url = call.request.build_absolute_uri(f"{call.request.path}?{arguments.urlencode()}")
-    return str(url)
+    path = f"{call.request.path}?{arguments.urlencode()}"
+    # behind a proxy that ends TLS a request shows neither its scheme nor, at times, its host
+    return (
+        f"{settings.STATED_URL}{path}" if settings.STATED_URL else str(call.request.build_absolute_uri(path))
+    )
 
 
 def _value(row: Any, column: str) -> Any:

@@ -18,10 +18,11 @@ from controlplane.actions.accounts import (
     edit_user,
     issue_token,
     revoke_token,
-    set_password,
 )
 from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.passwords import set_password
 from controlplane.models import Token, User
+from controlplane.throttle import TooManyAttempts
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import people as reads
 
@@ -145,11 +146,20 @@ def _days(text: str) -> int:
 
 def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResponseBase:
     try:
-        set_password(subject, request.POST.get("password", ""), actor=actor)
-    except Invalid as invalid:
-        messages.error(request, str(invalid))
+        revoked = set_password(
+            subject,
+            request.POST.get("password", ""),
+            actor=actor,
+            current=request.POST.get("current", ""),
+            keep_tokens=bool(request.POST.get("keep_tokens")),
+        )
+    except (Invalid, TooManyAttempts) as refusal:
+        messages.error(request, str(refusal))
     else:
         if actor.user == subject:
             update_session_auth_hash(request, subject)
-        messages.success(request, _("The password is changed."))
+        messages.success(
+            request,
+            _("The password is changed; other sessions and %(count)s tokens ended.") % {"count": revoked},
+        )
     return redirect("user", subject.username)

@@ -83,7 +83,12 @@ class JobEvents(ApiView):
 class JobLogs(ApiView):
     """Numbered lines from the log store; following is served as an event stream before this view is reached."""
 
-    @operation("Read a pod's log", answer=ref("LogPage"), query=LOGS)
+    @operation(
+        "Read a pod's log",
+        answer=ref("LogPage"),
+        query=LOGS,
+        streams="With follow=true: events `line`, `gap`, `attempt` and `end`, each with a JSON object as data.",
+    )
     def get(self, call: Call, job_id: str) -> Answer:
         job, wanted = job_for(call.actor, job_id), call.query
         if wanted["tail"] is not None and wanted["search"] is not None:

@@ -9,6 +9,7 @@ from django.contrib.sessions.backends.db import SessionStore
 from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from controlplane.actions import accounts
+from controlplane.actions.passwords import set_password
 from controlplane.live.changes import Change, apply
 from controlplane.live.hub import hub
 from controlplane.models import User
@@ -114,7 +115,7 @@ def test_a_new_password_ends_other_sessions(server, people):
     headers, _session = cookie(people.ben)
     with server.websocket(additional_headers=headers, origin=server.origin) as socket:
         ask(socket, "overview")
-        accounts.set_password(people.ben, "another correct horse", actor=people.actor("ben"))
+        set_password(people.ben, "another correct horse", actor=people.actor("root"))
         with pytest.raises(ConnectionClosed):
             socket.recv(2.5)
 

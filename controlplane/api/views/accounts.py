@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from django.contrib.auth import update_session_auth_hash
 from django.db.models import QuerySet
 from django.utils import timezone
 
@@ -13,8 +14,8 @@ from controlplane.actions.accounts import (
     edit_user,
     issue_token,
     revoke_token,
-    set_password,
 )
+from controlplane.actions.passwords import set_password
 from controlplane.actions.sign_in import check_password
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
@@ -48,7 +49,14 @@ NEW_USER = {
     "email": BodyField(checks.text(254), STRING),
     "is_admin": _switch,
 }
-USER_CHANGES = {"is_admin": _switch, "is_active": _switch, "password": BodyField(checks.text(1000), STRING)}
+_secret = BodyField(checks.text(1000), {**STRING, "maxLength": 1000})
+USER_CHANGES = {
+    "is_admin": _switch,
+    "is_active": _switch,
+    "password": _secret,
+    "current_password": _secret,
+    "keep_tokens": _switch,
+}
 
 TOKENS = Listing(TOKEN, {"id": ("id",)}, "-id", {"user": Filter("user__username__in", query.texts("Whose."))})
 USERS = Listing(
@@ -179,11 +187,19 @@ class UserDetail(ApiView):
         call.require_match(user, _user)
         body = dict(call.body)
         password = body.pop("password", None)
+        beside = {"current": body.pop("current_password", ""), "keep_tokens": body.pop("keep_tokens", False)}
         if body:
             edit_user(user, actor=call.actor, **body)
         if password is not None:
-            set_password(user, password, actor=call.actor)
+            set_password(user, password, actor=call.actor, **beside)
+            _keep_session(call, user)
         return Answer(_user(user), revision=_user(user))
+
+
+def _keep_session(call: Call, user: User) -> None:
+    """A new password ends the user's sessions; the one that set it goes on."""
+    if not call.actor.token_prefix and call.actor.user == user:
+        update_session_auth_hash(call.request._request, user)
 
 
 def _user_of(actor: Actor) -> User:

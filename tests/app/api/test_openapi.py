@@ -164,3 +164,8 @@ def _check(verb: str, template: str, reply: Reply) -> None:
         for error in jsonschema_rs.validator_for(schema).iter_errors(reply.body)
     ]
     assert not errors, errors[:5]
+
+
+def test_a_followed_log_is_described_as_an_event_stream():
+    answers = openapi_document()["paths"]["/api/v1/jobs/{job_id}/logs"]["get"]["responses"]
+    assert set(answers["200"]["content"]) == {"application/json", "text/event-stream"}

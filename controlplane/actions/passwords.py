@@ -1,0 +1,55 @@
+"""Changing a password: one's own with the current one, another user's as an admin."""
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import Actor, Forbidden, require_admin, require_write
+from controlplane.actions.accounts import BOOTSTRAP, require_strong_password
+from controlplane.actions.audit import write_audit
+from controlplane.actions.outcomes import invalid
+from controlplane.actions.sign_in import check_password
+from controlplane.models import Event, Token, User
+
+WRONG = "This is not your current password. An admin can set a new one for you."
+NONE_YET = "This account has no password yet; an admin sets the first one."
+
+
+def set_password(
+    user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
+) -> int:
+    """Set a password: one's own with `current`, the one that is valid now; an admin sets others' without. Ends the
+    user's other sessions, and revokes the user's API tokens, except the one that carries this request, unless
+    `keep_tokens`: who learned the old password could have made some. Returns how many tokens were revoked.
+
+    Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for guesses at the current one.
+    """
+    require_write(actor)
+    if actor.user is None or actor.user.pk != user.pk:
+        require_admin(actor)
+    else:
+        _require_current(user, current, actor)
+    require_strong_password(password, user)
+    user.set_password(password)
+    with transaction.atomic():
+        # the stored hash is part of every session of the user: a new one ends them (also sockets, see live.identity)
+        user.save(update_fields=["password"])
+        revoked = 0 if keep_tokens else _revoke_tokens(user, actor)
+        write_audit(actor, "user.set_password", "user", user.username, after={"revoked_tokens": revoked})
+        Event.objects.append([Event(kind="user.edited", actor=actor.name, message=user.username)])
+    return revoked
+
+
+def _require_current(user: User, current: str, actor: Actor) -> None:
+    if not user.has_usable_password():
+        raise Forbidden(NONE_YET)
+    if check_password(user.username, current, actor.address) is None:
+        raise invalid("/current_password", "wrong_password", WRONG)
+
+
+def _revoke_tokens(user: User, actor: Actor) -> int:
+    tokens = Token.objects.filter(user=user, revoked_at=None).exclude(
+        name=BOOTSTRAP, user__username=BOOTSTRAP
+    )
+    if actor.user is not None and actor.user.pk == user.pk and actor.token_prefix:
+        tokens = tokens.exclude(prefix=actor.token_prefix)
+    return tokens.update(revoked_at=timezone.now())
