@@ -35,7 +35,9 @@ from controlplane.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_passwo
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
-SERVICES, SHELL = "/services/", "/ws/shell/"
+SERVICES = "/services/"
+# Websockets into pods, and the module of `controlplane.gateway` that serves each.
+INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 TRUE = frozenset({"true", "1", "yes"})
 
 HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
@@ -90,8 +92,9 @@ def _websocket(scope: Scope) -> Application:
     path = scope["path"]
     if path == "/ws/live":
         return websocket_application
-    if path.startswith(SHELL):
-        return _gateway("shell")
+    for prefix, name in INTO_PODS.items():
+        if path.startswith(prefix):
+            return _gateway(name)
     if path.startswith(SERVICES):
         return _gateway("proxy")
     return _no_websocket

@@ -28,6 +28,7 @@ from jobs.models import Job, ScaleOperation
 from jobs.stopping import job_event, move, remove, send_towards
 
 REFUSALS_TOLD = 100  # fields of one submission, of however many jobs
+LONGEST_COMMAND = 2000  # characters of a command in the audit log
 _ALONE = ""  # where the fields of a job are that was submitted by itself
 
 
@@ -203,6 +204,15 @@ def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
     with transaction.atomic():
         write_audit(actor, "job.shell", "job", str(job.pk), after={"rank": rank})
         Event.objects.append([job_event("job.shell_opened", job, actor, {"rank": rank})])
+
+
+def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor) -> None:
+    """Record that a user runs a command in a pod; the gateway calls it before the command starts. The command itself
+    is kept in the audit log alone, where only admins read it."""
+    with transaction.atomic():
+        said = {"rank": rank, "command": " ".join(command)[:LONGEST_COMMAND]}
+        write_audit(actor, "job.exec", "job", str(job.pk), after=said)
+        Event.objects.append([job_event("job.command_run", job, actor, {"rank": rank})])
 
 
 def begin_stop(

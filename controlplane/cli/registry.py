@@ -75,6 +75,8 @@ GROUPS = (
         "Steer work",
         (
             Command("bash", "shell:bash", "Open a shell in a running pod"),
+            Command("exec", "execute:exec_", "Run a command in a running pod", takes_command=True),
+            Command("port-forward", "forward:port_forward", "Reach a job's port on this machine"),
             Command("attach", "logs:attach", "Follow what a running job prints, from now on"),
             Command("stop", "jobs:stop", "Stop jobs, keep their records"),
             Command("suspend", "jobs:suspend", "Stop jobs for now and give their GPUs back"),

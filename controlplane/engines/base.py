@@ -324,6 +324,35 @@ class Shell(Protocol):
         """End the shell and all that runs in it. Its exit code if it had ended by itself."""
 
 
+STDOUT, STDERR = 1, 2
+# Runs the command in its arguments, or the best shell there is, in a pod: missing programs end with 127 everywhere.
+RUN_SCRIPT = (
+    'if [ $# -gt 0 ]; then exec "$@"; elif command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi'
+)
+
+
+class Process(Protocol):
+    """A command in a running pod, without a terminal. `fileno` becomes readable when there is output."""
+
+    def fileno(self) -> int: ...
+
+    def input_fileno(self) -> int:
+        """Becomes writable when there is room for input."""
+
+    def read(self, limit: int = 65536) -> tuple[int, bytes]:
+        """STDOUT or STDERR and bytes of it, perhaps none, without waiting. Raises EOFError when all output has been
+        read."""
+
+    def write(self, data: bytes) -> int:
+        """How many bytes were taken, without waiting. A command that reads no more takes all and drops them."""
+
+    def close_input(self) -> None:
+        """Let the command see the end of its input."""
+
+    def close(self) -> int | None:
+        """End the command and what it started in its session. Its exit code if it had ended by itself."""
+
+
 class Engine(Protocol):
     """One cluster's metal. Every method may raise EngineUnreachable."""
 
@@ -364,6 +393,9 @@ class Engine(Protocol):
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         """A shell in a running pod. Raises EngineRefused."""
+
+    def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
+        """Run a command in a running pod, a shell that reads its input where it is empty. Raises EngineRefused."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         """A connected stream to what listens on a running pod's port. Raises EngineRefused, OSError."""

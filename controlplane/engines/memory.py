@@ -30,6 +30,7 @@ from controlplane.engines.base import (
     PodReport,
     PodSpec,
     PodUsage,
+    Process,
     ProjectReport,
     Shell,
     UsageReport,
@@ -188,6 +189,9 @@ class MemoryEngine(PlainEngine):
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no shell.")
+
+    def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
+        raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine run no commands.")
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         raise EngineRefused(base.NOT_SUPPORTED, "Pods of the memory engine have no ports.")

@@ -7,11 +7,12 @@ from django.db import IntegrityError, connection
 
 from controlplane.access import NotVisible
 from controlplane.actions.outcomes import Conflict, Invalid
-from controlplane.models import Event
+from controlplane.models import AuditEntry, Event
 from jobs.actions import (
     clone_body,
     delete_job,
     edit_job,
+    record_command,
     record_shell,
     resume_job,
     scale_job,
@@ -120,6 +121,16 @@ def test_events_say_who_opened_a_shell_and_not_why_the_job_runs(cast):
     record_shell(job, 0, actor=cast.actor("ben"))
     event = Event.objects.order_by("-seq").first()
     assert (event.kind, event.actor, event.reason) == ("job.shell_opened", "ben", "")
+
+
+def test_a_command_in_a_pod_is_in_the_audit_log_and_its_event_keeps_the_words_back(cast):
+    job = make_job(cast.project, user=cast.ana)
+    record_command(job, 1, ["cat", "x" * 5000], actor=cast.actor("ben"))
+    entry = AuditEntry.objects.get(verb="job.exec")
+    assert entry.after == {"rank": 1, "command": "cat " + "x" * 1996}
+    event = Event.objects.order_by("-seq")[0]
+    assert event.kind == "job.command_run"
+    assert set(event.data) == {"state", "name", "rank"}
     assert event.message == "Shell opened by ben."
 
 

@@ -1,8 +1,10 @@
 """`yard` against a real control plane: real server, real processes, the installed command line's own start."""
 
+import http.client
 import json
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -115,7 +117,7 @@ def test_a_shell_in_a_running_pod(yard):
     assert yard("wait", "box", "--for", "running", "--timeout", "30").returncode == 0
     ran = yard("bash", "box", input="echo $((40 + 2)); exit 7\n")
     assert ran.returncode == 7
-    assert "\n42" in ran.stdout.replace("\r", "")
+    assert ran.stdout == "42\n"
     assert yard("stop", "box").returncode == 0
     assert yard("wait", "box", "--for", "stopped", "--timeout", "30").returncode == 0
     assert yard("bash", "box", input="").returncode == 5
@@ -261,3 +263,52 @@ def test_the_four_team_demo_ends_as_published(yard, tmp_path_factory):
         assert yard("demo", "four-teams", "--clear", env=settings).returncode == 0
         assert yard("demo", "four-teams", "--clear", env=settings).stdout == "there was nothing to delete\n"
         assert yard("describe", "project", "team-a", env=settings).returncode == 0
+
+
+SERVE = (
+    "import http.server as web, os; web.test(web.SimpleHTTPRequestHandler, port=int(os.environ['PORT_8888']))"
+)
+
+
+@pytest.fixture(scope="module")
+def serving(yard) -> str:
+    """A running job with a web server on its declared port."""
+    words = ("submit", "serving", "-i", "python", "--interactive", "-g", "0.5", "--port", "8888")
+    assert yard(*words, "--", "python", "-c", SERVE).returncode == 0
+    assert yard("wait", "serving", "--for", "running", "--timeout", "30").returncode == 0
+    return "serving"
+
+
+def test_exec_runs_in_the_pod(yard, serving):
+    ran = yard("exec", serving, "--", "sh", "-c", "echo $TRAINYARD_JOB; echo bad >&2; exit 3")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (3, "serving\n", "bad\n")
+    assert yard("exec", serving, "--", "no-such-program").returncode == 127
+    assert yard("exec", serving, "-i", "--", "wc", "-c", input="x" * 300_000).stdout.strip() == "300000"
+
+
+def test_a_piped_shell_prints_what_its_commands_print_and_nothing_else(yard, serving):
+    ran = yard("bash", serving, input="echo $((6*7))\nexit 5\n")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (5, "42\n", "")
+
+
+def test_a_forwarded_port_leads_to_the_job_until_ctrl_c(yard, serving, environment):
+    command = [sys.executable, "-I", "-c", START, "port-forward", serving, "0:8888"]
+    with subprocess.Popen(command, env=environment, stderr=subprocess.PIPE, text=True) as forwarding:
+        address = re.match(r"(127\.0\.0\.1:\d+) leads to port 8888 of serving", forwarding.stderr.readline())
+        try:
+            wait_until(lambda: status_of(address[1]) == 200, 30, "the job's web server")
+            assert status_of(address[1], "/nothing") == 404
+        finally:
+            forwarding.send_signal(signal.SIGINT)
+        assert forwarding.wait(10) == 0
+
+
+def status_of(address: str, path: str = "/") -> int:
+    connection = http.client.HTTPConnection(address, timeout=10)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status
+    except (OSError, http.client.HTTPException):
+        return 0
+    finally:
+        connection.close()

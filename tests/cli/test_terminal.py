@@ -1,5 +1,6 @@
 """On a real terminal (a pseudo-terminal): colour, rich's table, harmless logs, and the shell in raw mode."""
 
+import json
 import os
 import pty
 import select
@@ -213,22 +214,69 @@ def test_a_shell_sends_keys_raw_with_the_window_size_and_exits_with_its_code(ter
     assert after[3] & termios.ECHO
 
 
-def test_input_from_a_pipe_ends_with_ctrl_d(yard_process, monkeypatch):
-    received = []
+class Command:
+    """The other end of `exec`: records the request and the input, and answers at the input's end."""
 
-    def until_end_of_input(connection: ServerConnection) -> None:
+    def __init__(self, exit_code: int | None = 0) -> None:
+        self.exit_code = exit_code
+        self.paths: list[str] = []
+        self.typed = b""
+
+    def __call__(self, connection: ServerConnection) -> None:
+        self.paths.append(connection.request.path)
         for message in connection:
-            received.append(message)
-            connection.send(message)
-            if message.endswith(b"\x04"):
-                return
+            if isinstance(message, bytes):
+                self.typed += message
+                continue
+            assert json.loads(message) == {"op": "end_of_input"}
+            connection.send(b"\x01out " + self.typed)
+            connection.send(b"\x02bad\n")
+            connection.send(json.dumps({"op": "exit", "exit_code": self.exit_code}))
 
-    with shell_server(until_end_of_input) as url:
+
+def test_a_shell_without_a_terminal_is_plain_bytes_both_ways(yard_process, monkeypatch):
+    command = Command()
+    with shell_server(command) as url:
         monkeypatch.setenv("TRAINYARD_URL", url)
         ran = yard_process("bash", JOB_ID, input="nvidia-smi\n")
-    assert ran.returncode == 0, ran.stderr
-    assert b"".join(received) == b"nvidia-smi\n\x04"
-    assert ran.stdout == "nvidia-smi\n\x04"
+    assert (ran.returncode, ran.stdout, ran.stderr) == (0, "out nvidia-smi\n", "bad\n")
+    assert command.paths == [f"/ws/exec/{JOB_ID}?rank=0"]
+
+
+@pytest.mark.parametrize(("theirs", "ours"), [(0, 0), (3, 3), (127, 127), (None, 1)])
+def test_exec_passes_words_outputs_and_the_exit_code(yard_process, monkeypatch, theirs, ours):
+    command = Command(theirs)
+    with shell_server(command) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        ran = yard_process("exec", JOB_ID, "--rank", "2", "--", "echo", "a b", "-x", input="not for it")
+    assert (ran.returncode, ran.stdout, ran.stderr) == (ours, "out ", "bad\n")
+    assert command.paths == [f"/ws/exec/{JOB_ID}?rank=2&command=echo&command=a+b&command=-x"]
+
+
+def test_exec_with_input(yard_process, monkeypatch):
+    with shell_server(Command()) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        assert (
+            yard_process("exec", JOB_ID, "-i", "--", "cat", input="x" * 200_000).stdout
+            == "out " + "x" * 200_000
+        )
+
+
+def test_exec_without_a_command_says_where_to_put_it(yard):
+    ran = yard("exec", "hyper1")
+    assert ran.code == 2
+    assert "give the command after --" in ran.err
+
+
+def test_a_port_that_the_job_did_not_declare(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", job() | {"ports": [{"port": 8888}]})
+    ran = yard("port-forward", JOB_ID, "80")
+    assert (ran.code, ran.err) == (
+        5,
+        "yard: hyper1 declares no port 80\n  submit it with --port 80, or use 8888\n",
+    )
+    for nonsense in ("x", "1:2:3", "70000", "0"):
+        assert yard("port-forward", JOB_ID, nonsense).code == 2
 
 
 @pytest.mark.parametrize(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import select
 import threading
 from collections.abc import Iterator
 from dataclasses import replace
@@ -245,6 +246,55 @@ def test_a_waiting_caller_hears_of_an_end(case: EngineCase):
     wait_until(heard.is_set, what="the start to be heard")
     listener.join()
     assert case.report(spec) is not None
+
+
+def test_a_command_runs_beside_the_pods_own(case: EngineCase):
+    spec = case.start(*FOREVER)
+    case.wait_running(spec)
+    if base.SHELL not in case.engine.capabilities:
+        with pytest.raises(EngineRefused) as refusal:
+            case.engine.run_command(spec.name, ["true"])
+        assert refusal.value.code == base.NOT_SUPPORTED
+        return
+    words = ["sh", "-c", 'cat; echo "$1" $TRAINYARD_RANK; echo bad >&2; exit 3', "sh", "a  b"]
+    assert _ran(case.engine.run_command(spec.name, words), b"in\n") == (b"in\na  b 0\n", b"bad\n", 3)
+    assert _ran(case.engine.run_command(spec.name, []), b"echo $((6*7))\n") == (b"42\n", b"", 0)
+    out, errors, code = _ran(case.engine.run_command(spec.name, ["no-such-program"]), b"")
+    assert (out, code) == (b"", 127)
+    assert b"no-such-program" in errors
+
+
+def test_a_command_that_is_left_ends_with_all_that_it_started(case: EngineCase):
+    if base.SHELL not in case.engine.capabilities:
+        pytest.skip("the memory engine runs no commands")
+    spec = case.start(*FOREVER)
+    case.wait_running(spec)
+    process = case.engine.run_command(spec.name, ["sh", "-c", "sleep 54321 & echo $!; wait"])
+    pid = b""
+    while not pid.endswith(b"\n"):
+        select.select([process.fileno()], [], [], 60)
+        pid += process.read()[1]
+    running = ["grep", "-c", "54321", f"/proc/{int(pid)}/cmdline"]
+    assert _ran(case.engine.run_command(spec.name, running), b"")[2] == 0
+    assert process.close() is None
+    assert process.close() is None
+    assert _ran(case.engine.run_command(spec.name, running), b"")[2] != 0
+
+
+def _ran(process: base.Process, given: bytes) -> tuple[bytes, bytes, int | None]:
+    """Standard output, error output and exit code of a command, which gets `given` as its input."""
+    printed = {base.STDOUT: b"", base.STDERR: b""}
+    try:
+        assert process.write(given) == len(given)
+        process.close_input()
+        while True:
+            select.select([process.fileno()], [], [], 60)
+            output, data = process.read()
+            printed[output] += data
+    except EOFError:
+        return printed[base.STDOUT], printed[base.STDERR], process.close()
+    finally:
+        process.close()
 
 
 def test_a_shell_exists_where_the_engine_says_so(case: EngineCase):

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from websockets.exceptions import InvalidStatus
+from websockets.exceptions import ConnectionClosedOK, InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.servers import ControlPlane, chromium, control_plane
@@ -347,11 +347,44 @@ def test_nothing_of_a_shell_is_left_when_the_client_leaves(yard: Yard):
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the shell's child")
 
 
+@pytest.mark.parametrize("path", ["/ws/shell/{}", "/ws/exec/{}?command=true", "/ws/forward/{}/8888"])
 @pytest.mark.parametrize(("who", "status"), [(None, 401), ("chi", 404)])
-def test_shells_of_others_are_refused(yard: Yard, who: str | None, status: int):
+def test_ways_into_pods_of_others_are_refused(yard: Yard, path: str, who: str | None, status: int):
     with pytest.raises(InvalidStatus) as refusal:
-        yard.socket(f"/ws/shell/{yard.job_id}", getattr(yard, who) if who else None)
+        yard.socket(path.format(yard.job_id), getattr(yard, who) if who else None)
     assert refusal.value.response.status_code == status
+
+
+def test_a_command_runs_in_the_pod_and_is_in_the_audit_log(yard: Yard):
+    with yard.socket(f"/ws/exec/{yard.job_id}?command=sh&command=-c&command=cat;exit+4", yard.ana) as socket:
+        for message in (b"in", "nonsense", '{"op":"end_of_input"}', b"too late"):
+            socket.send(message)
+        assert socket.recv(15) == b"\x01in"
+        assert json.loads(socket.recv(15)) == {"op": "exit", "exit_code": 4}
+    audit = yard.server.call("GET", "/api/v1/audit")[1]["results"]
+    assert ("job.exec", {"rank": 0, "command": "sh -c cat;exit 4"}) in [
+        (row["verb"], row["after"]) for row in audit
+    ]
+
+
+def test_a_forwarded_port_that_was_not_declared_is_not_there(yard: Yard):
+    with pytest.raises(InvalidStatus) as refusal:
+        yard.socket(f"/ws/forward/{yard.job_id}/22", yard.ana)
+    assert refusal.value.response.status_code == 404
+
+
+def test_a_forwarded_port_is_one_connection(yard: Yard):
+    with yard.socket(f"/ws/forward/{yard.job_id}/8888", yard.ana) as socket:
+        socket.send(b"GET /away HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\r\n")
+        assert b" 302 " in socket.recv(15)
+        with pytest.raises(ConnectionClosedOK):
+            while True:
+                socket.recv(15)
+
+
+def test_a_port_without_a_listener_is_said_in_words(yard: Yard):
+    with yard.socket(f"/ws/forward/{yard.job_id}/7777", yard.ana) as socket:
+        assert json.loads(socket.recv(15))["code"] == "no_answer"
 
 
 def test_a_shell_from_another_sites_page_is_refused(yard: Yard):

@@ -43,6 +43,8 @@ _JOB_COMMANDS = (
     "logs",
     "attach",
     "bash",
+    "exec",
+    "port-forward",
     "stop",
     "suspend",
     "resume",

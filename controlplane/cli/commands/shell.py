@@ -13,14 +13,12 @@ from contextlib import contextmanager
 from typing import Any
 
 from controlplane.cli.client import segment
-from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
+from controlplane.cli.errors import DONE, FAILED, CliError
 from controlplane.cli.lookup import job_id
 from controlplane.cli.parsing import Parser
+from controlplane.cli.podsocket import exit_code_of_close, outcome, write_all
 from controlplane.cli.session import Session
-from controlplane.cli.websocket import BINARY, NORMAL_CLOSURE, TEXT, Closed, WebSocket, connect
-
-_END_OF_INPUT = b"\x04"  # what Ctrl-D types
-_EXIT_CODES = {"not_running": CONFLICT, "signed_out": FORBIDDEN, "engine_unreachable": UNREACHABLE}
+from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
 
 
 def bash_arguments(parser: Parser) -> None:
@@ -31,7 +29,11 @@ def bash_arguments(parser: Parser) -> None:
 
 
 def bash(args: Namespace, session: Session) -> int:
-    """Until the shell ends; exits with its exit code where the server tells it."""
+    """Until the shell ends, with its exit code. Unless both sides are terminals, input and output are plain bytes."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        from controlplane.cli.commands.execute import run_in_pod
+
+        return run_in_pod(session, args.name, args.rank, [], has_input=True)
     path = f"/ws/shell/{segment(job_id(session, args.name))}?rank={args.rank}{_size_query()}"
     socket = connect(session.client.url, path, session.client.authorization())
     session.client.close()
@@ -58,15 +60,16 @@ def _exchange(socket: WebSocket, resized: int) -> int:
                 if code is not None:
                     return code
     except Closed as closed:
-        return _ended(closed)
+        return exit_code_of_close(closed, "the shell")
     except OSError as error:
         raise CliError(f"the shell's connection broke: {error}", FAILED) from error
 
 
 def _forward_input(socket: WebSocket) -> bool:
-    """Send what was typed; False at the end of input, after telling the shell as Ctrl-D does."""
+    """Send what was typed; False once the terminal is gone."""
     typed = os.read(sys.stdin.fileno(), 65_536)
-    socket.send(BINARY, typed or _END_OF_INPUT)
+    if typed:
+        socket.send(BINARY, typed)
     return bool(typed)
 
 
@@ -74,50 +77,27 @@ def _show_output(socket: WebSocket) -> int | None:
     """Write what the shell printed, byte for byte; the exit code once it ended."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
-            _write_all(sys.stdout.fileno(), payload)
-            continue
-        message = json.loads(payload)
-        if message.get("op") == "exit":
-            return int(message.get("exit_code") or DONE)
-        if message.get("op") == "error":
-            code = str(message.get("code"))
-            raise CliError(f"{message.get('detail')} ({code})", _EXIT_CODES.get(code, FAILED))
+            write_all(sys.stdout.fileno(), payload)
+        elif (ending := outcome(payload)) is not None:
+            return int(ending.get("exit_code") or DONE)
     return None
-
-
-def _ended(closed: Closed) -> int:
-    if closed.code in (NORMAL_CLOSURE, 1005):
-        return DONE
-    raise CliError(f"the shell ended: {closed.reason or closed.code}", FAILED)
 
 
 def _size_query() -> str:
     """The window's size, so that the shell starts with it."""
-    if not sys.stdout.isatty():
-        return ""
     size = os.get_terminal_size(sys.stdout.fileno())
     return f"&columns={size.columns}&rows={size.lines}"
 
 
 def _send_size(socket: WebSocket) -> None:
-    if not sys.stdout.isatty():
-        return
     size = os.get_terminal_size(sys.stdout.fileno())
     message = {"op": "resize", "columns": size.columns, "rows": size.lines}
     socket.send(TEXT, json.dumps(message).encode())
 
 
-def _write_all(descriptor: int, data: bytes) -> None:
-    while data:
-        data = data[os.write(descriptor, data) :]
-
-
 @contextmanager
 def _raw_terminal() -> Iterator[None]:
     """Keys go through as they are typed, Ctrl-C included; the terminal is restored whatever happens."""
-    if not sys.stdin.isatty():
-        yield
-        return
     import termios
     import tty
 

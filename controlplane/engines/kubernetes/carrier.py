@@ -77,12 +77,16 @@ class Carrier:
     """Carries between a websocket and one end of a socket pair; `near` is the other end, for whoever uses the stream.
 
     What is written there goes to the channel `outward`. `hear(channel, data)` is given every message, on the carrier's
-    thread, and returns the bytes of it that belong to the stream; an OSError from it ends the stream. The thread ends
-    when either side has ended; `ended` is set then.
+    thread, and returns the bytes of it that belong to the stream; an OSError from it ends the stream. `farewell` is a
+    message, with its channel, that is sent once the near side writes no more. The thread ends when either side has
+    ended; `ended` is set then.
     """
 
-    def __init__(self, opened: WebSocket, outward: int, hear: Callable[[int, bytes], bytes]) -> None:
+    def __init__(
+        self, opened: WebSocket, outward: int, hear: Callable[[int, bytes], bytes], farewell: bytes = b""
+    ) -> None:
         self._websocket: Any = opened
+        self._farewell = farewell
         self._outward, self._hear_message = outward, hear
         self.near, self._far = socket.socketpair()
         self._wake_in, self._wake_out = socket.socketpair()
@@ -175,9 +179,10 @@ class Carrier:
         if ready & select.POLLIN:
             data = self._far.recv(_READ_BYTES)
             self._near_is_done = not data  # it may still want to read
-            if data:
+            message = bytes([self._outward]) + data if data else self._farewell
+            if message:
                 with self._lock:
-                    self._to_cluster += _frame(bytes([self._outward]) + data)
+                    self._to_cluster += _frame(message)
         elif ready & (select.POLLHUP | select.POLLERR):
             self._end_near()
 

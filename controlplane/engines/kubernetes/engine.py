@@ -22,6 +22,7 @@ from controlplane.engines.base import (
     NodeReport,
     PodReport,
     PodSpec,
+    Process,
     ProjectReport,
     Shell,
     UsageReport,
@@ -315,8 +316,11 @@ class KubernetesEngine:
         return dcgm.usage_of(self.nodes(), holdings, gpus)
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
-        where = self._running(pod_name)
-        return streams.open_shell(self.client.access, *where, names.MAIN_CONTAINER, columns, rows)
+        where = (*self._running(pod_name), names.MAIN_CONTAINER)
+        return streams.open_shell(self.client.access, *where, columns, rows)
+
+    def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
+        return streams.PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         return streams.open_port(self.client.access, *self._running(pod_name), port)

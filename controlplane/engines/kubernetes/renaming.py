@@ -17,6 +17,7 @@ from controlplane.engines.base import (
     NodeReport,
     PodReport,
     PodSpec,
+    Process,
     ProjectReport,
     Shell,
     UsageReport,
@@ -81,6 +82,9 @@ class RenamedNodes:
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         return self._engine.open_shell(pod_name, columns, rows)
+
+    def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
+        return self._engine.run_command(pod_name, command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         return self._engine.open_port(pod_name, port)

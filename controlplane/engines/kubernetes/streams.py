@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 import secrets
 import socket
+import struct
 import threading
 from collections.abc import Sequence
 from typing import Any
@@ -16,6 +17,9 @@ from controlplane.engines.base import (
     NO_SUCH_POD,
     NOT_PERMITTED,
     POD_NOT_RUNNING,
+    RUN_SCRIPT,
+    STDERR,
+    STDOUT,
     EngineRefused,
     EngineUnreachable,
 )
@@ -28,6 +32,8 @@ log = logging.getLogger(__name__)
 NO_SHELL = "no_shell"  # the image has neither bash nor sh
 
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
+_CLOSE = 255  # ends the channel in the next byte; Kubernetes 1.30
+_PIECE = struct.Struct(">BI")
 _FIRST_WORD_SECONDS = 5.0  # for a prompt, or for the reason why there is none
 _ENDING_SECONDS = 2.0
 _REFUSING_SECONDS = 0.05  # a refusal is there within 10 ms on one machine; later it is an end without a word
@@ -37,6 +43,7 @@ _START = (
     'export TRAINYARD_SHELL="$0" TERM="${TERM:-xterm-256color}";'
     " if command -v bash >/dev/null 2>&1; then bash; else sh; fi; exit $?"
 )
+_RUN = f'export TRAINYARD_SHELL="$0"; {RUN_SCRIPT}'
 # Ends every process of every session in which a process has the mark $1. A connection that is cut ends some or none of
 # them. Only what every shell has built in, for images that have nothing else.
 _END = """
@@ -84,36 +91,30 @@ def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.soc
     return carrier.near
 
 
-class PodShell:
-    """See engines.base.Shell."""
+class _Exec:
+    """A command in a container over one exec connection, and the end of its session: what a terminal and a plain
+    command have in common. Raises EngineRefused, EngineUnreachable."""
 
-    def __init__(self, access: Access, namespace: str, pod: str, container: str) -> None:
+    def __init__(
+        self, access: Access, namespace: str, pod: str, container: str, script: str, command: Sequence[str]
+    ) -> None:
         self._access, self._pod, self._container = access, pod, container
         self._path = f"/api/v1/namespaces/{namespace}/pods/{pod}/exec"
         self._mark = f"trainyard-shell-{secrets.token_hex(8)}"
-        self._heard = _ExecMessages()
-        query = [("stdin", "true"), ("stdout", "true"), ("tty", "true"), *self._command(_START, self._mark)]
+        self._heard = _ExecMessages(self.is_terminal)
+        output = "tty" if self.is_terminal else "stderr"
+        asked = [("stdin", "true"), ("stdout", "true"), (output, "true")]
+        query = [*asked, *self._command(script, self._mark, *command)]
         opened = _connected(access, self._path, query, [V5_PROTOCOL, V4_PROTOCOL], pod)
-        self._carrier = Carrier(opened, _STDIN, self._heard.hear)
+        has_farewell = not self.is_terminal and opened.getsubprotocol() == V5_PROTOCOL
+        farewell = bytes([_CLOSE, _STDIN]) if has_farewell else b""
+        self._carrier = Carrier(opened, _STDIN, self._heard.hear, farewell)
         self._is_closed = False
 
-    def require_start(self) -> None:
-        """Wait for the prompt. Raises EngineRefused where the shell could not be started."""
-        self._heard.decided.wait(_FIRST_WORD_SECONDS)
-        if self._heard.has_output or self._heard.status is None or self._heard.exit_code() is not None:
-            return
-        words = str(self._heard.status.get("message") or "no reason was given")
-        self.close()
-        code = (
-            NO_SHELL if "executable file not found" in words or "no such file" in words else POD_NOT_RUNNING
-        )
-        raise EngineRefused(code, f"There is no shell in {self._pod}: {words}")
+    is_terminal = True
 
     def fileno(self) -> int:
         return self._carrier.near.fileno()
-
-    def read(self, limit: int = 65536) -> bytes:
-        return self._carrier.near.recv(limit)
 
     def write(self, data: bytes) -> int:
         try:
@@ -123,17 +124,14 @@ class PodShell:
         except BrokenPipeError:
             return len(data)  # it has ended, which `read` tells
 
-    def resize(self, columns: int, rows: int) -> None:
-        size = {"Width": max(1, min(columns, 1000)), "Height": max(1, min(rows, 1000))}
-        self._carrier.send(_RESIZE, orjson.dumps(size))
-
     def close(self) -> int | None:
-        """End whatever is left of the terminal's session in the container, then the connection."""
+        """End whatever is left of the session in the container, then the connection."""
         if self._is_closed:
             return None
         self._is_closed = True
         exit_code = self._heard.exit_code()
-        self._end_session()  # first: once the connection is gone, the session has no leader to be known by
+        if self._heard.status is None or self.is_terminal:
+            self._end_session()  # first: once the connection is gone, the session has no leader to be known by
         self._carrier.near.close()
         self._carrier.close()
         return exit_code
@@ -156,19 +154,90 @@ class PodShell:
         return [("container", self._container), *(("command", word) for word in words)]
 
 
+class PodShell(_Exec):
+    """See engines.base.Shell."""
+
+    def __init__(self, access: Access, namespace: str, pod: str, container: str) -> None:
+        super().__init__(access, namespace, pod, container, _START, ())
+
+    def require_start(self) -> None:
+        """Wait for the prompt. Raises EngineRefused where the shell could not be started."""
+        self._heard.decided.wait(_FIRST_WORD_SECONDS)
+        if self._heard.has_output or self._heard.status is None or self._heard.exit_code() is not None:
+            return
+        words = str(self._heard.status.get("message") or "no reason was given")
+        self.close()
+        code = (
+            NO_SHELL if "executable file not found" in words or "no such file" in words else POD_NOT_RUNNING
+        )
+        raise EngineRefused(code, f"There is no shell in {self._pod}: {words}")
+
+    def read(self, limit: int = 65536) -> bytes:
+        return self._carrier.near.recv(limit)
+
+    def resize(self, columns: int, rows: int) -> None:
+        size = {"Width": max(1, min(columns, 1000)), "Height": max(1, min(rows, 1000))}
+        self._carrier.send(_RESIZE, orjson.dumps(size))
+
+
+class PodProcess(_Exec):
+    """See engines.base.Process. A server older than Kubernetes 1.30 cannot be asked to end the command's input."""
+
+    is_terminal = False
+
+    def __init__(
+        self, access: Access, namespace: str, pod: str, container: str, command: Sequence[str]
+    ) -> None:
+        self._unread = bytearray()
+        super().__init__(access, namespace, pod, container, _RUN, command)
+
+    def input_fileno(self) -> int:
+        return self.fileno()
+
+    def read(self, limit: int = 65536) -> tuple[int, bytes]:
+        """Outputs come in pieces, each behind a header that names its output and its length. Why a command could not be
+        started comes as its error output."""
+        if (piece := self._piece()) is not None:
+            return piece
+        try:
+            received = self._carrier.near.recv(limit, socket.MSG_DONTWAIT)
+        except BlockingIOError:
+            return STDOUT, b""
+        self._unread += received
+        if not received:
+            self._unread += self._heard.refusal()
+        if (piece := self._piece()) is None and not received:
+            raise EOFError
+        return piece or (STDOUT, b"")
+
+    def _piece(self) -> tuple[int, bytes] | None:
+        if len(self._unread) < _PIECE.size:
+            return None
+        output, size = _PIECE.unpack_from(self._unread)
+        if len(self._unread) < _PIECE.size + size:
+            return None
+        data = bytes(self._unread[_PIECE.size : _PIECE.size + size])
+        del self._unread[: _PIECE.size + size]
+        return output, data
+
+    def close_input(self) -> None:
+        self._carrier.near.shutdown(socket.SHUT_WR)
+
+
 class _ExecMessages:
     """What an exec says: output, and at the end a Status with the exit code."""
 
-    def __init__(self) -> None:
+    def __init__(self, is_terminal: bool) -> None:
         self.decided = threading.Event()  # it runs, or it could not be started
         self.has_output = False
+        self._is_terminal, self._is_refusal_read = is_terminal, False
         self.status: dict[str, Any] | None = None
 
     def hear(self, channel: int, data: bytes) -> bytes:
         if channel in (_STDOUT, _STDERR) and data:
             self.has_output = True
             self.decided.set()
-            return data
+            return data if self._is_terminal else _PIECE.pack(channel, len(data)) + data
         if channel == _STATUS and data:
             self.status = orjson.loads(data)
             self.decided.set()
@@ -181,6 +250,14 @@ class _ExecMessages:
         causes = (self.status.get("details") or {}).get("causes") or ()
         codes = [cause.get("message", "") for cause in causes if cause.get("reason") == "ExitCode"]
         return int(codes[0]) if codes and codes[0].isdecimal() else None
+
+    def refusal(self) -> bytes:
+        """Return, once, why the command did not run, as a piece of its error output; empty where it ran."""
+        if self.status is None or self.exit_code() is not None or self._is_refusal_read:
+            return b""
+        self._is_refusal_read = True
+        words = f"{self.status.get('message') or 'the command could not be started'}\n".encode()
+        return _PIECE.pack(STDERR, len(words)) + words
 
 
 class _PortMessages:

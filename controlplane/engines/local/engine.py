@@ -14,7 +14,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -24,6 +24,7 @@ from controlplane.engines import base
 from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
 from controlplane.engines.catalogue import command_line
 from controlplane.engines.local import reports
+from controlplane.engines.local.command import LocalProcess
 from controlplane.engines.local.environment import (
     copy_files,
     device_variables,
@@ -138,10 +139,10 @@ class LocalEngine(PlainEngine):
         return self._gauges.read(self.nodes(), self._running_specs(), readings)
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> LocalShell:
-        prepared = self._prepared(pod_name)
-        if self._report(self._pod(pod_name)).state != base.RUNNING:
-            raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
-        return LocalShell(prepared, columns, rows)
+        return LocalShell(self._prepared_running(pod_name), columns, rows)
+
+    def run_command(self, pod_name: str, command: Sequence[str]) -> LocalProcess:
+        return LocalProcess(self._prepared_running(pod_name), command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         self._prepared(pod_name)  # refuses a pod that there is not
@@ -210,6 +211,12 @@ class LocalEngine(PlainEngine):
         prepared = self._pod(pod_name).prepared()
         if prepared is None:
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
+        return prepared
+
+    def _prepared_running(self, pod_name: str) -> Prepared:
+        prepared = self._prepared(pod_name)
+        if self._report(self._pod(pod_name)).state != base.RUNNING:
+            raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
         return prepared
 
     def _running_specs(self) -> Iterator[PodSpec]:

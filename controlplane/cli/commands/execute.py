@@ -1,0 +1,94 @@
+"""`yard exec`: a command in a running pod, over a websocket, without a terminal."""
+
+from __future__ import annotations
+
+import os
+import select
+import sys
+from argparse import Namespace
+from typing import Any
+from urllib.parse import urlencode
+
+from controlplane.cli.client import segment
+from controlplane.cli.errors import FAILED, USAGE, CliError
+from controlplane.cli.lookup import job_id
+from controlplane.cli.parsing import Parser
+from controlplane.cli.podsocket import exit_code_of_close, outcome, write_all
+from controlplane.cli.session import Session
+from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
+
+_END_OF_INPUT = b'{"op":"end_of_input"}'
+
+
+def exec_arguments(parser: Parser) -> None:
+    """A name, a rank, and the command behind `--`."""
+    parser.examples = [
+        "yard exec hyper1 -- nvidia-smi",
+        "yard exec dist1 --rank 2 -- cat /tmp/trace.json > trace.json",
+        "yard exec hyper1 -i -- tar x < data.tar",
+    ]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument("--rank", type=int, default=0, metavar="R", help="the pod with this rank (default 0)")
+    parser.add_argument("-i", "--stdin", action="store_true", help="pass standard input to the command")
+
+
+def exec_(args: Namespace, session: Session) -> int:
+    """Exits with the command's exit code; 127 where the pod has no such program."""
+    if not args.trailing:
+        raise CliError(
+            "exec: give the command after --",
+            USAGE,
+            f"for a terminal: yard bash {args.name}; see: yard help exec",
+        )
+    return run_in_pod(session, args.name, args.rank, args.trailing, has_input=args.stdin)
+
+
+def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, has_input: bool) -> int:
+    """Run a command, a shell where it is empty; its outputs go to ours, and its exit code is returned."""
+    query = urlencode([("rank", rank), *(("command", word) for word in command)])
+    path = f"/ws/exec/{segment(job_id(session, name))}?{query}"
+    socket = connect(session.client.url, path, session.client.authorization())
+    session.client.close()
+    try:
+        return _exchange(socket, has_input)
+    except Closed as closed:
+        return exit_code_of_close(closed, "the command")
+    except OSError as error:
+        raise CliError(f"the connection to the pod broke: {error}", FAILED) from error
+    finally:
+        socket.close()
+
+
+def _exchange(socket: WebSocket, has_input: bool) -> int:
+    sources: list[Any] = [socket]
+    if has_input:
+        sources.append(sys.stdin.fileno())
+    else:
+        socket.send(TEXT, _END_OF_INPUT)
+    while True:
+        ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
+        if sys.stdin.fileno() in ready and not _forward_input(socket):
+            sources.remove(sys.stdin.fileno())
+        if socket in ready and (code := _show_output(socket)) is not None:
+            return code
+
+
+def _forward_input(socket: WebSocket) -> bool:
+    """Send a piece of our input; False at its end."""
+    piece = os.read(sys.stdin.fileno(), 65_536)
+    if piece:
+        socket.send(BINARY, piece)
+    else:
+        socket.send(TEXT, _END_OF_INPUT)
+    return bool(piece)
+
+
+def _show_output(socket: WebSocket) -> int | None:
+    """Write what the command printed, byte for byte; the exit code once it ended, 1 where it has none."""
+    for opcode, payload in socket.receive():
+        if opcode == BINARY:
+            write_all(payload[0], payload[1:])
+        elif (ending := outcome(payload)) is not None:
+            code = ending.get("exit_code")
+            return FAILED if code is None else int(code)
+    return None

@@ -1,0 +1,115 @@
+"""`yard port-forward`: a port of this machine that leads to a declared port of a running job."""
+
+from __future__ import annotations
+
+import re
+import select
+import socket
+import threading
+from argparse import ArgumentTypeError, Namespace
+
+from controlplane.cli.client import segment
+from controlplane.cli.errors import CONFLICT, DONE, CliError
+from controlplane.cli.lookup import find_job
+from controlplane.cli.parsing import Parser
+from controlplane.cli.podsocket import outcome
+from controlplane.cli.session import Session
+from controlplane.cli.websocket import BINARY, Closed, WebSocket, connect
+
+_PORTS = re.compile(r"(?:(\d{1,5}):)?(\d{1,5})\Z")
+_LARGEST_PORT = 65_535
+_READ_BYTES = 65_536
+
+
+def port_forward_arguments(parser: Parser) -> None:
+    """A name and a pair of ports."""
+    parser.examples = ["yard port-forward notebook 8888", "yard port-forward notebook 9000:8888"]
+    parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
+    parser.add_argument(
+        "ports",
+        type=_port_pair,
+        metavar="[LOCAL:]PORT",
+        help="a port that the job declared; LOCAL 0: any that is free",
+    )
+    parser.add_argument(
+        "--address", default="127.0.0.1", metavar="IP", help="where to listen (default 127.0.0.1)"
+    )
+
+
+def port_forward(args: Namespace, session: Session) -> int:
+    """Until Ctrl-C. Each connection to the local port is one of its own to the job."""
+    local, port = args.ports
+    job = find_job(session, args.name)
+    declared = [one["port"] for one in job.get("ports") or []]
+    if port not in declared:
+        hint = f"submit it with --port {port}" + (
+            f", or use {', '.join(map(str, declared))}" if declared else ""
+        )
+        raise CliError(f"{job['name']} declares no port {port}", CONFLICT, hint)
+    path = f"/ws/forward/{segment(str(job['id']))}/{port}"
+    connect(
+        session.client.url, path, session.client.authorization()
+    ).close()  # refused here, not at the first use
+    with _listening(args.address, local) as listener:
+        host, bound = listener.getsockname()[:2]
+        session.output.say(f"{host}:{bound} leads to port {port} of {job['name']}; Ctrl-C ends it")
+        try:
+            while True:
+                connection = listener.accept()[0]
+                threading.Thread(target=_carry, args=(session, path, connection), daemon=True).start()
+        except KeyboardInterrupt:
+            return DONE
+
+
+def _port_pair(text: str) -> tuple[int, int]:
+    """`8888` or `9000:8888` as the local port and the job's."""
+    match = _PORTS.match(text)
+    local, port = (int(match[1] or match[2]), int(match[2])) if match else (0, 0)
+    if not (1 <= port <= _LARGEST_PORT and local <= _LARGEST_PORT):
+        raise ArgumentTypeError(f"{text!r} is not [LOCAL:]PORT")
+    return local, port
+
+
+def _listening(address: str, port: int) -> socket.socket:
+    try:
+        family = socket.AF_INET6 if ":" in address else socket.AF_INET
+        return socket.create_server((address, port), family=family)
+    except OSError as error:
+        hint = "choose another local port: yard port-forward NAME LOCAL:PORT"
+        raise CliError(
+            f"cannot listen on {address}:{port}: {error.strerror or error}", CONFLICT, hint
+        ) from error
+
+
+def _carry(session: Session, path: str, connection: socket.socket) -> None:
+    """One connection, on a thread of its own; what ends it is said, and the others go on."""
+    with connection:
+        try:
+            far = connect(session.client.url, path, session.client.authorization())
+            try:
+                _exchange(connection, far)
+            finally:
+                far.close()
+        except Closed:
+            return
+        except CliError as error:
+            session.output.say(f"a connection failed: {error}")
+        except OSError as error:
+            session.output.say(f"a connection broke: {error}")
+
+
+def _exchange(near: socket.socket, far: WebSocket) -> None:
+    sources: list[socket.socket | WebSocket] = [near, far]
+    while True:
+        ready = [far] if far.has_buffered else select.select(sources, [], [])[0]
+        if near in ready:
+            data = near.recv(_READ_BYTES)
+            far.send(BINARY, data)  # empty: the local side writes no more, but may still read
+            if not data:
+                sources.remove(near)
+        if far in ready:
+            for opcode, payload in far.receive():
+                if opcode == BINARY:
+                    near.sendall(payload)
+                else:
+                    outcome(payload)

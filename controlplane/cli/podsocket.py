@@ -1,0 +1,35 @@
+"""Websockets into pods: how they end, and writing what they carry."""
+
+from __future__ import annotations
+
+import json
+import os
+from typing import Any
+
+from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
+from controlplane.cli.websocket import NORMAL_CLOSURE, Closed
+
+_EXIT_CODES = {"not_running": CONFLICT, "signed_out": FORBIDDEN, "engine_unreachable": UNREACHABLE}
+_NO_STATUS = 1005
+
+
+def outcome(payload: bytes) -> dict[str, Any] | None:
+    """The message that says how the program ended, None for any other; raises CliError for a refusal in words."""
+    message: dict[str, Any] = json.loads(payload)
+    if message.get("op") == "error":
+        code = str(message.get("code"))
+        raise CliError(f"{message.get('detail')} ({code})", _EXIT_CODES.get(code, FAILED))
+    return message if message.get("op") == "exit" else None
+
+
+def exit_code_of_close(closed: Closed, what: str) -> int:
+    """0 for a normal close; raises CliError for any other."""
+    if closed.code in (NORMAL_CLOSURE, _NO_STATUS):
+        return DONE
+    raise CliError(f"{what} ended: {closed.reason or closed.code}", FAILED)
+
+
+def write_all(descriptor: int, data: bytes) -> None:
+    """Write every byte, however few the descriptor takes at a time."""
+    while data:
+        data = data[os.write(descriptor, data) :]

@@ -1,0 +1,90 @@
+"""A command in a pod, without a terminal: the pod's environment, directory and token, so that it ends with the pod."""
+
+from __future__ import annotations
+
+import os
+import select
+import signal
+import subprocess
+from collections.abc import Sequence
+
+from controlplane.engines.base import RUN_SCRIPT, STDERR, STDOUT
+from controlplane.engines.local import processes
+from controlplane.engines.local.records import Prepared
+
+_ENDING_SECONDS = 2.0
+
+
+class LocalProcess:
+    """See engines.base.Process. The epoll descriptor stands for both outputs: it is readable when one of them is."""
+
+    def __init__(self, prepared: Prepared, command: Sequence[str]) -> None:
+        self._process = subprocess.Popen(
+            ["sh", "-c", RUN_SCRIPT, "sh", *command],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=prepared.work_dir,
+            env=dict(prepared.env),
+            start_new_session=True,
+        )
+        stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
+        if stdin is None or stdout is None or stderr is None:
+            raise AssertionError("Popen gives every pipe that it was asked for")
+        self._stdin, self._streams = stdin, (stdin, stdout, stderr)
+        self._outputs = {stdout.fileno(): STDOUT, stderr.fileno(): STDERR}
+        os.set_blocking(self._stdin.fileno(), False)
+        self._epoll = select.epoll()
+        for output in self._outputs:
+            self._epoll.register(output, select.EPOLLIN)
+        self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
+        self._is_closed = False
+
+    def fileno(self) -> int:
+        return self._epoll.fileno()
+
+    def input_fileno(self) -> int:
+        return self._stdin.fileno()
+
+    def read(self, limit: int = 65536) -> tuple[int, bytes]:
+        for output, _ in self._epoll.poll(0, 1):
+            data = os.read(output, limit)
+            if data:
+                return self._outputs[output], data
+            self._epoll.unregister(output)
+            del self._outputs[output]
+        if not self._outputs:
+            raise EOFError
+        return STDOUT, b""
+
+    def write(self, data: bytes) -> int:
+        try:
+            return os.write(self._stdin.fileno(), data)
+        except BlockingIOError:
+            return 0
+        except BrokenPipeError:
+            return len(data)
+
+    def close_input(self) -> None:
+        self._stdin.close()
+
+    def close(self) -> int | None:
+        """A command whose output has ended is given a moment to end as well; everything else of it is killed."""
+        if self._is_closed:
+            return None
+        self._is_closed = True
+        exit_code = self._own_exit_code()
+        for stream in self._streams:
+            stream.close()
+        self._epoll.close()
+        session = processes.in_session(self._process.pid, self._ticks, processes.table())
+        processes.kill(session, signal.SIGKILL)
+        self._process.wait()
+        return exit_code
+
+    def _own_exit_code(self) -> int | None:
+        try:
+            code = self._process.wait(0 if self._outputs else _ENDING_SECONDS)
+        except subprocess.TimeoutExpired:
+            return None
+        return code if code >= 0 else 128 - code

@@ -1,0 +1,65 @@
+"""/ws/forward/<job>/<port>: one connection to a declared port of a running pod, its bytes as binary messages."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import socket
+
+from controlplane.gateway.admission import admit_service, until_refused
+from controlplane.gateway.podsocket import NO_LONGER, SIGNED_OUT, accept, end, first_of, opened
+from controlplane.live.identity import Credential
+from controlplane.live.wire import Receive, Scope, Send
+
+PATH = re.compile(r"/ws/forward/(?P<job_id>[0-9a-fA-F-]{36})/(?P<port>[0-9]{1,5})/?")
+READ_BYTES = 65536
+
+
+async def application(scope: Scope, receive: Receive, send: Send) -> None:
+    """The ASGI websocket application of everything below /ws/forward/."""
+
+    async def dial(credential: Credential, match: re.Match[str]) -> socket.socket:
+        service = await admit_service(credential, match["job_id"], int(match["port"]))
+        return await service.connect()
+
+    found = await opened(scope, receive, send, PATH, dial)
+    if found is not None:
+        await _serve(scope, receive, send, *found)
+
+
+async def _serve(
+    scope: Scope, receive: Receive, send: Send, stream: socket.socket, credential: Credential, job_id: str
+) -> None:
+    """Carry bytes until either side ends or the right to be here does."""
+    with stream:
+        await accept(scope, receive, send)
+        ended = await first_of(
+            port=_from_port(stream, send),
+            client=_to_port(stream, receive),
+            rights=until_refused(credential, job_id),
+        )
+    if ended == "port":
+        await send({"type": "websocket.close", "code": 1000})
+    elif ended == "rights":
+        await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
+
+
+async def _from_port(stream: socket.socket, send: Send) -> None:
+    try:
+        while data := await asyncio.get_running_loop().sock_recv(stream, READ_BYTES):
+            await send({"type": "websocket.send", "bytes": data})
+    except OSError:
+        return  # either side broke off; the connection ends for both
+
+
+async def _to_port(stream: socket.socket, receive: Receive) -> None:
+    """An empty message is the end of the client's side; what the port still sends goes on."""
+    while (message := await receive())["type"] != "websocket.disconnect":
+        data = message.get("bytes")
+        try:
+            if data:
+                await asyncio.get_running_loop().sock_sendall(stream, data)
+            elif data is not None:
+                stream.shutdown(socket.SHUT_WR)
+        except OSError:
+            return

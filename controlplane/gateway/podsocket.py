@@ -1,0 +1,119 @@
+"""What websockets into a pod have in common: who may open one, refusals in words, and ending with the first of several
+works."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Coroutine
+from typing import Any, TypeVar
+
+import orjson
+
+from controlplane.access import Forbidden, NotVisible
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn
+from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
+from controlplane.live.wire import Receive, Scope, Send, refuse_websocket
+
+ENDED, SIGNED_OUT, NOT_NOW = 1000, 4401, 4409
+NO_LONGER = "You are no longer signed in or no longer a member of the project."
+
+_STATUSES = {NotSignedIn: 401, NotVisible: 404, Forbidden: 403}
+_CODES = {NotRunning: "not_running", NoAnswer: "no_answer", EngineUnreachable: "engine_unreachable"}
+
+T = TypeVar("T")
+Opening = Callable[[Credential, re.Match[str]], Awaitable[T]]
+
+
+async def opened(
+    scope: Scope, receive: Receive, send: Send, path: re.Pattern[str], opening: Opening[T]
+) -> tuple[T, Credential, str] | None:
+    """Return what `opening` returns, the credential and the job's id (group `job_id` of `path`); None once a refusal
+    was sent: an HTTP status for a wrong path, origin or right, else an accepted socket with an error message."""
+    match, credential = path.fullmatch(scope["path"]), credential_of(scope)
+    if match is None or credential is None or not is_own_origin(scope):
+        status = 404 if match is None else 401 if credential is None else 403
+        await refuse_websocket(scope, receive, send, status, 4000 + status)
+        return None
+    try:
+        return await opening(credential, match), credential, match["job_id"]
+    except (NotSignedIn, NotVisible, Forbidden) as error:
+        status = _STATUSES[type(error)]
+        await refuse_websocket(scope, receive, send, status, 4000 + status)
+    except (NotRunning, NoAnswer, EngineRefused, EngineUnreachable) as error:
+        await accept(scope, receive, send)
+        await end(send, {"op": "error", "code": _code(error), "detail": str(error)}, NOT_NOW)
+    return None
+
+
+async def accept(scope: Scope, receive: Receive, send: Send) -> None:
+    """Complete the handshake."""
+    await receive()  # websocket.connect
+    is_by_protocol = BEARER in (scope.get("subprotocols") or ())
+    await send({"type": "websocket.accept", "subprotocol": BEARER if is_by_protocol else None})
+
+
+async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
+    """Send a last message and close."""
+    await send({"type": "websocket.send", "text": orjson.dumps(message).decode()})
+    await send({"type": "websocket.close", "code": close_code})
+
+
+async def first_of(**works: Coroutine[Any, Any, None]) -> str:
+    """Run all until one ends, cancel the others, and return its name; the client's leaving counts before all."""
+    tasks = {name: asyncio.create_task(work) for name, work in works.items()}
+    try:
+        await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
+        done = [name for name, task in tasks.items() if task.done()]
+        return "client" if "client" in done else done[0]
+    finally:
+        for task in tasks.values():
+            task.cancel()
+        await asyncio.gather(*tasks.values(), return_exceptions=True)
+
+
+async def readable(fd: int) -> None:
+    """Wait until the descriptor can be read from."""
+    loop = asyncio.get_running_loop()
+    await _ready(fd, loop.add_reader, loop.remove_reader)
+
+
+async def writable(fd: int) -> None:
+    """Wait until the descriptor can be written to."""
+    loop = asyncio.get_running_loop()
+    await _ready(fd, loop.add_writer, loop.remove_writer)
+
+
+async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None:
+    """Hand over all of `data` as `write` takes it."""
+    view = memoryview(data)
+    while view:
+        taken = write(bytes(view[:4096]))
+        view = view[taken:]
+        if not taken:
+            await writable(fd)
+
+
+def number(text: str | None, default: int) -> int:
+    """A query field of at most five digits, or the default."""
+    return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else default
+
+
+async def _ready(fd: int, add: Callable[..., None], remove: Callable[[int], object]) -> None:
+    ready = asyncio.get_running_loop().create_future()
+
+    def wake() -> None:
+        if not ready.done():
+            ready.set_result(None)
+
+    add(fd, wake)
+    try:
+        await ready
+    finally:
+        remove(fd)
+
+
+def _code(error: Exception) -> str:
+    """A refusal that needs words gets them after the handshake; an HTTP status would carry none."""
+    return error.code if isinstance(error, EngineRefused) else _CODES[type(error)]
