@@ -85,6 +85,11 @@ SETTINGS = (
         "TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."
     ),
     Setting(
+        "TRAINYARD_HOST_PATHS",
+        "",
+        "Directories of the nodes that jobs may mount with `-v HOST:PATH`, separated by commas.",
+    ),
+    Setting(
         "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
         "no",
         "yes lets admins attach clusters whose kubeconfig runs a login program on the control plane's machines.",

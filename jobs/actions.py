@@ -19,6 +19,7 @@ from jobs.admission import (
     images_unknown,
     names_in_use,
     names_twice,
+    paths_not_allowed,
     too_large,
 )
 from jobs.kinds.checks import FieldError
@@ -72,7 +73,8 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
             specs[place] = parse_spec(body)
         except SpecInvalid as error:
             refusals += [(place, refused) for refused in error.errors]
-    refusals += too_large(project, specs) + images_unknown(project, specs) + names_twice(specs)
+    refusals += too_large(project, specs) + images_unknown(project, specs)
+    refusals += paths_not_allowed(specs) + names_twice(specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
     check_room_in_queue(project, len(specs))

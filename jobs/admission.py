@@ -9,6 +9,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
+from django.conf import settings
 from django.db.models import Count, Max
 
 from controlplane.actions.outcomes import Conflict
@@ -18,6 +19,7 @@ from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from jobs import lifecycle
 from jobs.kinds.checks import FieldError
+from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 
 QUEUE_MOST = 10_000  # unfinished jobs of one project
@@ -99,6 +101,28 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
         except ImageUnknown as error:
             refused.append((place, FieldError("/image", "image_unknown", str(error))))
     return refused
+
+
+def paths_not_allowed(specs: Specs) -> Refusals:
+    """Refuse directories of the nodes other than those an admin listed. What lies below a listed one is refused too:
+    jobs can write there, and a link that they leave would lead anywhere on the node."""
+    allowed = [normal_path(path) for path in settings.HOST_PATHS]
+    known = (
+        f"Mount one of: {', '.join(allowed)}."
+        if allowed
+        else "No admin has allowed any (TRAINYARD_HOST_PATHS)."
+    )
+    return [
+        (
+            place,
+            FieldError(
+                f"/volumes/{index}/host_path", "host_path_not_allowed", f"{path} is not allowed. {known}"
+            ),
+        )
+        for place, spec in specs.items()
+        for index, path in enumerate(mount["host_path"] for mount in spec["volumes"])
+        if path not in allowed
+    ]
 
 
 def names_twice(specs: Specs) -> Refusals:

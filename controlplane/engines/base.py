@@ -246,6 +246,7 @@ class PodSpec:
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
     extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
+    mounts: tuple[tuple[str, str], ...] = ()  # (directory of the node, where the pod finds it)
 
 
 @dataclass(frozen=True, slots=True)

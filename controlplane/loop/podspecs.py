@@ -68,6 +68,7 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
             "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
             "image_pull_secrets": tuple(payload.get("image_pull_secrets", ())),
             "node_pools": tuple(payload.get("node_pools", ())),
+            "mounts": tuple((host, path) for host, path in payload.get("mounts", ())),
             "avoid_nodes": tuple(payload.get("avoid_nodes", ())),
         }
     )
@@ -85,6 +86,7 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
         "large_shm": spec["large_shm"],
         "milli_cpus": spec["cpus"],
         "memory_mib": spec["memory_mib"],
+        "mounts": [[mount["host_path"], mount["mount_path"]] for mount in spec.get("volumes", ())],
         "secret_env": spec.get("secret_env", {}),
         "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
         "extra_resources": spec.get("extra_resources", {}),

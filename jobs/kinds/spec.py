@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import checks, cluster_fields
+from jobs.kinds import checks, cluster_fields, mounts
 from jobs.kinds.checks import FieldError, Reader
 from jobs.kinds.registry import KINDS, kind_named
 
@@ -62,7 +62,7 @@ FIELDS: dict[str, Field] = {
     "ttl_seconds_after_finished": Field(_seconds, None),
     "labels": Field(checks.mapped(checks.LABEL_NAMES, checks.text(63), 64), {}),
     "ports": Field(checks.listed(checks.port, 20), ()),
-    "volumes": Field(checks.not_yet("volumes"), ()),
+    "volumes": Field(checks.listed(mounts.host_mount, 50), ()),
     "datasets": Field(checks.not_yet("datasets"), ()),
     "snapshot_on": Field(checks.not_yet("snapshots"), ()),
 }
@@ -100,6 +100,9 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         for name in spec["secret_env"]
         if name in spec["env"]
     ]
+    places = [mount["mount_path"] for mount in spec["volumes"]]
+    if len(places) != len(set(places)):
+        errors.append(FieldError("/volumes", "mounted_twice", "Two mounts have the same mount_path."))
     spec["gpus"] = spec["gpus"] or 0
     is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
     if is_share and spec["workers"] > 1:

@@ -51,7 +51,7 @@ GOOD = {"name": "good", "kind": "train", "gpus": 1}
         ({"priority": 1001}, "/priority", "out_of_range"),
         ({"max_runtime_seconds": 0}, "/max_runtime_seconds", "out_of_range"),
         ({"kind": "interactive", "preemptible": True}, "/preemptible", "never_preemptible"),
-        ({"volumes": [{"volume": "data", "mount_path": "/mnt"}]}, "/volumes", "not_available"),
+        ({"volumes": [{"volume": "data", "mount_path": "/mnt"}]}, "/volumes/0", "not_available"),
         ({"command": ["\ud800"]}, "/command/0", "not_unicode"),
     ],
 )
@@ -110,6 +110,30 @@ def test_deleting_a_queued_job_removes_it_with_one_event(cast):
     ]
 
 
+def test_a_path_of_the_node_is_mounted_where_an_admin_allowed_it(cast, settings):
+    def submit(name: str, host_path: str, mount_path: str = "/mnt") -> Job:
+        mounts = [{"host_path": host_path, "mount_path": mount_path}]
+        return submit_job(cast.project, GOOD | {"name": name, "volumes": mounts}, actor=cast.actor("ana"))
+
+    def refusal(*paths: str) -> tuple[str, str, str]:
+        with pytest.raises(Invalid) as refused:
+            submit("no", *paths)
+        [error] = refused.value.errors
+        return error.pointer, error.code, error.detail
+
+    assert refusal("/data")[1:] == (
+        "host_path_not_allowed",
+        "/data is not allowed. No admin has allowed any (TRAINYARD_HOST_PATHS).",
+    )
+    settings.HOST_PATHS = ["/data/", "/data/sets"]
+    assert submit("a", "/data").spec["volumes"] == ({"host_path": "/data", "mount_path": "/mnt"},)
+    assert submit("b", "//data/./sets/").spec["volumes"][0]["host_path"] == "/data/sets"
+    for outside in ("/database", "/", "/data/link", "//etc"):
+        assert refusal(outside)[:2] == ("/volumes/0/host_path", "host_path_not_allowed")
+    assert refusal("/data/../etc")[:2] == ("/volumes/0/host_path", "not_an_absolute_path")
+    assert refusal("/data", "/")[:2] == ("/volumes/0/mount_path", "mounts_over_root")
+
+
 def test_a_clone_asks_for_the_same(cast):
     job = make_job(cast.project, user=cast.ana, gpus=0.5, env={"A": "1"})
     twin = submit_job(cast.project, clone_body(job, "twin"), actor=cast.actor("ben"))
@@ -121,6 +145,7 @@ def test_events_say_who_opened_a_shell_and_not_why_the_job_runs(cast):
     record_shell(job, 0, actor=cast.actor("ben"))
     event = Event.objects.order_by("-seq").first()
     assert (event.kind, event.actor, event.reason) == ("job.shell_opened", "ben", "")
+    assert event.message == "Shell opened by ben."
 
 
 def test_a_command_in_a_pod_is_in_the_audit_log_and_its_event_keeps_the_words_back(cast):
@@ -131,7 +156,6 @@ def test_a_command_in_a_pod_is_in_the_audit_log_and_its_event_keeps_the_words_ba
     event = Event.objects.order_by("-seq")[0]
     assert event.kind == "job.command_run"
     assert set(event.data) == {"state", "name", "rank"}
-    assert event.message == "Shell opened by ben."
 
 
 def test_what_the_database_refuses_for_another_reason_is_not_a_name_in_use(cast, monkeypatch):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 from collections.abc import Iterator
 from pathlib import Path
@@ -232,6 +233,35 @@ def test_a_closed_shell_leaves_nothing(case: EngineCase):
         terminal.close()
     assert terminal.close() is None
     wait_until(lambda: members() == [pod.start_record().pid], what="the end of all but the pod's command")
+
+
+def test_a_directory_of_the_machine_is_seen_at_its_mount_path_in_the_pod_alone(
+    case: EngineCase, tmp_path: Path
+):
+    host, place = tmp_path / "data", tmp_path / "mnt"
+    host.mkdir()
+    place.mkdir()
+    (host / "here").write_text("from the host")
+    words = f"cat {place}/here > {place}/copy; sleep 1000"
+    spec = case.start("sh", "-c", words, mounts=((str(host), str(place)), (str(host), str(host))))
+    case.wait_running(spec)
+    if os.geteuid() != 0:
+        pytest.skip("mounting at another place needs root")
+    wait_until(
+        lambda: (host / "copy").exists() and (host / "copy").read_text() == "from the host", what="the copy"
+    )
+    assert list(place.iterdir()) == []
+    process = case.engine.run_command(spec.name, ["cat", f"{place}/copy"])
+    select.select([process.fileno()], [], [], 30)
+    assert process.read() == (base.STDOUT, b"from the host")
+    process.close()
+
+
+def test_a_mount_at_a_place_that_is_not_there_is_said(case: EngineCase, tmp_path: Path):
+    spec = case.start("true", mounts=((str(tmp_path), str(tmp_path / "missing")),))
+    ended = case.wait_end(spec)
+    assert ended.reason == base.CONTAINER_NOT_CREATED
+    assert "mounts could not be made" in ended.message
 
 
 def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):

@@ -22,10 +22,8 @@ from controlplane.engines.base import (
     NodeReport,
     PodReport,
     PodSpec,
-    Process,
     ProjectReport,
     Shell,
-    UsageReport,
 )
 from controlplane.engines.kubernetes import (
     dcgm,
@@ -309,7 +307,7 @@ class KubernetesEngine:
             self._copier.wait_drained(pod_name, DRAIN_SECONDS)
         return read_page(path, offset, limit)
 
-    def usage(self) -> tuple[UsageReport, ...]:
+    def usage(self) -> tuple[base.UsageReport, ...]:
         gpus = dcgm.read_gpus(self._ask_prometheus) if self._ask_prometheus is not None else ()
         seen = self._watching.look(GLANCE_SECONDS)
         holdings = reports.holdings(seen.ours.values())
@@ -319,7 +317,7 @@ class KubernetesEngine:
         where = (*self._running(pod_name), names.MAIN_CONTAINER)
         return streams.open_shell(self.client.access, *where, columns, rows)
 
-    def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
+    def run_command(self, pod_name: str, command: Sequence[str]) -> base.Process:
         return streams.PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:

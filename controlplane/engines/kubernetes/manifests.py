@@ -24,6 +24,7 @@ from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.profile import SPOT_TAINTS, ClusterProfile
 
 WORK_DIR = "/work"
+READ_ONLY = "host-"  # volumes with this prefix are what an admin shows every pod
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -342,8 +343,8 @@ def _container(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
         "resources": _resources(spec, profile, node),
         "securityContext": _container_security(profile),
         "volumeMounts": [
-            {"name": name, "mountPath": path, **({"readOnly": True} if "hostPath" in source else {})}
-            for name, (path, source) in _volumes(spec, profile).items()
+            {"name": name, "mountPath": path, **({"readOnly": True} if name.startswith(READ_ONLY) else {})}
+            for name, (path, _) in _volumes(spec, profile).items()
         ],
     }
 
@@ -436,7 +437,9 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
             medium = {"emptyDir": {"medium": resource.replace("hugepages", "HugePages", 1)}}
             volumes[resource.lower()] = (f"/dev/{resource}", medium)
     for number, (path, source) in enumerate(sorted(profile.host_paths.items())):
-        volumes[f"host-{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
+        volumes[f"{READ_ONLY}{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
+    for number, (source, path) in enumerate(spec.mounts):
+        volumes[f"mount-{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
     return volumes
 
 

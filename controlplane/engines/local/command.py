@@ -11,6 +11,7 @@ from collections.abc import Sequence
 from controlplane.engines.base import RUN_SCRIPT, STDERR, STDOUT
 from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
+from controlplane.engines.local.shell import entering
 
 _ENDING_SECONDS = 2.0
 
@@ -18,9 +19,9 @@ _ENDING_SECONDS = 2.0
 class LocalProcess:
     """See engines.base.Process. The epoll descriptor stands for both outputs: it is readable when one of them is."""
 
-    def __init__(self, prepared: Prepared, command: Sequence[str]) -> None:
+    def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
-            ["sh", "-c", RUN_SCRIPT, "sh", *command],
+            [*entering(prepared, pid), "sh", "-c", RUN_SCRIPT, "sh", *command],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

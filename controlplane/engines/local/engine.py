@@ -139,10 +139,10 @@ class LocalEngine(PlainEngine):
         return self._gauges.read(self.nodes(), self._running_specs(), readings)
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> LocalShell:
-        return LocalShell(self._prepared_running(pod_name), columns, rows)
+        return LocalShell(*self._running(pod_name), columns, rows)
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> LocalProcess:
-        return LocalProcess(self._prepared_running(pod_name), command)
+        return LocalProcess(*self._running(pod_name), command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         self._prepared(pod_name)  # refuses a pod that there is not
@@ -213,11 +213,13 @@ class LocalEngine(PlainEngine):
             raise EngineRefused(base.NO_SUCH_POD, f"There is no pod {pod_name!r}.")
         return prepared
 
-    def _prepared_running(self, pod_name: str) -> Prepared:
-        prepared = self._prepared(pod_name)
-        if self._report(self._pod(pod_name)).state != base.RUNNING:
+    def _running(self, pod_name: str) -> tuple[Prepared, int]:
+        """A running pod and the pid of its command."""
+        prepared, pod = self._prepared(pod_name), self._pod(pod_name)
+        started = pod.start_record()
+        if started is None or self._report(pod).state != base.RUNNING:
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} is not running.")
-        return prepared
+        return prepared, started.pid
 
     def _running_specs(self) -> Iterator[PodSpec]:
         for pod in self._all():

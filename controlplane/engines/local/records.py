@@ -104,13 +104,14 @@ class PodDir:
         spec = stored["spec"]
         shares = tuple(DeviceShare(**share) for share in spec["devices"])
         sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
+        mounts = tuple((host, path) for host, path in spec.get("mounts", ()))
         # what an older version wrote has no gang
         gang = tuple(
             GangMember(**{**member, "devices": tuple(member["devices"])})
             for member in spec.get("launches", ())
         )
         return Prepared(
-            spec=PodSpec(**{**spec, **sequences, "devices": shares, "launches": gang}),
+            spec=PodSpec(**{**spec, **sequences, "devices": shares, "launches": gang, "mounts": mounts}),
             argv=tuple(stored["argv"]),
             env=stored["env"],
             work_dir=stored["work_dir"],
@@ -192,6 +193,8 @@ def _launch(prepared: Prepared, bell: Path) -> bytes:
     """The shim's input, see `shim.Launch`. NUL cannot be in arguments or environments of a process anyway."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
+    for host, path in prepared.spec.mounts:
+        items += [f"bind_from={host}", f"bind_to={path}"] if host != path else []
     items += [f"argv={argument}" for argument in prepared.argv]
     items += [f"env={name}={value}" for name, value in prepared.env.items()]
     return os.fsencode("".join(f"{item}\0" for item in items))

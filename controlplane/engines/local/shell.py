@@ -26,18 +26,33 @@ os.execv(sys.argv[1], [sys.argv[2]])
 """
 
 
+def entering(prepared: Prepared, pid: int) -> list[str]:
+    """Words before a command that lead it into the mounts of the pod's process; none where it has none of its own."""
+    if all(host == path for host, path in prepared.spec.mounts):
+        return []
+    enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
+    return [
+        *enter,
+        "sh",
+        "-c",
+        'cd "$0" && exec "$@"',
+        prepared.work_dir,
+    ]  # entering leads to the root directory
+
+
 class LocalShell:
     """See engines.base.Shell."""
 
-    def __init__(self, prepared: Prepared, columns: int, rows: int) -> None:
+    def __init__(self, prepared: Prepared, pid: int, columns: int, rows: int) -> None:
         self._master, slave = os.openpty()
         os.set_blocking(self._master, False)
         try:
             self.resize(columns, rows)
             path = prepared.env.get("PATH")
             program = next(found for name in SHELLS if (found := shutil.which(name, path=path)))
+            words = [sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, program, os.path.basename(program)]
             self._process = subprocess.Popen(
-                [sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, program, os.path.basename(program)],
+                [*entering(prepared, pid), *words],
                 stdin=slave,
                 stdout=slave,
                 stderr=slave,

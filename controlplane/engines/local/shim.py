@@ -29,6 +29,8 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
+CLONE_NEWNS = 0x20000
+MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
@@ -50,6 +52,7 @@ class Launch:
     def __init__(self, path: str) -> None:
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
+        self.mounts: list[tuple[str, str]] = []
         self.values: dict[str, str] = {}
         with open(path, "rb") as file:
             for item in os.fsdecode(file.read()).split("\0")[:-1]:
@@ -59,6 +62,8 @@ class Launch:
                 elif key == "env":
                     name, _, setting = value.partition("=")
                     self.env[name] = setting
+                elif key == "bind_to":
+                    self.mounts.append((self.values["bind_from"], value))
                 else:
                     self.values[key] = value
 
@@ -102,6 +107,8 @@ class Child:
             os.dup2(out, 1)
             os.dup2(err, 2)
             os.umask(processes.POD_UMASK)
+            what = "mount"
+            _bind(self._launch.mounts)
             what = "chdir"
             os.chdir(self._launch.values["work"])
             what = "exec"
@@ -110,6 +117,22 @@ class Child:
             os.write(failure, f"{what} {error.errno}".encode())
         finally:
             os._exit(NOT_FOUND)
+
+
+def _bind(mounts: list[tuple[str, str]]) -> None:
+    """Show directories at other places, to this process and its children alone; needs the rights of root."""
+    if not mounts:
+        return
+    _check(libc.unshare(CLONE_NEWNS))
+    _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
+    for host, place in mounts:
+        _check(libc.mount(os.fsencode(host), os.fsencode(place), None, MS_BIND | MS_REC, None))
+
+
+def _check(result: int) -> None:
+    if result != 0:
+        number = ctypes.get_errno()
+        raise OSError(number, os.strerror(number))
 
 
 class Shim:
@@ -259,6 +282,8 @@ class Shim:
         """Reason, exit code, signal and errno."""
         if failure is not None:
             what, number = failure
+            if what == "mount":
+                return "container_not_created", NOT_EXECUTABLE, 0, number
             if what == "chdir":
                 return "working_dir_missing", NOT_EXECUTABLE, 0, number
             is_missing = number == errno.ENOENT

@@ -1,0 +1,32 @@
+"""Readers of what a job mounts. Pure."""
+
+import posixpath
+from typing import Any
+
+from jobs.kinds import checks
+from jobs.kinds.checks import Refused
+
+_KEYS = {"host_path", "mount_path"}
+
+
+def host_mount(value: Any) -> dict[str, str]:
+    """{"host_path": "/data", "mount_path": "/mnt"}: a directory of the node. Raises Refused for volumes, of which there
+    are none yet."""
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", 'A mount is {"host_path": "/data", "mount_path": "/mnt"}.')
+    if "volume" in value or "new" in value:
+        raise Refused(
+            "not_available", "This installation has no volumes; mount a host path, or leave it out."
+        )
+    if set(value) != _KEYS:
+        raise Refused("not_a_mount", "A mount has host_path and mount_path, and nothing else.")
+    paths = {key: checks.inside(checks.absolute_path, value[key], f"/{key}") for key in sorted(_KEYS)}
+    plain = {key: normal_path(path) for key, path in paths.items()}
+    if plain["mount_path"] == "/":
+        raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    return plain
+
+
+def normal_path(path: str) -> str:
+    """An absolute path without doubled slashes, `.` and a slash at its end."""
+    return "/" + posixpath.normpath(path).lstrip("/")
