@@ -28,6 +28,7 @@ class LocalProcess:
             cwd=prepared.work_dir,
             env=dict(prepared.env),
             start_new_session=True,
+            umask=processes.POD_UMASK,
         )
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         if stdin is None or stdout is None or stderr is None:
