@@ -16,16 +16,21 @@ os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
 from controlplane.wsgi import application as wsgi_application
 
 # isort: split
+from django.conf import settings
+
 from controlplane.header_limits import STATUS, HeaderRefusal, header_refusal
 from controlplane.health import PATHS, Probes
 from controlplane.hop import Hop, Queue
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
+from controlplane.live.identity import is_foreign, is_own_host
 from controlplane.live.wire import (
     Application,
     Receive,
     Scope,
     Send,
+    header,
+    host_of,
     problem,
     query,
     refuse_websocket,
@@ -58,6 +63,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Give a connection to the application that serves its path."""
     if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
         await _refuse_headers(scope, receive, send, refusal)
+    elif scope["type"] in ("http", "websocket") and settings.SERVICES.find(host_of(scope)):
+        await _gateway("proxy")(scope, receive, send)
     elif scope["type"] == "http":
         await _http(scope)(scope, receive, send)
     elif scope["type"] == "websocket":
@@ -79,8 +86,12 @@ def _http(scope: Scope) -> Application:
     path = scope["path"]
     if path in PATHS:
         return probes
+    if not is_own_host(scope):
+        return _no_host
+    if is_foreign(scope) and header(scope, b"authorization") is None:
+        return _no_foreign
     if path.startswith(SERVICES):
-        return _gateway("proxy")
+        return _gateway("entrance")
     if path == "/api/v1/watch":
         return partial(serve_stream, watch.application)
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
@@ -95,8 +106,6 @@ def _websocket(scope: Scope) -> Application:
     for prefix, name in INTO_PODS.items():
         if path.startswith(prefix):
             return _gateway(name)
-    if path.startswith(SERVICES):
-        return _gateway("proxy")
     return _no_websocket
 
 
@@ -104,6 +113,17 @@ def _gateway(name: str) -> Application:
     """The application that reaches into pods, loaded when it is first asked for: many processes never need it."""
     application: Application = importlib.import_module(f"controlplane.gateway.{name}").application
     return application
+
+
+async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
+    detail = "This is no name of this server; TRAINYARD_ALLOWED_HOSTS takes more."
+    await problem(send, 400, "unknown_host", detail)
+
+
+async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
+    """Cookies are for our own pages: what another origin's page asks for in the user's name is refused unseen."""
+    detail = "Another site's page may not do this. Programs send 'Authorization: Bearer <token>'."
+    await problem(send, 403, "foreign_origin", detail)
 
 
 async def _no_websocket(scope: Scope, receive: Receive, send: Send) -> None:

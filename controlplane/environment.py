@@ -80,6 +80,12 @@ SETTINGS = (
     Setting(
         "TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."
     ),
+    Setting(
+        "TRAINYARD_SERVICES_HOST",
+        "",
+        "Wildcard name below which jobs' pages are served, like jobs.example.org for <job>-<port>.jobs.example.org;"
+        " empty for names under localhost, which only browsers on this machine or behind a tunnel to it reach.",
+    ),
     Setting("TRAINYARD_ALLOWED_HOSTS", "", "Extra host names that requests may carry, separated by commas."),
     Setting(
         "TRAINYARD_ALLOW_REMOTE", "no", "yes permits listening on other addresses than loopback without TLS."

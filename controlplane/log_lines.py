@@ -3,9 +3,9 @@
 import logging
 import re
 
-# What stands in an address and opens something: tickets of controlplane/gateway/tickets.py, the set-up link.
+# What stands in an address and opens something: tickets of jobs' hosts, the set-up link.
 _SECRETS = (
-    (re.compile(r"/~[A-Za-z0-9_-]{20,}"), "/~[ticket]"),
+    (re.compile(r"([?&]ticket=)[A-Za-z0-9_-]+"), r"\1[ticket]"),
     (re.compile(r"/setup/[^\s/?#\"']+"), "/setup/[secret]"),
 )
 

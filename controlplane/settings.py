@@ -8,6 +8,7 @@ from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
 from controlplane import environment as env
+from controlplane.service_hosts import services_host
 from controlplane.state_files import make_private
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -40,6 +41,7 @@ STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")  # "" when
 PUBLIC_URL = STATED_URL or f"http://{HOST}:{PORT}"
 CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
 CONNECTIONS_PER_ADDRESS = env.integer(os.environ, "TRAINYARD_CONNECTIONS_PER_ADDRESS", 0, 100_000)
+SERVICES = services_host(env.text(os.environ, "TRAINYARD_SERVICES_HOST"), PUBLIC_URL, PORT)
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
@@ -117,6 +119,10 @@ LOGIN_URL = "/login"
 LOGIN_REDIRECT_URL = "/"
 CSRF_FAILURE_VIEW = "dashboards.pages.errors.csrf_failure"
 SESSION_COOKIE_AGE = 12 * 3600
+# Names of our own, so that none is taken for one of a job's. With the prefix a browser takes a cookie from this host
+# only; without it a job's page on a sibling host could set one for both.
+COOKIE_PREFIX = "__Host-" if PUBLIC_URL.startswith("https://") else ""
+SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}yard_session", f"{COOKIE_PREFIX}yard_csrf"
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")

@@ -9,6 +9,7 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
+from urllib.parse import urlsplit
 
 import orjson
 from django.conf import settings
@@ -18,6 +19,7 @@ from django.db.models import F, QuerySet
 from django.utils import timezone
 
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
+from controlplane.service_hosts import ServiceAddress
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
@@ -261,8 +263,12 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
-    """Return the address of every declared port on the control plane's own proxy."""
-    return [f"{settings.PUBLIC_URL}/services/{job_id}/{port['port']}/" for port in spec["ports"]]
+    """Return the address of every declared port. Where browsers cannot reach the services host, it is one of the
+    control plane's own, which says what to set."""
+    services = settings.SERVICES
+    if not services.is_reachable_from(urlsplit(settings.PUBLIC_URL).netloc):
+        return [f"{settings.PUBLIC_URL}/services/{job_id}/{port['port']}/" for port in spec["ports"]]
+    return [f"{services.origin(ServiceAddress(str(job_id), port['port']))}/" for port in spec["ports"]]
 
 
 def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -17,7 +17,7 @@ SECURITY = {
     "session": {
         "type": "apiKey",
         "in": "cookie",
-        "name": "sessionid",
+        "name": "yard_session",
         "description": "The pages' own, with CSRF.",
     },
 }

@@ -160,11 +160,17 @@ def admit(credential: Credential | None, job_id: str, scope: Scope | None = None
     return actor, job_for(actor, job_id, needed=Role.MEMBER)
 
 
-def find_service(credential: Credential, job_id: str, port: int) -> Service:
-    """See `admit_service`."""
+def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
+    """The job, for members of its project, if it declares the port. Raises NotSignedIn, NotVisible, Forbidden."""
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
+    return job
+
+
+def find_service(credential: Credential, job_id: str, port: int) -> Service:
+    """See `admit_service`."""
+    job = find_port(credential, job_id, port)
     pod = running_pod(job, 0)
     engine = _engine(pod)
     if REACHES_PORTS not in engine.capabilities:

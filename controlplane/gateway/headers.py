@@ -1,31 +1,33 @@
 """Which headers pass between a browser and a job's web server, and which never do.
 
-A job's page is foreign code on our host. It must not see our credentials, must not set cookies for our
-host, and must not act as the user: its answers are sandboxed into an origin of their own.
+A job's page is foreign code on an origin of its own. It must not see our credentials, and what it says of its origin
+must not reach the control plane's, which may share a domain with it.
 """
 
 from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from controlplane.gateway import cookies
 from controlplane.live.wire import Headers
 
-SANDBOX = b"sandbox allow-scripts allow-forms allow-popups allow-downloads allow-modals"
+# Nobody else's page may show a job's page in a frame and have clicks land there.
+FRAMES = b"frame-ancestors 'self'"
 HOP_BY_HOP = frozenset({
     b"connection", b"keep-alive", b"proxy-authenticate", b"proxy-authorization", b"proxy-connection", b"te",
     b"trailer", b"transfer-encoding", b"upgrade",
 })  # fmt: skip
+# The job's server sees itself asked at its own address, as servers that check Host and Origin want it; that origin and
+# host were right was checked here. Cookies and authorization pass apart from the others.
 NEVER_TO_A_POD = frozenset({
-    b"cookie", b"authorization", b"x-csrftoken", b"host", b"origin", b"referer", b"forwarded", b"expect",
+    b"cookie", b"authorization", b"host", b"origin", b"referer", b"forwarded", b"expect",
     b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix",
 })  # fmt: skip
-# Cookies and storage of our host, and what browsers remember about it, are not the job's to set.
+# What would reach beyond the job's own host: cookies of the whole domain, TLS and reports of its parents, and the
+# addresses of our redirects, which have tickets in them.
 NEVER_TO_A_BROWSER = frozenset({
     b"set-cookie", b"set-cookie2", b"clear-site-data", b"strict-transport-security", b"public-key-pins",
-    b"service-worker-allowed", b"alt-svc", b"nel", b"report-to", b"reporting-endpoints", b"referrer-policy",
-    b"access-control-allow-origin", b"access-control-allow-credentials", b"access-control-allow-methods",
-    b"access-control-allow-headers", b"access-control-expose-headers", b"access-control-max-age",
-    b"origin-agent-cluster", b"www-authenticate",
+    b"alt-svc", b"nel", b"report-to", b"reporting-endpoints",
     b"date", b"server",  # our own server writes these once
 })  # fmt: skip
 WEBSOCKET = frozenset({
@@ -33,55 +35,40 @@ WEBSOCKET = frozenset({
 })  # fmt: skip
 
 
-def to_pod(headers: Headers, *, host: str, prefix: str, scheme: str, client: str) -> Headers:
-    """Request headers as the job's server gets them. `host` is the public one, `prefix` the path in front."""
-    named_by_connection = _named_by_connection(headers)
-    dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | named_by_connection
+def to_pod(headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool) -> Headers:
+    """Request headers as the job's server gets them. `host` is the public one; `has_own_authorization`: the browser
+    came in with our cookie, so the Authorization header is the job's."""
+    dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | _named_by_connection(headers)
+    if has_own_authorization:
+        dropped -= {b"authorization"}
     passed = [(name, value) for name, value in headers if name.lower() not in dropped]
-    forwarded = {"host": host, "proto": scheme, "prefix": prefix, "for": client}
-    return passed + [(f"x-forwarded-{name}".encode(), value.encode()) for name, value in forwarded.items()]
+    forwarded = {"host": host, "proto": scheme, "for": client}
+    passed += [(f"x-forwarded-{name}".encode(), value.encode("latin-1")) for name, value in forwarded.items()]
+    return passed + cookies.to_pod(headers)
 
 
-def to_browser(
-    headers: Headers, *, address: str, prefix: str, public_prefix: str, is_ticketed: bool
-) -> Headers:
-    """Response headers as the browser gets them; `address` is the pod's host and port.
-
-    `prefix` is the service's path with the ticket, if the request had one, `public_prefix` without it.
-    With a ticket any origin may read the answer: the ticket in the address was the credential, no cookie is.
-    """
+def to_browser(headers: Headers, *, address: str) -> Headers:
+    """Response headers as the browser gets them; `address` is the pod's host and port."""
     dropped = HOP_BY_HOP | NEVER_TO_A_BROWSER | _named_by_connection(headers)
     passed = []
     for name, value in headers:
-        if name.lower() in dropped:
-            continue
-        if name.lower() in (b"location", b"content-location"):
-            value = _location(value.decode("latin-1"), address, prefix, public_prefix).encode("latin-1")
-        passed.append((name, value))
-    passed += [(b"content-security-policy", SANDBOX), (b"referrer-policy", b"no-referrer")]
-    return passed + cross_origin() if is_ticketed else passed
+        if name.lower() == b"set-cookie":
+            cookie = cookies.from_pod(value)
+            passed += [(b"set-cookie", cookie)] if cookie is not None else []
+        elif name.lower() in (b"location", b"content-location"):
+            passed.append((name, _location(value.decode("latin-1"), address).encode("latin-1")))
+        elif name.lower() not in dropped:
+            passed.append((name, value))
+    return [*passed, (b"content-security-policy", FRAMES)]
 
 
-def cross_origin() -> Headers:
-    """Lets the sandboxed page (whose origin is null) read what its own address gave it."""
-    return [
-        (b"access-control-allow-origin", b"*"),
-        (b"access-control-allow-methods", b"GET, HEAD, POST, PUT, PATCH, DELETE, OPTIONS"),
-        (b"access-control-allow-headers", b"*"),
-        (b"access-control-expose-headers", b"*"),
-    ]
-
-
-def _location(location: str, address: str, prefix: str, public_prefix: str) -> str:
-    """A redirect to the pod's own root stays below the service; others are left as they are."""
+def _location(location: str, address: str) -> str:
+    """A redirect to the address at which the pod's server sees itself stays on its public host."""
     parts = urlsplit(location)
-    if parts.netloc == address:
-        location = parts._replace(scheme="", netloc="").geturl() or "/"
-    elif parts.netloc or not location.startswith("/"):
+    if parts.netloc != address:
         return location
-    if location == public_prefix or location.startswith(f"{public_prefix}/"):
-        location = location[len(public_prefix) :]
-    return prefix + location
+    path = "/" + parts.path.lstrip("/")  # two slashes would begin another host's name
+    return parts._replace(scheme="", netloc="", path=path).geturl()
 
 
 def _named_by_connection(headers: Headers) -> frozenset[bytes]:

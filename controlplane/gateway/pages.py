@@ -3,6 +3,8 @@
 from html import escape
 from http import HTTPStatus
 
+from controlplane.access import Forbidden, NotVisible
+from controlplane.gateway.admission import NotRunning, NotSignedIn
 from controlplane.live.wire import Headers, Scope, Send, answer, header, problem
 
 AGAIN_SECONDS = 2  # a service that does not answer yet is asked again
@@ -33,8 +35,49 @@ def is_page_load(scope: Scope) -> bool:
     return scope["method"] == "GET" and "text/html" in (header(scope, b"accept") or "")
 
 
+def is_navigation(scope: Scope) -> bool:
+    """Whether that page is to fill a tab: only there may a sign-in follow."""
+    return is_page_load(scope) and header(scope, b"sec-fetch-dest") in (None, "document")
+
+
+def status_of(refusal: Exception) -> int:
+    """The status of an answer that says no."""
+    statuses = {NotSignedIn: 401, Forbidden: 403, NotRunning: 503}
+    return statuses.get(type(refusal), 404)
+
+
+async def refuse_access(
+    scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_url: str = ""
+) -> None:
+    """Say no to one who may not come in, or not now. `job_url` is shown to those who may."""
+    status = status_of(refusal)
+    codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
+    may_come = isinstance(refusal, NotRunning) and refusal.may_come
+    link = job_url if status == 503 else ""
+    await refuse(scope, send, status, codes[status], str(refusal), may_come=may_come, job_url=link)
+
+
+async def ask_for_token(send: Send) -> None:
+    """Answer 401 to what is no page."""
+    detail = "Sign in, or send 'Authorization: Bearer <token>'."
+    await problem(send, 401, "not_authenticated", detail, [(b"www-authenticate", b"Bearer")])
+
+
+async def redirect(send: Send, location: str, *cookies: tuple[bytes, bytes], status: int = 302) -> None:
+    """Send the browser on, and leave the address in no cache and no referrer."""
+    kept_out = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
+    await answer(send, status, [(b"location", location.encode("latin-1")), *kept_out, *cookies], b"")
+
+
 async def refuse(
-    scope: Scope, send: Send, status: int, code: str, detail: str, *, may_come: bool = False, job_id: str = ""
+    scope: Scope,
+    send: Send,
+    status: int,
+    code: str,
+    detail: str,
+    *,
+    may_come: bool = False,
+    job_url: str = "",
 ) -> None:
     """Say no. What may come says so to programs, and is asked for again by the page itself."""
     again = str(AGAIN_SECONDS).encode()
@@ -50,12 +93,12 @@ async def refuse(
         (b"referrer-policy", b"no-referrer"),  # the address may have a ticket in it
         (b"cache-control", b"no-store"),
     ]
-    await answer(send, status, headers, _page(status, detail, may_come, job_id).encode())
+    await answer(send, status, headers, _page(status, detail, may_come, job_url).encode())
 
 
-def _page(status: int, detail: str, may_come: bool, job_id: str) -> str:
+def _page(status: int, detail: str, may_come: bool, job_url: str) -> str:
     is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
     again = "<p>This page asks again by itself.</p>" if may_come else ""
-    link = f'<p><a href="/jobs/{escape(job_id)}">Go to the job</a></p>' if job_id else ""
+    link = f'<p><a href="{escape(job_url)}">Go to the job</a></p>' if job_url else ""
     title = "Nothing answers here" if is_away else HTTPStatus(status).phrase
     return _PAGE.format(status=status, title=title, detail=escape(detail), more=again + link)

@@ -1,8 +1,8 @@
-"""/services/<job>/<port>/<path>: the ports that a job declared, over HTTP and websockets.
+"""<job>-<port>.<services host>: the ports that a job declared, over HTTP and websockets, each on an origin of its own.
 
-Members of the job's project come in with a bearer token or their session. A browser's page load with the
-session is sent on to the same address with a ticket in it (see tickets.py), because the page itself runs
-sandboxed.
+Programs come in with a bearer token, browsers with a cookie of this host alone. A page load without one goes by the
+control plane's host, where the user is signed in, and comes back with a ticket (see entrance.py) that is exchanged here
+for the cookie and gone from the address at once.
 """
 
 from __future__ import annotations
@@ -12,125 +12,144 @@ import re
 from dataclasses import dataclass
 from urllib.parse import quote
 
+from django.conf import settings
+
 from controlplane.access import Forbidden, NotVisible
+from controlplane.actions.accounts import TOKEN_PREFIX
+from controlplane.actions.service_tickets import redeem_service_ticket
+from controlplane.gateway import cookies, tickets
 from controlplane.gateway import headers as rules
-from controlplane.gateway import tickets
 from controlplane.gateway.admission import (
     NoAnswer,
     NotRunning,
     NotSignedIn,
     Service,
     admit_service,
+    in_thread,
     until_refused,
 )
 from controlplane.gateway.limits import TooManyRequests
-from controlplane.gateway.pages import is_page_load, refuse
+from controlplane.gateway.pages import (
+    ask_for_token,
+    is_navigation,
+    redirect,
+    refuse,
+    refuse_access,
+    status_of,
+)
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
-from controlplane.live.identity import SESSION, Credential, credential_of, is_own_origin
+from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
 from controlplane.live.wire import (
     Headers,
     Message,
     Receive,
     Scope,
     Send,
-    answer,
     header,
-    problem,
+    host_of,
+    query,
     refuse_websocket,
 )
+from controlplane.service_hosts import ServiceAddress
 
-PATH = re.compile(
-    rb"/services/(?P<job_id>[0-9a-fA-F-]{36})/(?P<port>[1-9][0-9]{0,4})"
-    rb"(?:/~(?P<ticket>[A-Za-z0-9_-]{20,2000}))?(?P<rest>/.*)?"
-)
+OURS = "/.trainyard/"  # paths on a job's host that are never the job's
+ENTER, OPEN = "/.trainyard/enter", "/.trainyard/open"
+PROBE, PROBE_SECONDS = "yard_probe", 60  # a cookie that shows whether the browser keeps any
+TARGET = re.compile(r"/[\x21-\x7e]*")
 UNESCAPED = re.compile(rb"[^\x21-\x7e]")  # bytes that no URL has, sent by clients all the same
-SAFE_METHODS = frozenset({"GET", "HEAD", "OPTIONS"})
+FOREIGN = "Another site's page may not do this."
 
 
 @dataclass(frozen=True, slots=True)
-class Address:
-    """A request's path, taken apart. `rest` is what the pod gets: the path below the service, escaped as it
-    came."""
+class Asked:
+    """What a request asks for: a job's port, and `target`, which the pod gets: path and query, escaped as they came.
+    `origin` is the job's own, `own_origin` the control plane's for the same browser."""
 
-    job_id: str
-    port: int
-    ticket: str | None
-    rest: bytes
-    query: bytes
-
-    @property
-    def public_prefix(self) -> str:
-        return f"/services/{self.job_id}/{self.port}"
+    address: ServiceAddress
+    target: bytes
+    origin: str
+    own_origin: str
 
     @property
-    def prefix(self) -> str:
-        return f"{self.public_prefix}/{tickets.PREFIX}{self.ticket}" if self.ticket else self.public_prefix
+    def job_url(self) -> str:
+        return f"{self.own_origin}/jobs/{self.address.job_id}"
 
     @property
-    def target(self) -> bytes:
-        whole = (self.rest or b"/") + (b"?" + self.query if self.query else b"")
-        return UNESCAPED.sub(lambda match: b"%%%02X" % match[0][0], whole)
+    def entrance(self) -> str:
+        """Where the control plane gives out a ticket for what was asked."""
+        target = quote(self.target.decode("ascii"), safe="/")
+        return f"{self.own_origin}/services/{self.address.job_id}/{self.address.port}{OPEN}?next={target}"
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """The ASGI application of everything below /services/."""
-    address = _address(scope)
+    """The ASGI application of jobs' hosts."""
+    asked = _asked(scope)
     if scope["type"] == "websocket":
-        await _websocket(scope, receive, send, address)
-    elif address is None:
-        await _refuse(scope, send, NotVisible("There is no such service."))
-    elif address.ticket and scope["method"] == "OPTIONS" and header(scope, b"access-control-request-method"):
-        await answer(send, 204, rules.cross_origin(), b"")
+        await _websocket(scope, receive, send, asked)
+    elif asked is None:
+        await refuse_access(scope, send, NotVisible("There is no such service."))
+    elif scope["path"] == ENTER and scope["method"] == "GET":
+        await _enter(scope, send, asked)
     else:
-        await _http(scope, receive, send, address)
+        await _http(scope, receive, send, asked)
 
 
-async def _http(scope: Scope, receive: Receive, send: Send, address: Address) -> None:
-    credential = _credential(scope, address)
+async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
+    """Exchange a ticket for a cookie and send the browser to the address that was asked for first."""
+    fields = query(scope)
+    key = await in_thread(redeem_service_ticket, fields.get("ticket", ""), asked.address)
+    if key is None:
+        detail = "This link works once, for a minute. Open the port from the job's page again."
+        await refuse(scope, send, 403, "ticket_used", detail, job_url=asked.job_url)
+    elif "again" in fields and not any(cookies.values_of(scope, PROBE)):
+        detail = "The browser keeps no cookies of this address; allow them to open the port."
+        await refuse(scope, send, 403, "cookies_blocked", detail, job_url=asked.job_url)
+    else:
+        target = fields.get("next", "/")
+        place = asked.origin + (target if TARGET.fullmatch(target) else "/")
+        value = tickets.seal(Credential(SESSION, key), asked.address)
+        seconds = settings.SESSION_COOKIE_AGE
+        await redirect(send, place, cookies.set_cookie(cookies.service_cookie_name(), value, seconds))
+
+
+async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> None:
+    credential = _credential(scope, asked.address)
     try:
-        service = await admit_service(credential, address.job_id, address.port)
+        if credential is not None and credential.kind == SESSION and is_foreign(scope):
+            raise Forbidden(FOREIGN)
+        if scope["path"].startswith(OURS):
+            raise NotVisible("There is no such service.")
+        service = await admit_service(credential, asked.address.job_id, asked.address.port)
     except NotSignedIn:
-        await _ask_to_sign_in(scope, send, address)
-        return
+        await _ask_to_sign_in(scope, send, asked)
     except (NotVisible, Forbidden, NotRunning) as refusal:
-        await _refuse(scope, send, refusal, address.job_id)
-        return
-    assert credential is not None
-    if not address.ticket and credential.kind == SESSION:
-        if not _may_use_session(scope):
-            await _refuse(scope, send, Forbidden("Open the service's address itself, or use a token."))
-            return
-        if is_page_load(scope):
-            await _redirect(send, _with_ticket(address, credential))
-            return
-    if not address.rest:
-        await _redirect(send, f"{address.prefix}/")
-        return
-    await _forward(scope, receive, send, address, service, credential)
+        await refuse_access(scope, send, refusal, asked.job_url)
+    else:
+        assert credential is not None
+        await _forward(scope, receive, send, asked, service, credential)
 
 
 async def _forward(
-    scope: Scope, receive: Receive, send: Send, address: Address, service: Service, credential: Credential
+    scope: Scope, receive: Receive, send: Send, asked: Asked, service: Service, credential: Credential
 ) -> None:
     """Carry request and answer until one side ends, or the right to be here does."""
     reply = _Reply(send)
     try:
         async with exchange(service) as pod:
-            headers = _request_headers(scope, address, pod.address)
-            request = asyncio.create_task(pod.send(scope["method"], address.target, headers, receive))
-            response = asyncio.create_task(_carry_answer(pod, reply, address))
-            rights = asyncio.create_task(until_refused(credential, address.job_id))
+            headers = _request_headers(scope, credential, pod.address)
+            request = asyncio.create_task(pod.send(scope["method"], asked.target, headers, receive))
+            response = asyncio.create_task(_carry_answer(pod, reply))
+            rights = asyncio.create_task(until_refused(credential, service.job_id))
             await _first_of(response, request, rights)
             if rights.done() and not rights.cancelled() and not reply.is_started:
-                await _refuse(scope, send, Forbidden("You may no longer use this job."))
+                await refuse_access(scope, send, Forbidden("You may no longer use this job."))
     except TooManyRequests as error:
-        job_id = address.job_id
-        await refuse(scope, send, 429, error.code, str(error), may_come=True, job_id=job_id)
+        await refuse(scope, send, 429, error.code, str(error), may_come=True, job_url=asked.job_url)
     except NoAnswer as error:
-        detail = f"Port {address.port} of the job does not answer: {error}."
-        code, job_id = "service_not_answering", address.job_id
-        await refuse(scope, send, 503, code, detail, may_come=True, job_id=job_id)
+        detail = f"Port {service.port} of the job does not answer: {error}."
+        code = "service_not_answering"
+        await refuse(scope, send, 503, code, detail, may_come=True, job_url=asked.job_url)
 
 
 class _Reply:
@@ -159,15 +178,10 @@ async def _first_of(response: asyncio.Task[None], *others: asyncio.Task[None]) -
             raise result
 
 
-async def _carry_answer(pod: Exchange, send: Send, address: Address) -> None:
+async def _carry_answer(pod: Exchange, send: Send) -> None:
     response = await pod.start()
-    passed = rules.to_browser(
-        [(bytes(name), bytes(value)) for name, value in response.headers],
-        address=pod.address,
-        prefix=address.prefix,
-        public_prefix=address.public_prefix,
-        is_ticketed=address.ticket is not None,
-    )
+    headers = [(bytes(name), bytes(value)) for name, value in response.headers]
+    passed = rules.to_browser(headers, address=pod.address)
     await send({"type": "http.response.start", "status": response.status_code, "headers": passed})
     try:
         async for piece in pod.body():
@@ -177,54 +191,56 @@ async def _carry_answer(pod: Exchange, send: Send, address: Address) -> None:
     await send({"type": "http.response.body", "body": b""})
 
 
-async def _websocket(scope: Scope, receive: Receive, send: Send, address: Address | None) -> None:
+async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | None) -> None:
     """Refused before it opens with the status that HTTP would have, else carried."""
     status, service, credential = 404, None, None
-    if address is not None:
-        credential = _credential(scope, address)
-        is_foreign = not address.ticket and not is_own_origin(scope)
+    if asked is not None and not scope["path"].startswith(OURS):
+        credential = _credential(scope, asked.address)
         try:
-            if is_foreign:
-                raise Forbidden("Another site's page may not do this.")
-            service = await admit_service(credential, address.job_id, address.port)
+            if is_foreign(scope):
+                raise Forbidden(FOREIGN)
+            service = await admit_service(credential, asked.address.job_id, asked.address.port)
         except (NotSignedIn, NotVisible, Forbidden, NotRunning) as refusal:
-            status = _status_of(refusal)
-    if address is None or service is None or credential is None:
+            status = status_of(refusal)
+    if asked is None or service is None or credential is None:
         await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
-    headers, rights = _request_headers(scope, address), until_refused(credential, address.job_id)
-    await carry_websocket(scope, receive, send, service, address.target.decode("ascii"), headers, rights)
+    headers, rights = _request_headers(scope, credential), until_refused(credential, service.job_id)
+    await carry_websocket(scope, receive, send, service, asked.target.decode("ascii"), headers, rights)
 
 
-def _address(scope: Scope) -> Address | None:
-    raw_path = scope.get("raw_path") or quote(scope["path"]).encode()
-    match = PATH.fullmatch(raw_path.partition(b"?")[0])
-    if match is None:
+def _asked(scope: Scope) -> Asked | None:
+    host, services = host_of(scope), settings.SERVICES
+    address = services.find(host)
+    raw_path = (scope.get("raw_path") or quote(scope["path"]).encode()).partition(b"?")[0]
+    if address is None or not raw_path.startswith(b"/"):
         return None
-    ticket = match["ticket"]
-    return Address(
-        match["job_id"].decode().lower(),
-        int(match["port"]),
-        ticket.decode() if ticket else None,
-        match["rest"] or b"",
-        scope.get("query_string", b""),
+    query_string = scope.get("query_string", b"")
+    target = raw_path + (b"?" + query_string if query_string else b"")
+    return Asked(
+        address,
+        UNESCAPED.sub(lambda match: b"%%%02X" % match[0][0], target),
+        services.origin(address, host),
+        services.own_origin(settings.PUBLIC_URL, host),
     )
 
 
-def _credential(scope: Scope, address: Address) -> Credential | None:
-    if address.ticket:
-        return tickets.open_ticket(address.ticket, address.job_id, address.port)
-    return credential_of(scope)
+def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
+    """The cookie first: beside it an Authorization header is for the job."""
+    found = (
+        tickets.unseal(value, address) for value in cookies.values_of(scope, cookies.service_cookie_name())
+    )
+    return next((credential for credential in found if credential), None) or token_of(scope)
 
 
-def _request_headers(scope: Scope, address: Address, pod_address: str | None = None) -> Headers:
+def _request_headers(scope: Scope, credential: Credential, pod_address: str | None = None) -> Headers:
     """Headers for the pod's server; those of a request of ours when its address is given, else of a websocket."""
     passed = rules.to_pod(
         scope["headers"],
-        host=header(scope, b"host") or "",
-        prefix=address.prefix,
-        scheme="https" if scope["scheme"] in ("https", "wss") else "http",
+        host=host_of(scope),
+        scheme=settings.SERVICES.scheme,
         client=(scope.get("client") or ("",))[0],
+        has_own_authorization=credential.kind == SESSION and not _has_token_of_ours(scope),
     )
     if pod_address is None:
         return passed
@@ -233,47 +249,16 @@ def _request_headers(scope: Scope, address: Address, pod_address: str | None = N
     return [(b"host", pod_address.encode()), (b"connection", b"close"), *passed]
 
 
-def _may_use_session(scope: Scope) -> bool:
-    """The cookie counts for loading a page and for calls of our own pages, never for another site's
-    requests, and never as a script or style that a page of ours would run."""
-    if scope["method"] not in SAFE_METHODS and not is_own_origin(scope):
-        return False
-    return (header(scope, b"sec-fetch-dest") or "empty") in ("document", "empty")
+def _has_token_of_ours(scope: Scope) -> bool:
+    token = token_of(scope)
+    return token is not None and (
+        token.secret.startswith(TOKEN_PREFIX) or token.secret == settings.BOOTSTRAP_TOKEN
+    )
 
 
-def _with_ticket(address: Address, credential: Credential) -> str:
-    ticket = tickets.issue(credential, address.job_id, address.port)
-    return f"{address.public_prefix}/{tickets.PREFIX}{ticket}{address.target.decode('latin-1')}"
-
-
-async def _ask_to_sign_in(scope: Scope, send: Send, address: Address) -> None:
-    """A page load goes to the sign-in page, or, with a ticket that has ended, to the address without it."""
-    if not is_page_load(scope):
-        detail = "Sign in, or send 'Authorization: Bearer <token>'."
-        await problem(send, 401, "not_authenticated", detail, [(b"www-authenticate", b"Bearer")])
-        return
-    plain = address.public_prefix + address.target.decode("ascii")
-    await _redirect(send, plain if address.ticket else f"/login?next={quote(plain, safe='/')}")
-
-
-async def _redirect(send: Send, location: str) -> None:
-    kept_out = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
-    await answer(send, 302, [(b"location", location.encode("latin-1")), *kept_out], b"")
-
-
-async def _refuse(
-    scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_id: str = ""
-) -> None:
-    status = _status_of(refusal)
-    codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
-    may_come = isinstance(refusal, NotRunning) and refusal.may_come
-    link = job_id if status == 503 else ""  # whoever may not come here has no use for it
-    await refuse(scope, send, status, codes[status], str(refusal), may_come=may_come, job_id=link)
-
-
-def _status_of(refusal: Exception) -> int:
-    if isinstance(refusal, NotSignedIn):
-        return 401
-    if isinstance(refusal, Forbidden):
-        return 403
-    return 503 if isinstance(refusal, NotRunning) else 404
+async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked) -> None:
+    """A page load goes to where the user is signed in, or can be."""
+    if is_navigation(scope):
+        await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))
+    else:
+        await ask_for_token(send)

@@ -1,9 +1,7 @@
-"""Tickets: how a job's own page, which gets no cookie of ours, is let in again.
+"""What lets a browser in at a job's host: a cookie of that host, exchanged for a ticket of the control plane's.
 
-A service's page runs sandboxed, with an origin of its own that no cookie is sent from. Its address
-therefore carries a ticket that is good for one port of one job, for the one who opened it, as long as their
-own sign-in lasts. It holds the credential encrypted, so the job that sees its own address learns nothing it
-could use elsewhere.
+The cookie holds the sign-in encrypted and is good for one port of one job, as long as the sign-in itself. The job never
+sees it: page scripts cannot read it, and it is taken out of what goes to the pod.
 """
 
 from __future__ import annotations
@@ -17,30 +15,29 @@ from typing import TYPE_CHECKING
 from django.conf import settings
 
 from controlplane.live.identity import Credential
+from controlplane.service_hosts import ServiceAddress
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet
 
-PREFIX = "~"  # of the path segment that is a ticket
 
-
-def issue(credential: Credential, job_id: str, port: int) -> str:
-    """A ticket for one port of one job."""
-    content = json.dumps([credential.kind, credential.secret, job_id, port])
+def seal(credential: Credential, address: ServiceAddress) -> str:
+    """Return the cookie's value for one port of one job."""
+    content = json.dumps([credential.kind, credential.secret, address.job_id, address.port])
     return _fernet().encrypt(content.encode()).decode().rstrip("=")
 
 
-def open_ticket(ticket: str, job_id: str, port: int) -> Credential | None:
-    """The credential in a ticket that was issued for this port of this job; None for any other text."""
+def unseal(value: str, address: ServiceAddress) -> Credential | None:
+    """Return the credential in a cookie that was made for this port of this job; None for any other text."""
     from cryptography.fernet import InvalidToken
 
     try:
-        padded = ticket + "=" * (-len(ticket) % 4)
+        padded = value + "=" * (-len(value) % 4)
         content = _fernet().decrypt(padded.encode(), ttl=settings.SESSION_COOKIE_AGE)
     except (InvalidToken, ValueError):
         return None
-    kind, secret, ticket_job_id, ticket_port = json.loads(content)
-    return Credential(kind, secret) if (ticket_job_id, ticket_port) == (job_id, port) else None
+    kind, secret, job_id, port = json.loads(content)
+    return Credential(kind, secret) if ServiceAddress(job_id, port) == address else None
 
 
 @cache
@@ -48,5 +45,5 @@ def _fernet() -> Fernet:
     """Loaded late: a web process that never proxies does without the package."""
     from cryptography.fernet import Fernet
 
-    digest = hashlib.sha256(b"service ticket:" + settings.SECRET_KEY.encode()).digest()
+    digest = hashlib.sha256(b"service cookie:" + settings.SECRET_KEY.encode()).digest()
     return Fernet(base64.urlsafe_b64encode(digest))

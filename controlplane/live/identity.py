@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from controlplane.access import Actor
-from controlplane.live.wire import Scope, header
+from controlplane.live.wire import Scope, header, host_of
 from controlplane.models import Membership, Token, User
 
 BEARER = "bearer"
@@ -55,24 +55,51 @@ class Identity:
 def credential_of(scope: Scope) -> Credential | None:
     """Return what a request or websocket carries: a bearer token in the Authorization header or, from a browser's
     WebSocket that cannot set headers, as the subprotocol after `bearer`; else the session cookie."""
+    token = token_of(scope)
+    if token is not None:
+        return token
+    key = _cookie(scope, settings.SESSION_COOKIE_NAME)
+    return Credential(SESSION, key) if key else None
+
+
+def token_of(scope: Scope) -> Credential | None:
+    """Return the bearer token that a request or websocket carries, in the header or the subprotocol."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == BEARER:
         return Credential(TOKEN, secret.strip())
     offered = list(scope.get("subprotocols") or ())
     if len(offered) >= 2 and offered[0] == BEARER:
         return Credential(TOKEN, offered[1])
-    key = _cookie(scope, settings.SESSION_COOKIE_NAME)
-    return Credential(SESSION, key) if key else None
+    return None
+
+
+def is_own_host(scope: Scope) -> bool:
+    """Whether the connection names the control plane's host, and no other that happens to lead here."""
+    return validate_host(split_domain_port(host_of(scope))[0], settings.ALLOWED_HOSTS)
 
 
 def is_own_origin(scope: Scope) -> bool:
     """True unless a browser says that another site's page opened this connection (cookies travel with those too), or
     the connection names a host that is not ours."""
-    host = header(scope, b"host") or ""
-    if not validate_host(split_domain_port(host)[0], settings.ALLOWED_HOSTS):
+    if not is_own_host(scope):
         return False
     origin = header(scope, b"origin")
-    return origin is None or origin in settings.CSRF_TRUSTED_ORIGINS or urlsplit(origin).netloc == host
+    own = (*settings.CSRF_TRUSTED_ORIGINS, None)
+    return origin in own or urlsplit(origin).netloc == host_of(scope)
+
+
+def is_foreign(scope: Scope) -> bool:
+    """Whether a browser says that a page of another origin makes this request. A link that is followed is none, nor a
+    program's request. Sites that share a domain, as jobs' hosts and the control plane's may, are kept apart by nothing
+    else: browsers send them each other's cookies."""
+    origin = header(scope, b"origin")
+    own = (*settings.CSRF_TRUSTED_ORIGINS, None)
+    if origin not in own and urlsplit(origin).netloc != host_of(scope):
+        return True
+    if (header(scope, b"sec-fetch-site") or "none") in ("none", "same-origin"):
+        return False
+    is_page = (header(scope, b"sec-fetch-mode"), header(scope, b"sec-fetch-dest")) == ("navigate", "document")
+    return not (is_page and scope["method"] in ("GET", "HEAD"))
 
 
 def identify(credential: Credential) -> Identity | None:

@@ -24,6 +24,12 @@ def header(scope: Scope, name: bytes) -> str | None:
     return None
 
 
+def host_of(scope: Scope) -> str:
+    """Return the Host header; empty without one, and with several, which a proxy before us may read otherwise."""
+    hosts = [bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"host"]
+    return hosts[0] if len(hosts) == 1 else ""
+
+
 def query(scope: Scope) -> dict[str, str]:
     """Return the query fields; the last of a repeated one counts."""
     fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)

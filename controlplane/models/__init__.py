@@ -1,6 +1,6 @@
 """STATE: what exists. One file a noun; everything is importable from here."""
 
-from controlplane.models.accounts import AuditEntry, Membership, Role, SetupLink, Token, User
+from controlplane.models.accounts import AuditEntry, Membership, Role, ServiceTicket, SetupLink, Token, User
 from controlplane.models.clusters import Cluster, Device, Node, NodePool
 from controlplane.models.commands import Command
 from controlplane.models.cycles import Cycle
@@ -27,6 +27,7 @@ __all__ = [
     "RememberedRequest",
     "Role",
     "Sample",
+    "ServiceTicket",
     "SetupLink",
     "Token",
     "User",

@@ -89,6 +89,16 @@ class SetupLink(models.Model):
     used_at = models.DateTimeField(null=True)
 
 
+class ServiceTicket(models.Model):
+    """What a signed-in browser takes from the control plane's host to a job's, once and within seconds."""
+
+    digest = models.CharField(max_length=64, unique=True)
+    session_key = models.CharField(max_length=40)
+    job_id = models.UUIDField()
+    port = models.PositiveIntegerField()
+    created_at = models.DateTimeField(default=timezone.now, db_index=True)
+
+
 class AuditEntry(models.Model):
     """Who did what to which object, with the values before and after. Rows are only ever added."""
 

@@ -4,7 +4,7 @@ import json
 from collections.abc import Iterable
 from datetime import datetime
 from typing import Any
-from urllib.parse import urlencode
+from urllib.parse import urlencode, urlsplit
 
 from django import template
 from django.template.base import Variable
@@ -211,8 +211,10 @@ def tab_label(name: str) -> str:
 
 @register.simple_tag
 def port_of(url: str) -> str:
-    """The port in a service address: .../services/<job>/<port>/."""
-    return url.rstrip("/").rpartition("/")[2]
+    """The port in a service address: <job>-<port>.<services host>, or .../services/<job>/<port>/."""
+    parts = urlsplit(url)
+    path = parts.path.rstrip("/")
+    return path.rpartition("/")[2] if path else parts.netloc.partition(".")[0].rpartition("-")[2]
 
 
 @register.filter

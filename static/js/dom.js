@@ -56,7 +56,10 @@ export function setAttribute(node, name, value) {
 }
 
 /** The CSRF token for requests that change something. */
-export const csrfToken = () => document.cookie.match(/(?:^|;\s*)csrftoken=([^;]+)/)?.[1] ?? "";
+// Behind TLS the name has a prefix, without which another host of the domain could set it.
+export const csrfToken = () => ["__Host-yard_csrf", "yard_csrf"]
+  .map((name) => document.cookie.match(new RegExp(`(?:^|;\\s*)${name}=([^;]+)`))?.[1])
+  .find(Boolean) ?? "";
 
 /** Show a short message in the corner; it leaves by itself. */
 export function toast(text, kind = "info") {

@@ -25,6 +25,7 @@ LAYERS = {
     "controlplane.logwriter": "plain",
     "controlplane.logs": "plain",
     "controlplane.progress": "plain",
+    "controlplane.service_hosts": "plain",
     "controlplane.state_files": "plain",
     "controlplane.throttle": "plain",
     "controlplane.scheduling": "pure",

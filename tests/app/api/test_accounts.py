@@ -94,7 +94,7 @@ def test_a_session_may_write_with_the_csrf_header(api: AsPerson, cast: Cast):
     anonymous.client.handler.enforce_csrf_checks = True
     anonymous.client.force_login(cast.ben)
     token = "a" * 32
-    anonymous.client.cookies["csrftoken"] = token
+    anonymous.client.cookies["yard_csrf"] = token
     assert anonymous.post("tokens", {"name": "x"}).status == 403
     assert anonymous.post("tokens", {"name": "x"}, x_csrftoken="b" * 32).status == 403
     assert anonymous.post("tokens", {"name": "x"}, x_csrftoken=token).status == 201

@@ -285,7 +285,7 @@ HEADERS = {
         "application/json;charset=\u00e9",
         "\x7f/x",
     ],
-    "cookie": ["sessionid=\u00e9", "sessionid=;;=", "csrftoken=" + "x" * 4000],
+    "cookie": ["yard_session=\u00e9", "yard_session=;;=", "yard_csrf=" + "x" * 4000],
 }
 
 

@@ -98,7 +98,7 @@ def test_a_running_job_shows_its_pods_devices_and_services(api: AsPerson, cast: 
         status = shown["status"]
         assert (status["state"], status["allocated_gpus"], status["progress"]) == ("running", 2, {"step": 40})
         assert 90 <= status["runtime_seconds"] <= 95
-        assert status["service_urls"] == [f"{settings.PUBLIC_URL}/services/{job.pk}/8888/"]
+        assert status["service_urls"] == [f"http://{job.pk}-8888.localhost:{settings.PORT}/"]
         assert status["reason"]["details"] == {"project": "team-a", "quota_gpus": 4}
         first, second = status["pods"]
         assert (first["name"], first["rank"], first["node"]) == ("hyper1-1-0", 0, "dgx1-1")

@@ -110,7 +110,7 @@ def test_nul_is_refused_with_a_page_that_says_so(yard: Yard, visit: Visit, path:
 
 def test_nul_in_a_cookie_is_refused_everywhere(yard: Yard):
     for path in ("/jobs", "/api/v1/whoami"):
-        client = Client(headers={"cookie": 'sessionid="aaaaaaaaaa\\000"'})
+        client = Client(headers={"cookie": 'yard_session="aaaaaaaaaa\\000"'})
         answer = client.get(path)
         assert answer.status_code == 400
         assert ("problem+json" in answer["Content-Type"]) == path.startswith("/api/")

@@ -1,22 +1,23 @@
-"""A job's web server: tells what it was asked, and serves one page with a script."""
+"""A job's web server: tells what it was asked, and sets cookies of every kind."""
 
 import json
 import os
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 
-PAGES = {
-    "/page": ("text/html", "<!doctype html><title>loading</title><script src='app.js'></script>"),
-    "/app.js": ("text/javascript", os.environ["APP"]),
-}
+SET = (
+    "sessionid=its-own; Path=/; Domain=localhost; HttpOnly",
+    "yard_session=evil; Path=/",
+    "yard_service=evil; Path=/a",
+    "=yard_service=evil",
+    "__Host-yard_session=evil; Secure; Path=/",
+)
 
 
 class Handler(BaseHTTPRequestHandler):
     protocol_version = "HTTP/1.1"
 
     def do_GET(self):
-        if self.path in PAGES:
-            self.answer(200, *PAGES[self.path])
-        elif self.path == "/chunks":
+        if self.path == "/chunks":
             self.answer_in_chunks()
         else:
             body = self.rfile.read(int(self.headers.get("Content-Length") or 0)).decode("latin-1")
@@ -29,7 +30,8 @@ class Handler(BaseHTTPRequestHandler):
     def answer(self, status, kind, text):
         self.send_response(status)
         self.send_header("Location", "/there")
-        self.send_header("Set-Cookie", "sessionid=evil; Path=/")
+        for cookie in SET:
+            self.send_header("Set-Cookie", cookie)
         self.send_header("Content-Type", kind)
         self.send_header("Content-Length", str(len(text.encode())))
         self.end_headers()

@@ -1,0 +1,41 @@
+"""One-time tickets with which a signed-in browser is let in at a job's own host."""
+
+import secrets
+from datetime import timedelta
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.actions.accounts import digest_of
+from controlplane.models import ServiceTicket
+from controlplane.service_hosts import ServiceAddress
+
+TICKET_LIFE = timedelta(seconds=60)
+
+
+def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
+    """Return the secret of a ticket for one port of one job; the caller has checked the session's right to it. Leaves
+    no event: a ticket changes nothing that anybody watches."""
+    secret, now = secrets.token_urlsafe(32), timezone.now()
+    with transaction.atomic():
+        ServiceTicket.objects.filter(created_at__lte=now - TICKET_LIFE).delete()
+        ServiceTicket.objects.create(
+            digest=digest_of(secret), session_key=session_key, job_id=address.job_id, port=address.port
+        )
+    return secret
+
+
+def redeem_service_ticket(secret: str, address: ServiceAddress) -> str | None:
+    """Return the session key that a ticket stands for, once; None when it was used, has expired or is for another
+    port."""
+    found = ServiceTicket.objects.filter(
+        digest=digest_of(secret),
+        job_id=address.job_id,
+        port=address.port,
+        created_at__gt=timezone.now() - TICKET_LIFE,
+    )
+    with transaction.atomic():
+        ticket = found.first()
+        if ticket is None or found.filter(pk=ticket.pk).delete()[0] != 1:
+            return None
+    return ticket.session_key
