@@ -15,6 +15,7 @@ from dashboards.pages import (
     people,
     projects,
     search,
+    selected,
 )
 
 NODE = r"(?P<name>[^/]+)"
@@ -26,6 +27,7 @@ urlpatterns = [
     path("jobs", jobs.job_list, name="jobs"),
     path("new/job", job_form.job_new, name="job-new"),
     path("new/job/preview.json", job_form.job_preview, name="job-preview"),
+    path("jobs/selected", selected.jobs_selected, name="jobs-selected"),
     path("jobs/<str:job_id>", jobs.job_page, name="job"),
     path("jobs/<str:job_id>/log.txt", jobs.job_log, name="job-log"),
     path("jobs/<str:job_id>/log-index.json", jobs.job_log_index, name="job-log-index"),
@@ -37,6 +39,7 @@ urlpatterns = [
     path("projects/<str:name>/edit", projects.project_edit, name="project-edit"),
     path("projects/<str:name>/delete", projects.project_delete, name="project-delete"),
     path("projects/<str:name>/members/set", projects.member_set, name="member-set"),
+    path("projects/<str:name>/members/suggest.json", projects.member_suggest, name="member-suggest"),
     path("projects/<str:name>/members/remove", projects.member_remove, name="member-remove"),
     path("nodes", nodes.node_list, name="nodes"),
     path("nodes/<str:name>", nodes.node_page, name="node"),

@@ -1,13 +1,14 @@
 """Questions about clusters and nodes, as REST shows them. A fixed number of queries for any number of nodes."""
 
 from collections import defaultdict
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
-from django.db.models import Count, Q
+from django.db.models import Count, Q, Sum
 
 from controlplane.models import Cluster, Command, Device, Node
 from jobs.kinds.spec import decimal
+from jobs.lifecycle import STOPPING
 from jobs.models import Allocation, Pod
 
 
@@ -48,6 +49,27 @@ def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any
     """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
     of other pods only the project and its share of the node are shown."""
     return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
+
+
+def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
+    """Return what pods reserve, by the key of their node: CPUs, MiB, how many pods, and how many of them stop. Nodes
+    without pods are left out."""
+    held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
+    sums = held.annotate(
+        cpus=Sum("milli_cpus"),
+        memory=Sum("memory_mib"),
+        count=Count("pk"),
+        stopping=Count("pk", filter=Q(job__state=STOPPING)),
+    )
+    return {
+        row["node_id"]: {
+            "reserved_cpus": decimal(row["cpus"]),
+            "reserved_memory_mib": row["memory"],
+            "pods": row["count"],
+            "stopping": row["stopping"],
+        }
+        for row in sums
+    }
 
 
 def _shape_cluster(cluster: Cluster, counts: Any) -> dict[str, Any]:

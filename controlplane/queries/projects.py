@@ -112,7 +112,7 @@ def _waiting(queued: Any) -> dict[int, int]:
         "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
     )
     shapes = list(shapes.annotate(jobs=Count("pk")).order_by())
-    largest = _largest_device_mib() if any(shape[3] for shape in shapes) else {}
+    largest = largest_device_mib() if any(shape[3] for shape in shapes) else {}
     waiting: dict[int, int] = defaultdict(int)
     for project_id, cluster_id, milli, memory_mib, pods, count in shapes:
         each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
@@ -120,7 +120,8 @@ def _waiting(queued: Any) -> dict[int, int]:
     return waiting
 
 
-def _largest_device_mib() -> dict[int, int]:
+def largest_device_mib() -> dict[int, int]:
+    """Return the memory of each cluster's largest GPU, by the cluster's key."""
     rows = Device.objects.values_list("node__cluster_id").annotate(most=Max("memory_mib"))
     return {cluster_id: most for cluster_id, most in rows if most}
 

@@ -22,6 +22,8 @@ from controlplane.actions.clusters import (
 from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.cluster_settings import KNOBS, WITH_CREDENTIALS
 from controlplane.models import Cluster
+from dashboards.lists.clusters import CLUSTERS
+from dashboards.lists.table import list_page
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 from jobs.kinds import checks
@@ -35,7 +37,8 @@ KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings"
 def cluster_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Every cluster with how it stands."""
     require_admin(actor)
-    return show(request, actor, "dashboards/clusters.html", {"clusters": reads.attached()})
+    page = list_page(CLUSTERS, actor, Cluster.objects.filter(detached_at=None), request.GET.dict())
+    return show(request, actor, "dashboards/clusters.html", {"page": page})
 
 
 @signed_in

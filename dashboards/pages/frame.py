@@ -107,15 +107,16 @@ def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
 
 def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
     counts = nav_counts(actor)
-    items: list[tuple[str, str, str]] = [
-        ("overview", _("Overview"), ""),
-        ("jobs", _("Jobs"), _("unfinished jobs that you may see")),
-        ("projects", _("Projects"), _("projects")),
-        ("nodes", _("Nodes"), _("nodes")),
-        ("analytics", _("Analytics"), ""),
+    # Name, label, what the number counts, and its unit where the label does not say it.
+    items: list[tuple[str, str, str, str]] = [
+        ("overview", _("Overview"), "", ""),
+        ("jobs", _("Jobs"), _("unfinished jobs that you may see"), _("unfinished")),
+        ("projects", _("Projects"), _("projects"), ""),
+        ("nodes", _("Nodes"), _("nodes"), ""),
+        ("analytics", _("Analytics"), "", ""),
     ]
     if actor.is_admin:
-        items += [("users", _("Users"), ""), ("clusters", _("Clusters"), "")]
+        items += [("users", _("Users"), "", ""), ("clusters", _("Clusters"), "", "")]
     return [
         {
             "url": reverse(name),
@@ -123,10 +124,11 @@ def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
             "count": counts.get(name),
             "count_name": name,
             "count_means": means,
+            "count_unit": unit,
             "heading": _("Admin") if name == "users" else "",
             "is_current": _is_at(request, name),
         }
-        for name, label, means in items
+        for name, label, means, unit in items
     ]
 
 

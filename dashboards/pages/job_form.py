@@ -1,7 +1,7 @@
 """The submit form: text fields in, the same submission body as REST out, refusals back at their fields."""
 
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -64,6 +64,14 @@ class Unreadable(ValueError):
         self.errors = errors
 
 
+class LineUnreadable(ValueError):
+    """A line, counted from 1, of a field of several lines that means nothing."""
+
+    def __init__(self, number: int, line: str) -> None:
+        super().__init__(line)
+        self.number, self.line = number, line if len(line) <= 40 else f"{line[:39]}…"
+
+
 def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
     """Return the submission of a filled form; empty fields are left out. Raises Unreadable."""
     body, errors = read_body(raw)
@@ -84,6 +92,10 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     for name in sorted(readers.keys() & filled.keys()):
         try:
             body[name] = readers[name](filled[name])
+        except LineUnreadable as error:
+            errors[name] = _("Line {number}, {line}: {help}").format(
+                number=error.number, line=error.line, help=_help(name)
+            )
         except ValueError:
             errors[name] = _help(name)
     if filled.get("preemptible") in ("yes", "no"):
@@ -251,17 +263,27 @@ def _words(text: str) -> list[str]:
 
 
 def _pairs(text: str) -> dict[str, str]:
-    pairs = [line.partition("=") for line in text.splitlines() if line.strip()]
-    if any(not equals for _name, equals, _value in pairs):
-        raise ValueError(text)
-    return {name.strip(): value.strip() for name, _equals, value in pairs}
+    return {name: value for _number, _line, name, value in _lines(text)}
 
 
 def _secret_pairs(text: str) -> dict[str, dict[str, str]]:
-    pairs = {name: source.partition(":") for name, source in _pairs(text).items()}
-    if not all(colon for _secret, colon, _key in pairs.values()):
-        raise ValueError(text)
-    return {name: {"secret": secret, "key": key} for name, (secret, _colon, key) in pairs.items()}
+    pairs = {}
+    for number, line, name, source in _lines(text):
+        secret, colon, key = source.partition(":")
+        if not colon:
+            raise LineUnreadable(number, line)
+        pairs[name] = {"secret": secret, "key": key}
+    return pairs
+
+
+def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
+    """The filled lines of NAME=VALUE: their numbers, text, names and values."""
+    for number, line in enumerate(text.splitlines(), 1):
+        name, equals, value = line.strip().partition("=")
+        if line.strip() and not equals:
+            raise LineUnreadable(number, line.strip())
+        if line.strip():
+            yield number, line.strip(), name.strip(), value.strip()
 
 
 def _too_long(raw: Mapping[str, str]) -> Errors:

@@ -6,18 +6,19 @@ from typing import Any
 import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
 from django.shortcuts import redirect
+from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, NotVisible, job_for, role_in, visible_project_names
+from controlplane.access import Actor, NotVisible, job_for, role_in, visible_jobs, visible_project_names
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.command_line import yard_submit
+from dashboards.lists.jobs import JOBS
+from dashboards.lists.table import list_page
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import job as job_reads
-from dashboards.reads import jobs as reads
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
-from dashboards.reads.projects import palette
 from dashboards.reads.submit import projects_to_submit_to
 from jobs import actions
 from jobs.kinds.spec import to_edge
@@ -25,22 +26,15 @@ from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job
 from jobs.queries import job_detail
 
-FILTERS = ("q", "state", "project", "kind", "user")
 TABS = ("overview", "logs", "metrics", "events", "pods", "spec", "terminal")
 
 
 @signed_in
 def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Jobs newest first, filtered, in keyset pages."""
-    asked = {name: request.GET[name] for name in (*FILTERS, "before", "after") if request.GET.get(name)}
-    context = {
-        "jobs": reads.page(actor, asked),
-        "asked": asked,
-        "is_filtered": any(name in asked for name in FILTERS),
-        "choices": reads.choices(actor),
-        "palette": palette(),
-        "usable": next(iter(projects_to_submit_to(actor)), None),
-    }
+    """Jobs newest first, or as the address sorts and filters them."""
+    usable = next(iter(projects_to_submit_to(actor)), None)
+    page = list_page(JOBS, actor, visible_jobs(actor), request.GET.dict(), can_select=usable is not None)
+    context = {"page": page, "usable": usable, "verbs_url": reverse("jobs-selected")}
     return show(request, actor, "dashboards/jobs.html", context)
 
 

@@ -9,36 +9,20 @@ from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids
 from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
-from controlplane.models import Cluster, Node
+from controlplane.models import Node
 from controlplane.quantities import in_words
-from controlplane.queries.nodes import node_detail, node_rows
+from controlplane.queries.nodes import node_detail
+from dashboards.lists.nodes import NODES
+from dashboards.lists.table import list_page
 from dashboards.pages.frame import attempt, show, signed_in
-from dashboards.reads.frame import clusters
 from dashboards.reads.overview import cell, holders, overview_state
-from dashboards.reads.paging import by_name
 
 
 @signed_in
 def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """Nodes with their devices, by name."""
-    nodes = Node.objects.select_related("cluster", "pool")
-    asked = request.GET.get("cluster", "")
-    if asked:
-        nodes = nodes.filter(cluster__name=asked)
-    pages = by_name(nodes, "name", request.GET.dict())
-    state, _seq = overview_state(actor)
-    rows = [
-        row
-        | {
-            "cells": [
-                cell(device, state) for device in state["nodes"].get(row["name"], {}).get("devices", [])
-            ]
-        }
-        for row in node_rows(pages.items)
-    ]
-    known = [cluster for cluster in clusters() if cluster["nodes"] or cluster["state"] == Cluster.ATTACHED]
-    context = {"nodes": rows, "clusters": known, "asked": asked, "pages": pages}
-    return show(request, actor, "dashboards/nodes.html", context)
+    """Nodes with their devices, those with a problem first."""
+    page = list_page(NODES, actor, Node.objects.all(), request.GET.dict())
+    return show(request, actor, "dashboards/nodes.html", {"page": page})
 
 
 @signed_in

@@ -4,12 +4,11 @@ from typing import Any
 
 from django.contrib import messages
 from django.contrib.auth import update_session_auth_hash
-from django.http import HttpRequest, HttpResponseBase
+from django.http import HttpRequest, HttpResponseBase, HttpResponseNotAllowed
 from django.shortcuts import redirect
-from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, NotVisible, require_admin
 from controlplane.actions.accounts import (
@@ -23,7 +22,13 @@ from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.actions.passwords import set_password
 from controlplane.models import Token, User
 from controlplane.throttle import TooManyAttempts
+from dashboards.lists.jobs import JOBS, latest_of
+from dashboards.lists.table import list_page, table
+from dashboards.lists.tokens import TOKENS
+from dashboards.lists.users import USERS
+from dashboards.pages.asking import ask
 from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.pages.questions import ASKED, about_token, about_user
 from dashboards.reads import people as reads
 
 
@@ -36,8 +41,8 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         errors = _create(request, actor)
         if not errors:
             return redirect("users")
-    rows, pages = reads.user_page(request.GET.dict())
-    context = {"users": rows, "pages": pages, "errors": errors, "raw": request.POST.dict() if errors else {}}
+    page = list_page(USERS, actor, User.objects.all(), request.GET.dict())
+    context = {"page": page, "errors": errors, "raw": request.POST.dict() if errors else {}}
     return show(request, actor, "dashboards/users.html", context, status=400 if errors else 200)
 
 
@@ -48,18 +53,22 @@ def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponse
     context = {
         "subject": subject,
         "memberships": reads.memberships(actor, subject),
-        "jobs": reads.jobs_of(actor, subject),
+        "jobs": table(JOBS, latest_of(actor, subject), without=("user",)),
         "is_self": actor.user == subject,
-        "palette": reads.palette(),
     }
     return show(request, actor, "dashboards/user.html", context)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> HttpResponseBase:
-    """Lock, unlock, make or unmake an admin, set a password."""
+    """Lock, unlock, make or unmake an admin, set a password. GET asks first where much depends on it."""
     subject = _subject(actor, username)
+    if request.method != "POST":
+        if verb not in ASKED:
+            return HttpResponseNotAllowed(["POST"])
+        require_admin(actor)
+        return ask(request, actor, about_user(subject, verb))
     if verb == "password":
         return _set_password(request, actor, subject)
     changes: dict[str, dict[str, bool]] = {
@@ -84,17 +93,20 @@ def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Invalid as invalid:
             context["errors"] = {error.pointer.strip("/"): error.detail for error in invalid.errors}
             status = 400
-    context |= {"tokens": reads.token_rows(actor), "now": timezone.now()}
+    tokens = Token.objects.filter(user=actor.user, revoked_at=None)
+    context["page"] = list_page(TOKENS, actor, tokens, request.GET.dict())
     return show(request, actor, "dashboards/tokens.html", context, status=status)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def token_revoke(request: HttpRequest, actor: Actor, token_id: int) -> HttpResponseBase:
-    """End a token."""
+    """End a token. GET asks first."""
     token = Token.objects.select_related("user").filter(pk=token_id, user=actor.user).first()
     if token is None:
         raise NotVisible("There is no such token.")
+    if request.method != "POST":
+        return ask(request, actor, about_token(token))
     attempt(
         request,
         lambda: revoke_token(token, actor=actor),

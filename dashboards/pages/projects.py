@@ -5,14 +5,14 @@ from typing import Any
 
 from django import forms
 from django.contrib import messages
-from django.http import HttpRequest, HttpResponseBase, QueryDict
+from django.http import HttpRequest, HttpResponseBase, JsonResponse, QueryDict
 from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_POST
+from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, project_for, require_admin, role_in
-from controlplane.actions.directory import find_user
+from controlplane.actions.directory import find_user, user_names_starting_with
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.actions.projects import (
     OWNER_FIELDS,
@@ -24,11 +24,15 @@ from controlplane.actions.projects import (
     set_member,
     taken_along,
 )
-from controlplane.models import Cluster, Project, Role
+from controlplane.models import Cluster, Project, Role, User
 from controlplane.throttle import TooManyAttempts
+from dashboards.lists.jobs import JOBS, unfinished_of
+from dashboards.lists.projects import PROJECTS
+from dashboards.lists.table import list_page, table
+from dashboards.pages.asking import ask
 from dashboards.pages.fields import DurationField, GpuField, NameField
 from dashboards.pages.frame import attempt, show, signed_in
-from dashboards.reads import jobs as job_reads
+from dashboards.pages.questions import about_removal
 from dashboards.reads import projects as reads
 
 
@@ -108,8 +112,8 @@ class ProjectForm(forms.Form):
 @signed_in
 def project_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """All projects: quota, allocation, fair share."""
-    rows, pages = reads.project_page(actor, request.GET.dict())
-    return show(request, actor, "dashboards/projects.html", {"projects": rows, "pages": pages})
+    page = list_page(PROJECTS, actor, Project.objects.all(), request.GET.dict())
+    return show(request, actor, "dashboards/projects.html", {"page": page})
 
 
 @signed_in
@@ -126,22 +130,13 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
             _tell_saved(request, project, _("%(name)s is there; now add members.") % {"name": project.name})
             return redirect("project", project.name)
     context = {"form": form, "title": _("New project"), "back": "projects"}
-    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+    return _show_form(request, actor, form, context)
 
 
 @signed_in
 def project_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """One project: what it may use, what it holds, who is in it, and its jobs."""
-    project = project_for(actor, name)
-    role = role_in(actor, project)
-    context = {
-        "project": reads.project_row(project),
-        "roles": Role.ORDER,
-        "jobs": job_reads.unfinished_of(actor, project),
-        "is_member": Role.is_at_least(role, Role.MEMBER),
-        "is_owner": Role.is_at_least(role, Role.OWNER),
-    }
-    return show(request, actor, "dashboards/project.html", context)
+    return _page(request, actor, project_for(actor, name), {})
 
 
 @signed_in
@@ -156,7 +151,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
         _tell_saved(request, project, _("Saved."))
         return redirect("project", project.name)
     context = {"form": form, "project": project, "title": _("Edit %(name)s") % {"name": name}}
-    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+    return _show_form(request, actor, form, context)
 
 
 @signed_in
@@ -172,25 +167,61 @@ def project_delete(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
     return show(request, actor, "dashboards/project_delete.html", context)
 
 
-@require_POST
+@require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_set(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Add a member or change a role."""
+    """Add a member or change a role. A refusal is shown at its field, under this address; read again, that is the
+    project's page."""
     project = project_for(actor, name, needed=Role.OWNER)
-    return _with_member(
-        request,
-        actor,
-        project,
-        lambda user: set_member(project, user, request.POST.get("role", ""), actor=actor),
-    )
+    if request.method != "POST":
+        return redirect("project", project.name)
+    name, role = request.POST.get("user", "").strip(), request.POST.get("role", "")
+    try:
+        user = find_user(name, project, actor=actor)
+    except TooManyAttempts as refusal:
+        return _page(request, actor, project, {"user": str(refusal)})
+    if user is None or not user.is_active:
+        text = _("There is no active user named {name}; an admin can create one.").format(name=name or "?")
+        return _page(request, actor, project, {"user": text})
+    is_member = project.memberships.filter(user=user).exists()
+    try:
+        set_member(project, user, role, actor=actor)
+    except (Conflict, Invalid) as refusal:
+        return _page(
+            request, actor, project, {f"role of {user.username}" if is_member else "role": str(refusal)}
+        )
+    messages.success(request, _("{user} is {role} now.").format(user=user.username, role=role))
+    return redirect("project", project.name)
 
 
-@require_POST
+@signed_in
+def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """JSON {"names"}: users to add whose names begin with `?q=`. 429 after too many searches."""
+    try:
+        names = user_names_starting_with(request.GET.get("q", "").strip(), name, actor=actor)
+    except Invalid:
+        names = []  # too short to name anyone
+    except TooManyAttempts as refusal:
+        headers = {"Retry-After": str(refusal.wait_seconds)}
+        return JsonResponse({"names": []}, status=429, headers=headers)
+    return JsonResponse({"names": names}, headers={"Cache-Control": "no-store"})
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
 @signed_in
 def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
-    """Take a member out."""
+    """Take a member out. GET `?user=` asks first."""
     project = project_for(actor, name, needed=Role.OWNER)
-    return _with_member(request, actor, project, lambda user: remove_member(project, user, actor=actor))
+    sent = request.POST if request.method == "POST" else request.GET
+    user = User.objects.filter(username=sent.get("user", "").strip(), memberships__project=project).first()
+    if user is None:
+        messages.error(request, _("This user is no member of {project}.").format(project=project.name))
+    elif request.method != "POST":
+        return ask(request, actor, about_removal(project, user))
+    else:
+        done = _("{user} is no member any more.").format(user=user.username)
+        attempt(request, lambda: remove_member(project, user, actor=actor), done)
+    return redirect("project", project.name)
 
 
 def _posted(request: HttpRequest) -> QueryDict | None:
@@ -198,24 +229,30 @@ def _posted(request: HttpRequest) -> QueryDict | None:
     return request.POST if request.method == "POST" else None
 
 
-def _with_member(request: HttpRequest, actor: Actor, project: Project, verb: Any) -> HttpResponseBase:
-    username = request.POST.get("user", "").strip()
-    try:
-        user = find_user(username, project, actor=actor)
-    except TooManyAttempts as refusal:
-        messages.error(request, str(refusal))
-        return redirect("project", project.name)
-    if user is None or not user.is_active:
-        text = _("There is no active user named %(name)s; an admin can create one.") % {
-            "name": username or "?"
-        }
-        messages.error(request, text)
-    else:
-        try:
-            attempt(request, lambda: verb(user), _("Members are saved."))
-        except Invalid as invalid:
-            messages.error(request, str(invalid))
-    return redirect("project", project.name)
+def _show_form(
+    request: HttpRequest, actor: Actor, form: ProjectForm, context: dict[str, Any]
+) -> HttpResponseBase:
+    for name in form.errors:
+        if name in form.fields:
+            form.fields[name].widget.attrs["autofocus"] = True  # the browser takes the first of them
+    return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
+
+
+def _page(
+    request: HttpRequest, actor: Actor, project: Project, errors: Mapping[str, str]
+) -> HttpResponseBase:
+    """A project's page; `errors` by field: "user" and "role" of who is added, "role of <name>" of a member."""
+    role = role_in(actor, project)
+    context = {
+        "project": reads.project_row(project),
+        "roles": Role.ORDER,
+        "jobs": table(JOBS, unfinished_of(actor, project), without=("project",)),
+        "is_member": Role.is_at_least(role, Role.MEMBER),
+        "is_owner": Role.is_at_least(role, Role.OWNER),
+        "errors": errors,
+        "raw": request.POST.dict() if errors else {"role": Role.MEMBER},
+    }
+    return show(request, actor, "dashboards/project.html", context, status=400 if errors else 200)
 
 
 def _tell_saved(request: HttpRequest, project: Project, text: str) -> None:

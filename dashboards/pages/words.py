@@ -14,6 +14,7 @@ def words() -> dict[str, str]:
         "signed_out": _("Signed out; reload to sign in"),
         "close": _("Close"),
         "copied": _("Copied"),
+        "picked": _("{count} of {all} on this page selected"),
         "palette": _("Search or jump to…"),
         "palette_empty": _("Nothing has that name."),
         **_keys(),

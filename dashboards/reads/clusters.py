@@ -13,11 +13,6 @@ TONES = {"attached": "good", "checking": "accent", "refused": "bad", "unreachabl
 OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 
 
-def attached() -> list[Row]:
-    """Every cluster that is not detached, by name."""
-    return rows(list(Cluster.objects.filter(detached_at=None).order_by("name")))
-
-
 def rows(clusters: list[Cluster]) -> list[Row]:
     """Clusters with the state, its colour and how many checks did not go well."""
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]

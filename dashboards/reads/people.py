@@ -1,37 +1,16 @@
-"""Users, memberships, tokens."""
+"""Users and their memberships."""
 
-from collections.abc import Mapping
 from typing import Any
 
-from django.db.models import Count, Q, QuerySet
+from django.db.models import Q, QuerySet
+from django.utils import timezone
 
-from controlplane.access import Actor, visible_jobs, visible_project_names, visible_projects
-from controlplane.models import Membership, Token, User
-from dashboards.reads.paging import NamePage, by_name
-from dashboards.reads.projects import palette
-from jobs.lifecycle import FINAL_STATES
+from controlplane.access import Actor, visible_projects
+from controlplane.models import Membership, Project, Token, User
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES
 from jobs.models import Job
-from jobs.queries import job_rows
 
-__all__ = ["jobs_of", "memberships", "palette", "token_rows", "user_page", "visible_user"]
 Row = dict[str, Any]
-LATEST = 20
-
-
-def user_page(asked: Mapping[str, str]) -> tuple[list[Row], NamePage[User]]:
-    """A page of users by name, with counts of projects and unfinished jobs."""
-    page = by_name(User.objects.all(), "username", asked)
-    ids = [user.pk for user in page.items]
-    projects = dict(
-        Membership.objects.filter(user__in=ids).values_list("user_id").annotate(count=Count("pk")).order_by()
-    )
-    unfinished = Job.objects.filter(user__in=ids).exclude(state__in=FINAL_STATES).values_list("user_id")
-    jobs = dict(unfinished.annotate(count=Count("pk")).order_by())
-    rows = [
-        {"user": user, "project_count": projects.get(user.pk, 0), "job_count": jobs.get(user.pk, 0)}
-        for user in page.items
-    ]
-    return rows, page
 
 
 def visible_user(actor: Actor, username: str) -> User | None:
@@ -50,18 +29,14 @@ def memberships(actor: Actor, user: User) -> list[Row]:
     return [{**row} for row in rows.values("project__name", "project__palette_index", "role")]
 
 
-def jobs_of(actor: Actor, user: User) -> list[Row]:
-    """The user's latest jobs that the actor sees."""
-    jobs = visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:LATEST]
-    return job_rows(jobs, visible_project_names(actor))
+def unfinished_jobs(user: User, project: Project | None = None) -> tuple[int, int]:
+    """Return how many jobs of a user may hold GPUs, and how many others are unfinished; in one project or in all."""
+    jobs = Job.objects.filter(user=user).exclude(state__in=FINAL_STATES)
+    jobs = jobs if project is None else jobs.filter(project=project)
+    active = jobs.filter(state__in=ACTIVE_STATES).count()
+    return active, jobs.count() - active
 
 
-def token_rows(actor: Actor) -> list[Row]:
-    """The actor's own tokens, newest first; revoked ones are left out."""
-    tokens = Token.objects.filter(user=actor.user, revoked_at=None).order_by("-created_at")
-    return [
-        {**row}
-        for row in tokens.values(
-            "id", "name", "prefix", "is_read_only", "created_at", "expires_at", "last_used_at"
-        )
-    ]
+def live_tokens(user: User) -> int:
+    """Return how many tokens of a user are accepted now."""
+    return Token.objects.filter(user=user, revoked_at=None, expires_at__gt=timezone.now()).count()

@@ -1,34 +1,19 @@
 """Projects with what they hold now, in REST's shape plus colour and bar. A constant number of queries."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from typing import Any
 
-from controlplane.access import Actor, visible_project_ids
+from controlplane.access import Actor
 from controlplane.models import Membership, NodePool, Project
 from controlplane.queries.projects import project_rows as shaped
 from dashboards.formats import rounded
-from dashboards.reads.paging import NamePage, by_name
 
 Row = dict[str, Any]
 ROLES = {"owner": 0, "member": 1, "viewer": 2}
 
 
-def project_page(actor: Actor, asked: Mapping[str, str]) -> tuple[list[Row], NamePage[Project]]:
-    """A page of all projects by name. Quota and allocation are for everybody; `is_visible`: the actor sees inside."""
-    visible = visible_project_ids(actor)
-    page = by_name(Project.objects.select_related("cluster", "department"), "name", asked)
-    rows = with_bars(
-        [
-            row
-            | {"palette_index": project.palette_index, "is_visible": visible is None or project.pk in visible}
-            for project, row in zip(page.items, shaped(page.items), strict=True)
-        ]
-    )
-    return [row if row["is_visible"] else row | {"members": [], "description": ""} for row in rows], page
-
-
 def project_row(project: Project) -> Row:
-    """One project, as in project_page, members strongest first."""
+    """One project with its bar, members strongest first."""
     row = shaped([project])[0] | {"palette_index": project.palette_index, "is_visible": True}
     row["members"] = sorted(row["members"], key=lambda member: (ROLES[member["role"]], member["user"]))
     return with_bars([row])[0]

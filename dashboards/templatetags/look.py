@@ -45,6 +45,12 @@ def get(mapping: Any, key: str) -> Any:
 
 
 @register.filter
+def refusal(errors: dict[str, str], member: str) -> str:
+    """Why the role of a member was not changed, "" when it was not asked for."""
+    return errors.get(f"role of {member}", "")
+
+
+@register.filter
 def indented(value: Any) -> str:
     """JSON for people."""
     return json.dumps(value, indent=2, ensure_ascii=False, default=str)

@@ -3,7 +3,9 @@
 import { $, $$, say, toast } from "./dom.js";
 import { absolute, learnClock, localise, tick } from "./format.js";
 import { feed } from "./live.js";
+import "./ask.js";
 import { keys } from "./keys.js";
+import { lists } from "./lists.js";
 import { navCounts } from "./nav.js";
 import { openPalette } from "./palette.js";
 import "./regions.js";
@@ -16,6 +18,7 @@ setInterval(tick, 1000);
 feed().open();
 navCounts();
 tables();
+lists();
 keys(openPalette);
 
 for (const button of $$("[data-palette]")) button.addEventListener("click", openPalette);
@@ -59,7 +62,7 @@ addEventListener("click", async (event) => {
   toast(say("copied"));
 });
 
-// filters answer as soon as they change; without scripts the form has its own button
+// forms of one choice are sent as soon as it is made; without scripts they have their own button
 for (const form of $$("form[data-auto]")) {
   for (const field of $$("select", form)) field.addEventListener("change", () => form.requestSubmit());
 }

@@ -49,19 +49,28 @@ class Region {
     this.fetchedAt = Date.now();
     if (isLeaving) return;
     try {
-      const response = await fetch(location.href, { headers: { Accept: "text/html" } });
-      if (response.ok) this.#swap(new DOMParser().parseFromString(await response.text(), "text/html"));
+      await redraw(this.ids);
     } finally {
       this.timer = null;
     }
   }
+}
 
-  #swap(fresh) {
-    for (const id of this.ids) {
-      const old = document.getElementById(id), next = fresh.getElementById(id);
-      if (old && next) { morph(old, next); localise(old); }
-    }
+/** Draw parts of the page again, by their ids, as the server draws the page's address now. An answer for an address that
+    the page has left meanwhile is dropped. */
+export async function redraw(ids) {
+  const address = location.href;
+  const response = await fetch(address, { headers: { Accept: "text/html" } });
+  if (!response.ok) return;
+  const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
+  if (address !== location.href) return;
+  const held = document.activeElement;
+  for (const id of ids) {
+    const old = document.getElementById(id), next = fresh.getElementById(id);
+    if (old && next) { morph(old, next); localise(old); }
   }
+  // moving a row takes the focus out of it
+  if (held?.isConnected && held !== document.activeElement) held.focus({ preventScroll: true });
 }
 
 /** Make `old` like `next`, touching only what differs. */
@@ -73,6 +82,9 @@ export function morph(old, next) {
   if (old.hasAttribute?.("data-keep")) return; // what is inside draws itself
   if (old.dataset?.since) { showSince(old); return; }
   const keyed = new Map([...old.children].filter((child) => child.dataset?.key).map((child) => [child.dataset.key, child]));
+  // first what goes, so that the rows below it need not move
+  const stays = new Set([...next.children].map((child) => child.dataset?.key));
+  for (const [key, child] of keyed) if (!stays.has(key)) child.remove();
   let cursor = old.firstChild;
   for (const wanted of [...next.childNodes]) {
     const match = wanted.dataset?.key ? keyed.get(wanted.dataset.key) : like(cursor, wanted) ? cursor : null;

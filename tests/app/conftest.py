@@ -7,6 +7,6 @@ from controlplane.actions.sign_in import forget_attempts
 
 
 @pytest.fixture(autouse=True)
-def _no_earlier_attempts() -> None:
+def _unused_limits() -> None:
     forget_attempts()
     forget_lookups()

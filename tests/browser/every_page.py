@@ -40,6 +40,7 @@ JOBS: dict[str, dict[str, Any]] = {
 PAGES: dict[str, tuple[str, ...]] = {
     "overview": ("/",),
     "jobs": ("/jobs", "/jobs?state=queued", "/jobs?q=nothing-has-this-name"),
+    "jobs-selected": ("/jobs/selected?verb=stop&row={running}&row={stopped}",),
     "job-new": ("/new/job", "/new/job?clone={running}"),
     "job": tuple(f"/jobs/{{{state}}}" for state in JOBS if state != "stopping"),
     "job-tab": tuple(f"/jobs/{{running}}/{tab}" for tab in TABS if tab != "overview"),
@@ -56,6 +57,8 @@ PAGES: dict[str, tuple[str, ...]] = {
     "cluster-edit": (f"/clusters/{AWAY}/edit",),
     "users": ("/users",),
     "user": ("/users/ana",),
+    "user-verb": ("/users/ana/do/lock",),
+    "member-remove": ("/projects/team-a/members/remove?user=vera",),
     "tokens": ("/tokens",),
     "analytics": ("/analytics",),
 }
@@ -64,8 +67,8 @@ WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
         *("metrics", "logout"),
-        *("job-preview", "job-log", "job-verb", "member-set", "member-remove", "node-verb", "cluster-verb"),
-        *("user-verb", "token-revoke", "analytics-csv", "counts", "search"),
+        *("job-preview", "job-log", "job-verb", "member-set", "member-suggest", "node-verb", "cluster-verb"),
+        *("token-revoke", "analytics-csv", "counts", "search"),
         *("chart-utilisation", "chart-allocation", "chart-job"),
     }
 )

@@ -157,7 +157,7 @@ def test_a_role_is_set_as_soon_as_it_is_chosen(yard: Yard, open_as: Open):
     for role in ("member", "viewer"):
         with page.expect_navigation():  # the form is sent, and the page comes back with what is true now
             page.select_option("select[aria-label='Role of vera']", role)
-        page.get_by_text("Members are saved.").wait_for()
+        page.get_by_text(f"vera is {role} now.").wait_for()
         assert {"user": "vera", "role": role} in yard.call("GET", "/projects/team-a")["members"]
 
 
@@ -169,7 +169,9 @@ def test_a_token_made_by_hand_works_and_is_shown_once(yard: Yard, open_as: Open)
     assert secret.startswith("yard_")
     page.goto(f"{yard.server.url}/tokens")
     assert secret not in page.content()
-    page.click("button[aria-label='Revoke by hand']")
+    page.click("a[aria-label='Revoke by hand']")
+    page.get_by_role("dialog").get_by_text("It was never used.").wait_for()
+    page.click("button:text('Revoke the token')")
     page.get_by_text("The token is revoked").wait_for()
 
 

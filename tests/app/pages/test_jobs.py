@@ -16,7 +16,6 @@ from controlplane.queries.images import known_images
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
 from dashboards.pages.jobs import TABS
 from dashboards.reads.job import latest_events
-from dashboards.reads.jobs import page
 from jobs.kinds.spec import parse_spec, to_edge
 from jobs.models import Job
 from tests.app.pages.conftest import Yard
@@ -27,7 +26,7 @@ FORM = {"name": "new", "project": "team-a", "kind": "train", "gpus": "1", "image
 
 
 def names(client: Client, query: str = "") -> list[str]:
-    return [job["name"] for job in client.get(f"/jobs{query}").context["jobs"].rows]
+    return [job["name"] for job, _cells in client.get(f"/jobs{query}").context["page"].table.rows]
 
 
 def test_filters(yard: Yard, visit: Visit):
@@ -40,30 +39,7 @@ def test_filters(yard: Yard, visit: Visit):
     assert names(client, "?user=ben") == []
     assert names(client, "?kind=interactive") == []
     assert names(client, "?project=team-b") == []
-    assert "No job matches" in client.get("/jobs?user=ben").content.decode()
-
-
-def test_pages_are_keyset_pages_there_and_back(yard: Yard):
-    for number in range(7):
-        make_job(yard.cast.project, f"j{number}", yard.cast.ana, gpus=0)
-    actor = yard.cast.actor("ana")
-    first = page(actor, {"q": "j"}, limit=3)
-    second = page(actor, {"q": "j", "before": str(first.older)}, limit=3)
-    third = page(actor, {"q": "j", "before": str(second.older)}, limit=3)
-    assert [[job["name"] for job in part.rows] for part in (first, second, third)] == [
-        ["j6", "j5", "j4"],
-        ["j3", "j2", "j1"],
-        ["j0"],
-    ]
-    assert (first.newer, third.older) == (None, None)
-    back = page(actor, {"q": "j", "after": str(third.newer)}, limit=3)
-    assert [job["name"] for job in back.rows] == ["j3", "j2", "j1"]
-    start = page(actor, {"q": "j", "after": str(back.newer)}, limit=3)
-    assert (start.rows[0]["name"], start.newer) == ("j6", None)
-
-
-def test_a_broken_cursor_is_the_first_page(yard: Yard, visit: Visit):
-    assert names(visit(yard.cast.ana), "?before=abc&after=-1") == ["queued", "running", "finished"]
+    assert "Nothing matches" in client.get("/jobs?user=ben").content.decode()
 
 
 def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
@@ -159,6 +135,13 @@ def test_refusals_stand_at_their_fields(yard: Yard, visit: Visit, changes: dict[
     if field != "project":
         preview = visit(yard.cast.ana).post("/new/job/preview.json", FORM | changes).json()
         assert field in preview["errors"]
+
+
+def test_a_refused_line_is_named_with_its_number(yard: Yard, visit: Visit):
+    wrong = FORM | {"env": "A=1\n\nno equals sign", "secret_env": "B=of:key\nC=none"}
+    errors = visit(yard.cast.ana).post("/new/job", wrong).context["errors"]
+    assert errors["env"] == "Line 3, no equals sign: Write one NAME=VALUE a line."
+    assert errors["secret_env"] == "Line 2, C=none: Write one NAME=SECRET:KEY a line."
 
 
 def test_everything_that_is_wrong_is_said_at_once(yard: Yard, visit: Visit):

@@ -4,14 +4,17 @@ import json
 import logging
 import re
 from collections.abc import Callable
+from datetime import timedelta
 from typing import Any
 from urllib.parse import urlencode
 
 import pytest
 from django.test import Client
+from django.utils import timezone
 
-from controlplane.actions.accounts import create_setup_link, token_owner
+from controlplane.actions.accounts import create_setup_link, issue_token, token_owner
 from controlplane.models import Token, User
+from tests.builders import make_job
 from tests.cast import PASSWORD, Cast
 
 Visit = Callable[[User | None], Client]
@@ -183,3 +186,45 @@ def test_people_see_those_whom_they_share_a_project_with(cast: Cast, visit: Visi
     assert visit(cast.ana).get("/users/chi").status_code == 404
     assert visit(cast.ana).get("/users/root").status_code == 404
     assert "Password" not in visit(cast.ana).get("/users/ben").content.decode()
+
+
+def test_locking_asks_and_says_what_goes_on(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    assert 'href="/users/ben/do/lock"' in client.get("/users/ben").content.decode()
+    make_job(cast.project, "waits", cast.ben)
+    issue_token(cast.ben, "ci", actor=cast.actor("ben"))
+    page = client.get("/users/ben/do/lock").content.decode()
+    assert "ben is signed out everywhere, and 1 API token is refused, until the account is unlocked." in page
+    assert "1 job that waits of ben stay" in page
+    assert User.objects.get(username="ben").is_active
+    assert "Make ben an admin?" in client.get("/users/ben/do/promote").content.decode()
+    assert "Take admin away from root?" in client.get("/users/root/do/demote").content.decode()
+    assert client.get("/users/ben/do/unlock").status_code == 405
+    assert visit(cast.ana).get("/users/ben/do/lock").status_code == 403
+
+
+def test_revoking_asks_and_says_when_the_token_was_used(cast: Cast, visit: Visit):
+    token, _secret = issue_token(cast.ben, "ci", actor=cast.actor("ben"))
+    client, here = visit(cast.ben), f"/tokens/{token.pk}/revoke"
+    assert f'href="{here}"' in client.get("/tokens").content.decode()
+    assert "It was never used." in client.get(here).content.decode()
+    Token.objects.update(last_used_at=timezone.now() - timedelta(minutes=3))
+    assert "It was last used 3\N{NO-BREAK SPACE}m" in client.get(here).content.decode()
+    assert visit(cast.ana).get(here).status_code == 404
+    assert Token.objects.get().revoked_at is None
+
+
+def test_refused_fields_take_the_focus(cast: Cast, visit: Visit):
+    client = visit(cast.root)
+    for path, form in (
+        ("/users", {"username": "", "password": "short"}),
+        ("/users", {"username": "eve", "password": "short"}),
+        ("/tokens", {"name": "x", "days": "1000"}),
+        ("/new/project", {"name": "A b"}),
+        ("/new/job", {"name": "A b", "project": "team-a"}),
+        ("/new/cluster", {"name": "A b"}),
+    ):
+        page = client.post(path, form).content.decode()
+        invalid = re.findall(r"<[^>]*aria-invalid[^>]*>", page)
+        assert invalid, path
+        assert all("autofocus" in field for field in invalid), path

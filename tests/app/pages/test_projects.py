@@ -5,10 +5,11 @@ from collections.abc import Callable
 import pytest
 from django.test import Client
 
-from controlplane.models import Cluster, Membership, Node, Project, User
+from controlplane.actions import directory
+from controlplane.models import AuditEntry, Cluster, Membership, Node, Project, User
+from controlplane.throttle import Throttle
 from dashboards.pages.fields import parse_duration, write_duration
-from dashboards.reads.paging import by_name
-from tests.builders import make_job, make_project
+from tests.builders import make_job
 from tests.cast import Cast
 
 Visit = Callable[[User | None], Client]
@@ -125,15 +126,72 @@ def test_members(cast: Cast, visit: Visit):
     def roles() -> dict[str, str]:
         return dict(Membership.objects.filter(project=cast.project).values_list("user__username", "role"))
 
-    assert "saved" in send("set", user="chi", role="viewer")
-    assert "saved" in send("set", user="ben", role="viewer")
-    assert "saved" in send("remove", user="vera")
+    assert "chi is viewer now." in send("set", user="chi", role="viewer")
+    assert "ben is viewer now." in send("set", user="ben", role="viewer")
+    assert "vera is no member any more." in send("remove", user="vera")
     assert roles() == {"ana": "owner", "ben": "viewer", "chi": "viewer"}
-    assert "no active user named nobody" in send("set", user="nobody", role="member")
-    assert "role is one of" in send("set", user="ben", role="king")
     assert "last owner" in send("remove", user="ana")
-    assert "last owner" in send("set", user="ana", role="member")
+    assert "no member of team-a" in send("remove", user="vera")
     assert roles()["ana"] == "owner"
+
+
+@pytest.mark.parametrize(
+    ("form", "field", "words"),
+    [
+        ({"user": "nobody", "role": "owner"}, "user", "no active user named nobody"),
+        ({"user": "", "role": "owner"}, "user", "no active user named ?"),
+        ({"user": "chi", "role": "king"}, "role", "role is one of"),
+        ({"user": "ana", "role": "member"}, "role of ana", "last owner"),
+    ],
+)
+def test_a_refused_member_is_said_at_the_field_which_keeps_what_was_typed(
+    cast: Cast, visit: Visit, form: dict[str, str], field: str, words: str
+):
+    answer = visit(cast.ana).post("/projects/team-a/members/set", form)
+    page = answer.content.decode()
+    assert answer.status_code == 400
+    assert list(answer.context["errors"]) == [field]
+    assert words in page
+    assert page.count("autofocus") == 1
+    if field == "user":
+        assert f'name="user" value="{form["user"]}"' in page
+
+
+def test_removing_a_member_asks_and_says_which_jobs_stay(cast: Cast, visit: Visit):
+    client, here = visit(cast.ana), "/projects/team-a/members/remove"
+    assert f'href="{here}?user=ben"' in client.get("/projects/team-a").content.decode()
+    assert "No job of ben is unfinished there." in client.get(f"{here}?user=ben").content.decode()
+    for name in ("a", "b"):
+        make_job(cast.project, name, cast.ben)
+    make_job(cast.project, "c", cast.ana)
+    page = client.get(f"{here}?user=ben").content.decode()
+    assert "Remove ben from team-a?" in page
+    assert "2 jobs that wait of ben stay as they are" in page
+    assert Membership.objects.filter(user=cast.ben).exists()
+    assert client.get(f"{here}?user=chi")["Location"] == "/projects/team-a"
+
+
+def test_names_are_suggested_for_a_prefix(cast: Cast, visit: Visit):
+    User.objects.bulk_create(User(username=f"candice-{number:02d}") for number in range(12))
+    User.objects.create(username="candice-locked", is_active=False)
+    client, here = visit(cast.ana), "/projects/team-a/members/suggest.json"
+    assert client.get(f"{here}?q=c").json() == {"names": []}  # too short to name anyone
+    assert client.get(f"{here}?q=CAND").json()["names"] == [f"candice-{number:02d}" for number in range(10)]
+    entry = AuditEntry.objects.get(verb="user.look_up")
+    assert (entry.actor, entry.object_name, entry.after) == ("ana", "team-a", {"prefix": "CAND", "found": 10})
+    assert client.get(f"{here}?q=ben").json() == {"names": []}  # a member already
+    assert client.get(f"{here}?q=%25%25%25").json() == {"names": []}
+
+
+def test_look_ups_of_names_are_limited(cast: Cast, visit: Visit, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(directory, "_lookups", Throttle(2, 60))
+    client = visit(cast.ana)
+    answers = [client.get("/projects/team-a/members/suggest.json?q=abc") for _look_up in range(3)]
+    assert [answer.status_code for answer in answers] == [200, 200, 429]
+    assert int(answers[2]["Retry-After"]) > 0
+    refused = client.post("/projects/team-a/members/set", {"user": "chi", "role": "member"})
+    assert refused.status_code == 400
+    assert "Too many" in refused.context["errors"]["user"]
 
 
 def test_delete_says_what_goes_and_wants_the_name(cast: Cast, visit: Visit):
@@ -181,25 +239,6 @@ def test_what_is_no_duration(text: str):
         parse_duration(text)
 
 
-def test_lists_by_name_are_paged_there_and_back(cast: Cast):
-    for number in range(5):
-        make_project(f"p{number}")
-    rows = Project.objects.filter(name__startswith="p")
-    first = by_name(rows, "name", {}, limit=2)
-    second = by_name(rows, "name", {"before": first.older or ""}, limit=2)
-    third = by_name(rows, "name", {"before": second.older or ""}, limit=2)
-    assert [[item.name for item in page.items] for page in (first, second, third)] == [
-        ["p0", "p1"],
-        ["p2", "p3"],
-        ["p4"],
-    ]
-    assert (first.newer, third.older) == (None, None)
-    back = by_name(rows, "name", {"after": third.newer or ""}, limit=2)
-    assert [item.name for item in back.items] == ["p2", "p3"]
-    start = by_name(rows, "name", {"after": back.newer or ""}, limit=2)
-    assert ([item.name for item in start.items], start.newer) == (["p0", "p1"], None)
-
-
 def test_long_lists_show_a_page(cast: Cast, visit: Visit):
     Project.objects.bulk_create(
         Project(name=f"x{number:03d}", cluster=cast.project.cluster) for number in range(120)
@@ -209,9 +248,9 @@ def test_long_lists_show_a_page(cast: Cast, visit: Visit):
     )
     User.objects.bulk_create(User(username=f"x{number:03d}") for number in range(120))
     client = visit(cast.root)
-    for path, names in (("/projects", "projects"), ("/nodes", "nodes"), ("/users", "users")):
+    for path in ("/projects", "/nodes", "/users"):
         answer = client.get(path)
-        assert len(answer.context[names]) == 100, path
-        following = client.get(f"{path}?before={answer.context['pages'].older}")
-        assert 20 <= len(following.context[names]) < 100, path
+        assert len(answer.context["page"].table.rows) == 100, path
+        following = client.get(f"{path}?after={answer.context['page'].after}")
+        assert 20 <= len(following.context["page"].table.rows) < 100, path
         assert 'rel="prev"' in following.content.decode(), path

@@ -1,0 +1,74 @@
+"""Cells that several lists share: functions from a row to its markup. Text is escaped here, once."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django.template.loader import render_to_string
+from django.urls import reverse
+from django.utils.functional import Promise
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+
+from dashboards import formats
+from dashboards.templatetags.look import meter, since
+
+Cell = Callable[[Mapping[str, Any]], str]
+Text = str | Promise
+
+
+def text(key: str) -> Cell:
+    """The value as it is."""
+    return lambda row: format_html("{}", formats.NOTHING if row[key] in (None, "") else row[key])
+
+
+def number(key: str) -> Cell:
+    """A number with separators."""
+    return lambda row: formats.number(row[key])
+
+
+def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
+    """How long ago a moment was, ticking; `otherwise` for none."""
+    return lambda row: str(otherwise) if row[key] is None else since(row[key], "ago")
+
+
+def linked(page: str, key: str) -> Cell:
+    """The name of the row's object, as the link to its page."""
+    return lambda row: link(reverse(page, args=[row[key]]), row[key])
+
+
+def part(template: str, **names: str) -> Cell:
+    """A template's markup; `names`: its variables, each the name of the row's value."""
+    return lambda row: render_to_string(template, {name: row[key] for name, key in names.items()})
+
+
+def link(url: str, label: str) -> SafeString:
+    """The main link of a row."""
+    return format_html('<a class="main" href="{}">{}</a>', url, label)
+
+
+def badge(tone: str, label: Text) -> SafeString:
+    """A state in its colour."""
+    return format_html('<span class="badge {}">{}</span>', tone, label)
+
+
+def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeString:
+    """A project in its colour, as the link to its page."""
+    colour = palette_index or 0
+    if not is_link:
+        return format_html('<span class="chip p-{}">{}</span>', colour, name)
+    return format_html('<a class="chip p-{}" href="{}">{}</a>', colour, reverse("project", args=[name]), name)
+
+
+def bar(share: float | None, tone: str = "") -> SafeString | str:
+    """A share of 1 as a bar with its number; a dash when it is not known."""
+    if share is None:
+        return formats.NOTHING
+    value = formats.percent(share)
+    return format_html(
+        '<span class="meter-cell">{}<span class="value">{}</span></span>', meter(share, tone), value
+    )
+
+
+def of_total(used: str, total: str) -> SafeString:
+    """A number beside the total that it is of: "6/8"."""
+    return format_html('<b>{}</b><span class="second">/{}</span>', used, total)

@@ -1,0 +1,229 @@
+"""The list of jobs."""
+
+from collections.abc import Sequence
+from datetime import datetime
+from typing import Any
+
+from django.db.models import (
+    Case,
+    Count,
+    DateTimeField,
+    DurationField,
+    ExpressionWrapper,
+    F,
+    OuterRef,
+    QuerySet,
+    Subquery,
+    Sum,
+    Value,
+    When,
+)
+from django.db.models.functions import Coalesce
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from controlplane.access import Actor, visible_jobs, visible_project_names, visible_projects
+from controlplane.models import Project, User
+from controlplane.queries.projects import largest_device_mib
+from controlplane.scheduling.reasons import QUEUED_REASONS
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, Text
+from dashboards.reads.projects import palette
+from dashboards.templatetags.look import asked, badge, node_link, ran, since
+from jobs.kinds.registry import KINDS
+from jobs.lifecycle import FINAL_STATES, LOOKS, STATES
+from jobs.models import Job, Pod
+from jobs.queries import job_rows
+
+UNFINISHED, FINISHED = "unfinished", "finished"
+REASON_LENGTH = 90  # characters: what fits on two lines of the column
+
+
+def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = None) -> list[Row]:
+    """Return jobs as the columns show them, in the queryset's order."""
+    known = palette() if colours is None else colours
+    return [
+        job | {"key": job["id"], "palette_index": known.get(job["project"])}
+        for job in job_rows(jobs, visible_project_names(actor))
+    ]
+
+
+def unfinished_of(actor: Actor, project: Project, limit: int = 100) -> list[Row]:
+    """Return a project's newest unfinished jobs."""
+    unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES)
+    return rows_of(actor, unfinished.order_by("-submit_rank")[:limit], {project.name: project.palette_index})
+
+
+def latest_of(actor: Actor, user: User, limit: int = 20) -> list[Row]:
+    """Return the user's newest jobs that the actor sees."""
+    return rows_of(actor, visible_jobs(actor).filter(user=user).order_by("-submit_rank")[:limit])
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    if not pks:
+        return []
+    found = {row["key"]: row for row in rows_of(actor, Job.objects.filter(pk__in=pks))}
+    return [found[str(pk)] for pk in pks if str(pk) in found]
+
+
+def _node(row: Row) -> str:
+    nodes = sorted({pod["node"] for pod in row["status"]["pods"] if pod["node"]})
+    if not nodes:
+        return formats.NOTHING
+    more = format_html(' <span class="second">+{}</span>', len(nodes) - 1) if len(nodes) > 1 else ""
+    return format_html(
+        '<a href="{}" title="{}">{}</a>{}', node_link(nodes[0]), ", ".join(nodes), nodes[0], more
+    )
+
+
+def _progress(row: Row) -> str:
+    done = formats.fraction(row["status"]["progress"])
+    if row["status"]["state"] == "running" and done is not None:
+        return cells.bar(done)
+    reason = row["status"]["reason"]
+    short = shortened(reason["code"], reason["message"])
+    return format_html('<span class="reason" title="{}">{}</span>', reason["message"], short)
+
+
+def shortened(code: str, message: str, most: int = REASON_LENGTH) -> str:
+    """Return a reason in at most `most` characters. A queued job's next step goes first: it is the same for all with
+    its reason. Then the middle goes: the numbers that were compared, or the error itself, are at the end."""
+    if len(message) <= most:
+        return message
+    if code in QUEUED_REASONS:
+        first, stop, _rest = message.partition(". ")
+        if len(first) + 2 <= most:
+            return f"{first}{stop.strip()} …"
+        message = first + stop.strip()
+    if len(message) <= most:
+        return message
+    head = message[: most // 2 - 2].rpartition(" ")[0] or message[: most // 2 - 2]
+    tail = message[-(most - len(head) - 3) :]
+    return f"{head} … {tail.partition(' ')[2] or tail}"
+
+
+def _runtime(at: datetime) -> Any:
+    ended = Coalesce(F("finished_at"), Value(at, output_field=DateTimeField()))
+    return ExpressionWrapper(ended - F("started_at"), output_field=DurationField())
+
+
+def _in_lifecycle_order(at: datetime) -> Any:
+    return Case(*(When(state=state, then=Value(place)) for place, state in enumerate(STATES)))
+
+
+def _first_node(at: datetime) -> Any:
+    held = Pod.objects.filter(job=OuterRef("pk"), released_at=None).order_by("node__name")
+    return Subquery(held.values("node__name")[:1])
+
+
+def _by_state(jobs: QuerySet[Job], state: str) -> QuerySet[Job]:
+    if state == UNFINISHED:
+        return jobs.exclude(state__in=FINAL_STATES)
+    if state == FINISHED:
+        return jobs.filter(state__in=FINAL_STATES)
+    return jobs.filter(state=state) if state in STATES else jobs.none()
+
+
+def _states(actor: Actor) -> list[tuple[str, Text]]:
+    groups: list[tuple[str, Text]] = [(UNFINISHED, _("Unfinished")), (FINISHED, _("Finished"))]
+    return groups + [(state, LOOKS[state].label) for state in STATES]
+
+
+def _projects(actor: Actor) -> list[tuple[str, Text]]:
+    names = visible_projects(actor).order_by("name").values_list("name", flat=True)
+    return [(name, name) for name in names]
+
+
+def _summary(jobs: QuerySet[Job]) -> str:
+    """How many jobs, and the GPUs that they ask for and hold. A request in MiB counts as its share of the cluster's
+    largest GPU, as in a project's requested GPUs."""
+    shapes = jobs.order_by().values_list("project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted")
+    counted = list(shapes.annotate(Count("pk"), Sum("allocated_milli")))
+    largest = largest_device_mib() if any(shape[2] for shape in counted) else {}
+    count = asked_milli = held_milli = 0
+    for cluster_id, milli, memory_mib, pods, number, held in counted:
+        each = -(-1000 * memory_mib // largest.get(cluster_id, memory_mib)) if memory_mib else milli
+        count, asked_milli, held_milli = count + number, asked_milli + each * pods * number, held_milli + held
+    text = ngettext(
+        "{count} job, GPUs: {asked} asked for, {held} held",
+        "{count} jobs, GPUs: {asked} asked for, {held} held",
+        count,
+    )
+    return text.format(
+        count=formats.number(count),
+        asked=formats.number(asked_milli / 1000),
+        held=formats.number(held_milli / 1000),
+    )
+
+
+JOBS = ListView(
+    name="jobs",
+    order="-submitted",
+    unique="-submit_rank",
+    size=50,
+    rows=_rows,
+    summary=_summary,
+    live="running queued totals",
+    empty="dashboards/empty/jobs.html",
+    verbs=(("stop", _("Stop…")), ("suspend", _("Suspend…")), ("delete", _("Delete…"))),
+    filters=(
+        Filter("q", _("Name contains"), lambda jobs, text: jobs.filter(name__icontains=text)),
+        Filter("state", _("Any state"), _by_state, _states),
+        Filter("project", _("Any project"), lambda jobs, name: jobs.filter(project__name=name), _projects),
+        Filter(
+            "kind",
+            _("Any type"),
+            lambda jobs, name: jobs.filter(kind=name),
+            lambda actor: [(kind.name, kind.label) for kind in KINDS.values()],
+        ),
+        Filter("user", _("User"), lambda jobs, name: jobs.filter(user__username=name)),
+    ),
+    columns=(
+        Column(
+            "name", _("Job"), lambda row: cells.link(reverse("job", args=[row["id"]]), row["name"]), "name"
+        ),
+        Column(
+            "project",
+            _("Project"),
+            lambda row: cells.chip(row["palette_index"], row["project"]),
+            "project__name",
+        ),
+        Column("user", _("User"), cells.text("user"), "user__username", "quiet aside"),
+        Column("kind", _("Type"), cells.text("kind"), "kind", "quiet aside"),
+        Column("state", _("State"), lambda row: badge(row["status"]["state"]), _in_lifecycle_order),
+        Column(
+            "gpus", _("GPUs"), asked, lambda at: F("milli_gpus") * F("pods_wanted"), "num aside", falls=True
+        ),
+        Column("node", _("Node"), _node, _first_node, "quiet nowrap aside", is_nullable=True),
+        Column(
+            "use",
+            _("GPU use"),
+            lambda row: cells.bar(row["status"]["gpu_utilization"], "short"),
+            "gpu_utilization",
+            "nowrap aside",
+            is_nullable=True,
+            falls=True,
+        ),
+        Column(
+            "ran",
+            _("Ran for"),
+            lambda row: ran(row["status"]),
+            _runtime,
+            "num quiet nowrap aside",
+            is_nullable=True,
+            falls=True,
+        ),
+        Column("reason", _("Progress or reason"), _progress, "reason", "quiet"),
+        Column(
+            "submitted",
+            _("Submitted"),
+            lambda row: since(row["created_at"], "ago"),
+            "submit_rank",
+            "quiet nowrap",
+            falls=True,
+        ),
+    ),
+)

@@ -1,0 +1,121 @@
+"""The list of projects: quota and allocation are for everybody, the page behind a row for those who see inside."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Count, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from controlplane.access import Actor, visible_project_ids
+from controlplane.models import Cluster, Project
+from controlplane.queries.projects import project_rows
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from dashboards.reads.projects import with_bars
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+from jobs.models import Job
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    visible = visible_project_ids(actor)
+    projects = in_order(Project.objects.select_related("cluster", "department"), pks)
+    return with_bars(
+        [
+            row
+            | row["status"]
+            | {"key": project.name, "project": project.name, "palette_index": project.palette_index}
+            | {"is_visible": visible is None or project.pk in visible}
+            for project, row in zip(projects, project_rows(projects), strict=True)
+        ]
+    )
+
+
+def _name(row: Row) -> str:
+    return cells.chip(row["palette_index"], row["name"], is_link=row["is_visible"])
+
+
+def _of_jobs(value: Any, **states: Any) -> Any:
+    """A sum over a project's jobs, as an expression to sort by."""
+    jobs = Job.objects.filter(project=OuterRef("pk"), **states).exclude(state__in=FINAL_STATES)
+    found = jobs.order_by().values("project").annotate(found=value)
+    return lambda at: Coalesce(Subquery(found.values("found")), 0)
+
+
+def _clusters(actor: Actor) -> list[tuple[str, Text]]:
+    known = Cluster.objects.filter(detached_at=None).order_by("name").values_list("name", flat=True)
+    return [(name, name) for name in known]
+
+
+def _summary(projects: QuerySet[Project]) -> str:
+    sums = projects.order_by().aggregate(count=Count("pk"), quota=Sum("gpu_quota_milli", default=0))
+    text = ngettext(
+        "{count} project, GPU quota: {quota}", "{count} projects, GPU quota: {quota}", sums["count"]
+    )
+    return text.format(count=formats.number(sums["count"]), quota=formats.number(sums["quota"] / 1000))
+
+
+PROJECTS = ListView(
+    name="projects",
+    order="name",
+    unique="name",
+    rows=_rows,
+    summary=_summary,
+    live="projects totals",
+    empty="dashboards/empty/projects.html",
+    filters=(
+        Filter("q", _("Name contains"), lambda projects, text: projects.filter(name__icontains=text)),
+        Filter(
+            "cluster", _("Any cluster"), lambda projects, name: projects.filter(cluster__name=name), _clusters
+        ),
+    ),
+    columns=(
+        Column("name", _("Project"), _name, "name"),
+        Column(
+            "bar",
+            _("Allocation"),
+            cells.part("dashboards/parts/share_bar.html", bar="bar", status="status"),
+            css="wide-bar",
+        ),
+        Column(
+            "gpus",
+            _("GPUs"),
+            cells.number("allocated_gpus"),
+            _of_jobs(Sum("allocated_milli")),
+            "num strong",
+            falls=True,
+        ),
+        Column("quota", _("Quota"), cells.number("gpu_quota"), "gpu_quota_milli", "num", falls=True),
+        Column(
+            "fair", _("Fair share"), cells.number("fair_share_gpus"), "fair_share_milli", "num", falls=True
+        ),
+        Column(
+            "limit",
+            _("Limit"),
+            cells.number("gpu_limit"),
+            "gpu_limit_milli",
+            "num quiet",
+            is_nullable=True,
+            falls=True,
+        ),
+        Column(
+            "running",
+            _("Running"),
+            cells.number("running_jobs"),
+            _of_jobs(Count("pk"), state__in=ACTIVE_STATES),
+            "num",
+            falls=True,
+        ),
+        Column(
+            "queued",
+            _("Queued"),
+            cells.number("queued_jobs"),
+            _of_jobs(Count("pk"), state=QUEUED),
+            "num",
+            falls=True,
+        ),
+        Column("cluster", _("Cluster"), cells.text("cluster"), "cluster__name", "quiet aside"),
+    ),
+)

@@ -1,0 +1,197 @@
+"""A list as data: what its columns show and sort by, what it can be filtered by, and how a page of it is read.
+
+The declarations are in the modules beside this one; parts/list.html draws all of them. What a page is filtered and
+sorted by is in its address: `?state=queued&sort=-gpus`.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime
+from typing import Any
+
+from django.db.models import F, QuerySet
+from django.utils import timezone
+from django.utils.functional import Promise
+
+from controlplane.access import Actor
+from dashboards.lists.paging import Keys, Order, Term, moment_of, read_page
+
+Row = dict[str, Any]
+Text = str | Promise
+SORTED_BY = "sort_value"  # the annotation that an expression is sorted by
+
+
+@dataclass(frozen=True, slots=True)
+class Column:
+    """One column. `sort`: the path, or a function from the time of reading to the expression, that it is sorted by;
+    None for a column that is not. `css`: classes of its cells. `is_nullable`: `sort` may be null; such rows come last.
+    `falls`: the first click on its head puts the largest first."""
+
+    key: str
+    label: Text
+    cell: Callable[[Row], str]
+    sort: str | Callable[[datetime], Any] | None = None
+    css: str = ""
+    is_nullable: bool = False
+    falls: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Filter:
+    """One filter by `?<key>=`. `choices` offers (value, label) pairs; None makes it a text field."""
+
+    key: str
+    label: Text
+    narrow: Callable[[QuerySet[Any], str], QuerySet[Any]]
+    choices: Callable[[Actor], Sequence[tuple[str, Text]]] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ListView:
+    """A list. `rows` returns what the columns show for a page's primary keys, in their order, each with its `key`;
+    `unique` is the path that breaks ties; `summary` says what the filtered set is in all."""
+
+    name: str
+    columns: tuple[Column, ...]
+    order: str
+    unique: str
+    rows: Callable[[Actor, Sequence[Any]], list[Row]]
+    summary: Callable[[QuerySet[Any]], str]
+    filters: tuple[Filter, ...] = ()
+    size: int = 100
+    live: str = ""  # the collections of the overview topic that redraw it; "" for a list that is not live
+    verbs: tuple[
+        tuple[str, Text], ...
+    ] = ()  # what can be done with selected rows: (verb, label of its button)
+    empty: str = ""  # the template shown when there is no row
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """A column's head: where a click on it leads, and how the list is sorted by it now."""
+
+    label: Text
+    css: str
+    sort: str = ""  # the `?sort=` of a click
+    is_sorted: str = ""  # aria-sort
+
+
+@dataclass(frozen=True, slots=True)
+class Field:
+    """A filter as the form shows it."""
+
+    key: str
+    label: Text
+    value: str
+    choices: Sequence[tuple[str, Text]] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Table:
+    """Rows with their cells, ready to be drawn. A table without heads' links is not sorted by hand."""
+
+    id: str
+    heads: list[Head]
+    rows: list[tuple[Row, list[tuple[str, str]]]]
+    can_select: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Page:
+    """One page of a list."""
+
+    view: ListView
+    table: Table
+    fields: list[Field]
+    sort: str
+    summary: str
+    before: str | None
+    after: str | None
+    asked: Mapping[str, str] = field(default_factory=dict)  # the filters that narrow it
+
+    @property
+    def is_filtered(self) -> bool:
+        return bool(self.asked)
+
+
+def list_page(
+    view: ListView, actor: Actor, rows: QuerySet[Any], asked: Mapping[str, str], *, can_select: bool = False
+) -> Page:
+    """Read the page of a list that an address asks for. An unknown sort or cursor is that of the first page."""
+    narrowed = {item.key: text for item in view.filters if (text := asked.get(item.key, "").strip())}
+    for item in view.filters:
+        if item.key in narrowed:
+            rows = item.narrow(rows, narrowed[item.key])
+    column, is_descending = _sorted_by(view, asked.get("sort", ""))
+    ordered, order = _ordered(view, rows, column, is_descending, asked)
+    keys: Keys = read_page(ordered, order, asked, view.size)
+    return Page(
+        view=view,
+        table=table(view, view.rows(actor, keys.pks), order.key, can_select=can_select),
+        fields=[_field(item, actor, narrowed) for item in view.filters],
+        sort="" if order.key == view.order else order.key,
+        summary=view.summary(rows),
+        before=keys.before,
+        after=keys.after,
+        asked=narrowed,
+    )
+
+
+def table(
+    view: ListView,
+    rows: Sequence[Row],
+    order: str = "",
+    *,
+    without: Sequence[str] = (),
+    can_select: bool = False,
+) -> Table:
+    """Return rows as the list draws them; without an order its heads are no links."""
+    columns = [column for column in view.columns if column.key not in without]
+    return Table(
+        id=f"{view.name}-table",
+        heads=[_head(column, order) for column in columns],
+        rows=[(row, [(column.css, column.cell(row)) for column in columns]) for row in rows],
+        can_select=can_select,
+    )
+
+
+def in_order(rows: QuerySet[Any], pks: Sequence[Any]) -> list[Any]:
+    """Return the rows with these keys in the order of the keys; rows deleted meanwhile are left out."""
+    found = rows.in_bulk(pks)
+    return [found[pk] for pk in pks if pk in found]
+
+
+def _sorted_by(view: ListView, asked: str) -> tuple[Column, bool]:
+    for text in (asked, view.order):
+        for column in view.columns:
+            if column.sort is not None and text.removeprefix("-") == column.key:
+                return column, text.startswith("-")
+    raise LookupError(f"The list {view.name} has no column {view.order!r}.")
+
+
+def _ordered(
+    view: ListView, rows: QuerySet[Any], column: Column, is_descending: bool, asked: Mapping[str, str]
+) -> tuple[QuerySet[Any], Order]:
+    at = moment_of(asked.get("after") or asked.get("before") or "") or timezone.now()
+    unique = Term(view.unique.removeprefix("-"), view.unique.startswith("-"))
+    key = f"-{column.key}" if is_descending else column.key
+    if column.sort == unique.name:
+        return rows, Order(key, (Term(unique.name, is_descending),), at)
+    expression = F(column.sort) if isinstance(column.sort, str) else column.sort and column.sort(at)
+    term = Term(SORTED_BY, is_descending, column.is_nullable)
+    return rows.annotate(**{SORTED_BY: expression}), Order(key, (term, unique), at)
+
+
+def _head(column: Column, order: str) -> Head:
+    if column.sort is None or not order:
+        return Head(column.label, column.css)
+    if order.removeprefix("-") != column.key:
+        return Head(column.label, column.css, f"-{column.key}" if column.falls else column.key)
+    is_descending = order.startswith("-")
+    turned = column.key if is_descending else f"-{column.key}"
+    return Head(column.label, column.css, turned, "descending" if is_descending else "ascending")
+
+
+def _field(item: Filter, actor: Actor, narrowed: Mapping[str, str]) -> Field:
+    choices = None if item.choices is None else item.choices(actor)
+    return Field(item.key, item.label, narrowed.get(item.key, ""), choices)

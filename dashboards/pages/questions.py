@@ -1,0 +1,112 @@
+"""What is asked before a member is removed, an account is locked or changed, or a token is revoked."""
+
+from django.urls import reverse
+from django.utils import timezone
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from controlplane.models import Project, Token, User
+from dashboards import formats
+from dashboards.pages.asking import Question
+from dashboards.reads.people import live_tokens, unfinished_jobs
+
+ASKED = ("lock", "promote", "demote")  # verbs on users that are asked about; the others act at once
+
+
+def about_removal(project: Project, user: User) -> Question:
+    """Before a member is taken out of a project."""
+    names = {"user": user.username, "project": project.name}
+    return Question(
+        title=_("Remove {user} from {project}?").format(**names),
+        sentences=[
+            _(
+                "{user} can no longer see {project}, its jobs and their logs. An owner can add {user} again."
+            ).format(**names),
+            jobs_stay(user, project),
+        ],
+        back=reverse("project", args=[project.name]),
+        do=_("Remove {user}").format(**names),
+        fields=[("user", user.username)],
+    )
+
+
+def about_user(user: User, verb: str) -> Question:
+    """Before an account is locked, made an admin's or made a plain one."""
+    titles = {
+        "lock": _("Lock {user}?"),
+        "promote": _("Make {user} an admin?"),
+        "demote": _("Take admin away from {user}?"),
+    }
+    labels = {"lock": _("Lock the account"), "promote": _("Make admin"), "demote": _("Take admin away")}
+    return Question(
+        title=titles[verb].format(user=user.username),
+        sentences=_consequences(user, verb),
+        back=reverse("user", args=[user.username]),
+        do=labels[verb],
+        is_destructive=verb != "promote",
+    )
+
+
+def about_token(token: Token) -> Question:
+    """Before a token is revoked."""
+    return Question(
+        title=_("Revoke {name}?").format(name=token.name),
+        sentences=[
+            _(
+                "What uses the token {prefix}… is refused at once. A revoked token cannot be brought back."
+            ).format(prefix=token.prefix),
+            _last_used(token),
+        ],
+        back=reverse("tokens"),
+        do=_("Revoke the token"),
+    )
+
+
+def jobs_stay(user: User, project: Project | None = None) -> str:
+    """Say how many unfinished jobs of a user go on, in one project or in all."""
+    running, waiting = unfinished_jobs(user, project)
+    if not running + waiting:
+        return (
+            _("No job of {user} is unfinished there.").format(user=user.username)
+            if project
+            else _("No job of {user} is unfinished.").format(user=user.username)
+        )
+    parts = [
+        text.format(count=count)
+        for text, count in (
+            (
+                ngettext(
+                    "{count} job that holds GPUs or is starting",
+                    "{count} jobs that hold GPUs or are starting",
+                    running,
+                ),
+                running,
+            ),
+            (ngettext("{count} job that waits", "{count} jobs that wait", waiting), waiting),
+        )
+        if count
+    ]
+    return _("{jobs} of {user} stay as they are; stop them first if they are not to go on.").format(
+        jobs=_(" and ").join(parts), user=user.username
+    )
+
+
+def _consequences(user: User, verb: str) -> list[str]:
+    if verb == "promote":
+        return [_("Admins see and change every project, node, cluster and user.")]
+    if verb == "demote":
+        return [_("{user} keeps only what the roles in projects allow.").format(user=user.username)]
+    tokens = live_tokens(user)
+    refused = ngettext(
+        "{user} is signed out everywhere, and {count} API token is refused, until the account is unlocked.",
+        "{user} is signed out everywhere, and {count} API tokens are refused, until the account is unlocked.",
+        tokens,
+    )
+    return [refused.format(user=user.username, count=tokens), jobs_stay(user)]
+
+
+def _last_used(token: Token) -> str:
+    if token.last_used_at is None:
+        return _("It was never used.")
+    seconds = (timezone.now() - token.last_used_at).total_seconds()
+    return _("It was last used {ago}.").format(ago=formats.ago(seconds))
