@@ -62,7 +62,13 @@ urlpatterns = [
     path("analytics.csv", analytics.analytics_csv, name="analytics-csv"),
     path("charts/utilisation.json", charts.utilisation, name="chart-utilisation"),
     path("charts/allocation.json", charts.allocation, name="chart-allocation"),
+    path("charts/projects/<str:name>/allocation.json", charts.project_quota, name="chart-project"),
+    re_path(
+        rf"^charts/nodes/{NODE}/(?P<metric>utilisation|memory)\.json$", charts.node_use, name="chart-node"
+    ),
     path("charts/jobs/<str:job_id>/<str:name>.json", charts.job_curve, name="chart-job"),
+    path("charts/analytics/<str:name>.json", analytics.analytics_chart, name="chart-analytics"),
+    re_path(r"^charts/template/(?P<theme>light|dark)\.json$", charts.template, name="chart-template"),
     path("counts.json", counts.counts, name="counts"),
     path("search.json", search.search, name="search"),
     path("login", doors.sign_in, name="login"),

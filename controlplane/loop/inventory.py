@@ -13,6 +13,7 @@ from controlplane.loop.batches import one_by_one
 from controlplane.loop.findings import note_finding
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 from controlplane.node_names import some_of
+from controlplane.telemetry.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
@@ -48,6 +49,8 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
     with transaction.atomic():
         reported = {report.name for report in reports}
         lost = [] if _is_outdated(cluster) else _vanished(known.values(), reported, now)
+        if lost or any(changes):
+            record_capacity(cluster, now)
         if lost:
             Event.objects.append(lost)
     return any(changes) or bool(lost)

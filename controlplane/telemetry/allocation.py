@@ -1,4 +1,4 @@
-"""The history of who held how many GPUs, as change points: exact over any range, and small."""
+"""The history of how many GPUs there are and who held them, as change points: exact over any range, and small."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -7,7 +7,7 @@ from typing import Any
 from django.db.models import OuterRef, QuerySet, Subquery, Sum
 
 from controlplane.models import Cluster, Device, Project, Sample
-from controlplane.telemetry.metrics import CHANGE_POINT, GPUS_ALLOCATED
+from controlplane.telemetry.metrics import CHANGE_POINT, GPU_CAPACITY, GPUS_ALLOCATED
 from jobs.models import Allocation
 
 
@@ -21,21 +21,33 @@ def record_allocation(now: datetime) -> None:
     by_project = dict(held.annotate(sum=Sum("milli_gpus")).order_by())
     devices = Device.objects.values_list("node__cluster_id")
     by_cluster = dict(devices.annotate(sum=Sum("allocated_milli")).order_by())
-    _write("project", _with_last("project", Project.objects.all()), by_project, now)
-    _write("cluster", _with_last("cluster", Cluster.objects.all()), by_cluster, now)
+    projects, clusters = Project.objects.all(), Cluster.objects.all()
+    _write(GPUS_ALLOCATED, "project", _with_last(GPUS_ALLOCATED, "project", projects), by_project, now)
+    _write(GPUS_ALLOCATED, "cluster", _with_last(GPUS_ALLOCATED, "cluster", clusters), by_cluster, now)
 
 
-def _with_last(by: str, subjects: QuerySet[Any]) -> Iterator[tuple[int, str, float | None, datetime | None]]:
+def record_capacity(cluster: Cluster, now: datetime) -> None:
+    """Write a change point if the number of GPUs on the cluster's ready nodes differs from its last one.
+
+    Call it inside the transaction that changes nodes, after it has written them.
+    """
+    gpus = Device.objects.filter(node__cluster=cluster, node__is_ready=True).count()
+    last = _with_last(GPU_CAPACITY, "cluster", Cluster.objects.filter(pk=cluster.pk))
+    _write(GPU_CAPACITY, "cluster", last, {cluster.pk: gpus * 1000}, now)
+
+
+def _with_last(
+    metric: str, by: str, subjects: QuerySet[Any]
+) -> Iterator[tuple[int, str, float | None, datetime | None]]:
     """(id, name, last value, its time) of every subject; each a look into the index of Sample."""
-    points = Sample.objects.filter(
-        metric=GPUS_ALLOCATED, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT
-    )
+    points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}
     yield from subjects.annotate(**columns).values_list("pk", "name", *columns)
 
 
 def _write(
+    metric: str,
     by: str,
     subjects: Iterable[tuple[int, str, float | None, datetime | None]],
     held: dict[int, int],
@@ -46,7 +58,7 @@ def _write(
         gpus = held.get(key, 0) / 1000
         if gpus != (last or 0):
             # never before the last point, should the clock have been set back
-            points.append(_point(by, name, gpus, max(now, last_at) if last_at else now))
+            points.append(_point(metric, by, name, gpus, max(now, last_at) if last_at else now))
     Sample.objects.bulk_create(
         points,
         update_conflicts=True,
@@ -55,9 +67,9 @@ def _write(
     )
 
 
-def _point(by: str, subject: str, gpus: float, at: datetime) -> Sample:
+def _point(metric: str, by: str, subject: str, gpus: float, at: datetime) -> Sample:
     return Sample(
-        metric=GPUS_ALLOCATED,
+        metric=metric,
         by=by,
         subject=subject,
         step_seconds=CHANGE_POINT,

@@ -17,8 +17,8 @@ from controlplane.logs import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.progress import Progress, find_progress
 from controlplane.telemetry.metrics import SAMPLED
-from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_queue, sample_use
-from controlplane.telemetry.samples import Bucket
+from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
+from controlplane.telemetry.samples import STEP_SECONDS, Bucket
 from controlplane.telemetry.spoken import Spoken, completed
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
@@ -30,6 +30,7 @@ LATE_SECONDS = 15  # a job's last lines are read even when its pod is gone alrea
 BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
 BUSY_GRAIN_SECONDS = 5.0  # how exact "last seen working" is; keeps quiet seconds free of writes
+HOLDERS_GAP_SECONDS = 120  # GPU hours of a longer pause between two looks are not known
 LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may be short
 
 
@@ -39,6 +40,7 @@ class _Memory:
 
     bucket: Bucket = field(default_factory=Bucket)
     seq: int | None = None
+    holders_at: datetime | None = None  # when GPU seconds were last added
     unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
     spoken: Spoken = field(default_factory=Spoken)
 
@@ -117,6 +119,18 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     memory.bucket.turn(now)
     sample_use(memory.bucket, cluster, reports, pods, usages)
     memory.seq = sample_queue(memory.bucket, cluster, memory.seq)
+    _count_gpu_seconds(memory, cluster, now)
+
+
+def _count_gpu_seconds(memory: _Memory, cluster: Cluster, now: datetime) -> None:
+    """Add what users hold once a step: every second would cost a query over all allocations."""
+    before = memory.holders_at
+    seconds = (now - before).total_seconds() if before else 0.0
+    if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
+        memory.holders_at = now
+    elif seconds >= STEP_SECONDS:
+        sample_holders(memory.bucket, cluster, seconds)
+        memory.holders_at = now
 
 
 def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None:

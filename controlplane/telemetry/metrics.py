@@ -8,10 +8,14 @@ from typing import Any, TypeAlias
 GPU_UTILIZATION, GPU_MEMORY = "gpu_utilization", "gpu_memory_used_mib"
 JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT = "jobs_running", "jobs_queued", "queue_wait_seconds"
 GPUS_ALLOCATED = "gpus_allocated"
+# for the pages only: GPUs of ready nodes by cluster, as change points; GPU seconds by project and user, summed
+GPU_CAPACITY, GPU_SECONDS = "gpu_capacity", "gpu_seconds"
 METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
 SUBJECTS = ("cluster", "project", "node", "device", "job")
 SAMPLED = "telemetry.sampled"  # the event that says that gauges moved
 
+STEPWISE = (GPUS_ALLOCATED, GPU_CAPACITY)  # metrics that are kept as change points
+MEMBER = "member"  # as `by`: the subject is "PROJECT_ID/USER_ID"
 CHANGE_POINT = 0  # as `step_seconds`: the value holds until the subject's next change point
 STEPS = (10, 60, 600, 3600)  # seconds
 KEEP = {

@@ -4,27 +4,32 @@ Gauges come from samples of the step that fits the range; allocated GPUs come fr
 """
 
 from collections import defaultdict
-from collections.abc import Iterable, Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import asdict, dataclass
 from datetime import datetime, timedelta
 from itertools import pairwise
 from typing import Any
 
-from django.db.models import OuterRef, Subquery
+from django.db.models import OuterRef, Subquery, Sum
 from django.utils import timezone
 
 from controlplane.models import Sample
 from controlplane.telemetry.metrics import (
     CHANGE_POINT,
-    GPUS_ALLOCATED,
+    GPU_SECONDS,
     KEEP,
+    MEMBER,
     METRICS,
+    QUEUE_WAIT,
     STEPS,
+    STEPWISE,
     SUBJECTS,
+    Extent,
+    floor,
     joined,
 )
 
-__all__ = ["METRICS", "SUBJECTS", "Point", "Series", "series"]
+__all__ = ["METRICS", "SUBJECTS", "Point", "Series", "first_sample", "gpu_hours", "queue_waits", "series"]
 
 POINTS_MOST = 400
 
@@ -67,10 +72,10 @@ def series(
     exact step function that begins with the value held at `start`, unless it changed more than 400 times. Callers
     check who may see which subject. Raises ValueError for an unknown metric or subject kind, or end <= start.
     """
-    if metric not in METRICS or by not in SUBJECTS or end <= start:
+    if metric not in (*METRICS, *STEPWISE) or by not in SUBJECTS or end <= start:
         raise ValueError("unknown metric or subject kind, or an empty range")
-    if metric == GPUS_ALLOCATED:
-        found = _changes(by, subjects, start, end)
+    if metric in STEPWISE:
+        found = _changes(metric, by, subjects, start, end)
         return [_allocation(subject, points, end, step_seconds) for subject, points in sorted(found.items())]
     step = _fitting_step(start, end, step_seconds)
     rows = _rows(metric, by, subjects, start, end, _stored_step(step))
@@ -79,6 +84,53 @@ def series(
         point = Point(at, extent.minimum, extent.maximum, extent.total / extent.count)
         lines[subject].append(point)
     return [Series(subject, step, tuple(points)) for subject, points in sorted(lines.items())]
+
+
+def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | None) -> dict[int, float]:
+    """Return the GPU hours that each user's jobs held in start..end, by user id, in these projects (None: all, deleted
+    ones too). Exact to the step that the range is stored in, at its two ends."""
+    step = _stored_step(_fitting_step(start, end, None))
+    rows = Sample.objects.filter(
+        metric=GPU_SECONDS, by=MEMBER, step_seconds=step, at__gt=start - timedelta(seconds=step), at__lt=end
+    )
+    hours: dict[int, float] = defaultdict(float)
+    for subject, seconds in rows.values_list("subject").annotate(Sum("total")).order_by():
+        project_id, user_id = map(int, subject.split("/"))
+        if project_ids is None or project_id in project_ids:
+            hours[user_id] += seconds / 3600
+    return dict(hours)
+
+
+def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Extent]]:
+    """Return the waits in seconds of the jobs of all clusters that started in start..end, in at most about so many
+    `spans`: a span's seconds, and by its start what the jobs that started in it waited."""
+    stored = _fitting_step(start, end, None)
+    step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
+    rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
+    found: dict[datetime, Extent] = {}
+    for (_, at), extent in joined(rows, step).items():
+        if at in found:
+            found[at].add(extent)
+        else:
+            found[at] = extent
+    return step, found
+
+
+def first_sample(now: datetime) -> datetime:
+    """Return when the first sample was kept; `now` without any."""
+    first: datetime | None = None
+    coarse = 0
+    for step in reversed(STEPS):
+        oldest = _oldest(step)
+        # a coarse row begins before what it holds: the finer step decides where it reaches as far back
+        if oldest is not None and (first is None or floor(oldest, coarse) == first):
+            first, coarse = oldest, step
+    return min((at for at in (first, _oldest(CHANGE_POINT)) if at is not None), default=now)
+
+
+def _oldest(step_seconds: int) -> datetime | None:
+    rows = Sample.objects.filter(step_seconds=step_seconds).order_by("at")
+    return rows.values_list("at", flat=True).first()
 
 
 def _rows(
@@ -109,10 +161,10 @@ def _stored_step(step: int) -> int:
 
 
 def _changes(
-    by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
+    metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
 ) -> dict[str, list[tuple[datetime, float]]]:
     """Each subject's change points in start..end, led by the value held at `start`."""
-    points = Sample.objects.filter(metric=GPUS_ALLOCATED, by=by, step_seconds=CHANGE_POINT)
+    points = Sample.objects.filter(metric=metric, by=by, step_seconds=CHANGE_POINT)
     if subjects is not None:
         points = points.filter(subject__in=subjects)
     held = points.filter(subject=OuterRef("subject"), at__lte=start).order_by("-at").values("total")[:1]

@@ -7,12 +7,20 @@ from datetime import datetime
 from typing import Any
 from uuid import UUID
 
-from django.db.models import Count, F, Q
+from django.db.models import Count, F, Q, Sum
 
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.engines.usage import known_sum
 from controlplane.models import Cluster, Event
-from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, JOBS_QUEUED, JOBS_RUNNING, QUEUE_WAIT
+from controlplane.telemetry.metrics import (
+    GPU_MEMORY,
+    GPU_SECONDS,
+    GPU_UTILIZATION,
+    JOBS_QUEUED,
+    JOBS_RUNNING,
+    MEMBER,
+    QUEUE_WAIT,
+)
 from controlplane.telemetry.samples import Bucket
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
@@ -133,6 +141,16 @@ def sample_queue(bucket: Bucket, cluster: Cluster, before: int | None) -> int:
     if before is not None and seq > before:
         _add_waits(bucket, cluster, before, seq)
     return seq
+
+
+def sample_holders(bucket: Bucket, cluster: Cluster, seconds: float) -> None:
+    """Add the GPU seconds of the last `seconds` of every project's users, by what their jobs hold now."""
+    held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
+    owners = (
+        held.values_list("pod__job__project_id", "pod__job__user_id").annotate(Sum("milli_gpus")).order_by()
+    )
+    for project_id, user_id, milli in owners:
+        bucket.add((GPU_SECONDS, MEMBER, f"{project_id}/{user_id}"), milli / 1000 * seconds)
 
 
 def rounded(value: float | None) -> float | None:

@@ -1,1 +1,1 @@
-"""Rows in, Plotly figures out. Pure: plain dicts that Plotly's schema accepts (the tests ask it), no Django."""
+"""Rows in, Plotly figures out. Pure: no Django, no clock. Plotly is imported on the first figure (templates.py)."""

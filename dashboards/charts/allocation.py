@@ -1,20 +1,19 @@
-"""Allocated GPUs per project over time, as steps with the names at the line ends."""
+"""Allocated GPUs over time as steps: of every project with the names at the line ends, or of one against its quota."""
 
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
-from typing import Any
 
-from dashboards.charts.labels import EndLabel, annotations
-from dashboards.charts.layout import Frame, layout, nice_ceiling, sliding
-from dashboards.charts.palette import palette_for
-from dashboards.charts.series import Chart, Line, edge, thin
+from dashboards.charts.figures import SMALL, TALL, Axes, Stroke, line_figure, nice_ceiling, sliding
+from dashboards.charts.labels import most_labels
+from dashboards.charts.palette import Palette, Theme, palette_for
+from dashboards.charts.series import Chart, Line, Point
 
-SMALL, TALL = Frame(right=92), Frame(height=320, left=34, right=110)
 SAYS = "GPUs at the end of the range: {each}."  # the browser fills it again as live points come
-LABELS_MOST = 12  # more would not be read; the others are told by hovering and in the table
-DODGE_PIXELS = 2.2  # lines with equal values stand this far apart, so that none hides another
+DODGE_PIXELS = 2.2  # lines with equal values are drawn this far apart, so that none hides another
+CAPACITY, TOTAL, QUOTA = "capacity", "total", "quota"
+Steps = Sequence[tuple[datetime, float]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,47 +25,89 @@ class Usage:
     peak: float
 
 
+@dataclass(frozen=True, slots=True)
+class _Held:
+    """A project's line over exactly the range."""
+
+    line: Line
+    points: Steps
+
+
 def allocation_chart(
     lines: Sequence[Line],
     *,
-    theme: str,
+    theme: Theme,
     start: datetime,
     end: datetime,
     live_seconds: int | None = None,
-    is_tall: bool = False,
+    capacity: Sequence[Point] = (),
 ) -> Chart:
-    """One step line a project; points are (time, GPUs) change points. `live_seconds`: the range slides with now."""
-    palette, frame = palette_for(theme), TALL if is_tall else SMALL
-    held = [(line, carried(line.points, start, end)) for line in lines]
-    top = nice_ceiling(max((value for _line, points in held for _x, value in points), default=1.0))
-    units_per_pixel = top * 1.08 / frame.plot_pixels
-    offsets = _offsets(held, DODGE_PIXELS * units_per_pixel)
-    shape = layout(palette, frame, y_range=(-0.04 * top, top * 1.04), is_time=True)
-    shape |= sliding(shape, start, end, live_seconds)
-    shape["meta"] |= {"says": SAYS, "usage": True}
-    labels = [
-        EndLabel(f"project:{line.key}", line.name, points[-1][1], palette.project(line.palette_index or 0))
-        for line, points in sorted(held, key=lambda item: -item[1][-1][1])[:LABELS_MOST]
+    """One step line a project; points are (time, GPUs) change points. `live_seconds`: the range moves with now.
+    `capacity`: change points of all GPUs there are; with them the chart is tall and shows the sum of all projects."""
+    palette = palette_for(theme)
+    held = [
+        _Held(line, carried(line.points, start, end)) for line in sorted(lines, key=lambda line: line.is_gone)
     ]
-    shape["annotations"] = annotations(labels, -0.04 * top, top * 1.04, frame.plot_pixels)
-    data = [
-        _trace(line, points, palette.project(line.palette_index or 0), offset)
-        for (line, points), offset in zip(held, offsets, strict=True)
-    ]
-    rows = tuple(_row(line, usage(points)) for line, points in held)
-    return Chart(
-        {"data": data, "layout": shape},
-        _summary(held),
-        ("Project", "GPU hours", "Mean GPUs", "Peak GPUs"),
-        rows,
+    whole = _whole(held, capacity, palette, start, end) if capacity else []
+    values = [value for one in held for _x, value in one.points]
+    values += [value for stroke in whole for _x, value in stroke.points if value is not None]
+    top = nice_ceiling(max(values, default=1.0))
+    axes = Axes(
+        "Time",
+        "GPUs",
+        (-0.04 * top, top * 1.04),
+        unit="GPUs",
+        x_range=(start, end),
+        height=TALL if capacity else SMALL,
+        meta=sliding(start, end, live_seconds) | {"says": SAYS, "usage": True, "sorted": True},
     )
+    strokes = _project_strokes(held, palette, axes, most_labels(axes.plot_pixels) - len(whole))
+    columns = ("Project", "GPU hours", "Mean GPUs", "Peak GPUs")
+    rows = tuple(_row(one.line, usage(one.points)) for one in held)
+    return Chart(line_figure(strokes + whole, axes, theme=theme), _summary(held), columns, rows)
+
+
+def quota_chart(
+    name: str, palette_index: int, held: Sequence[Point], quota: Sequence[Point], *, theme: Theme,
+    start: datetime, end: datetime, live_seconds: int | None = None,
+) -> Chart:  # fmt: skip
+    """One project's allocated GPUs and its quota; both are change points."""
+    palette = palette_for(theme)
+    used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
+    top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
+    says = f"{name} holds {{last}} of {{second}} GPUs in its quota; at most {{high}} in this range."
+    axes = Axes(
+        "Time",
+        "GPUs",
+        (-0.04 * top, top * 1.04),
+        unit="GPUs",
+        x_range=(start, end),
+        meta=sliding(start, end, live_seconds) | {"says": says},
+    )
+    strokes = [
+        Stroke(
+            f"project:{name}",
+            "allocated",
+            used,
+            palette.project(palette_index),
+            is_step=True,
+            label="allocated",
+        ),
+        Stroke(QUOTA, "quota", allowed, palette.text, width=1.2, dash="dash", is_step=True, label="quota"),
+    ]
+    summary = says.format(
+        last=_short(used[-1][1]), second=_short(allowed[-1][1]), high=_short(usage(used).peak)
+    )
+    columns = ("From", "Allocated GPUs", "Quota, GPUs")
+    return Chart(line_figure(strokes, axes, theme=theme), summary, columns, _quota_rows(used, allowed))
 
 
 def carried(
-    points: Sequence[tuple[datetime | float, float]], start: datetime, end: datetime
+    points: Sequence[Point], start: datetime, end: datetime, *, is_known_before: bool = False
 ) -> list[tuple[datetime, float]]:
-    """Change points as a line over exactly start..end: what held before the start enters, the last value runs out."""
-    value, inside = 0.0, []
+    """Return change points as a line over exactly start..end: what held before the start enters, the last value runs
+    out. Nothing is held before the first point, unless `is_known_before`: then the first value is."""
+    value, inside = (points[0][1] if is_known_before and points else 0.0), []
     for at, level in points:
         assert isinstance(at, datetime)
         if at <= start:
@@ -77,42 +118,89 @@ def carried(
     return [*line, (end, line[-1][1])]
 
 
-def usage(points: Sequence[tuple[datetime, float]]) -> Usage:
-    """The area under a step line, its mean and its peak."""
+def usage(points: Steps) -> Usage:
+    """Return the area under a step line, its mean and its peak."""
     pairs = list(itertools.pairwise(points))
     seconds = (points[-1][0] - points[0][0]).total_seconds()
     area = sum(value * (after - at).total_seconds() for (at, value), (after, _next) in pairs)
     return Usage(area / 3600, area / seconds if seconds else 0.0, max(value for _at, value in points))
 
 
-def _trace(
-    line: Line, points: Sequence[tuple[datetime, float]], colour: str, offset: float
-) -> dict[str, Any]:
-    shown = thin(points)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": line.name,
-        "x": [edge(x) for x, _value in shown],
-        "y": [value + offset for _x, value in shown],
-        "customdata": [value for _x, value in shown],
-        "line": {"color": colour, "width": 1.8, "shape": "hv"},
-        "hovertemplate": "%{customdata:~g} GPUs",
-        "meta": {"key": f"project:{line.key}", "offset": offset},
-    }
+def summed(lines: Sequence[Steps]) -> list[tuple[datetime, float]]:
+    """Return the sum of step lines, with a point wherever one of them changes."""
+    changes: dict[datetime, float] = {}
+    for line in lines:
+        before = 0.0
+        for at, value in line:
+            changes[at] = changes.get(at, 0.0) + value - before
+            before = value
+    times = sorted(changes)
+    return list(zip(times, itertools.accumulate(changes[at] for at in times), strict=True))
 
 
-def _offsets(held: Sequence[tuple[Line, Sequence[tuple[datetime, float]]]], step: float) -> list[float]:
-    middle = (len(held) - 1) / 2
-    return [(middle - index) * min(step, 3 * step / max(len(held) - 1, 1)) for index in range(len(held))]
+def _project_strokes(held: Sequence[_Held], palette: Palette, axes: Axes, most: int) -> list[Stroke]:
+    low, high = axes.y_range
+    shifts = _shifts(len(held), DODGE_PIXELS * (high - low) / axes.plot_pixels)
+    ranked = sorted(held, key=lambda one: (one.line.is_gone, -one.points[-1][1]))
+    named = {one.line.key for one in ranked[:most]}
+    return [
+        Stroke(
+            f"project:{one.line.key}",
+            one.line.name,
+            one.points,
+            palette.third if one.line.is_gone else palette.project(one.line.palette_index or 0),
+            dash="dot" if one.line.is_gone else "solid",
+            is_step=True,
+            is_muted=one.line.is_gone,
+            shift=shift,
+            label=one.line.name if one.line.key in named else "",
+        )
+        for one, shift in zip(held, shifts, strict=True)
+    ]
+
+
+def _whole(
+    held: Sequence[_Held], capacity: Sequence[Point], palette: Palette, start: datetime, end: datetime
+) -> list[Stroke]:
+    room = carried(capacity, start, end, is_known_before=True)
+    whole = summed([one.points for one in held])
+    limit = Stroke(
+        CAPACITY, "capacity", room, palette.text, width=1.2, dash="dash", is_step=True, label="capacity"
+    )
+    if len(held) < 2:
+        return [limit]
+    total = Stroke(
+        TOTAL, "all projects", whole, palette.second, width=1.2, is_step=True, label="all projects"
+    )
+    return [total, limit]
+
+
+def _shifts(count: int, step: float) -> list[float]:
+    middle = (count - 1) / 2
+    return [(middle - index) * min(step, 3 * step / max(count - 1, 1)) for index in range(count)]
 
 
 def _row(line: Line, used: Usage) -> tuple[object, ...]:
-    return (line.name, round(used.gpu_hours, 2), round(used.mean, 2), round(used.peak, 3))
+    return (line.name, round(used.gpu_hours, 2), round(used.mean, 2), round(used.peak, 2))
 
 
-def _summary(held: Sequence[tuple[Line, Sequence[tuple[datetime, float]]]]) -> str:
+def _quota_rows(used: Steps, allowed: Steps) -> tuple[tuple[object, ...], ...]:
+    """The newest changes of either line, newest first; the end of the range is no change."""
+    times = sorted({at for line in (used, allowed) for at, _value in line[:-1]})[-60:]
+    at_time = [(at, _value_at(used, at), _value_at(allowed, at)) for at in reversed(times)]
+    return tuple((at.isoformat().replace("+00:00", "Z"), held, quota) for at, held, quota in at_time)
+
+
+def _value_at(line: Steps, at: datetime) -> float:
+    return next((value for time, value in reversed(line) if time <= at), 0.0)
+
+
+def _short(value: float) -> str:
+    return f"{value:.4g}"
+
+
+def _summary(held: Sequence[_Held]) -> str:
     if not held:
         return "There is no project yet."
-    now = ", ".join(f"{line.name} {points[-1][1]:g}" for line, points in held)
+    now = ", ".join(f"{one.line.name} {one.points[-1][1]:g}" for one in held)
     return SAYS.format(each=now)

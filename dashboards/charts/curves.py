@@ -1,14 +1,14 @@
-"""One curve of a job: loss or accuracy over steps, GPU use over time."""
+"""One curve of a job over its steps: loss or accuracy, all attempts on one line."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
-from dashboards.charts.layout import Frame, layout, nice_ceiling
-from dashboards.charts.palette import Palette, palette_for
-from dashboards.charts.series import Chart, Point, edge, thin
+from dashboards.charts.figures import Axes, Mark, Stroke, line_figure, nice_ceiling
+from dashboards.charts.palette import Palette, Theme, palette_for
+from dashboards.charts.series import Chart, Gapped, Point, edge, thin
 
-FRAME = Frame(height=150, left=34, right=8)
+ROWS_MOST = 60
+StepPoint = tuple[float, float]
 
 
 @dataclass(frozen=True, slots=True)
@@ -20,51 +20,85 @@ class Curve:
     unit: str
     colour: str
     scale: float = 1.0
-    is_time: bool = False
     ceiling: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Run:
+    """What one attempt reported: (step, value) in the order of its output."""
+
+    attempt: int
+    points: tuple[StepPoint, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Joined:
+    """All attempts as one curve. `redone`: what was reported and later computed again from an earlier step; marks are
+    the steps at which an attempt begins or resumes."""
+
+    points: list[StepPoint]
+    redone: list[Gapped]
+    marks: list[Mark]
 
 
 CURVES = {
     "loss": Curve("loss", "Loss", "", "accent"),
     "accuracy": Curve("accuracy", "Accuracy", "%", "good", scale=100.0, ceiling=100.0),
-    "gpu_utilization": Curve(
-        "gpu_utilization", "GPU use", "%", "accent", scale=100.0, is_time=True, ceiling=100.0
-    ),
 }
 
 
-def curve_chart(curve: Curve, points: Sequence[Point], *, theme: str) -> Chart:
-    """The figure of one curve; points in x order, values as stored."""
-    palette = palette_for(theme)
-    scaled = [(x, value * curve.scale) for x, value in points]
-    top = curve.ceiling or nice_ceiling(max((value for _x, value in scaled), default=1.0))
-    shape = layout(
-        palette,
-        FRAME,
-        y_range=(0, top * 1.04),
-        is_time=curve.is_time,
-        y_step=50 if curve.ceiling == 100 else None,
-    )
+def joined(runs: Sequence[Run]) -> Joined:
+    """Return the attempts as one curve whose steps only grow: where an attempt resumes at an earlier step, what the one
+    before reported from that step on is redone."""
+    points: list[StepPoint] = []
+    redone: list[Gapped] = []
+    marks: list[Mark] = []
+    for run in runs:
+        if not run.points:
+            continue
+        first = run.points[0][0]
+        kept = [point for point in points if point[0] < first]
+        if len(kept) < len(points):
+            redone.extend([*points[len(kept) :], (points[-1][0], None)])
+        if points or run.attempt > 1:
+            marks.append(Mark(first, f"attempt {run.attempt}"))
+        points = [*kept, *run.points]
+    return Joined(points, redone[:-1] if redone else [], marks)
+
+
+def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme) -> Chart:
+    """The figure of one curve; values as stored."""
+    palette, whole = palette_for(theme), joined(runs)
+    scaled = [(x, value * curve.scale) for x, value in whole.points]
+    redone = [(x, None if value is None else value * curve.scale) for x, value in whole.redone]
+    known = [value for _x, value in [*scaled, *redone] if value is not None]
+    top = curve.ceiling or nice_ceiling(max(known, default=1.0))
     unit = f" {curve.unit}" if curve.unit else ""
+    title = f"{curve.name}, {curve.unit}" if curve.unit else curve.name
     says = f"{curve.name} is {{last}}{unit}; lowest {{low}}{unit}, highest {{high}}{unit}."
-    shape["meta"] = {"span_seconds": None, "says": says}
-    shown = thin(scaled)
-    trace: dict[str, Any] = {
-        "type": "scatter",
-        "mode": "lines" if len(shown) > 1 else "markers",
-        "name": curve.name,
-        "x": [edge(x) for x, _value in shown],
-        "y": [value for _x, value in shown],
-        "line": {"color": _colour(palette, curve.colour), "width": 1.6},
-        "hovertemplate": f"%{{y:.4~g}}{unit}",
-        "meta": {"key": curve.key, "scale": curve.scale},
-    }
-    rows = tuple((edge(x), float(f"{value:.5g}")) for x, value in reversed(thin(scaled, 60)))
-    columns = ("Time" if curve.is_time else "Step", f"{curve.name}{unit}")
-    return Chart({"data": [trace], "layout": shape}, _summary(curve, scaled, says), columns, rows)
+    axes = Axes(
+        "Step",
+        title,
+        (0, top * 1.04),
+        unit=curve.unit,
+        is_time=False,
+        y_step=50 if curve.ceiling == 100 else None,
+        meta={"span_seconds": None, "says": says},
+    )
+    colour = _colour(palette, curve.colour)
+    strokes = [Stroke(curve.key, curve.name, scaled, colour, width=1.6, scale=curve.scale)]
+    if redone:
+        strokes.append(Stroke("redone", "before it was redone", redone, colour, width=1.2, is_muted=True))
+    figure = line_figure(strokes, axes, theme=theme, marks=whole.marks)
+    rows = tuple((edge(x), float(f"{value:.5g}")) for x, value in reversed(_thin(scaled)))
+    return Chart(figure, _summary(curve, scaled, says, whole.marks), ("Step", title), rows)
 
 
-def _summary(curve: Curve, scaled: Sequence[Point], says: str) -> str:
+def _thin(points: Sequence[Point]) -> list[Point]:
+    return [(x, value) for x, value in thin(points, ROWS_MOST) if value is not None]
+
+
+def _summary(curve: Curve, scaled: Sequence[Point], says: str, marks: Sequence[Mark]) -> str:
     if not scaled:
         return f"{curve.name}: nothing has been recorded yet."
     values = [value for _x, value in scaled]

@@ -5,6 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 GAP_PIXELS = 13.0
+NARROW, WIDE = 12, 116  # pixels right of the plot: without labels, and at most
+EM_PIXELS = 6.4  # of a letter; the browser measures the text and shortens what does not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -18,7 +20,7 @@ class EndLabel:
 
 
 def spread(values: Sequence[float], low: float, high: float, plot_pixels: float) -> list[float]:
-    """How many pixels each label moves (negative is down) so that none overlap and none leave the plot.
+    """Return how many pixels each label moves (negative is down) so that none overlap and none leave the plot.
 
     Labels go from the highest value down, equal values in their order; those that would fall out at the bottom push
     the others up. More labels than fit share the height evenly.
@@ -37,10 +39,23 @@ def spread(values: Sequence[float], low: float, high: float, plot_pixels: float)
     return [(place - value) / units_per_pixel for place, value in zip(places, values, strict=True)]
 
 
+def most_labels(plot_pixels: float) -> int:
+    """Return how many labels fit beside each other without touching."""
+    return int(plot_pixels // GAP_PIXELS) + 1
+
+
+def room_for(labels: Sequence[EndLabel]) -> int:
+    """Return the pixels that the labels need right of the plot."""
+    if not labels:
+        return NARROW
+    longest = max(len(label.text) for label in labels)
+    return round(min(WIDE, max(40, longest * EM_PIXELS + 12)))
+
+
 def annotations(
     labels: Sequence[EndLabel], low: float, high: float, plot_pixels: float
 ) -> list[dict[str, Any]]:
-    """Plotly annotations right of the plot, beside each line's last value."""
+    """Return Plotly annotations right of the plot, beside each line's last value."""
     shifts = spread([label.value for label in labels], low, high, plot_pixels)
     return [
         {

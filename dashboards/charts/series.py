@@ -3,32 +3,30 @@
 import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
 MOST_POINTS = 400
 X = datetime | float
 Point = tuple[X, float]
+Gapped = tuple[X, float | None]  # None: the line is interrupted
 
 
 @dataclass(frozen=True, slots=True)
 class Line:
-    """One line. `key` is what live values are addressed to; `points` are in x order."""
+    """One line. `key` is what live values are addressed to; `points` are in x order. `is_gone`: what it is about has
+    been deleted."""
 
     key: str
     name: str
     points: tuple[Point, ...]
     palette_index: int | None = None
-
-    @property
-    def last(self) -> float | None:
-        """The newest value."""
-        return self.points[-1][1] if self.points else None
+    is_gone: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class Chart:
-    """A figure with its twin for people who cannot see it: one sentence, and a table."""
+    """A figure with its equivalents for people who cannot see it: one sentence, and a table."""
 
     figure: dict[str, Any]
     summary: str
@@ -36,13 +34,13 @@ class Chart:
     rows: tuple[tuple[object, ...], ...]
 
     def as_json(self) -> dict[str, Any]:
-        """What the browser fetches."""
+        """Return what the browser fetches."""
         table = {"columns": list(self.columns), "rows": [list(row) for row in self.rows]}
         return {"figure": self.figure, "summary": self.summary, "table": table}
 
 
-def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
-    """At most `most` points: of every stretch its first, lowest, highest and last, in order.
+def thin(points: Sequence[Gapped], most: int = MOST_POINTS) -> list[Gapped]:
+    """Return at most `most` points: of every stretch its first, lowest, highest and last, in order.
 
     Peaks and dips stay; so do the values at the edges of a stretch, which is what keeps a step line true.
     """
@@ -50,14 +48,25 @@ def thin(points: Sequence[Point], most: int = MOST_POINTS) -> list[Point]:
         return list(points)
     buckets = most // 4
     edges = [len(points) * bucket // buckets for bucket in range(buckets + 1)]
-    kept: list[Point] = []
+    kept: list[Gapped] = []
     for start, end in itertools.pairwise(edges):
-        lowest = min(range(start, end), key=lambda index: points[index][1])
-        highest = max(range(start, end), key=lambda index: points[index][1])
+        known = [index for index in range(start, end) if points[index][1] is not None] or [start]
+        lowest = min(known, key=lambda index: points[index][1] or 0.0)
+        highest = max(known, key=lambda index: points[index][1] or 0.0)
         kept.extend(points[index] for index in sorted({start, lowest, highest, end - 1}))
     return kept
 
 
+def with_gaps(points: Sequence[Point], longest: timedelta) -> list[Gapped]:
+    """Return points over time with an interruption wherever two of them are further apart than `longest`."""
+    line: list[Gapped] = []
+    for at, value in points:
+        if line and at - line[-1][0] > longest:  # type: ignore[operator]
+            line.append((line[-1][0] + longest, None))  # type: ignore[operator]
+        line.append((at, value))
+    return line
+
+
 def edge(x: X) -> str | float:
-    """An x value as JSON carries it."""
+    """Return an x value as JSON carries it."""
     return x.isoformat().replace("+00:00", "Z") if isinstance(x, datetime) else x

@@ -1,65 +1,107 @@
-"""GPU and memory utilisation of the cluster over time."""
+"""GPU and memory utilisation over time: of the cluster, of a node and its devices, of a job."""
 
 from collections.abc import Sequence
-from datetime import datetime
+from datetime import datetime, timedelta
 from typing import Any
 
-from dashboards.charts.labels import EndLabel, annotations
-from dashboards.charts.layout import Frame, layout, sliding
-from dashboards.charts.palette import palette_for
-from dashboards.charts.series import Chart, Line, Point, edge, thin
+from dashboards.charts.figures import SMALL, Axes, Mark, Stroke, line_figure, sliding
+from dashboards.charts.palette import Theme, palette_for
+from dashboards.charts.series import Chart, Line, Point, edge, thin, with_gaps
 
-FRAME = Frame(right=92)
 SAYS = "GPU utilisation is {last} now, {mean} on average."  # the browser fills it again as live points come
 SAYS_BOTH = "GPU utilisation is {last} now, {mean} on average; memory is {second}."
+ROWS_MOST = 60
 
 
 def utilisation_chart(
     gpu: Sequence[Point],
     memory: Sequence[Point],
     *,
-    theme: str,
+    theme: Theme,
     start: datetime,
     end: datetime,
-    live_seconds: int,
+    live_seconds: int | None,
+    height: int = SMALL,
 ) -> Chart:
-    """Two lines of shares (0 to 1), drawn in percent over start..end, which slides with live points."""
+    """Two lines of shares (0 to 1), drawn in percent over start..end. `live_seconds`: the range moves with now."""
     palette = palette_for(theme)
-    lines = (
-        (Line("gpu_utilization", "GPU", tuple(gpu)), palette.accent, 1.8),
-        (Line("gpu_memory_utilization", "memory", tuple(memory)), palette.third, 1.2),
-    )
-    shape = layout(palette, FRAME, y_range=(0, 104), is_time=True, y_step=25)
-    shape |= sliding(shape, start, end, live_seconds)
     says = SAYS_BOTH if memory else SAYS
-    shape["meta"] |= {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
-    labels = [
-        EndLabel(line.key, f"{line.name} {line.last * 100:.0f} %", line.last * 100, colour)
-        for line, colour, _width in lines
-        if line.last is not None
+    meta = {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
+    axes = _percent_axes("Share, %", start, end, live_seconds, height=height, meta=meta)
+    strokes = [
+        Stroke("gpu_utilization", "GPU", _percent(gpu), palette.accent, scale=100, label="GPU {value} %"),
+        Stroke(
+            "gpu_memory_utilization", "memory", _percent(memory), palette.third, width=1.2, scale=100,
+            label="memory {value} %",
+        ),
+    ]  # fmt: skip
+    figure = line_figure(strokes, axes, theme=theme)
+    return Chart(figure, _summary(gpu, memory, says), ("Time", "GPU %", "Memory %"), _rows([gpu, memory]))
+
+
+def device_chart(
+    what: str, whole: Line, devices: Sequence[Line], *, theme: Theme, start: datetime, end: datetime
+) -> Chart:
+    """A node's line of shares (0 to 1) and a thin one for each of its devices, in percent. `what`: utilisation or
+    memory, as the summary calls it."""
+    palette = palette_for(theme)
+    strokes = [
+        Stroke(line.key, line.name, _percent(line.points), palette.third, width=1.0, label=line.name)
+        for line in devices
     ]
-    shape["annotations"] = annotations(labels, 0, 104, FRAME.plot_pixels)
-    data = [_trace(line, colour, width) for line, colour, width in lines]
-    return Chart(
-        {"data": data, "layout": shape},
-        _summary(gpu, memory, says),
-        ("Time", "GPU %", "Memory %"),
-        _rows(gpu, memory),
+    strokes.append(
+        Stroke(
+            whole.key, whole.name, _percent(whole.points), palette.accent, label=f"{whole.name} {{value}} %"
+        )
     )
+    axes = _percent_axes("Share, %", start, end, None)
+    figure = line_figure(strokes, axes, theme=theme)
+    columns = ("Time", f"{whole.name} %", *(f"{line.name} %" for line in devices))
+    rows = _rows([whole.points, *(line.points for line in devices)])
+    return Chart(figure, _device_summary(what, whole, devices), columns, rows)
 
 
-def _trace(line: Line, colour: str, width: float) -> dict[str, Any]:
-    points = thin(line.points)
-    return {
-        "type": "scatter",
-        "mode": "lines",
-        "name": line.name,
-        "x": [edge(x) for x, _value in points],
-        "y": [round(value * 100, 2) for _x, value in points],
-        "line": {"color": colour, "width": width},
-        "hovertemplate": "%{y:.0f} %",
-        "meta": {"key": line.key, "scale": 100, "label": f"{line.name} {{value}} %"},
-    }
+def job_use_chart(
+    name: str, key: str, points: Sequence[Point], marks: Sequence[Mark], *, theme: Theme, unit: str,
+    scale: float, top: float, longest_gap: timedelta, span: tuple[datetime, datetime],
+    live_seconds: int | None,
+) -> Chart:  # fmt: skip
+    """What a job uses over time, interrupted where it had no pod. Values are multiplied by `scale`; marks are where
+    its attempts start."""
+    palette = palette_for(theme)
+    scaled = [(x, value * scale) for x, value in points]
+    says = f"{name} is {{last}} {unit}; lowest {{low}} {unit}, highest {{high}} {unit}."
+    meta = sliding(*span, live_seconds) | {"says": says}
+    axes = Axes("Time", f"{name}, {unit}", (0, top * 1.04), unit, x_range=span, meta=meta, y_step=_half(top))
+    stroke = Stroke(key, name, with_gaps(scaled, longest_gap), palette.accent, width=1.6, scale=scale)
+    figure = line_figure([stroke], axes, theme=theme, marks=marks)
+    summary = f"{name}: nothing has been recorded yet."
+    if scaled:
+        values = [value for _x, value in scaled]
+        told = {"last": values[-1], "low": min(values), "high": max(values)}
+        summary = says.format(**{slot: f"{value:.4g}" for slot, value in told.items()})
+    rows = tuple((edge(x), float(f"{value:.4g}")) for x, value in reversed(_known(thin(scaled, ROWS_MOST))))
+    return Chart(figure, summary, ("Time", f"{name}, {unit}"), rows)
+
+
+def _percent_axes(
+    title: str, start: datetime, end: datetime, live_seconds: int | None, *, height: int = SMALL,
+    meta: dict[str, Any] | None = None,
+) -> Axes:  # fmt: skip
+    moves = sliding(start, end, live_seconds) | (meta or {})
+    return Axes("Time", title, (0, 104), "%", x_range=(start, end), y_step=25, height=height, meta=moves)
+
+
+def _percent(points: Sequence[Point]) -> list[Point]:
+    return [(x, round(value * 100, 2)) for x, value in points]
+
+
+def _half(top: float) -> float | None:
+    return 50 if top == 100 else None
+
+
+def _known(points: Sequence[tuple[Any, float | None]]) -> list[Point]:
+    return [(x, value) for x, value in points if value is not None]
 
 
 def _summary(gpu: Sequence[Point], memory: Sequence[Point], says: str) -> str:
@@ -69,14 +111,27 @@ def _summary(gpu: Sequence[Point], memory: Sequence[Point], says: str) -> str:
     return says.format(**{name: f"{value:.0%}" for name, value in told.items()})
 
 
+def _device_summary(what: str, whole: Line, devices: Sequence[Line]) -> str:
+    if not whole.points:
+        return f"No {what} of {whole.name} has been recorded in this range yet."
+    now, mean = whole.points[-1][1], _mean(whole.points)
+    sentence = f"{what.capitalize()} of {whole.name} is {now:.0%} now, {mean:.0%} on average"
+    means = sorted((_mean(line.points), line.name) for line in devices if line.points)
+    if len(means) < 2:
+        return f"{sentence}."
+    (low, least), (high, most) = means[0], means[-1]
+    return f"{sentence}; from {low:.0%} on {least} to {high:.0%} on {most}."
+
+
 def _mean(points: Sequence[Point]) -> float:
     return sum(value for _x, value in points) / len(points) if points else 0.0
 
 
-def _rows(gpu: Sequence[Point], memory: Sequence[Point]) -> tuple[tuple[object, ...], ...]:
-    by_time = dict(memory)
-    recent = thin(gpu, 60)
+def _rows(lines: Sequence[Sequence[Point]]) -> tuple[tuple[object, ...], ...]:
+    """One row a time of the first line, newest first, with the values of all lines in percent."""
+    others = [dict(line) for line in lines]
+    times = [x for x, _value in thin(lines[0], ROWS_MOST)]
     return tuple(
-        (edge(x), round(value * 100, 1), round(by_time[x] * 100, 1) if x in by_time else None)
-        for x, value in reversed(recent)
+        (edge(x), *(round(values[x] * 100, 1) if x in values else None for values in others))
+        for x in reversed(times)
     )

@@ -1,22 +1,28 @@
-"""Allocated GPUs per project over any range, from the recorded history: chart, table, CSV."""
+"""The recorded history over any range: allocation, utilisation, waiting, users; charts, tables, CSV."""
 
 import csv
 import io
-from dataclasses import dataclass
+from collections.abc import Callable
+from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
 
-import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 from django.utils.dateparse import parse_datetime
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor
+from controlplane.access import Actor, NotVisible, visible_project_ids
 from dashboards import formats
 from dashboards.charts.allocation import allocation_chart, carried, usage
+from dashboards.charts.palette import Theme
+from dashboards.charts.series import Chart
+from dashboards.charts.users import users_chart
+from dashboards.charts.utilisation import utilisation_chart
+from dashboards.charts.waiting import waiting_chart
 from dashboards.formats import NBSP
+from dashboards.pages.charts import answer, theme
 from dashboards.pages.frame import show, signed_in
-from dashboards.reads import series
+from dashboards.reads import history, series
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}
 YEARS = range(1970, 9999)  # sums with times outside of them may leave the calendar
@@ -34,14 +40,11 @@ class Range:
 
 @signed_in
 def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """The page; with `format=json` its chart."""
+    """The page; its charts come by themselves."""
     chosen = _chosen(request)
     lines = series.allocation_lines(chosen.start, chosen.end)
-    if request.GET.get("format") == "json":
-        theme = "dark" if request.GET.get("theme") == "dark" else "light"
-        chart = allocation_chart(lines, theme=theme, start=chosen.start, end=chosen.end, is_tall=True)
-        return HttpResponse(orjson.dumps(chart.as_json()), content_type="application/json")
     used = [(line, usage(carried(line.points, chosen.start, chosen.end))) for line in lines]
+    used.sort(key=lambda one: (one[0].is_gone, -one[1].gpu_hours))
     context = {
         "chosen": chosen,
         "presets": [(name, f"{name[:-1]}{NBSP}{name[-1]}") for name in PRESETS],
@@ -53,6 +56,14 @@ def analytics(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         "query": request.GET.urlencode(),
     }
     return show(request, actor, "dashboards/analytics.html", context, status=400 if chosen.error else 200)
+
+
+@signed_in
+def analytics_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """A chart of the page, over the range that the page was asked for."""
+    if name not in _CHARTS:
+        raise NotVisible(f"There is no chart {name!r}.")
+    return answer(_CHARTS[name](actor, _chosen(request), theme(request)))
 
 
 @signed_in
@@ -85,8 +96,11 @@ def read_range(preset: str, start: str, end: str, now: datetime) -> Range:
 
 
 def _chosen(request: HttpRequest) -> Range:
-    asked = request.GET
-    return read_range(asked.get("range", ""), asked.get("from", ""), asked.get("to", ""), timezone.now())
+    asked, now = request.GET, timezone.now()
+    chosen = read_range(asked.get("range", ""), asked.get("from", ""), asked.get("to", ""), now)
+    if not chosen.preset:
+        return chosen
+    return replace(chosen, start=series.first_seen(now, (now - chosen.start).total_seconds()))
 
 
 def _time(text: str) -> datetime | None:
@@ -98,3 +112,32 @@ def _time(text: str) -> datetime | None:
     except (ValueError, OverflowError):
         return None
     return at if at.year in YEARS else None
+
+
+def _allocation(actor: Actor, chosen: Range, theme: Theme) -> Chart:
+    lines = series.allocation_lines(chosen.start, chosen.end)
+    capacity = series.capacity_points(chosen.start, chosen.end)
+    return allocation_chart(lines, theme=theme, start=chosen.start, end=chosen.end, capacity=capacity)
+
+
+def _utilisation(actor: Actor, chosen: Range, theme: Theme) -> Chart:
+    gpu, memory = series.utilisation_points(chosen.start, chosen.end)
+    return utilisation_chart(gpu, memory, theme=theme, start=chosen.start, end=chosen.end, live_seconds=None)
+
+
+def _waiting(actor: Actor, chosen: Range, theme: Theme) -> Chart:
+    spans, seconds = history.waits(chosen.start, chosen.end)
+    return waiting_chart(spans, seconds, theme=theme, start=chosen.start, end=chosen.end)
+
+
+def _users(actor: Actor, chosen: Range, theme: Theme) -> Chart:
+    hours = history.user_hours(chosen.start, chosen.end, visible_project_ids(actor))
+    return users_chart(hours, theme=theme)
+
+
+_CHARTS: dict[str, Callable[[Actor, Range, Theme], Chart]] = {
+    "allocation": _allocation,
+    "utilisation": _utilisation,
+    "waiting": _waiting,
+    "users": _users,
+}

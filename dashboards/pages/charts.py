@@ -1,58 +1,98 @@
 """Figures as JSON, for static/js/charts.js: `{"figure", "summary", "table"}`, in the theme that is asked for."""
 
+from datetime import datetime
+
 import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase
 from django.utils import timezone
 
-from controlplane.access import Actor, NotVisible, job_for
-from dashboards.charts.allocation import allocation_chart
+from controlplane.access import Actor, NotVisible, job_for, node_for, project_for
+from dashboards.charts.allocation import allocation_chart, quota_chart
 from dashboards.charts.curves import CURVES, curve_chart
+from dashboards.charts.palette import Theme
 from dashboards.charts.series import Chart
-from dashboards.charts.utilisation import utilisation_chart
+from dashboards.charts.templates import template_json, theme_of
+from dashboards.charts.utilisation import device_chart, job_use_chart, utilisation_chart
 from dashboards.pages.frame import signed_in
-from dashboards.reads import series
+from dashboards.reads import history, series
 
 SHORTEST, LONGEST = 60, 400 * 86400
+TEMPLATE_SECONDS = 300  # a browser keeps the template this long; a new version may bring another
+
+
+@signed_in
+def template(request: HttpRequest, actor: Actor, theme: str) -> HttpResponseBase:
+    """The Plotly template that the figures of a theme name."""
+    response = HttpResponse(orjson.dumps(template_json(theme_of(theme))), content_type="application/json")
+    response["Cache-Control"] = f"private, max-age={TEMPLATE_SECONDS}"
+    return response
 
 
 @signed_in
 def utilisation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """GPU and memory utilisation over the last `span` seconds."""
-    span, now = _span(request), timezone.now()
-    start = series.first_seen(now, span)
+    span, start, now = _range(request)
     gpu, memory = series.utilisation_points(start, now)
-    chart = utilisation_chart(gpu, memory, theme=_theme(request), start=start, end=now, live_seconds=span)
-    return _answer(chart)
+    return answer(
+        utilisation_chart(gpu, memory, theme=theme(request), start=start, end=now, live_seconds=span)
+    )
 
 
 @signed_in
 def allocation(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Allocated GPUs by project over the last `span` seconds."""
-    span, now = _span(request), timezone.now()
-    start = series.first_seen(now, span)
+    span, start, now = _range(request)
     lines = series.allocation_lines(start, now)
-    return _answer(allocation_chart(lines, theme=_theme(request), start=start, end=now, live_seconds=span))
+    return answer(allocation_chart(lines, theme=theme(request), start=start, end=now, live_seconds=span))
+
+
+@signed_in
+def project_quota(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """A project's allocated GPUs against its quota over the last `span` seconds."""
+    project = project_for(actor, name)
+    span, start, now = _range(request)
+    held, quota = history.project_levels(project, start, now)
+    colour = project.palette_index
+    chart = quota_chart(
+        name, colour, held, quota, theme=theme(request), start=start, end=now, live_seconds=span
+    )
+    return answer(chart)
+
+
+@signed_in
+def node_use(request: HttpRequest, actor: Actor, name: str, metric: str) -> HttpResponseBase:
+    """Utilisation or memory of a node and each of its devices over the last `span` seconds."""
+    node = node_for(actor, name)
+    _span, start, now = _range(request)
+    whole, devices = history.NODE_LINES[metric](node, start, now)
+    return answer(device_chart(metric, whole, devices, theme=theme(request), start=start, end=now))
 
 
 @signed_in
 def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> HttpResponseBase:
-    """Loss, accuracy or GPU use of a job."""
+    """Loss or accuracy of a job over its steps, or what it uses over time."""
     job = job_for(actor, job_id)
+    if name in history.JOB_USES:
+        return answer(job_use_chart(**history.job_use(job, name, timezone.now()), theme=theme(request)))
     if name not in CURVES:
         raise NotVisible(f"There is no curve {name!r}.")
-    return _answer(curve_chart(CURVES[name], series.job_points(job, name), theme=_theme(request)))
+    return answer(curve_chart(CURVES[name], series.job_runs(job, name), theme=theme(request)))
 
 
-def _answer(chart: Chart) -> HttpResponse:
+def answer(chart: Chart) -> HttpResponse:
+    """Return a chart as the browser fetches it; never from a cache."""
     response = HttpResponse(orjson.dumps(chart.as_json()), content_type="application/json")
     response["Cache-Control"] = "no-store"
     return response
 
 
-def _span(request: HttpRequest) -> int:
-    text = request.GET.get("span", "")
-    return min(max(int(text), SHORTEST), LONGEST) if text.isdecimal() and len(text) < 10 else 3600
+def theme(request: HttpRequest) -> Theme:
+    """Return the theme that was asked for."""
+    return theme_of(request.GET.get("theme"))
 
 
-def _theme(request: HttpRequest) -> str:
-    return "dark" if request.GET.get("theme") == "dark" else "light"
+def _range(request: HttpRequest) -> tuple[int, datetime, datetime]:
+    """(seconds asked for, start, now): a young cluster's charts start where its data start."""
+    text, now = request.GET.get("span", ""), timezone.now()
+    span = min(max(int(text), SHORTEST), LONGEST) if text.isdecimal() and len(text) < 10 else 3600
+    return span, series.first_seen(now, span), now

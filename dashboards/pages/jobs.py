@@ -124,7 +124,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
         "explain": job_reads.explain(actor, job),
         "attempts": job_reads.timeline(job),
         "events": job_reads.latest_events(actor, job, 4),
-        "curves": job_reads.curves(detail),
+        **job_reads.curves(job, detail),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
     } | _logs(actor, job, detail)
 
@@ -144,7 +144,7 @@ def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = {
     "overview": _overview,
     "logs": _logs,
-    "metrics": lambda actor, job, detail: {"curves": job_reads.curves(detail)},
+    "metrics": lambda actor, job, detail: job_reads.curves(job, detail, is_whole=True),
     "events": lambda actor, job, detail: {"events": job_reads.events(actor, job, 500)},
     "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
     "spec": _spec,

@@ -2,6 +2,8 @@
 
 from collections.abc import Iterator
 from datetime import datetime
+from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from django.conf import settings
@@ -10,15 +12,18 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_names
 from controlplane.logs import LogPage, log_path, read_page
-from controlplane.models import Event
+from controlplane.models import Event, Sample
+from controlplane.progress import latest_progress
 from controlplane.queries.events import seen_event
 from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
+from dashboards.reads.history import JOB_USES
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
 from jobs.queries import explanation, pod_rows
 
 Row = dict[str, Any]
+ATTEMPTS_LOOKED_AT = 5  # the newest ones, for what a job has reported
 
 
 def figures(detail: Row) -> list[Row]:
@@ -60,23 +65,25 @@ def explain(actor: Actor, job: Job) -> Row | None:
     return told | {"numbers": numbers, "fixes": [fix["message"] for fix in told["would_start_if"]]}
 
 
-def curves(detail: Row) -> list[Row]:
-    """What can be drawn of a job: {"name", "title", "is_there"}. Nothing is drawn of what it has not reported."""
-    progress = detail["status"]["progress"] or {}
-    reports_steps = progress.get("step") is not None
-    return [
-        {
-            "name": "loss",
-            "title": _("Loss"),
-            "is_there": reports_steps and progress.get("loss") is not None,
-        },
-        {
-            "name": "accuracy",
-            "title": _("Accuracy, %"),
-            "is_there": reports_steps and progress.get("accuracy") is not None,
-        },
-        {"name": "gpu_utilization", "title": _("GPU use, %"), "is_there": bool(progress)},
+def curves(job: Job, detail: Row, *, is_whole: bool = False) -> Row:
+    """Return what can be drawn of all attempts of a job: "curves" [{"name", "title", "axis", "width", "is_there"}] and
+    "has_reported", whether any of them printed progress. `is_whole`: with its memory, where there is room for it."""
+    said, measured = _said(job, detail), _measured(job, detail)
+    steps = [progress for progress in said if progress.get("step") is not None]
+    reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
+    shown = [
+        ("loss", _("Loss"), "step"),
+        ("accuracy", _("Accuracy, %"), "step"),
+        ("gpu_utilization", _("GPU use, %"), "time"),
     ]
+    if is_whole:
+        shown.append(("gpu_memory", _("GPU memory, GiB"), "time"))
+    width = "col-6" if is_whole else "col-4"
+    rows = [
+        {"name": name, "title": title, "axis": axis, "width": width, "is_there": name in reported | measured}
+        for name, title, axis in shown
+    ]
+    return {"curves": rows, "has_reported": any(said)}
 
 
 def timeline(job: Job) -> list[Row]:
@@ -152,6 +159,31 @@ def whole_log_text(job: Job, rank: int) -> Iterator[str]:
     for number in job.attempts.order_by("number").values_list("number", flat=True):
         yield f"[{_('attempt')} {number}]\n"
         yield from log_text(job, number, rank)
+
+
+def _said(job: Job, detail: Row) -> list[Row]:
+    """The last progress of each of the newest attempts; {} of one that printed none."""
+    said = [detail["status"]["progress"] or {}]
+    for attempt in range(job.attempt, max(0, job.attempt - ATTEMPTS_LOOKED_AT), -1):
+        path = log_path(settings.LOG_DIR, str(job.pk), attempt, 0)
+        said.append(_last_progress(path, path.stat().st_size if path.exists() else 0))
+    return said
+
+
+def _measured(job: Job, detail: Row) -> set[str]:
+    """The names of what was measured of a job over time."""
+    samples = Sample.objects.filter(by="job", subject=str(job.pk), metric__in=JOB_USES.values())
+    metrics = set(samples.values_list("metric", flat=True).distinct().order_by())
+    if detail["status"]["gpu_utilization"] is not None:
+        metrics.add(JOB_USES["gpu_utilization"])
+    return {name for name, metric in JOB_USES.items() if metric in metrics}
+
+
+@lru_cache(maxsize=256)
+def _last_progress(path: Path, size: int) -> Row:
+    """The last progress line of a log of that size; pages ask again with every change of the job."""
+    found = latest_progress(path) if size else None
+    return {} if found is None else found.as_json()
 
 
 def _page_text(page: LogPage) -> str:

@@ -1,7 +1,7 @@
 """Numbers over time, for charts and their tables: recorded samples, and a job's curves from its own log."""
 
 from collections import defaultdict
-from datetime import UTC, datetime, timedelta
+from datetime import datetime, timedelta
 from functools import lru_cache
 from pathlib import Path
 
@@ -9,26 +9,23 @@ from django.conf import settings
 from django.db.models import Count, Q, Sum
 
 from controlplane.logs import log_path, read_page
-from controlplane.models import Device, Project, Sample
+from controlplane.models import Device, Project
 from controlplane.progress import Progress, parse_progress
-from controlplane.telemetry.metrics import GPU_MEMORY, GPU_UTILIZATION, GPUS_ALLOCATED
-from controlplane.telemetry.queries import series
+from controlplane.telemetry.metrics import GPU_CAPACITY, GPU_MEMORY, GPU_UTILIZATION, GPUS_ALLOCATED
+from controlplane.telemetry.queries import first_sample, series
+from dashboards.charts.allocation import summed
+from dashboards.charts.curves import Run
 from dashboards.charts.series import Line, Point
 from jobs.models import Job
 
-YOUNG, LEAD = (
-    timedelta(minutes=4),
-    timedelta(minutes=1),
-)  # the least that a chart shows, and a little before it
+LEAST = timedelta(minutes=1)  # the shortest range of a chart
 CURVE_PAGES, CURVE_LINES = 16, 20_000  # how much of a log is looked through for curves
+RUNS_MOST = 20  # the newest attempts of a job that its curves are made of
 
 
-def first_seen(now: datetime, span_seconds: int) -> datetime:
-    """Where a chart of the last `span_seconds` begins: a young cluster fills its charts with what it has."""
-    first = Sample.objects.filter(step_seconds=0).order_by("at").values_list("at", flat=True).first()
-    earliest = now - timedelta(seconds=span_seconds)
-    young = min(first or now, now - YOUNG) - LEAD
-    return max(earliest, young)
+def first_seen(now: datetime, span_seconds: float) -> datetime:
+    """Return where a chart of the last `span_seconds` begins: where the data do, in a young cluster."""
+    return max(now - timedelta(seconds=span_seconds), min(first_sample(now), now - LEAST))
 
 
 def utilisation_points(start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
@@ -53,37 +50,44 @@ def allocation_lines(start: datetime, end: datetime) -> list[Line]:
     history, so that the sum over all of them stays what was used."""
     held = {found.subject: found.points for found in series(GPUS_ALLOCATED, "project", None, start, end)}
     projects = Project.objects.order_by("palette_index", "name").values_list("name", "palette_index")
-    shown = [(name, name, index) for name, index in projects]
+    shown: list[tuple[str, str, int | None]] = [(name, name, index) for name, index in projects]
     names = {name for name, _label, _index in shown}
     gone = sorted(name for name in held if name not in names and any(point.mean for point in held[name]))
-    shown += [(name, f"{name} (deleted)", len(shown) + order) for order, name in enumerate(gone)]
+    shown += [(name, f"{name} (deleted)", None) for name in gone]
     return [
-        Line(name, label, tuple((point.at, point.mean) for point in held.get(name, ())), index)
+        Line(name, label, tuple((point.at, point.mean) for point in held.get(name, ())), index, index is None)
         for name, label, index in shown
     ]
 
 
-def job_points(job: Job, name: str) -> list[Point]:
-    """A curve of the job's latest attempt, from the progress lines of rank 0: (step or time, value)."""
-    path = log_path(settings.LOG_DIR, str(job.pk), max(job.attempt, 1), 0)
-    reports = _reports(path, path.stat().st_size if path.exists() else 0)
-    values = [(report, getattr(report, name)) for report in reports]
-    if name == "gpu_utilization":
-        return [
-            (datetime.fromtimestamp(report.time_ms / 1000, UTC), value)
-            for report, value in values
-            if value is not None
-        ]
-    return [
-        (float(report.step), value)
-        for report, value in values
-        if value is not None and report.step is not None
-    ]
+def capacity_points(start: datetime, end: datetime) -> list[Point]:
+    """Return how many GPUs all clusters together have, as change points."""
+    found = series(GPU_CAPACITY, "cluster", None, start, end)
+    lines = [[(point.at, point.mean) for point in line.points] for line in found]
+    if not any(value for line in lines for _at, value in line):  # recorded since a version that came later
+        return [(start, float(Device.objects.filter(node__is_ready=True).count()))]
+    return list(summed(lines))
 
 
-@lru_cache(maxsize=32)
+def job_runs(job: Job, name: str) -> list[Run]:
+    """Return a curve of every attempt, from the progress lines of rank 0."""
+    runs = []
+    for attempt in range(max(1, job.attempt - RUNS_MOST + 1), max(1, job.attempt) + 1):
+        values = [(report.step, getattr(report, name)) for report in job_reports(job, attempt)]
+        known = [(float(step), value) for step, value in values if step is not None and value is not None]
+        runs.append(Run(attempt, tuple(known)))
+    return runs
+
+
+def job_reports(job: Job, attempt: int) -> tuple[Progress, ...]:
+    """Return the progress lines of one attempt's rank 0."""
+    path = log_path(settings.LOG_DIR, str(job.pk), attempt, 0)
+    return _reports(path, path.stat().st_size if path.exists() else 0)
+
+
+@lru_cache(maxsize=64)
 def _reports(path: Path, size: int) -> tuple[Progress, ...]:
-    """Every progress line of a log of that size; a page asks for three curves of one log at once."""
+    """Every progress line of a log of that size; a page asks for several curves of one log at once."""
     found: list[Progress] = []
     offset = 0
     for _page in range(CURVE_PAGES):

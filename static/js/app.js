@@ -8,6 +8,7 @@ import { keys } from "./keys.js";
 import { lists } from "./lists.js";
 import { navCounts } from "./nav.js";
 import { openPalette } from "./palette.js";
+import "./hover.js";
 import "./regions.js";
 import { tables } from "./table.js";
 
@@ -66,12 +67,3 @@ addEventListener("click", async (event) => {
 for (const form of $$("form[data-auto]")) {
   for (const field of $$("select", form)) field.addEventListener("change", () => form.requestSubmit());
 }
-
-// hovering one project dims the others everywhere
-const sheet = document.body;
-addEventListener("mouseover", (event) => {
-  const project = event.target.closest?.("[data-hover]")?.dataset.project;
-  for (const node of $$("[data-project].is-hovered")) if (node.dataset.project !== project) node.classList.remove("is-hovered");
-  sheet.toggleAttribute("data-hover-project", Boolean(project));
-  if (project) for (const node of $$("[data-project]")) node.classList.toggle("is-hovered", node.dataset.project === project);
-});

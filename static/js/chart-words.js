@@ -6,7 +6,8 @@ const short = (value) => String(Number(value.toPrecision(4)));
 const plain = (value) => String(Number(value.toFixed(6)));
 
 // lines that stand a little apart carry their true values beside them
-const valuesOf = (trace) => trace.customdata ?? trace.y;
+const valuesOf = (trace) => (trace.customdata ?? trace.y).filter((value) => value !== null);
+const projectsOf = (data) => data.filter((trace) => trace.meta?.key?.startsWith("project:"));
 
 /** The sentence of a figure as it is drawn now; null when the server's still stands. */
 export function summaryOf({ data, layout }) {
@@ -16,7 +17,7 @@ export function summaryOf({ data, layout }) {
   const slots = {
     last: () => write(first.at(-1)), low: () => write(low(first)), high: () => write(high(first)),
     mean: () => write(layout.meta.mean), second: () => (second?.length ? write(second.at(-1)) : "–"),
-    each: () => data.map((trace) => `${trace.name} ${plain(valuesOf(trace).at(-1))}`).join(", "),
+    each: () => projectsOf(data).map((trace) => `${trace.name} ${plain(valuesOf(trace).at(-1))}`).join(", "),
   };
   return says.replace(/\{(\w+)\}/g, (_, name) => slots[name]());
 }
@@ -40,7 +41,7 @@ export function withPoint(table, at, figure) {
 /** The rows of step lines, one a line: GPU hours, mean and peak of what is drawn now. */
 export function usageRows({ data, layout }) {
   const [start, end] = layout.xaxis.range.map((time) => Date.parse(time));
-  return data.map((trace) => [trace.name, ...usage(trace.x.map((time) => Date.parse(time)), valuesOf(trace), start, end)]);
+  return projectsOf(data).map((trace) => [trace.name, ...usage(trace.x.map((time) => Date.parse(time)), valuesOf(trace), start, end)]);
 }
 
 function usage(times, values, start, end) {
@@ -52,5 +53,5 @@ function usage(times, values, start, end) {
     peak = Math.max(peak, values[at]);
   });
   const span = end - start;
-  return [area / 3600000, span > 0 ? area / span : 0].map((value) => Number(value.toFixed(2))).concat(Number(peak.toFixed(3)));
+  return [area / 3600000, span > 0 ? area / span : 0, peak].map((value) => Number(value.toFixed(2)));
 }

@@ -3,15 +3,26 @@
 //
 //   <figure class="chart" data-chart="/charts/utilisation.json?span=3600" data-axis="time"> ... </figure>
 
+import { followPointer } from "./chart-hover.js";
+import { fullText, labelEnds, traceOf } from "./chart-labels.js";
+import { addTools } from "./chart-tools.js";
 import { learn, summaryOf, usageRows, withPoint } from "./chart-words.js";
-import { $, $$, h, say, setText } from "./dom.js";
-import { absolute, now, number } from "./format.js";
+import { $, $$, h, say, setAttribute, setText, svg } from "./dom.js";
+import { absolute, decimals, now } from "./format.js";
+import { markProjects } from "./hover.js";
 import { feed } from "./live.js";
 
-const CONFIG = { displaylogo: false, responsive: true, modeBarButtonsToRemove: ["select2d", "lasso2d", "autoScale2d"], doubleClick: "reset" };
+// Nothing of a chart may leave the machine, and what Plotly would put on top of a chart is ours (chart-tools.js): its
+// defaults bring a mode bar with a button that uploads the chart to its maker's servers, a logo that links there and
+// boxes at the ends of the axes.
+const CONFIG = {
+  displayModeBar: false, displaylogo: false, watermark: false, showSendToCloud: false, plotlyServerURL: "",
+  topojsonURL: `${location.origin}/`, editable: false, showTips: false, displayNotifier: false, typesetMath: false,
+  showAxisDragHandles: false, showAxisRangeEntryBoxes: false, responsive: true, doubleClick: false,
+};
 const APPEND_EVERY = 1000; // milliseconds between redraws of live points
 const MOST_APPENDED = 120; // then the server thins the line again
-const LABEL_GAP = 13; // pixels between labels at the line ends
+const isTouch = matchMedia("(hover: none)");
 
 let library = null;
 /** Plotly, loaded once. */
@@ -34,9 +45,27 @@ function local(time) {
 function intoReadersZone({ data, layout }) {
   for (const trace of data) trace.x = trace.x.map(local);
   if (layout.xaxis.range) layout.xaxis.range = layout.xaxis.range.map(local);
+  for (const shape of layout.shapes ?? []) [shape.x0, shape.x1] = [local(shape.x0), local(shape.x1)];
+  for (const label of layout.annotations ?? []) if (label.xref === "x") label.x = local(label.x);
+  layout.xaxis.title.text = `${layout.xaxis.title.text}, ${zone()}`;
 }
 
 const theme = () => document.documentElement.dataset.theme;
+
+const templates = new Map();
+/** The template that a figure names, fetched once. */
+function template(name) {
+  const url = document.body.dataset.chartTemplate.replace("light", name.replace("trainyard-", ""));
+  if (!templates.has(name)) templates.set(name, fetch(url).then((response) => response.json()));
+  return templates.get(name);
+}
+
+// "UTC+01:00", of the zone in which time axes are written
+function zone() {
+  const minutes = -new Date().getTimezoneOffset(), size = Math.abs(minutes);
+  const two = (value) => String(Math.floor(value)).padStart(2, "0");
+  return minutes ? `UTC${minutes < 0 ? "−" : "+"}${two(size / 60)}:${two(size % 60)}` : "UTC";
+}
 
 export class Chart {
   constructor(root) {
@@ -45,13 +74,19 @@ export class Chart {
     this.url = root.dataset.chart;
     this.appended = 0;
     this.figure = null;
+    this.zoom = null; // the range that was zoomed to, null: the figure's own
     root.chart = this;
     const twin = $(`[data-chart-twin="${root.id}"]`) ?? $("[data-chart-twin]", root.closest(".panel") ?? root);
     twin?.addEventListener("click", () => this.#twin(twin));
     new IntersectionObserver((entries) => this.#seen(entries.at(-1).isIntersecting), { rootMargin: "120px" }).observe(this.plot);
     if (root.dataset.liveChart) feed().subscribe(root.dataset.liveChart, { change: (state) => this.#report(Object.values(state.job ?? {})[0]) });
     document.addEventListener("theme", () => this.figure && this.load());
+    if (root.dataset.refresh) setInterval(() => this.isVisible && this.figure && this.load(), root.dataset.refresh * 1000);
+    addTools(this);
+    followPointer(this);
   }
+
+  library() { return plotly(); }
 
   #seen(isVisible) {
     this.isVisible = isVisible;
@@ -70,18 +105,51 @@ export class Chart {
     this.figure = answer.figure;
     this.isTime = this.figure.layout.xaxis.type === "date";
     if (this.isTime) intoReadersZone(this.figure);
+    this.figure.layout.template = await template(this.figure.layout.template);
+    if (isTouch.matches) this.figure.layout.dragmode = false; // a finger scrolls the page
     this.table = answer.table;
     this.appended = 0;
+    labelEnds(this.figure, this.figure.layout.height);
     this.#say(answer.summary);
     await this.#react(Plotly);
-    this.#hover();
   }
 
   async #react(Plotly) {
     const isFirst = !this.plot.classList.contains("js-plotly-plot");
     const { data, layout } = this.figure;
-    await Plotly.react(this.plot, data, { ...layout, datarevision: (this.revision = (this.revision ?? 0) + 1), uirevision: this.url }, CONFIG);
-    if (isFirst) $("svg.preview", this.plot)?.remove();
+    const xaxis = this.zoom ? { ...layout.xaxis, range: this.zoom, autorange: false } : layout.xaxis;
+    await Plotly.react(this.plot, data, { ...layout, xaxis, datarevision: (this.revision = (this.revision ?? 0) + 1) }, CONFIG);
+    this.#tag();
+    if (!isFirst) return;
+    $("svg.preview", this.plot)?.remove();
+    this.plot.on("plotly_relayout", (change) => this.#dragged(change));
+    this.plot.on("plotly_doubleclick", () => this.zoomTo(null));
+    this.plot.on("plotly_afterplot", () => this.#tag());
+  }
+
+  /** Show a part of the x axis; null: all of it. */
+  async zoomTo(range) {
+    this.zoom = range;
+    if (this.figure) await this.#react(await plotly());
+  }
+
+  #dragged(change) {
+    if (change["xaxis.range[0]"] !== undefined) this.zoom = [change["xaxis.range[0]"], change["xaxis.range[1]"]];
+  }
+
+  // lines and labels of a project take part in the hovering of projects; a shortened label has its whole text on hover
+  #tag() {
+    for (const node of $$(".scatterlayer .trace", this.plot)) {
+      const key = node.__data__?.[0]?.trace?.meta?.key ?? "";
+      setAttribute(node, "data-project", key.startsWith("project:") ? key.slice("project:".length) : null);
+    }
+    for (const node of $$(".annotation", this.plot)) {
+      const label = this.figure.layout.annotations?.[node.dataset.index], trace = label && traceOf(this.figure, label);
+      if (!trace) continue;
+      if (label.name.startsWith("project:")) { node.dataset.project = label.name.slice("project:".length); node.dataset.hover = ""; }
+      if (!$("title", node)) node.prepend(svg("title", {}, fullText(trace)));
+    }
+    markProjects(this.plot);
   }
 
   /** Append a live point: `at` an ISO time, `values` by trace key (trace.meta.key). */
@@ -158,72 +226,22 @@ export class Chart {
     if (open) { open.remove(); return; }
     if (this.table) this.root.append(twinTable(this.table));
   }
-
-  #hover() {
-    const axis = this.root.dataset.axis;
-    if (!axis || this.hasHover) return;
-    this.hasHover = true;
-    this.plot.on("plotly_hover", (event) => spread(axis, this, event.xvals?.[0]));
-    this.plot.on("plotly_unhover", () => spread(axis, this, null));
-  }
-
-  /** Draw the shared hover line at an x value of this chart's axis (null takes it away). */
-  mark(x) {
-    this.line?.remove();
-    this.line = null;
-    const layout = this.plot._fullLayout;
-    if (x === null || x === undefined || !layout?.xaxis) return;
-    const at = layout.xaxis._offset + layout.xaxis.c2p(x);
-    if (at < layout.xaxis._offset || at > layout.xaxis._offset + layout.xaxis._length) return;
-    this.line = h("div", { class: "chart-line" });
-    this.line.style.left = `${at}px`;
-    this.plot.append(this.line);
-  }
 }
 
-function spread(axis, origin, x) {
-  for (const root of $$(`[data-chart][data-axis="${axis}"]`)) if (root.chart !== origin) root.chart?.mark(x);
-}
-
-const cellText = (value) => {
-  if (value === null) return "–";
-  return typeof value === "number" ? number(value) : /^\d{4}-\d\d-\d\dT/.test(value) ? absolute(value) : String(value);
+const cellText = (value, places) => {
+  if (typeof value === "number" || value === null) return decimals(value, places);
+  return /^\d{4}-\d\d-\d\dT/.test(value) ? absolute(value) : String(value);
 };
+
+// as many decimals as the column's most exact number has, so that its points stand below each other
+const placesOf = (rows, column) => Math.min(4, Math.max(0, ...rows.map((row) => (typeof row[column] === "number" ? String(row[column]).split(".")[1]?.length ?? 0 : 0))));
 
 function twinTable(table) {
   const head = h("tr", {}, ...table.columns.map((name, index) => h("th", { scope: "col", class: index ? "num" : null }, name)));
-  const rows = table.rows.map((row) => h("tr", {}, ...row.map((value, index) => h("td", { class: index ? "num" : null }, cellText(value)))));
+  const places = table.columns.map((_, index) => placesOf(table.rows, index));
+  const rows = table.rows.map((row) => h("tr", {}, ...row.map((value, index) => h("td", { class: index ? "num" : null }, cellText(value, places[index])))));
   return h("div", { class: "chart-table", tabindex: "0", role: "region", "aria-label": say("chart_table") },
     h("table", {}, h("thead", {}, head), h("tbody", {}, ...rows)));
-}
-
-/** Move the labels at the line ends to the lines' last values, kept apart. dashboards/charts/labels.py is the twin. */
-export function labelEnds(figure, height) {
-  const { annotations = [], yaxis, margin } = figure.layout;
-  const labels = annotations.filter((label) => label.name);
-  if (!labels.length || !yaxis.range) return;
-  const [low, high] = yaxis.range;
-  const pixels = height - margin.t - margin.b;
-  for (const label of labels) {
-    const trace = figure.data.find((candidate) => candidate.meta?.key === label.name);
-    if (!trace) continue;
-    label.y = trace.y.at(-1);
-    if (trace.meta.label) label.text = trace.meta.label.replace("{value}", String(Math.round(label.y)));
-  }
-  const perPixel = (high - low) / pixels;
-  const gap = Math.min(LABEL_GAP, pixels / Math.max(labels.length - 1, 1)) * perPixel;
-  const downwards = labels.toSorted((a, b) => b.y - a.y);
-  let ceiling = high, floor = low;
-  for (const label of downwards) {
-    label.place = Math.min(label.y, ceiling);
-    ceiling = label.place - gap;
-  }
-  for (const label of downwards.reverse()) {
-    label.place = Math.max(label.place, floor);
-    floor = label.place + gap;
-    label.yshift = (label.place - label.y) / perPixel;
-    delete label.place;
-  }
 }
 
 /** Start every chart on the page, after the first paint. */

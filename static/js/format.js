@@ -12,6 +12,10 @@ export const NOTHING = "–";
 /** 1234.5 -> "1,234.5" */
 export const number = (value) => (value === null || value === undefined ? NOTHING : plain.format(value));
 
+/** 1234.5 -> "1,234.50": a column of numbers that align. */
+export const decimals = (value, places) => (value === null || value === undefined ? NOTHING : fixed(places).format(value));
+const fixed = (places) => new Intl.NumberFormat(language, { minimumFractionDigits: places, maximumFractionDigits: places });
+
 /** 0.97 -> "97 %" */
 export const percent = (share) => (share === null || share === undefined ? NOTHING : `${Math.round(share * 100)}${NBSP}%`);
 

@@ -5,11 +5,15 @@ from datetime import UTC, datetime, timedelta
 import plotly.graph_objects
 import pytest
 
-from dashboards.charts.allocation import allocation_chart, carried, usage
-from dashboards.charts.curves import CURVES, curve_chart
-from dashboards.charts.layout import nice_ceiling
-from dashboards.charts.series import Chart, Line
-from dashboards.charts.utilisation import utilisation_chart
+from dashboards.charts.allocation import allocation_chart, carried, quota_chart, usage
+from dashboards.charts.curves import CURVES, Run, curve_chart, joined
+from dashboards.charts.figures import Mark, nice_ceiling
+from dashboards.charts.palette import Theme
+from dashboards.charts.series import MOST_POINTS, Chart, Line, with_gaps
+from dashboards.charts.templates import template_json
+from dashboards.charts.users import users_chart
+from dashboards.charts.utilisation import device_chart, job_use_chart, utilisation_chart
+from dashboards.charts.waiting import Waited, waiting_chart
 
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
 MINUTES = [NOW - timedelta(minutes=60 - minute) for minute in range(61)]
@@ -24,7 +28,7 @@ def accepted(chart: Chart) -> plotly.graph_objects.Figure:
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
-def test_utilisation_in_percent_with_both_labels(theme: str):
+def test_utilisation_in_percent_with_both_labels(theme: Theme):
     gpu, memory = [(at, 0.5) for at in MINUTES], [(at, 0.25) for at in MINUTES]
     chart = utilisation_chart(
         [*gpu[:-1], (NOW, 0.97)], memory, theme=theme, start=MINUTES[0], end=NOW, live_seconds=3600
@@ -51,19 +55,44 @@ def test_a_day_of_seconds_is_thinned():
     assert all(len(trace.x) <= 400 for trace in accepted(chart).data)
 
 
-@pytest.mark.parametrize("is_tall", [False, True])
-def test_allocation_steps_with_names_at_the_ends(is_tall: bool):
+def test_allocation_steps_with_names_at_the_ends():
     lines = [
         Line("team-a", "team-a", minutes((90, 4), (30, 8)), 0),
         Line("team-b", "team-b", minutes((20, 4)), 1),
     ]
-    chart = allocation_chart(lines, theme="light", start=MINUTES[0], end=NOW, is_tall=is_tall)
+    chart = allocation_chart(lines, theme="light", start=MINUTES[0], end=NOW)
     figure = accepted(chart)
     assert [trace.line.shape for trace in figure.data] == ["hv", "hv"]
     assert list(figure.data[0].customdata) == [4, 8, 8]
     assert [label.text for label in figure.layout.annotations] == ["team-a", "team-b"]
     assert chart.rows == (("team-a", 6.0, 6.0, 8), ("team-b", 1.33, 1.33, 4))
     assert chart.summary == "GPUs at the end of the range: team-a 8, team-b 4."
+
+
+def test_capacity_and_the_sum_of_all_projects():
+    lines = [
+        Line(name, name, minutes((90, 4), (30, gpus)), at)
+        for at, (name, gpus) in enumerate([("a", 8), ("b", 2)])
+    ]
+    chart = allocation_chart(lines, theme="dark", start=MINUTES[0], end=NOW, capacity=minutes((40, 16)))
+    by_name = {trace.name: trace for trace in accepted(chart).data}
+    assert list(by_name["all projects"].y) == [8, 10, 10]
+    assert list(by_name["capacity"].y) == [16, 16, 16]  # also before it was first recorded
+    assert accepted(chart).layout.yaxis.range[1] > 16
+    assert len(chart.rows) == 2
+
+
+def test_deleted_projects_rank_after_the_living_and_are_muted():
+    lines = [
+        Line("old", "old (deleted)", minutes((90, 9)), None, is_gone=True),
+        Line("new", "new", minutes((90, 1)), 0),
+    ]
+    chart = allocation_chart(lines, theme="light", start=MINUTES[0], end=NOW)
+    figure = accepted(chart)
+    assert [row[0] for row in chart.rows] == ["new", "old (deleted)"]
+    assert [trace.name for trace in figure.data] == ["new", "old (deleted)"]
+    assert (figure.data[1].opacity, figure.data[1].line.dash) == (0.55, "dot")
+    assert figure.data[1].line.color == "#68717f"
 
 
 def test_lines_with_equal_values_stand_apart_but_keep_their_values():
@@ -101,12 +130,113 @@ def test_usage_is_the_area_under_the_steps():
 
 
 def test_job_curves():
-    chart = curve_chart(CURVES["accuracy"], [(1.0, 0.5), (2.0, 0.981)], theme="dark")
-    assert list(accepted(chart).data[0].y) == [50.0, 98.1]
+    run = Run(1, ((1.0, 0.5), (2.0, 0.981)))
+    chart = curve_chart(CURVES["accuracy"], [run], theme="dark")
+    figure = accepted(chart)
+    assert list(figure.data[0].y) == [50.0, 98.1]
+    assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("Step", "Accuracy, %")
     assert chart.summary == "Accuracy is 98.1 %; lowest 50 %, highest 98.1 %."
+    assert len(figure.layout.shapes) == 0
     empty = curve_chart(CURVES["loss"], [], theme="dark")
     accepted(empty)
     assert empty.summary == "Loss: nothing has been recorded yet."
+
+
+def test_attempts_are_one_curve_with_marks():
+    first = Run(1, tuple((float(step), 5.0 - step) for step in range(1, 5)))
+    second = Run(2, ((3.0, 1.5), (4.0, 1.2), (5.0, 1.0)))
+    figure = accepted(curve_chart(CURVES["loss"], [first, second], theme="light"))
+    assert list(figure.data[0].x) == [1, 2, 3, 4, 5]
+    assert list(figure.data[0].y) == [4, 3, 1.5, 1.2, 1]
+    assert list(figure.data[1].y) == [2, 1]  # what the first attempt had reached is not hidden
+    assert [label.text for label in figure.layout.annotations] == ["attempt 2"]
+    assert figure.layout.shapes[0].x0 == 3
+
+
+def test_an_attempt_without_reports_hides_nothing():
+    first = Run(1, ((1.0, 4.0), (2.0, 3.0)))
+    assert joined([first, Run(2, ())]) == joined([first])
+    assert joined([Run(1, ()), Run(2, ((1.0, 4.0),))]).marks[0].text == "attempt 2"
+
+
+def test_what_is_redone_more_than_once_stays_apart():
+    runs = [Run(number, tuple((float(step), float(number)) for step in range(1, 4))) for number in (1, 2, 3)]
+    whole = joined(runs)
+    assert [value for _step, value in whole.points] == [3, 3, 3]
+    assert [value for _step, value in whole.redone] == [1, 1, 1, None, 2, 2, 2]
+
+
+def test_devices_of_a_node():
+    whole = Line("node", "dgx1-1", tuple((at, 0.5) for at in MINUTES))
+    devices = [Line(f"device:{n}", f"GPU {n}", tuple((at, n / 10) for at in MINUTES)) for n in range(8)]
+    chart = device_chart("utilisation", whole, devices, theme="light", start=MINUTES[0], end=NOW)
+    assert len(accepted(chart).data) == 9
+    assert chart.columns[:3] == ("Time", "dgx1-1 %", "GPU 0 %")
+    assert chart.summary == (
+        "Utilisation of dgx1-1 is 50% now, 50% on average; from 0% on GPU 0 to 70% on GPU 7."
+    )
+    empty = Line("node", "dgx1-1", ())
+    said = device_chart("memory", empty, [], theme="light", start=MINUTES[0], end=NOW).summary
+    assert said == "No memory of dgx1-1 has been recorded in this range yet."
+
+
+def test_a_quota_that_changed():
+    chart = quota_chart(
+        "a", 0, minutes((50, 6)), minutes((90, 4), (30, 8)), theme="light", start=MINUTES[0], end=NOW
+    )
+    used, quota = accepted(chart).data
+    assert (list(used.y), list(quota.y)) == ([0, 6, 6], [4, 8, 8])
+    assert chart.summary == "a holds 6 of 8 GPUs in its quota; at most 6 in this range."
+    assert [row[1:] for row in chart.rows] == [(6, 8), (6, 4), (0, 4)]
+
+
+def test_what_a_job_uses_is_interrupted_between_attempts():
+    points = [(NOW - timedelta(seconds=seconds), 0.5) for seconds in (3000, 2990, 100, 90)]
+    chart = job_use_chart(
+        "GPU use", "gpu_utilization", points, [Mark(NOW - timedelta(seconds=100), "attempt 2")], theme="dark",
+        unit="%", scale=100, top=100, longest_gap=timedelta(seconds=30), span=(MINUTES[0], NOW), live_seconds=None,
+    )  # fmt: skip
+    assert list(accepted(chart).data[0].y) == [50, 50, None, 50, 50]
+    assert chart.summary == "GPU use is 50 %; lowest 50 %, highest 50 %."
+
+
+def test_waiting():
+    spans = [Waited(MINUTES[0], 30, 60, 2), Waited(MINUTES[30], 600, 1200, 1)]
+    chart = waiting_chart(spans, 60, theme="light", start=MINUTES[0], end=NOW)
+    figure = accepted(chart)
+    assert figure.layout.yaxis.title.text == "Wait, min"
+    assert list(figure.data[1].y) == [1, 20]
+    assert chart.summary == "3 jobs started and waited 3.67 min on average and 20 min at most."
+    assert chart.rows[0][1:] == (1, 10, 20)
+    none = waiting_chart([], 60, theme="light", start=MINUTES[0], end=NOW)
+    assert none.summary == "No job started in this range."
+
+
+def test_gpu_hours_of_users():
+    chart = users_chart([(f"user-{n}", 100.0 - n) for n in range(20)], theme="light")
+    (bars,) = accepted(chart).data
+    assert (len(bars.x), bars.x[-1], bars.text[-1]) == (15, 100, "100.00")
+    assert len(chart.rows) == 20
+    assert chart.summary == "20 users held GPUs for 1,810.00 hours in all; user-0 the longest, 100.00."
+    assert users_chart([], theme="dark").summary == "No GPU was held in this range."
+
+
+@pytest.mark.parametrize("theme", ["light", "dark"])
+def test_figures_name_their_template_and_carry_none(theme: Theme):
+    chart = allocation_chart([], theme=theme, start=MINUTES[0], end=NOW)
+    assert chart.figure["layout"]["template"] == f"trainyard-{theme}"
+    assert accepted(chart).layout.template.layout.font.size == 12
+    assert template_json(theme)["layout"]["hovermode"] is False
+
+
+def test_a_gap_keeps_a_line_within_its_points():
+    points = [(NOW + timedelta(hours=hours), 1.0) for hours in range(399)]
+    chart = job_use_chart(
+        "GPU use", "gpu_utilization", points, [], theme="dark", unit="%", scale=100, top=100,
+        longest_gap=timedelta(minutes=1), span=(NOW, NOW), live_seconds=None,
+    )  # fmt: skip
+    assert len(with_gaps(points, timedelta(minutes=1))) > MOST_POINTS
+    assert len(accepted(chart).data[0].x) <= MOST_POINTS
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,93 @@
+"""How long jobs waited before they started, over time."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from datetime import datetime
+
+from dashboards.charts.figures import SMALL, Axes, as_json
+from dashboards.charts.palette import Theme, palette_for
+from dashboards.charts.series import Chart, edge
+from dashboards.charts.templates import graph_objects, template_name
+
+MINUTE, HOUR = 60.0, 3600.0
+
+
+@dataclass(frozen=True, slots=True)
+class Waited:
+    """The jobs that started in a span of time: their mean and longest wait in seconds, and how many they are."""
+
+    at: datetime
+    mean: float
+    longest: float
+    jobs: int
+
+
+def waiting_chart(
+    spans: Sequence[Waited], span_seconds: int, *, theme: Theme, start: datetime, end: datetime
+) -> Chart:
+    """Bars of the mean wait with the longest above it as a tick; spans in which no job started are empty."""
+    longest = max((span.longest for span in spans), default=0.0)
+    unit, seconds = _unit(longest)
+    axes = Axes("Time", f"Wait, {unit}", (0, max(longest / seconds, 1.0) * 1.08), unit, x_range=(start, end))
+    figure = _figure(spans, span_seconds, axes, seconds, theme)
+    columns = ("From", "Jobs started", f"Mean wait, {unit}", f"Longest wait, {unit}")
+    rows = tuple(
+        (edge(span.at), span.jobs, round(span.mean / seconds, 2), round(span.longest / seconds, 2))
+        for span in reversed(spans)
+    )
+    return Chart(figure, _summary(spans, unit, seconds), columns, rows)
+
+
+def _figure(
+    spans: Sequence[Waited], span_seconds: int, axes: Axes, seconds: float, theme: Theme
+) -> dict[str, object]:
+    plotly, palette = graph_objects(), palette_for(theme)
+    half = span_seconds * 500  # bars stand on the middle of their span; widths are in milliseconds
+    times = [edge(span.at) for span in spans]
+    means = plotly.Bar(
+        name="mean",
+        x=times,
+        y=[span.mean / seconds for span in spans],
+        width=half * 1.6,
+        offset=0,
+        marker={"color": palette.accent},
+        meta={"key": "mean"},
+    )
+    most = plotly.Scatter(
+        name="longest",
+        x=times,
+        y=[span.longest / seconds for span in spans],
+        mode="markers",
+        marker={"color": palette.second, "symbol": "line-ew-open", "size": 8},
+        meta={"key": "longest"},
+    )
+    layout = {
+        "template": template_name(theme),
+        "height": SMALL,
+        "margin": {"l": 50, "r": 12, "t": 8, "b": 40, "pad": 4},
+        "xaxis": {
+            "type": "date",
+            "title": {"text": axes.x_title},
+            "range": [edge(x) for x in axes.x_range or ()],
+        },
+        "yaxis": {"title": {"text": axes.y_title}, "range": list(axes.y_range)},
+        "meta": {"unit": axes.unit, "span_seconds": None},
+    }
+    return as_json(plotly.Figure([means, most], layout), theme)
+
+
+def _summary(spans: Sequence[Waited], unit: str, seconds: float) -> str:
+    if not spans:
+        return "No job started in this range."
+    jobs = sum(span.jobs for span in spans)
+    mean = sum(span.mean * span.jobs for span in spans) / jobs
+    longest = max(span.longest for span in spans)
+    started = "1 job" if jobs == 1 else f"{jobs:,} jobs"
+    said = f"waited {mean / seconds:.3g} {unit} on average and {longest / seconds:.3g} {unit} at most"
+    return f"{started} started and {said}."
+
+
+def _unit(seconds: float) -> tuple[str, float]:
+    if seconds < 3 * MINUTE:
+        return "s", 1.0
+    return ("min", MINUTE) if seconds < 3 * HOUR else ("h", HOUR)

@@ -1,0 +1,137 @@
+"""What was recorded of one node, job or project, and of waiting and users, over time."""
+
+from collections.abc import Callable, Collection, Mapping
+from datetime import datetime, timedelta
+from typing import Any
+
+from django.db.models import Sum
+from django.utils.translation import gettext as _
+
+from controlplane.models import AuditEntry, Device, Node, Project, User
+from controlplane.telemetry.metrics import (
+    GPU_MEMORY,
+    GPU_UTILIZATION,
+    GPUS_ALLOCATED,
+)
+from controlplane.telemetry.queries import Series, gpu_hours, queue_waits, series
+from dashboards.charts.figures import Mark
+from dashboards.charts.series import Line, Point
+from dashboards.charts.waiting import Waited
+from jobs.models import Job
+
+JOB_USES = {"gpu_utilization": GPU_UTILIZATION, "gpu_memory": GPU_MEMORY}
+MOST_EDITS = 400
+LONGEST_JOB_SECONDS = 400 * 86400  # of the range that a running job's chart grows to
+WAIT_BARS = 48
+GAP_STEPS = 3  # so many steps without a sample interrupt a line
+LEAST = timedelta(minutes=1)
+GIB = 1 / 1024
+
+NodeLines = tuple[Line, list[Line]]
+
+
+def node_utilisation(node: Node, start: datetime, end: datetime) -> NodeLines:
+    """Return the utilisation of a node and of each of its devices, as shares."""
+    return _node_lines(node, GPU_UTILIZATION, start, end, {})
+
+
+def node_memory(node: Node, start: datetime, end: datetime) -> NodeLines:
+    """Return the used GPU memory of a node and of each of its devices, as shares of what they have."""
+    devices = Device.objects.filter(node=node)
+    sizes = {_device(node, index): mib for index, mib in devices.values_list("index", "memory_mib")}
+    whole = devices.aggregate(sum=Sum("memory_mib"))["sum"] or 0
+    return _node_lines(node, GPU_MEMORY, start, end, sizes | {node.name: whole})
+
+
+NODE_LINES: Mapping[str, Callable[[Node, datetime, datetime], NodeLines]] = {
+    "utilisation": node_utilisation,
+    "memory": node_memory,
+}
+
+
+def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
+    """Return what a chart of a job's utilisation or memory takes, from its first start until now or its end."""
+    attempts = job.attempts.order_by("number").values_list("number", "started_at")
+    starts = [(number, at) for number, at in attempts if at is not None]
+    end = max(job.finished_at or now, job.created_at + LEAST)
+    start = min(starts[0][1] if starts else job.created_at, end - LEAST)
+    found = next(iter(series(JOB_USES[name], "job", [str(job.pk)], start, end)), None)
+    points: list[Point] = [(point.at, point.mean) for point in found.points] if found else []
+    marks = [Mark(at, f"attempt {number}") for number, at in starts if len(starts) > 1]
+    gap = timedelta(seconds=GAP_STEPS * (found.step_seconds if found else 1))
+    shared = {"points": points, "marks": marks, "span": (start, end), "longest_gap": gap, "key": name}
+    shared["live_seconds"] = None if job.is_final else LONGEST_JOB_SECONDS
+    if name == "gpu_utilization":
+        return shared | {"name": _("GPU use"), "unit": "%", "scale": 100.0, "top": 100.0}
+    highest = max((value for _at, value in points), default=0.0) * GIB
+    return shared | {"name": _("GPU memory"), "unit": "GiB", "scale": GIB, "top": max(1.0, highest)}
+
+
+def project_levels(project: Project, start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:
+    """Return the change points of a project's allocated GPUs and of its quota; the quota's from the audit."""
+    found = next(iter(series(GPUS_ALLOCATED, "project", [project.name], start, end)), None)
+    return _points(found), _quota_points(project)
+
+
+def waits(start: datetime, end: datetime) -> tuple[list[Waited], int]:
+    """Return how long the jobs of all clusters waited that started in start..end, by span, and a span's seconds."""
+    step, found = queue_waits(start, end, WAIT_BARS)
+    spans = [
+        Waited(at, extent.total / extent.count, extent.maximum, extent.count)
+        for at, extent in sorted(found.items())
+    ]
+    return spans, step
+
+
+def user_hours(
+    start: datetime, end: datetime, project_ids: Collection[int] | None
+) -> list[tuple[str, float]]:
+    """Return (user, GPU hours) of jobs in these projects, the most first. None: all projects."""
+    hours = gpu_hours(start, end, project_ids)
+    names = dict(User.objects.filter(pk__in=hours).values_list("pk", "username"))
+    named = [(names.get(key, _("deleted user %(id)s") % {"id": key}), value) for key, value in hours.items()]
+    return sorted(named, key=lambda one: (-one[1], one[0]))
+
+
+def _node_lines(
+    node: Node, metric: str, start: datetime, end: datetime, sizes: Mapping[str, int]
+) -> NodeLines:
+    indices = list(Device.objects.filter(node=node).order_by("index").values_list("index", flat=True))
+    names = {_device(node, index): f"GPU {index}" for index in indices}
+    whole = next(iter(series(metric, "node", [node.name], start, end)), None)
+    devices = {line.subject: line for line in series(metric, "device", list(names), start, end)}
+    lines = [
+        Line(f"device:{key}", name, _share(devices.get(key), sizes.get(key))) for key, name in names.items()
+    ]
+    return Line("node", node.name, _share(whole, sizes.get(node.name))), lines
+
+
+def _share(line: Series | None, whole: int | None) -> tuple[Point, ...]:
+    """A line of shares; `whole`: what its values are a share of, None where they are shares already."""
+    if whole is None:
+        return tuple(_points(line))
+    return tuple((at, value / whole) for at, value in _points(line)) if whole else ()
+
+
+def _points(line: Series | None) -> list[Point]:
+    return [(point.at, point.mean) for point in line.points] if line else []
+
+
+def _device(node: Node, index: int) -> str:
+    return f"{node.name}/{index}"
+
+
+def _quota_points(project: Project) -> list[Point]:
+    """The quota now, and before each edit of it; the audit does not have what the program itself changed."""
+    edits = AuditEntry.objects.filter(
+        object_type="project", object_name=project.name, verb="project.edit", at__gte=project.created_at
+    ).order_by("-at")
+    points: list[Point] = []
+    quota = project.gpu_quota_milli
+    for at, before in edits.values_list("at", "before")[:MOST_EDITS]:
+        known = before.get("gpu_quota_milli", quota)
+        if known != quota:
+            points.append((at, quota / 1000))
+            quota = known
+    points.append((project.created_at, quota / 1000))
+    return points[::-1]
