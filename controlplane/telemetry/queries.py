@@ -118,19 +118,20 @@ def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[d
 
 def first_sample(now: datetime) -> datetime:
     """Return when the first sample was kept; `now` without any."""
+    oldest = [
+        Subquery(Sample.objects.filter(step_seconds=step).order_by("at").values("at")[:1])
+        for step in (CHANGE_POINT, *STEPS)
+    ]
+    found = next(iter(Sample.objects.order_by().values_list(*oldest)[:1]), None)
+    if found is None:
+        return now
     first: datetime | None = None
     coarse = 0
-    for step in reversed(STEPS):
-        oldest = _oldest(step)
+    for step, at in reversed(list(zip(STEPS, found[1:], strict=True))):
         # a coarse row begins before what it holds: the finer step decides where it reaches as far back
-        if oldest is not None and (first is None or floor(oldest, coarse) == first):
-            first, coarse = oldest, step
-    return min((at for at in (first, _oldest(CHANGE_POINT)) if at is not None), default=now)
-
-
-def _oldest(step_seconds: int) -> datetime | None:
-    rows = Sample.objects.filter(step_seconds=step_seconds).order_by("at")
-    return rows.values_list("at", flat=True).first()
+        if at is not None and (first is None or floor(at, coarse) == first):
+            first, coarse = at, step
+    return min(at for at in (first, found[0]) if at is not None)
 
 
 def _rows(

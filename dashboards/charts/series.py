@@ -9,6 +9,7 @@ from typing import Any
 MOST_POINTS = 400
 X = datetime | float
 Point = tuple[X, float]
+TimePoint = tuple[datetime, float]
 Gapped = tuple[X, float | None]  # None: the line is interrupted
 
 
@@ -57,12 +58,12 @@ def thin(points: Sequence[Gapped], most: int = MOST_POINTS) -> list[Gapped]:
     return kept
 
 
-def with_gaps(points: Sequence[Point], longest: timedelta) -> list[Gapped]:
+def with_gaps(points: Sequence[TimePoint], longest: timedelta) -> list[Gapped]:
     """Return points over time with an interruption wherever two of them are further apart than `longest`."""
     line: list[Gapped] = []
-    for at, value in points:
-        if line and at - line[-1][0] > longest:  # type: ignore[operator]
-            line.append((line[-1][0] + longest, None))  # type: ignore[operator]
+    for (before, _value), (at, value) in itertools.pairwise([*points[:1], *points]):
+        if at - before > longest:
+            line.append((before + longest, None))
         line.append((at, value))
     return line
 

@@ -6,7 +6,7 @@ from typing import Any
 
 from dashboards.charts.figures import SMALL, Axes, Mark, Stroke, line_figure, sliding
 from dashboards.charts.palette import Theme, palette_for
-from dashboards.charts.series import Chart, Line, Point, edge, thin, with_gaps
+from dashboards.charts.series import Chart, Line, Point, TimePoint, edge, thin, with_gaps
 
 SAYS = "GPU utilisation is {last} now, {mean} on average."  # the browser fills it again as live points come
 SAYS_BOTH = "GPU utilisation is {last} now, {mean} on average; memory is {second}."
@@ -62,7 +62,7 @@ def device_chart(
 
 
 def job_use_chart(
-    name: str, key: str, points: Sequence[Point], marks: Sequence[Mark], *, theme: Theme, unit: str,
+    name: str, key: str, points: Sequence[TimePoint], marks: Sequence[Mark], *, theme: Theme, unit: str,
     scale: float, top: float, longest_gap: timedelta, span: tuple[datetime, datetime],
     live_seconds: int | None,
 ) -> Chart:  # fmt: skip

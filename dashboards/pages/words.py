@@ -18,13 +18,7 @@ def words() -> dict[str, str]:
         "palette": _("Search or jump to…"),
         "palette_empty": _("Nothing has that name."),
         **_keys(),
-        "chart_table": _("The chart as a table"),
-        "chart_tools": _("Chart tools"),
-        "chart_in": _("zoom in"),
-        "chart_out": _("zoom out"),
-        "chart_reset": _("show the whole range"),
-        "chart_image": _("save as an image"),
-        "chart_more": _("and {count} more"),
+        **_charts(),
         "log_attempt": _("attempt {number}"),
         "log_attempt_heading": _("Attempt {number}"),
         "log_gap": _("output is missing here: {detail}"),
@@ -81,4 +75,17 @@ def _keys() -> dict[str, str]:
         "key_filter": _("filter this page"),
         "key_rows": _("move between rows, open one"),
         "key_help": _("keyboard shortcuts"),
+    }
+
+
+def _charts() -> dict[str, str]:
+    """What charts say beside their figures."""
+    return {
+        "chart_table": _("The chart as a table"),
+        "chart_tools": _("Chart tools"),
+        "chart_in": _("zoom in"),
+        "chart_out": _("zoom out"),
+        "chart_reset": _("show the whole range"),
+        "chart_image": _("save as an image"),
+        "chart_more": _("and {count} more"),
     }

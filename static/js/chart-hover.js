@@ -126,5 +126,6 @@ function place(chart, at) {
 
 function written(value, unit) {
   const text = unit === "%" || Math.abs(value) >= 100 ? number(Math.round(value * 10) / 10) : number(Number(value.toPrecision(4)));
+  if (unit === "GPUs") return say(value === 1 ? "gpus_one" : "gpus_many", { gpus: text });
   return unit ? `${text}\u00a0${unit}` : text;
 }

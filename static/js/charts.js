@@ -101,16 +101,15 @@ export class Chart {
     const asked = fetch(`${url}${separator}theme=${theme()}`, { headers: { Accept: "application/json" } });
     const [response, Plotly] = await Promise.all([asked, plotly()]);
     if (!response.ok || this.url !== url) return;
-    const answer = await response.json();
-    this.figure = answer.figure;
-    this.isTime = this.figure.layout.xaxis.type === "date";
-    if (this.isTime) intoReadersZone(this.figure);
-    this.figure.layout.template = await template(this.figure.layout.template);
-    if (isTouch.matches) this.figure.layout.dragmode = false; // a finger scrolls the page
-    this.table = answer.table;
-    this.appended = 0;
-    labelEnds(this.figure, this.figure.layout.height);
-    this.#say(answer.summary);
+    const { figure, summary, table } = await response.json();
+    figure.layout.template = await template(figure.layout.template);
+    if (this.url !== url) return;
+    this.isTime = figure.layout.xaxis.type === "date";
+    if (this.isTime) intoReadersZone(figure);
+    if (isTouch.matches) figure.layout.dragmode = false; // a finger scrolls the page
+    labelEnds(figure, figure.layout.height);
+    Object.assign(this, { figure, table, appended: 0 });
+    this.#say(summary);
     await this.#react(Plotly);
   }
 

@@ -70,6 +70,7 @@ NOT_PAGES = frozenset(
         *("job-preview", "job-log", "job-verb", "member-set", "member-suggest", "node-verb", "cluster-verb"),
         *("token-revoke", "analytics-csv", "counts", "search"),
         *("chart-utilisation", "chart-allocation", "chart-job"),
+        *("chart-project", "chart-node", "chart-analytics", "chart-template"),
     }
 )
 MISSING = "/no/such/page"

@@ -50,8 +50,8 @@ def test_a_part_of_a_span_counts_as_a_part(history: Cast, visit: Visit):
 
 
 def test_the_figure_has_one_line_a_team(history: Cast, visit: Visit):
-    figure = visit(history.ana).get(f"/analytics?{DAY}&format=json").json()["figure"]
-    assert [trace["name"] for trace in figure["data"]] == ["team-a", "team-b"]
+    figure = visit(history.ana).get(f"/charts/analytics/allocation.json?{DAY}").json()["figure"]
+    assert [trace["name"] for trace in figure["data"]] == ["team-a", "team-b", "all projects", "capacity"]
     assert figure["data"][0]["customdata"] == [0, 4, 8, 0, 0]
     assert figure["layout"]["xaxis"]["range"] == ["2026-01-01T00:00:00Z", "2026-01-02T00:00:00Z"]
 

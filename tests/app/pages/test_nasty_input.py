@@ -48,15 +48,23 @@ def places(yard: Yard) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
     for pattern in urlpatterns:
         assert isinstance(pattern, URLPattern)
         for template, parameters in normalize(pattern.pattern.regex.pattern):
-            names = {"nodes": "dgx1-1", "charts": "loss"}
+            names = {
+                "charts/projects": "team-a",
+                "nodes": "dgx1-1",
+                "charts/nodes": "dgx1-1",
+                "charts": "loss",
+            }
+            place = "/".join(template.split("/")[:2])
             real = {
-                "name": names.get(template.partition("/")[0], "team-a"),
+                "name": names.get(place) or names.get(template.partition("/")[0], "team-a"),
                 "job_id": str(yard.running.pk),
                 "username": "ana",
                 "token_id": str(token.pk),
                 "tab": "logs",
                 "verb": "resume" if template.startswith("jobs") else "unlock",
                 "secret": "guess",
+                "metric": "memory",
+                "theme": "dark",
             }
             found.append((template, tuple(parameters), real))
     assert len(found) > 30
