@@ -181,7 +181,16 @@ def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard
         state="failed", spec=yard.running.spec | {"image": "quikstart"}
     )
     known = known_images(Job.objects.all())
-    assert known[:7] == ["quickstart", "python", "ubuntu", "notebook", "replay", "ours", "worked"]
+    assert known[:8] == [
+        "quickstart",
+        "python",
+        "ubuntu",
+        "notebook",
+        "replay",
+        "allreduce",
+        "ours",
+        "worked",
+    ]
     assert "quikstart" not in known
     for broken in ("[images", "[images.ours]\ncommand = 5"):
         (tmp_path / "images.toml").write_text(broken)

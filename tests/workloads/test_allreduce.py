@@ -1,0 +1,60 @@
+"""Joining ranks, and the sweep over message sizes."""
+
+import argparse
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from workloads.allreduce.sweep import Measurement, parse_size, sizes
+from workloads.common.distributed import Place, place_from
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.mark.parametrize(
+    ("env", "place"),
+    [
+        ({}, Place(0, 1, 0)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "1", "PMI_RANK": "9"}, Place(3, 4, 1)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 0)),
+        ({"PMI_RANK": "1", "PMI_SIZE": "3", "MPI_LOCALRANKID": "1"}, Place(1, 3, 1)),
+        ({"RANK": "3"}, Place(0, 1, 0)),
+    ],
+)
+def test_the_place_among_the_ranks_is_the_launchers(env, place):
+    assert place_from(env) == place
+    assert place.is_first == (place.rank == 0)
+
+
+def test_a_rank_beyond_the_world_is_an_error():
+    with pytest.raises(ValueError, match="RANK=4 is not below WORLD_SIZE=4"):
+        place_from({"RANK": "4", "WORLD_SIZE": "4"})
+
+
+def test_bandwidths_are_those_of_nccls_own_test():
+    """1 GiB over 16 ranks in 47,904 us: 22.41 and 42.03 GB/s, a row of a published run."""
+    row = Measurement(1 << 30, 0.047904, 16, 0)
+    assert round(row.algorithm_gb_per_s, 2) == 22.41
+    assert round(row.bus_gb_per_s, 2) == 42.03
+
+
+def test_sizes_double_and_are_read_with_their_unit():
+    assert list(sizes(8, 64)) == [8, 16, 32, 64]
+    assert [parse_size(text) for text in ("8", "8B", "64KiB", "1GiB")] == [8, 8, 65_536, 1 << 30]
+    for nonsense in ("", "3", "x", "8 KiB", "-8", "1KB"):
+        with pytest.raises(argparse.ArgumentTypeError):
+            parse_size(nonsense)
+
+
+@pytest.mark.slow
+def test_two_ranks_sum_rightly_and_rank_0_reports():
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    command += ["-m", "workloads.allreduce.sweep", "--json", "--to", "64B"]
+    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
+    assert ran.returncode == 0, ran.stderr[-2000:]
+    *rows, summary = [json.loads(line) for line in ran.stdout.splitlines()]
+    assert [(row["size_bytes"], row["wrong"]) for row in rows] == [(8, 0), (16, 0), (32, 0), (64, 0)]
+    assert (summary["ranks"], summary["backend"]) == (2, "gloo")

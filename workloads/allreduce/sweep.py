@@ -1,0 +1,136 @@
+"""Measure all-reduce over every rank of a job, by message size: `python -m workloads.allreduce.sweep [--to 1GiB]`.
+
+Rank 0 prints a table, or a JSON line per size with --json: bytes, seconds, algorithm bandwidth (bytes / seconds), bus
+bandwidth (times 2(n-1)/n, what each link carries) and how many results were wrong. Bandwidths are in GB/s (10^9 bytes).
+The mean is that of all rows, as NCCL's own test reports it, so it depends on the sweep.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import statistics
+import time
+from collections.abc import Iterator, Sequence
+from dataclasses import asdict, dataclass
+
+import torch
+from torch import Tensor, distributed
+
+from workloads.common.devices import take_device
+from workloads.common.distributed import Place, joined_ranks
+
+UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
+WARM_UP, REPEATS = 5, 20
+FLOAT_BYTES = 4
+
+
+@dataclass(frozen=True, slots=True)
+class Measurement:
+    """One message size. `seconds` is the mean over repeats and ranks."""
+
+    size_bytes: int
+    seconds: float
+    world_size: int
+    wrong: int
+
+    @property
+    def algorithm_gb_per_s(self) -> float:
+        return self.size_bytes / self.seconds / 1e9
+
+    @property
+    def bus_gb_per_s(self) -> float:
+        return self.algorithm_gb_per_s * 2 * (self.world_size - 1) / self.world_size
+
+
+def sizes(low: int, high: int) -> Iterator[int]:
+    """Bytes from `low` to `high`, each twice the one before."""
+    while low <= high:
+        yield low
+        low *= 2
+
+
+def measure(size_bytes: int, device: torch.device, place: Place) -> Measurement:
+    """Time the sum of a message of `size_bytes`, and check it against what the ranks put in."""
+    message = torch.empty(size_bytes // FLOAT_BYTES, device=device)
+    wrong = _wrong(message, place)
+    for _ in range(WARM_UP):
+        distributed.all_reduce(message)
+    _synchronize(device)
+    distributed.barrier()
+    start = time.perf_counter()
+    for _ in range(REPEATS):
+        distributed.all_reduce(message)
+    _synchronize(device)
+    seconds = torch.tensor([(time.perf_counter() - start) / REPEATS, float(wrong)], device=device)
+    distributed.all_reduce(seconds)
+    return Measurement(size_bytes, float(seconds[0]) / place.world_size, place.world_size, int(seconds[1]))
+
+
+def parse_size(text: str) -> int:
+    """`8`, `64KiB`, `1GiB` as bytes."""
+    number = text.rstrip("BKMGi")
+    unit = text[len(number) :] or "B"
+    if not number.isdecimal() or unit not in UNITS or int(number) * UNITS[unit] < FLOAT_BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size such as 8, 64KiB or 1GiB")
+    return int(number) * UNITS[unit]
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = argparse.ArgumentParser(prog="sweep", description="All-reduce by message size.")
+    parser.add_argument("--from", dest="low", type=parse_size, default=8, help="smallest message (8)")
+    parser.add_argument(
+        "--to", dest="high", type=parse_size, default=UNITS["MiB"] * 64, help="largest (64MiB)"
+    )
+    parser.add_argument("--json", action="store_true", help="a JSON line per size instead of the table")
+    options = parser.parse_args(arguments)
+    device = take_device().device
+    with joined_ranks(device) as place:
+        rows = []
+        for size in sizes(options.low, options.high):
+            rows.append(measure(size, device, place))
+            if place.is_first:
+                print(_line(rows[-1], options.json), flush=True)
+        if place.is_first:
+            print(_summary(rows, device, options.json), flush=True)
+    return 1 if any(row.wrong for row in rows) else 0
+
+
+def _wrong(message: Tensor, place: Place) -> int:
+    """How many elements of a sum of rank + 1 over all ranks are not what they should be."""
+    message.fill_(place.rank + 1)
+    distributed.all_reduce(message)
+    expected = place.world_size * (place.world_size + 1) // 2
+    return int((message != expected).sum())
+
+
+def _synchronize(device: torch.device) -> None:
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def _line(row: Measurement, is_json: bool) -> str:
+    rates = {"algorithm_gb_per_s": row.algorithm_gb_per_s, "bus_gb_per_s": row.bus_gb_per_s}
+    if is_json:
+        return json.dumps({**asdict(row), **{name: round(rate, 4) for name, rate in rates.items()}})
+    micros = row.seconds * 1e6
+    return (
+        f"{row.size_bytes:>14,} B {micros:>12,.1f} us {row.algorithm_gb_per_s:>9.3f} {row.bus_gb_per_s:>9.3f} GB/s"
+        f"  {row.wrong} wrong"
+    )
+
+
+def _summary(rows: Sequence[Measurement], device: torch.device, is_json: bool) -> str:
+    rates = [row.bus_gb_per_s for row in rows]
+    summary = {
+        "ranks": rows[0].world_size,
+        "device": torch.cuda.get_device_name(device) if device.type == "cuda" else "cpu",
+        "backend": distributed.get_backend(),
+        "mean_bus_gb_per_s": round(statistics.fmean(rates), 4),
+        "peak_bus_gb_per_s": round(max(rates), 4),
+    }
+    return json.dumps(summary) if is_json else "  ".join(f"{name} {value}" for name, value in summary.items())
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

@@ -1,0 +1,115 @@
+"""The TuSimple lane metric: accuracy, false positives and false negatives of predicted lanes.
+
+A lane is a list of x, one for each y of `h_samples`, -2 where it has no point. `score` repeats the benchmark's own
+rules, its oddities included (one prediction may match two lanes), so that numbers compare; `strict_score` matches each
+prediction once.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+PIXELS = 20.0  # how far a point may be from an upright lane
+MATCHED = 0.85  # part of the points that makes a match
+MOST_LANES = 4  # more than these may be missed for nothing
+SLOWEST_MS = 200.0
+NO_POINT = -100.0
+
+Lane = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class Score:
+    """Of one picture, or the mean of many: 0 to 1 each."""
+
+    accuracy: float
+    false_positives: float
+    false_negatives: float
+
+
+def score(
+    predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
+) -> Score:
+    """Score one picture by the benchmark's rules. Raises ValueError for a lane whose length is not that of `rows`."""
+    return _score(predicted, true, rows, run_ms, is_strict=False)
+
+
+def strict_score(
+    predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float = 0.0
+) -> Score:
+    """Score one picture with each prediction matched to one lane at most, best pairs first."""
+    return _score(predicted, true, rows, run_ms, is_strict=True)
+
+
+def mean_of(scores: Sequence[Score]) -> Score:
+    """Return the mean over pictures. Raises ValueError for none."""
+    if not scores:
+        raise ValueError("There is no picture to score.")
+    columns = zip(
+        *((each.accuracy, each.false_positives, each.false_negatives) for each in scores), strict=True
+    )
+    return Score(*(math.fsum(column) / len(scores) for column in columns))
+
+
+def _score(
+    predicted: Sequence[Lane], true: Sequence[Lane], rows: Sequence[float], run_ms: float, *, is_strict: bool
+) -> Score:
+    if any(len(lane) != len(rows) for lane in [*predicted, *true]):
+        raise ValueError(f"Every lane has a point, or -2, for each of the {len(rows)} rows.")
+    if run_ms > SLOWEST_MS or len(predicted) > len(true) + 2:
+        return Score(0.0, 0.0, 1.0)
+    tolerances = [PIXELS / math.cos(_angle(lane, rows)) for lane in true]
+    table = [
+        [_accuracy(guess, lane, tolerance) for guess in predicted]
+        for lane, tolerance in zip(true, tolerances, strict=True)
+    ]
+    best = _best_once(table) if is_strict else [max(row, default=0.0) for row in table]
+    return _rates(best, len(predicted), len(true))
+
+
+def _rates(best: Sequence[float], predicted: int, true: int) -> Score:
+    """From each lane's best match to the three rates; of more than four lanes the worst counts least."""
+    matched = sum(1 for accuracy in best if accuracy >= MATCHED)
+    missed, total = true - matched, math.fsum(best)
+    if true > MOST_LANES:
+        missed -= 1 if missed > 0 else 0
+        total -= min(best)
+    counted = max(min(MOST_LANES, true), 1)
+    false_positives = (predicted - matched) / predicted if predicted else 0.0
+    return Score(total / counted, false_positives, missed / counted)
+
+
+def _best_once(table: Sequence[Sequence[float]]) -> list[float]:
+    """Each lane's accuracy when every prediction is used once, the best pairs first."""
+    pairs = sorted(
+        ((accuracy, lane, guess) for lane, row in enumerate(table) for guess, accuracy in enumerate(row)),
+        key=lambda pair: (-pair[0], pair[1], pair[2]),
+    )
+    best, used = dict[int, float](), set[int]()
+    for accuracy, lane, guess in pairs:
+        if lane not in best and guess not in used:
+            best[lane] = accuracy
+            used.add(guess)
+    return [best.get(lane, 0.0) for lane in range(len(table))]
+
+
+def _accuracy(guess: Lane, lane: Lane, tolerance: float) -> float:
+    """Part of the rows on which both are near, or both have no point."""
+    pairs = (
+        (x if x >= 0 else NO_POINT, true if true >= 0 else NO_POINT)
+        for x, true in zip(guess, lane, strict=True)
+    )
+    return sum(1 for x, true in pairs if abs(x - true) < tolerance) / len(lane)
+
+
+def _angle(lane: Lane, rows: Sequence[float]) -> float:
+    """How far the lane leans from upright, in radians, by least squares of x over y; 0 with fewer than two points."""
+    points = [(x, y) for x, y in zip(lane, rows, strict=True) if x >= 0]
+    if len(points) < 2:
+        return 0.0
+    mean_x = math.fsum(x for x, _ in points) / len(points)
+    mean_y = math.fsum(y for _, y in points) / len(points)
+    spread = math.fsum((y - mean_y) ** 2 for _, y in points)
+    return math.atan(math.fsum((x - mean_x) * (y - mean_y) for x, y in points) / spread) if spread else 0.0
