@@ -150,7 +150,9 @@ class ControlPlane:
 
     def stop_jobs(self) -> None:
         """Stop every unfinished job and wait for their ends; pods would outlive the control plane otherwise."""
-        unfinished = "/api/v1/jobs?limit=500&state=queued,starting,running,scaling,suspended,stopping"
+        unfinished = (
+            "/api/v1/jobs?limit=500&fields=id&state=queued,starting,running,scaling,suspended,stopping"
+        )
         for job in self.call("GET", unfinished)[1]["results"]:
             self.call("POST", f"/api/v1/jobs/{job['id']}/stop")
         wait_until(lambda: not self.call("GET", unfinished)[1]["results"], timeout=60, what="the jobs' ends")

@@ -1,0 +1,1 @@
+"""Attacks on a running instance, and what other users notice of them."""

@@ -1,0 +1,71 @@
+"""Under each attack, what other users wait for: the bar is a p99 of 500 ms.
+
+An instance is started on a free port. Each attack runs for 30 s while another user, of another project, asks for a
+list, a page and /healthz ten times a second each, on new connections; beside it stands the same without an attack.
+Run: python -m bench.attack    (--seconds 5 for a shorter one; names of attacks for some of them)
+"""
+
+import argparse
+import json
+import tempfile
+from pathlib import Path
+
+from bench.attack.attacks import ATTACKS
+from bench.attack.plant import Plant, Samples, attack, measure, plant
+from bench.harness import Row, quantile, report
+
+SECONDS, CALM_SECONDS = 30.0, 10.0
+LEAD_SECONDS = 1.0  # an attack has begun before the first sample
+BAR_MS = 500.0
+
+
+def main() -> None:
+    """Measure calm, then each attack, in one run."""
+    parser = argparse.ArgumentParser(prog="python -m bench.attack")
+    parser.add_argument("--seconds", type=float, default=SECONDS)
+    parser.add_argument("names", nargs="*", metavar="ATTACK", help=", ".join(ATTACKS))
+    options = parser.parse_args()
+    with tempfile.TemporaryDirectory(prefix="trainyard-bench-") as directory:
+        report("attack", run(Path(directory), options.names or list(ATTACKS), options.seconds))
+
+
+def run(directory: Path, names: list[str], seconds: float) -> list[Row]:
+    """Return a row for each attack."""
+    with plant(directory) as made:
+        measure(made, min(2.0, seconds))  # what is loaded on first use
+        calm = measure(made, min(CALM_SECONDS, seconds))
+        return [row(name, calm, *under_attack(made, name, seconds)) for name in names]
+
+
+def under_attack(made: Plant, name: str, seconds: float) -> tuple[Samples, dict[str, int]]:
+    """The other user's samples during an attack, and the attack's answers."""
+    attacking = attack(made, name, seconds + 2 * LEAD_SECONDS)
+    measure(made, LEAD_SECONDS)
+    samples = measure(made, seconds)
+    output, _ = attacking.communicate(timeout=seconds + 120)
+    answers: dict[str, int] = json.loads(output or b"{}")
+    print(f"{name}: {answers}", flush=True)
+    return samples, answers
+
+
+def row(name: str, calm: Samples, samples: Samples, answers: dict[str, int]) -> Row:
+    parts = [
+        f"{part} {quantile(kept, 0.5):.0f}/{quantile(kept, 0.99):.0f}"
+        for part, kept in samples.by_name.items()
+    ]
+    counted = ", ".join(f"{answer}: {count}" for answer, count in sorted(answers.items()))
+    return Row(
+        f"other users under {name}, p99",
+        f"<= {BAR_MS:.0f} ms",
+        "ms",
+        samples.all,
+        limit=BAR_MS,
+        quantile=0.99,
+        peer="no attack",
+        peer_samples=calm.all,
+        note=f"p50/p99 ms: {', '.join(parts)}; the attack got {counted}",
+    )
+
+
+if __name__ == "__main__":
+    main()
