@@ -18,9 +18,10 @@ from controlplane.wsgi import application as wsgi_application
 # isort: split
 from django.conf import settings
 
+from controlplane.fair_queue import Clients
 from controlplane.header_limits import STATUS, HeaderRefusal, header_refusal
 from controlplane.health import PATHS, Probes
-from controlplane.hop import Hop, Queue
+from controlplane.hop import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
 from controlplane.live.identity import is_foreign, is_own_host
@@ -36,7 +37,8 @@ from controlplane.live.wire import (
     refuse_websocket,
     serve_stream,
 )
-from controlplane.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password
+from controlplane.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password, is_sign_in
+from controlplane.throttle import Throttle, TooManyAttempts
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
@@ -46,16 +48,24 @@ INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "for
 TRUE = frozenset({"true", "1", "yes"})
 
 HASHING_THREADS = min(4, max(1, (os.cpu_count() or 2) // 2))
-HASHING_QUEUE = Queue(most=16, most_of_address=8)  # at most 16 hashes, 5 to 20 s of one thread
+# A hash takes 0.3 to 1.3 s: at most 16 wait, 5 to 20 s of one thread, and 8 of one client.
+HASHING_MOST, HASHING_MOST_OF_CLIENT = 16, 8
+# Requests for a password, from one address in a minute: one thread hashes some 100. The view counts wrong ones, and
+# far fewer, but an answer of it costs a millisecond of the interpreter.
+SIGN_INS_PER_MINUTE = 120
 
-hop = Hop(wsgi_application)
+clients = Clients()
+hop = Hop(wsgi_application, clients)
 hashing_hop = Hop(
     wsgi_application,
+    clients,
     threads=HASHING_THREADS,
-    queue=HASHING_QUEUE,
+    most=HASHING_MOST,
+    most_of_client=HASHING_MOST_OF_CLIENT,
     body_most_bytes=PASSWORD_BODY_MOST_BYTES,
     name="hashing",
 )
+sign_ins = Throttle(SIGN_INS_PER_MINUTE, 60)
 probes = Probes()
 
 
@@ -96,7 +106,20 @@ def _http(scope: Scope) -> Application:
         return partial(serve_stream, watch.application)
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
         return partial(serve_stream, logstream.application)
+    if is_sign_in(scope["method"], path):
+        return _sign_in
     return hashing_hop if hashes_password(scope["method"], path) else hop
+
+
+async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
+    """A request for a password that anyone may send."""
+    try:
+        sign_ins.attempt((scope.get("client") or ("",))[0])
+    except TooManyAttempts as refusal:
+        wait = [(b"retry-after", str(refusal.wait_seconds).encode())]
+        await problem(send, 429, "too_many_sign_ins_from_address", str(refusal), wait)
+    else:
+        await hashing_hop(scope, receive, send)
 
 
 def _websocket(scope: Scope) -> Application:

@@ -12,17 +12,20 @@ Requests that hash a password (see controlplane/password_routes.py) run on threa
 import asyncio
 import io
 import logging
+import re
 import sys
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, TypeAlias
 
+from django.conf import settings
 from django.db import connections
 
+from controlplane.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.live.wire import Headers, Message, Receive, Scope, Send, problem
+from controlplane.user_note import USER_KEY
 
 logger = logging.getLogger(__name__)
 
@@ -30,7 +33,10 @@ BODY_MOST_BYTES = 1 << 20
 BODY_MOST_SECONDS = 60.0  # for the whole body; the server ends a pause within it sooner
 CHUNK_BYTES = 64 * 1024
 RETRY_SECONDS = b"2"
+WAITING_MOST_OF_CLIENT, WAITING_MOST = 256, 2000  # requests that wait for the thread
 FIRST_HOP_BYTES = 256 * 1024  # an answer up to this size comes back with the hop that made it
+
+_SESSION_COOKIE = re.compile(rb"(?:^|;) *" + re.escape(settings.SESSION_COOKIE_NAME.encode()) + rb"=([^;]+)")
 
 Environ: TypeAlias = dict[str, Any]
 ExcInfo: TypeAlias = tuple[type[BaseException], BaseException, TracebackType]
@@ -60,37 +66,32 @@ class _Answer:
     close: Callable[[], None]
 
 
-@dataclass(frozen=True, slots=True)
-class Queue:
-    """How many requests may be at work or waiting at once: in all, and from one address."""
-
-    most: int
-    most_of_address: int
-
-
 class Hop:
-    """An ASGI application that answers HTTP with a WSGI one, on `threads` threads.
+    """An ASGI application that answers HTTP with a WSGI one, on `threads` threads, in the turns of a fair queue.
 
-    With a `queue`, what is beyond it is refused with 503, and beyond one address's share with 429. Several threads
-    give their database connections back after each request, one thread keeps its own.
+    `clients` is shared by the hops of a process. Several threads give their database connections back after each
+    request, one thread keeps its own.
     """
 
     def __init__(
         self,
         application: WsgiApplication,
+        clients: Clients | None = None,
         *,
         threads: int = 1,
-        queue: Queue | None = None,
+        most_of_client: int = WAITING_MOST_OF_CLIENT,
+        most: int = WAITING_MOST,
         body_most_bytes: int = BODY_MOST_BYTES,
         name: str = "wsgi",
     ) -> None:
-        # The supervisor's shutdown can close the connection of one thread, not of several.
+        # The shutdown can close the connection of one thread, not of several.
         self._application = application if threads == 1 else without_kept_connections(application)
+        self._clients = clients or Clients()
         self._threads = threads
-        self._queue = queue
+        # One more than threads: the next request is there when a thread is free, without a turn of the event loop.
+        self._queue = FairQueue(at_once=threads + 1, most_of_client=most_of_client, most=most)
         self._body_most_bytes = body_most_bytes
         self._name = name
-        self._at_work: Counter[str] = Counter()
         self._worker: ThreadPoolExecutor | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -106,20 +107,16 @@ class Hop:
             return
         except Disconnected:
             return
-        address = (scope.get("client") or ("",))[0]
-        if refusal := self._refusal(address):
-            await problem(send, *refusal, [(b"retry-after", RETRY_SECONDS)])
-            return
-        self._at_work[address] += 1
         try:
-            made = await self._made(make_environ(scope, body, is_multithread=self._threads > 1))
+            made = await self._made(scope, body)
+        except QueueFull as full:
+            await _refuse_turn(send, full)
+            return
         except Exception:
             # Django answers its own errors; this one is outside of it, and the client must get an answer
             logger.exception("the WSGI application failed on %s", scope["path"])
             await problem(send, 500, "internal_error", "The server failed; its log says why.")
             return
-        finally:
-            self._leave(address)
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
@@ -135,24 +132,18 @@ class Hop:
             self._worker = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
         return self._worker
 
-    async def _made(self, environ: Environ) -> _Answer:
-        return await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)
-
-    def _leave(self, address: str) -> None:
-        self._at_work[address] -= 1
-        if not self._at_work[address]:
-            del self._at_work[address]
-
-    def _refusal(self, address: str) -> tuple[int, str, str] | None:
-        """Status, code and detail for a request that finds its queue full."""
-        if self._queue is None:
-            return None
-        if self._at_work.total() >= self._queue.most:
-            return 503, "too_many_sign_ins", "Too many requests with a password wait; try again."
-        if self._at_work[address] >= self._queue.most_of_address:
-            detail = "Too many requests with a password wait from your address; try again."
-            return 429, "too_many_sign_ins_from_address", detail
-        return None
+    async def _made(self, scope: Scope, body: bytes) -> _Answer:
+        """Run the application in the client's turn. Raises QueueFull."""
+        credential = credential_in(scope["headers"])
+        client = self._clients.client_of(credential, (scope.get("client") or ("",))[0])
+        environ = make_environ(scope, body, is_multithread=self._threads > 1)
+        async with self._queue.turn(client):
+            made = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)
+        if credential and made.status == 401:
+            self._clients.forget(credential)
+        elif credential and USER_KEY in environ:
+            self._clients.remember(credential, environ[USER_KEY])
+        return made
 
     async def _deliver(self, made: _Answer, scope: Scope, receive: Receive, send: Send) -> None:
         if made.chunks is None:
@@ -210,6 +201,29 @@ class Hop:
         if is_whole:
             close()  # sends Django's request_finished on the thread that owns the database connection
         return _Answer(int(status[:3]), _encoded(headers), ready, None if is_whole else chunks, close)
+
+
+async def _refuse_turn(send: Send, full: QueueFull) -> None:
+    if full.is_of_all:
+        status, code, detail = 503, "server_busy", "Too many requests wait; try again."
+    else:
+        status, code, detail = (
+            429,
+            "too_many_requests",
+            "Too many requests of yours wait; send fewer at a time.",
+        )
+    await problem(send, status, code, detail, [(b"retry-after", RETRY_SECONDS)])
+
+
+def credential_in(headers: Headers) -> bytes:
+    """Return what a request authenticates with: its Authorization header, else its session cookie, else nothing."""
+    cookie = b""
+    for name, value in headers:
+        if name == b"authorization":
+            return value
+        if name == b"cookie" and (found := _SESSION_COOKIE.search(value)):
+            cookie = found[1]
+    return cookie
 
 
 async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:

@@ -20,3 +20,8 @@ def hashes_password(method: str, path: str) -> bool:
     """True for a request that may hash a password."""
     route = _ROUTES.get(method)
     return route is not None and route.fullmatch(path) is not None
+
+
+def is_sign_in(method: str, path: str) -> bool:
+    """True for those of them that need no credential."""
+    return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

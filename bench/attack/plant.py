@@ -210,9 +210,11 @@ def _sign_in(port: int, name: str) -> tuple[str, str]:
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', send("GET", None, {}))
     form = {"username": name, "password": PASSWORD, "csrfmiddlewaretoken": token[1] if token else ""}
     send("POST", urlencode(form), {"Content-Type": "application/x-www-form-urlencoded"})
-    if "sessionid" not in cookies:
+    if not any("session" in name for name in cookies):
         raise RuntimeError(f"{name} could not sign in")
-    return "; ".join(f"{key}={value}" for key, value in cookies.items()), cookies["csrftoken"]
+    return "; ".join(f"{key}={value}" for key, value in cookies.items()), next(
+        value for name, value in cookies.items() if "csrf" in name
+    )
 
 
 def _call(running: servers.ControlPlane, method: str, path: str, body: Any = None) -> Any:

@@ -20,6 +20,7 @@ LAYERS = {
     "controlplane.catalogue": "plain",
     "controlplane.connections": "plain",
     "controlplane.environment": "plain",
+    "controlplane.fair_queue": "plain",
     "controlplane.header_limits": "pure",
     "controlplane.password_routes": "pure",
     "controlplane.logwriter": "plain",

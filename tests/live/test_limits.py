@@ -9,8 +9,10 @@ from django.contrib.auth import hashers
 
 import controlplane.hop
 from controlplane import asgi
+from controlplane.actions.sign_in import forget_attempts
 from controlplane.connections import Limits, address_key
 from controlplane.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
+from controlplane.throttle import Throttle
 from tests.live.server import Server, running
 from tests.waiting import wait_until
 
@@ -208,7 +210,10 @@ def test_wrong_sign_ins_delay_nothing_but_sign_ins(server, people, slow_hashes):
     for thread in threads:
         thread.start()
     try:
-        wait_until(lambda: statuses.count(429) >= 12 - asgi.HASHING_QUEUE.most_of_address, what="refusals")
+        wait_until(
+            lambda: statuses.count(429) >= 12 - asgi.HASHING_MOST_OF_CLIENT - asgi.HASHING_THREADS - 1,
+            what="refusals",
+        )
         assert server.request("GET", "/login").status == 200
         assert server.request("GET", "/healthz").status == 200
         assert server.request("GET", "/readyz?exclude=loop").status == 200
@@ -218,3 +223,12 @@ def test_wrong_sign_ins_delay_nothing_but_sign_ins(server, people, slow_hashes):
             thread.join(30)
     assert set(statuses) <= {401, 429}
     assert {name.partition("_")[0] for name in SlowHasher.threads} == {"hashing"}
+
+
+def test_sign_ins_of_an_address_have_a_rate(server, people, monkeypatch):
+    forget_attempts()
+    monkeypatch.setattr(asgi, "sign_ins", Throttle(2, 60))
+    body, kind = b'{"username": "nobody", "password": "wrong"}', {"Content-Type": "application/json"}
+    statuses = [server.request("POST", "/api/v1/login", body, kind).status for _ in range(3)]
+    assert statuses == [401, 401, 429]
+    assert server.request("GET", "/login").status == 200

@@ -1,0 +1,25 @@
+"""Which user a request was answered as, noted where controlplane/hop.py finds it."""
+
+from collections.abc import Callable
+
+from django.http import HttpRequest, HttpResponse
+from django.utils.functional import SimpleLazyObject
+
+USER_KEY = "trainyard.user"  # in the WSGI environment, which is a request's META
+
+
+class UserNoteMiddleware:
+    """Notes the user if the view has asked for one: looking here would cost static files a query."""
+
+    def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
+        self._get_response = get_response
+
+    def __call__(self, request: HttpRequest) -> HttpResponse:
+        response = self._get_response(request)
+        held = vars(request)
+        user = held.get("user")  # set by REST's authentication, else lazy
+        if user is None or isinstance(user, SimpleLazyObject):
+            user = held.get("_cached_user")
+        if user is not None and user.is_authenticated:
+            request.META[USER_KEY] = str(user.pk)
+        return response
