@@ -43,6 +43,7 @@ urlpatterns = [
     path("projects/<str:name>/members/remove", projects.member_remove, name="member-remove"),
     path("nodes", nodes.node_list, name="nodes"),
     path("nodes/<str:name>", nodes.node_page, name="node"),
+    path("nodes/<str:name>/card", nodes.node_card, name="node-card"),
     re_path(
         rf"^nodes/{NODE}/do/(?P<verb>cordon|uncordon|drain|confirm-dead)$", nodes.node_verb, name="node-verb"
     ),

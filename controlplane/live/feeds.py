@@ -11,6 +11,7 @@ from django.utils import timezone
 
 from controlplane.live import state as states
 from controlplane.live import topics
+from controlplane.live.activity import activity_after, activity_at
 from controlplane.live.changes import Change, diff
 from controlplane.live.frames import Frame, Window, change_frame, state_frame
 from controlplane.live.identity import Identity, still_valid
@@ -137,23 +138,25 @@ class Reader:
         events = list(Event.objects.after(before, EVENTS_MOST))
         is_all = len(events) != seq - before
         touched = [feed for feed in feeds if feed.tail is None and _is_touched_by(feed, events, is_all)]
-        updates = [update for feed in touched if (update := self._update(feed, seq)) is not None]
+        read = [(feed, self._state_after(feed, seq, None if is_all else events)) for feed in touched]
+        updates = [update for feed, state in read if (update := _update(feed, state, seq)) is not None]
         return Round(seq, updates, had_events=True, is_all=is_all), events
 
-    def _update(self, feed: Feed, seq: int) -> Update | None:
-        state = self._read(feed.topic, feed.project_id, feed.project_ids, seq)
-        after: State = state if state is not None else {}
-        change = diff(feed.state, after)
-        if not change and state is not None:
-            return None
-        if seq < feed.seq:
-            return Update(feed, after, seq)  # another database: numbers start anew, so do the listeners
-        frame = change_frame(feed.topic.name, seq, change, now_text())
-        return Update(feed, after, seq, frame, is_gone=state is None)
+    def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
+        """The state after these events; None when more happened than was read."""
+        if feed.topic.kind != topics.ACTIVITY:
+            return self._read(feed.topic, feed.project_id, feed.project_ids, seq)
+        if events is None:
+            return activity_at(seq)
+        return activity_after(
+            feed.state, [(event.seq, event.kind) for event in events if is_touched(feed, event)]
+        )
 
     def _read(
         self, topic: Topic, project_id: int | None, project_ids: frozenset[int] | None, seq: int
     ) -> State | None:
+        if topic.kind == topics.ACTIVITY:
+            return activity_at(seq)
         name = topic.name if topic.kind in (topics.PROJECT, topics.JOB) else topics.OVERVIEW
         if name not in self._readings:
             self._readings[name] = _reading(topic, project_id, seq)
@@ -193,7 +196,7 @@ class Reader:
     ) -> Feed | str:
         if identity is None:
             return topics.FORBIDDEN
-        group = None if topic.kind == topics.LOGS else identity.project_ids
+        group = None if topic.kind in (topics.LOGS, topics.ACTIVITY) else identity.project_ids
         feed = known.get((topic.name, group))
         project_id = feed.project_id if feed is not None else _project_of(topic)
         if not topics.may_listen(topic, identity.project_ids, project_id):
@@ -212,6 +215,17 @@ class Reader:
             return _open_log(topic, project_id)
         state = self._read(topic, project_id, group, seq) or {}
         return Feed(topic, project_id, group, state, seq, Window({seq: None}))
+
+
+def _update(feed: Feed, state: State | None, seq: int) -> Update | None:
+    after: State = state if state is not None else {}
+    change = diff(feed.state, after)
+    if not change and state is not None:
+        return None
+    if seq < feed.seq:
+        return Update(feed, after, seq)  # another database: numbers start anew, so do the listeners
+    frame = change_frame(feed.topic.name, seq, change, now_text())
+    return Update(feed, after, seq, frame, is_gone=state is None)
 
 
 def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:

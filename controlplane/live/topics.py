@@ -5,6 +5,8 @@ import uuid
 from dataclasses import dataclass
 
 OVERVIEW, QUEUE, PROJECT, JOB, LOGS = "overview", "queue", "project", "job", "logs"
+ACTIVITY = "activity"
+SHARED = (OVERVIEW, QUEUE, ACTIVITY)  # topics of the whole instance, for everyone who is signed in
 LONGEST_NAME = 200
 _PROJECT = re.compile(r"project:(?P<name>[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?)")
 _JOB = re.compile(r"job:(?P<job>[0-9a-fA-F-]{32,36})(?P<logs>:logs:(?P<rank>\d{1,5}))?")
@@ -26,8 +28,8 @@ def parse_topic(name: object) -> Topic | None:
     """Return the topic of that name, or None when there is no such kind of topic."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
-    if name in (OVERVIEW, QUEUE):
-        return Topic(name, name)
+    if name in SHARED:
+        return Topic(str(name), str(name))
     if match := _PROJECT.fullmatch(name):
         return Topic(name, PROJECT, match["name"])
     if match := _JOB.fullmatch(name):
@@ -38,10 +40,10 @@ def parse_topic(name: object) -> Topic | None:
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
     """True when somebody who sees `project_ids` (None: all) may listen to a topic of project `project_id`.
 
-    Overview and queue are for everybody who is signed in; what they show is filtered. None for another topic's
-    project means that its subject does not exist.
+    Shared topics show each reader what that reader may see. None for another topic's project means that its subject
+    does not exist.
     """
-    if topic.kind in (OVERVIEW, QUEUE):
+    if topic.kind in SHARED:
         return True
     if project_id is None:
         return False

@@ -21,13 +21,14 @@ from django.utils.html import format_html
 from django.utils.translation import gettext, ngettext
 from django.utils.translation import gettext_lazy as _
 
-from controlplane.access import Actor
+from controlplane.access import Actor, visible_project_names
 from controlplane.models import Cluster, Device, Node, NodePool
 from controlplane.queries.nodes import node_rows, reserved_on
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
-from dashboards.reads.overview import cell, overview_state
+from dashboards.reads.devices import device_nodes
+from dashboards.reads.projects import palette
 from dashboards.templatetags.look import since
 from jobs.lifecycle import STOPPING
 from jobs.models import Pod
@@ -57,11 +58,9 @@ def nodes_as_listed(nodes: Sequence[Node]) -> list[Row]:
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
     rows = nodes_as_listed(in_order(Node.objects.select_related("cluster", "pool"), pks))
-    state, _seq = overview_state(actor)
-    for row in rows:
-        devices = state["nodes"].get(row["name"], {}).get("devices", [])
-        row["cells"] = [cell(device, state) for device in devices]
-    return rows
+    drawn = device_nodes(Node.objects.filter(pk__in=pks), visible_project_names(actor), palette())
+    cells_of = {node["name"]: node["cells"] for node in drawn}
+    return [row | {"cells": cells_of.get(row["name"], [])} for row in rows]
 
 
 def condition(row: Row) -> int:
@@ -169,7 +168,7 @@ NODES = ListView(
     unique="name",
     rows=_rows,
     summary=_summary,
-    live="nodes totals",
+    live="nodes jobs usage",
     empty="dashboards/empty/nodes.html",
     filters=(
         Filter("q", _("Name contains"), lambda nodes, text: nodes.filter(name__icontains=text)),
@@ -183,7 +182,7 @@ NODES = ListView(
         Column(
             "devices",
             _("Devices"),
-            cells.part("dashboards/parts/cells.html", cells="cells", node_name="name"),
+            cells.part("dashboards/parts/cells.html", cells="cells"),
             css="cells-cell",
         ),
         Column(

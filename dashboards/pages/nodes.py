@@ -3,11 +3,11 @@
 from collections.abc import Callable
 
 from django.http import HttpRequest, HttpResponseBase
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, node_for, require_admin, visible_project_ids
+from controlplane.access import Actor, node_for, require_admin, visible_project_ids, visible_project_names
 from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
 from controlplane.models import Node
 from controlplane.quantities import in_words
@@ -15,7 +15,8 @@ from controlplane.queries.nodes import node_detail
 from dashboards.lists.nodes import NODES
 from dashboards.lists.table import list_page
 from dashboards.pages.frame import attempt, show, signed_in
-from dashboards.reads.overview import cell, holders, overview_state
+from dashboards.reads.devices import device_nodes, held_together, holders
+from dashboards.reads.projects import palette
 
 
 @signed_in
@@ -29,19 +30,29 @@ def node_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 def node_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """One node: devices, pods, and what a drain would do."""
     node = node_for(actor, name)
-    state, _seq = overview_state(actor)
-    cells = [cell(device, state) for device in state["nodes"].get(name, {}).get("devices", [])]
+    drawn = device_nodes(Node.objects.filter(pk=node.pk), visible_project_names(actor), palette())[0]
     moving = jobs_on(node) if actor.is_admin else []
     context = {
         "node": node_detail(node, visible_project_ids(actor)),
         "extras": [in_words(name, number) for name, number in sorted(node.extras.items())],
-        "cells": cells,
-        "holders": holders(state, name),
-        "projects": state["projects"],
+        "cells": drawn["cells"],
+        "holders": holders(drawn["devices"]),
         "moving": [job for job in moving if job.is_preemptible],
         "staying": [job for job in moving if not job.is_preemptible],
     }
     return show(request, actor, "dashboards/node.html", context)
+
+
+@signed_in
+def node_card(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """What a heat map shows of the node at the pointer: its devices and who holds them."""
+    node = node_for(actor, name)
+    colours = palette()
+    drawn = device_nodes(Node.objects.filter(pk=node.pk), visible_project_names(actor), colours)[0]
+    context = {"node": drawn, "groups": held_together(drawn["devices"]), "palette": colours}
+    response = render(request, "dashboards/parts/node_card.html", context)
+    response["Cache-Control"] = "no-store"
+    return response
 
 
 @require_POST

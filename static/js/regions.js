@@ -1,13 +1,16 @@
 // Live regions: parts of a page that the server draws again when their topic moves, at most once a second, and that
 // are brought up to date node by node, so that scroll, selection, focus and open rows stay.
 //
-//   <section id="job-list" data-live="overview" data-live-only="running queued">
+//   <section id="job-list" data-live="activity" data-live-only="jobs queue">
 
 import { $$, glow } from "./dom.js";
 import { localise, showSince } from "./format.js";
+import { markProjects } from "./hover.js";
 import { feed } from "./live.js";
 
 const EVERY = 1000; // milliseconds between two fetches
+const SLOWER = 5; // times as long as the last fetch took, at least: a slow server is asked less often
+const AFTER_FAILURE = 5000; // milliseconds
 
 // a page that is on its way elsewhere must not be called back
 let isLeaving = false;
@@ -23,15 +26,23 @@ export function regions() {
 class Region {
   constructor(elements) {
     this.ids = elements.map((element) => element.id);
-    this.only = elements[0].dataset.liveOnly?.split(" ");
-    this.fetchedAt = 0;
+    const only = elements.map((element) => element.dataset.liveOnly?.split(" "));
+    this.only = only.includes(undefined) ? null : only.flat();
+    this.seq = Math.max(...elements.map((element) => Number(element.dataset.liveSeq ?? -1)));
+    this.earliest = 0;
   }
 
   // something may have happened between the drawing of the page and this state, or while the feed was away
-  state() { this.soon(); }
+  state(state) {
+    const moved = Object.values(state.moved ?? {}).map((part) => part.seq);
+    if (this.seq < 0 || Math.max(...moved) > this.seq) this.soon();
+  }
 
   change(_, frame) {
     const moved = [...Object.keys(frame.upserts || {}), ...(frame.deletes || []).map(([collection]) => collection)];
+    const parts = frame.upserts?.moved;
+    if (parts && Object.values(parts).every((part) => part.seq <= this.seq)) return; // drawn already
+    if (parts) moved.push(...Object.keys(parts));
     if (!this.only || moved.some((collection) => this.only.includes(collection))) this.soon();
   }
 
@@ -41,29 +52,36 @@ class Region {
   }
 
   soon() {
-    if (this.timer) return;
-    this.timer = setTimeout(() => this.#update(), Math.max(0, this.fetchedAt + EVERY - Date.now()));
+    if (this.timer) { this.isStale = true; return; }
+    this.timer = setTimeout(() => this.#update(), Math.max(0, this.earliest - Date.now()));
   }
 
   async #update() {
-    this.fetchedAt = Date.now();
-    if (isLeaving) return;
+    const began = Date.now();
+    let wait = EVERY;
+    this.isStale = false;
     try {
-      await redraw(this.ids);
+      const fresh = isLeaving ? null : await redraw(this.ids);
+      if (fresh) this.seq = Number(fresh.querySelector("[data-live-seq]")?.dataset.liveSeq ?? -1);
+    } catch {
+      this.isStale = true; // out of touch, which the live dot says
+      wait = AFTER_FAILURE;
     } finally {
+      this.earliest = began + Math.max(wait, SLOWER * (Date.now() - began));
       this.timer = null;
+      if (this.isStale) this.soon();
     }
   }
 }
 
-/** Draw parts of the page again, by their ids, as the server draws the page's address now. An answer for an address that
-    the page has left meanwhile is dropped. */
+/** Draw parts of the page again, by their ids, as the server draws the page's address now; returns that page. An answer
+    for an address that the page has left meanwhile is dropped, and null returned. */
 export async function redraw(ids) {
   const address = location.href;
   const response = await fetch(address, { headers: { Accept: "text/html" } });
-  if (!response.ok) return;
+  if (!response.ok) return null;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
-  if (address !== location.href) return;
+  if (address !== location.href) return null;
   const held = document.activeElement;
   for (const id of ids) {
     const old = document.getElementById(id), next = fresh.getElementById(id);
@@ -71,6 +89,9 @@ export async function redraw(ids) {
   }
   // moving a row takes the focus out of it
   if (held?.isConnected && held !== document.activeElement) held.focus({ preventScroll: true });
+  markProjects();
+  document.dispatchEvent(new Event("regions"));
+  return fresh;
 }
 
 /** Make `old` like `next`, touching only what differs. */
@@ -81,10 +102,10 @@ export function morph(old, next) {
   attributes(old, next);
   if (old.hasAttribute?.("data-keep")) return; // what is inside draws itself
   if (old.dataset?.since) { showSince(old); return; }
+  const kept = new Set([...next.children].map((child) => child.dataset?.key));
   const keyed = new Map([...old.children].filter((child) => child.dataset?.key).map((child) => [child.dataset.key, child]));
-  // first what goes, so that the rows below it need not move
-  const stays = new Set([...next.children].map((child) => child.dataset?.key));
-  for (const [key, child] of keyed) if (!stays.has(key)) child.remove();
+  // what goes goes first, so that what stays need not move: a moved row loses its focus
+  for (const [key, child] of keyed) if (!kept.has(key)) leave(child);
   let cursor = old.firstChild;
   for (const wanted of [...next.childNodes]) {
     const match = wanted.dataset?.key ? keyed.get(wanted.dataset.key) : like(cursor, wanted) ? cursor : null;
@@ -101,6 +122,13 @@ export function morph(old, next) {
   while (cursor) { const gone = cursor; cursor = cursor.nextSibling; gone.remove(); }
 }
 
+// the focus of a row that goes passes to its neighbour
+function leave(row) {
+  const neighbour = row.nextElementSibling ?? row.previousElementSibling;
+  if (row.contains(document.activeElement) && neighbour?.dataset.key) { neighbour.tabIndex = 0; neighbour.focus({ preventScroll: true }); }
+  row.remove();
+}
+
 const like = (old, wanted) => old && old.nodeType === wanted.nodeType && old.nodeName === wanted.nodeName && !old.dataset?.key && old.id === wanted.id;
 
 function one(old, wanted) {
@@ -108,15 +136,21 @@ function one(old, wanted) {
   if (old.nodeValue === wanted.nodeValue) return;
   const isText = old.nodeValue.trim() !== wanted.nodeValue.trim();
   old.nodeValue = wanted.nodeValue;
-  if (isText && old.parentElement && !old.parentElement.closest("svg")) glow(old.parentElement);
+  // measurements move all the time: no glow
+  if (isText && old.parentElement && !old.parentElement.closest("svg, [data-quiet]")) glow(old.parentElement);
 }
 
 function attributes(old, next) {
-  for (const { name } of [...old.attributes]) if (!next.hasAttribute(name) && !OWN.has(name)) old.removeAttribute(name);
-  for (const { name, value } of next.attributes) if (!OWN.has(name) && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  for (const { name } of [...old.attributes]) if (!next.hasAttribute(name) && !OWN.has(name) && name !== "class") old.removeAttribute(name);
+  for (const { name, value } of next.attributes) if (!OWN.has(name) && name !== "class" && old.getAttribute(name) !== value) old.setAttribute(name, value);
+  const wanted = next.getAttribute("class") ?? "";
+  const own = OWN_CLASSES.filter((name) => old.classList?.contains(name));
+  const value = [wanted, ...own].join(" ").trim();
+  if ((old.getAttribute("class") ?? "") !== value) old.setAttribute("class", value);
 }
 
 // what scripts of this page put there
 const OWN = new Set(["tabindex", "style", "open"]);
+const OWN_CLASSES = ["is-hovered", "glow"];
 
 regions();

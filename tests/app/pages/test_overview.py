@@ -1,7 +1,7 @@
-"""The first page is drawn from the live state; sentences and cells say what the rows say."""
+"""The first page: sums of any size, bounded lists; sentences and cells say what the rows say."""
 
-import json
 from collections.abc import Callable
+from dataclasses import replace
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
@@ -11,41 +11,40 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.live.state import read_overview
-from controlplane.models import Cluster, Device, Event, Node, Sample, User
+from controlplane.models import Cluster, Device, Node, Sample, User
+from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.telemetry.metrics import GPU_UTILIZATION
-from dashboards.reads.overview import cell, density, sentences
+from dashboards.reads.devices import cell, held_together
+from dashboards.reads.overview import CELL_DEVICES, Facts, figures, sentences, shown_projects
 from dashboards.reads.series import utilisation_points
 from tests.app.pages.conftest import Yard
-from tests.builders import make_job, make_node
+from tests.builders import make_job, make_node, make_user
 from tests.cast import Cast
+from tests.crowd import LONG_NAME, make_crowd
 
 Visit = Callable[[User | None], Client]
 NOW = datetime(2026, 1, 1, 12, tzinfo=UTC)
+DEVICES = DeviceSums(16, 0, 0, 0, 0.0, 0, 0, 0)
 
 
-def state_of(**parts: Any) -> dict[str, dict[str, Any]]:
-    totals = {"nodes": 2, "nodes_ready": 2, "gpus": 16}
-    return {"totals": {"all": totals}, "projects": {}, "running": {}, "queued": {}, "nodes": {}} | parts
+def facts(**changes: Any) -> Facts:
+    """Two nodes of eight devices at rest, with other values in some fields."""
+    return replace(Facts(DEVICES, NodeCounts(2, 2, 0), (), None), **changes)
+
+
+def jobs(count: int, kind: str = "train", project: str = "team-a", *, is_queued: bool = False) -> JobGroup:
+    return JobGroup(is_queued, project, kind, count, NOW - timedelta(minutes=4, seconds=5))
 
 
 def device(index: int = 0, utilization: float | None = None, shares: tuple[Any, ...] = ()) -> dict[str, Any]:
-    return {
-        "index": index,
-        "model": "V100",
-        "memory_mib": 32768,
-        "utilization": utilization,
-        "is_foreign": False,
-        "shares": list(shares),
-    }
+    return {"index": index, "utilization": utilization, "is_foreign": False, "shares": list(shares)}
 
 
-def node(*devices: dict[str, Any], **flags: bool) -> dict[str, Any]:
-    return {"devices": list(devices), "is_ready": True, "is_reachable": True, "is_cordoned": False} | flags
-
-
-def share(job: str, project: str = "team-a", milli: int = 1000) -> dict[str, Any]:
-    return {"job": job, "project": project, "milli_gpus": milli}
+def share(
+    job: str | None, project: str = "team-a", milli: int = 1000, use: float | None = None
+) -> dict[str, Any]:
+    """A share that the job of that name holds; None for one that the reader does not see."""
+    return {"job": job, "name": job, "project": project, "milli_gpus": milli, "utilization": use}
 
 
 def test_the_page_says_what_the_rows_say(yard: Yard, visit: Visit):
@@ -59,11 +58,11 @@ def test_the_page_says_what_the_rows_say(yard: Yard, visit: Visit):
 
 
 def test_what_is_not_known_has_no_unit(yard: Yard, visit: Visit):
-    unit = '<span class="unit" id="utilisation-unit"{}>%</span>'
+    unit = '<span class="unit">%</span>'
     Device.objects.update(utilization=None)
-    assert unit.format(" hidden") in visit(yard.cast.ana).get("/").content.decode()
+    assert unit not in visit(yard.cast.ana).get("/").content.decode()
     Device.objects.update(utilization=0.0)
-    assert unit.format("") in visit(yard.cast.ana).get("/").content.decode()
+    assert unit in visit(yard.cast.ana).get("/").content.decode()
 
 
 def test_an_empty_yard_says_how_to_fill_it(cast: Any, visit: Visit):
@@ -105,103 +104,146 @@ def test_queries_do_not_grow_with_jobs(yard: Yard, visit: Visit):
     assert count() == before
 
 
-IDLE = {
-    "nodes": {"n": node(device(0, 0.0, (share("j"),)), device(1, 0.9, (share("k"),)))},
-    "running": {"j": {"name": "sleeper", "kind": "train"}, "k": {"name": "busy", "kind": "train"}},
-}
-UNMEASURED = {
-    "nodes": {"n": node(device(0, None, (share("j"),)), device(1))},
-    "running": {"j": {"name": "unwatched", "kind": "train"}},
-}
-OVER = {"a": {"allocated_gpus": 8, "gpu_quota": 4}, "b": {"allocated_gpus": 1, "gpu_quota": 2}}
-BUSY = {"n": node(device(0, 0.9), device(1, 0.7), device(2, 0.0))}
-KINDS = {
-    str(number): {"name": "x", "kind": kind} for number, kind in enumerate(("train", "interactive", "train"))
-}
-OTHERS = {
-    "all": {"nodes": 1, "nodes_ready": 1, "jobs_running": 14, "jobs_queued": 2, "gpus_idle_allocated": 2}
-}  # jobs that the reader does not see
-CORDONED = {
-    "n": node(is_cordoned=True),
-    "gone": node(is_cordoned=True, is_ready=False),
-    "away": node(is_cordoned=True, is_reachable=False),
-}
-WAITING = {"q": {"queued_at": NOW - timedelta(minutes=4, seconds=5)}}
+HIDDEN = (jobs(14, project="team-x"), jobs(2, project="team-x", is_queued=True))
+OWN = frozenset({"team-a"})
+MIXED = (jobs(2), jobs(1, "interactive"), jobs(1398, project="team-b"))
+IDLE = replace(DEVICES, measured=2, idle_milli=1000)
 
 
 @pytest.mark.parametrize(
-    ("parts", "name", "expected"),
+    ("changes", "name", "expected"),
     [
         ({}, "nodes", "all ready"),
-        ({"totals": {"all": {"nodes": 3, "nodes_ready": 1}}}, "nodes", "2 not ready"),
-        ({"nodes": CORDONED}, "nodes", "1 cordoned"),
-        (
-            {"nodes": CORDONED, "totals": {"all": {"nodes": 3, "nodes_ready": 1}}},
-            "nodes",
-            "2 not ready, 1 cordoned",
-        ),
-        ({"nodes": {"n": node(device(0), device(1))}}, "gpus", "V100 32\u00a0GB"),
+        ({"nodes": NodeCounts(3, 1, 0)}, "nodes", "2 not ready"),
+        ({"nodes": NodeCounts(3, 3, 1)}, "nodes", "1 cordoned"),
+        ({"nodes": NodeCounts(3, 1, 1)}, "nodes", "2 not ready, 1 cordoned"),
+        ({"models": [("V100", 32768), ("H100", 81920)]}, "gpus", "V100 32\u00a0GB, H100 80\u00a0GB"),
         ({}, "gpus_allocated", "all within quota"),
-        ({"projects": OVER}, "gpus_allocated", "4 over quota"),
+        ({"over_quota": 4}, "gpus_allocated", "4 over quota"),
         ({}, "gpus_idle_allocated", "none"),
-        (IDLE, "gpus_idle_allocated", "sleeper"),
-        ({"nodes": BUSY}, "gpu_utilization", "80\u00a0% of busy devices"),
-        ({}, "gpu_utilization", "no device is busy"),
-        ({"nodes": UNMEASURED["nodes"]}, "gpu_utilization", "nothing measures it"),
-        (UNMEASURED, "gpus_idle_allocated", "none"),
-        ({"running": KINDS}, "jobs_running", "2 train, 1 interactive"),
+        ({"devices": IDLE, "idle": ["sleeper"]}, "gpus_idle_allocated", "sleeper"),
+        ({"devices": IDLE, "idle": ["a", "b", "c"]}, "gpus_idle_allocated", "a, b…"),
+        ({"devices": IDLE}, "gpus_idle_allocated", "none in your projects"),
+        (
+            {"devices": replace(DEVICES, measured=3, use=1.6, busy=2)},
+            "gpu_utilization",
+            "80\u00a0% of busy devices",
+        ),
+        ({"devices": replace(DEVICES, measured=3)}, "gpu_utilization", "no device is busy"),
+        ({}, "gpu_utilization", "nothing measures it"),
+        ({"devices": replace(DEVICES, gpus=0)}, "gpu_utilization", "no device is busy"),
+        ({"jobs": MIXED}, "jobs_running", "1,400 train, 1 interactive"),
         ({}, "jobs_running", "nothing runs"),
-        ({"queued": WAITING}, "jobs_queued", "longest 4\u00a0m 5\u00a0s"),
         ({}, "jobs_queued", "nobody waits"),
-        ({"totals": OTHERS}, "jobs_running", "none in your projects"),
-        ({"totals": OTHERS}, "jobs_queued", "none in your projects"),
-        ({"totals": OTHERS}, "gpus_idle_allocated", "none in your projects"),
-        ({"totals": OTHERS, "queued": WAITING}, "jobs_queued", "1 in your projects"),
+        ({"jobs": HIDDEN, "sees": OWN}, "jobs_running", "none in your projects"),
+        ({"jobs": HIDDEN, "sees": OWN}, "jobs_queued", "none in your projects"),
+        ({"jobs": (*HIDDEN, jobs(3, is_queued=True)), "sees": OWN}, "jobs_queued", "3 in your projects"),
     ],
 )
-def test_sentences(parts: dict[str, Any], name: str, expected: str):
-    assert sentences(state_of(**parts), NOW)[name] == expected
+def test_sentences(changes: dict[str, Any], name: str, expected: str):
+    assert sentences(facts(**changes))[name] == expected
+
+
+def test_the_longest_wait_is_shown_to_those_who_see_all_jobs():
+    queued = (jobs(3, is_queued=True), jobs(2, project="team-x", is_queued=True))
+    oldest = queued[0].oldest
+    assert [row.get("since") for row in figures(facts(jobs=queued))][-1] == oldest
+    assert [row.get("since") for row in figures(facts(jobs=queued, sees=OWN))][-1] is None
 
 
 def test_cells_show_shares_side_by_side_filled_to_their_use():
-    running = {"a": {"name": "half", "gpu_utilization": 0.5}, "b": {"name": "rest", "gpu_utilization": None}}
-    projects = {"team-a": {"palette_index": 3}}
-    shares = (share("a", milli=500), share("b", "team-x", 250))
-    drawn = cell(device(4, 0.8, shares), state_of(running=running, projects=projects))
+    shares = (share("half", milli=500, use=0.5), share("rest", "team-x", 250))
+    drawn = cell(device(4, 0.8, shares), {"team-a": 3})
     first, second = drawn["parts"]
-    assert (first["x"], first["width"], first["y"], first["height"], first["palette_index"]) == (
-        0,
-        50,
-        50,
-        50,
-        3,
-    )
-    assert (second["x"], second["width"], second["height"], second["palette_index"]) == (50, 25, 80, 0)
+    names = ("x", "width", "y", "height", "palette_index", "job")
+    assert [first[name] for name in names] == [0, 50, 50, 50, 3, "half"]
+    assert [second[name] for name in names] == [50, 25, 20, 80, 0, "rest"]
     assert drawn["title"] == "GPU 4: half (0.5), rest (0.25), 80\u00a0%"
-    assert drawn["is_idle"] is False
+    assert (drawn["job"], drawn["is_idle"]) == (None, False)
 
 
 def test_a_free_device_is_not_idle_and_a_held_one_at_rest_is():
-    assert cell(device(1), state_of())["is_idle"] is False
-    assert cell(device(1), state_of())["title"] == "GPU 1: free"
-    assert cell(device(1, 0.0, (share("a"),)), state_of())["is_idle"] is True
+    assert cell(device(1), {})["is_idle"] is False
+    assert cell(device(1), {})["title"] == "GPU 1: free"
+    assert cell(device(1, 0.0, (share("a"),)), {})["is_idle"] is True
 
 
-@pytest.mark.parametrize(
-    ("nodes", "style"), [(2, ""), (8, ""), (9, "nodes-many"), (40, "nodes-many"), (41, "nodes-heat")]
-)
-def test_cells_shrink_with_the_cluster(nodes: int, style: str):
-    assert density(nodes) == style
+def test_a_whole_device_is_a_link_to_its_job_and_another_projects_shows_the_project():
+    assert cell(device(0, 0.9, (share("a"),)), {})["job"] == "a"
+    hidden = cell(device(0, 0.9, (share(None, "team-x"),)), {})
+    assert (hidden["job"], hidden["title"]) == (None, "GPU 0: team-x, 90\u00a0%")
 
 
-def test_the_page_reads_the_state_of_the_live_topic(yard: Yard, visit: Visit):
-    state = read_overview(Event.objects.last_seq()).seen_by(None)
-    page = visit(yard.cast.root).get("/").content.decode()
-    for record in [*state["running"].values(), *state["queued"].values()]:
-        assert record["name"] in page
-        assert record["message"] in page if "message" in record else True
-    words = json.loads(page.split('<script id="words" type="application/json">')[1].split("</script>")[0])
-    assert words["nobody_waits"] == "nobody waits"
+def test_neighbouring_devices_of_one_job_are_told_together():
+    runs = held_together(
+        [*(device(n, 0.5, (share("a"),)) for n in range(3)), device(3), device(4, 1.0, (share("b"),))]
+    )
+    shown = [(run["label"], [holder["name"] for holder in run["holders"]], run["use"]) for run in runs]
+    assert shown == [("0–2", ["a"], 0.5), ("3", [], None), ("4", ["b"], 1.0)]
+
+
+def test_the_projects_that_hold_most_are_shown_by_name():
+    rows = [
+        {"name": n, "allocated_gpus": held, "fair_share_gpus": 0, "gpu_quota": 0}
+        for n, held in zip("dcba", (1, 0, 5, 3), strict=True)
+    ]
+    assert [row["name"] for row in shown_projects(rows, 3)] == ["a", "b", "d"]
+
+
+@pytest.fixture
+def large(db: None, visit: Visit) -> str:
+    """The page of a cluster with 2,000 jobs on 128 nodes, as an admin sees it."""
+    make_crowd(128, 2000, running=448)
+    return visit(make_user("root", is_admin=True)).get("/").content.decode()
+
+
+def test_above_200_jobs_sums_are_exact_and_lists_link_to_all(large: str):
+    assert ">448, see all</a>" in large
+    assert ">1,552, see all</a>" in large
+    assert "/jobs?state=queued" in large
+    assert "269 train, 90 interactive, 89 elastic" in large
+    assert large.count("<tr data-key=") == 20
+    assert large.count("<li data-key=") == 20
+    assert "1,532 more" in large
+
+
+def test_the_job_that_was_submitted_last_is_shown_however_long_the_queue_is(large: str):
+    assert ">job-01999</a>" in large
+
+
+def test_a_large_page_is_small(large: str):
+    assert len(large.encode()) <= 150_000
+    assert large.count("<path") < 400
+    assert 'data-nodes="crowd-0000 crowd-0001' in large
+
+
+def test_long_names_are_whole_on_hover(large: str):
+    assert large.count(f'title="{LONG_NAME}"') == 2  # the newest of the running, and the first of the queue
+
+
+def test_ten_thousand_devices_are_a_square_a_node(db: None, visit: Visit):
+    make_crowd(320, 1200, running=900)
+    page = visit(make_user("root", is_admin=True)).get("/").content.decode()
+    assert CELL_DEVICES < 320 * 8
+    assert 'data-pitch-x="10"' in page
+    assert len(page.encode()) <= 150_000
+
+
+def test_a_card_names_the_jobs_of_a_node(yard: Yard, visit: Visit):
+    node = Node.objects.filter(devices__allocations__pod__job=yard.running).first()
+    assert node is not None
+    own = visit(yard.cast.ana).get(f"/nodes/{node.name}/card").content.decode()
+    assert f'href="/jobs/{yard.running.pk}"' in own
+    other = visit(yard.cast.chi).get(f"/nodes/{node.name}/card").content.decode()
+    assert str(yard.running.pk) not in other
+    assert "team-a" in other
+
+
+def test_cells_are_links_to_the_jobs_that_hold_them(yard: Yard, visit: Visit):
+    link = f'<a href="/jobs/{yard.running.pk}" class="cell'
+    for path in ("/", "/nodes"):
+        assert visit(yard.cast.ana).get(path).content.decode().count(link) == 2
+        assert str(yard.running.pk) not in visit(yard.cast.chi).get(path).content.decode()
 
 
 def test_the_chart_of_utilisation_ends_where_the_card_stands(cast: Cast) -> None:

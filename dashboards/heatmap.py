@@ -1,0 +1,147 @@
+"""Hundreds of nodes as one drawing that fits its panel: a square a device, or a square a node when there are thousands
+of devices. Pure: blocks in, the `d` of SVG paths out.
+
+All squares of one project and width are one path of vertical strokes, so that 10,000 devices are some tens of elements.
+x is in units that the page stretches to its panel; y is in pixels.
+"""
+
+import math
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+SQUARE, GAP = 8, 2  # units between the centres of two squares of a block: their sum
+BLOCK_GAP = 6  # more units between two nodes
+PER_LINE = 8  # devices of a node side by side; more of them make more lines
+HEIGHT = 340  # pixels that the drawing is made to fill, as far as squares stay between these heights
+LEAST_HEIGHT, MOST_HEIGHT = 7, 34
+
+
+@dataclass(frozen=True, slots=True)
+class Part:
+    """A project's part of a square: its width and its use, both 0 to 1."""
+
+    project: str
+    width: float
+    use: float
+
+
+@dataclass(frozen=True, slots=True)
+class Square:
+    """A device, or a node with all of its devices."""
+
+    parts: tuple[Part, ...]
+    is_idle: bool = False
+    is_off: bool = False  # not ours to give out, or its node is not ready
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """A node: what stands on one place of the grid."""
+
+    name: str
+    squares: tuple[Square, ...]
+
+
+@dataclass(slots=True)
+class Layer:
+    """What one project holds: (width of the stroke, `d`) of the shares, and of their use."""
+
+    project: str
+    held: list[tuple[float, str]] = field(default_factory=list)
+    used: list[tuple[float, str]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, slots=True)
+class HeatMap:
+    """The drawing. `columns`, `pitch_x` and `pitch_y` are the grid that its blocks stand on, in the order of `names`;
+    `off` and `idle` are paths over squares of SQUARE units."""
+
+    width: int
+    height: int
+    columns: int
+    pitch_x: int
+    pitch_y: int
+    square: int
+    free: str
+    layers: tuple[Layer, ...]
+    idle: str
+    off: str
+    names: str
+
+
+def draw(blocks: Sequence[Block]) -> HeatMap:
+    """Return the drawing of these blocks in their order, on a grid whose places are as large as the largest block."""
+    largest = max((len(block.squares) for block in blocks), default=1)
+    across, lines = min(largest, PER_LINE), math.ceil(largest / PER_LINE)
+    pitch_x = across * (SQUARE + GAP) + (BLOCK_GAP if across > 1 else 0)
+    columns = _columns(len(blocks), across, lines)
+    rows = max(1, math.ceil(len(blocks) / columns))
+    line = min(MOST_HEIGHT, max(LEAST_HEIGHT, HEIGHT // (rows * lines)))
+    pitch_y = lines * line + (2 if lines > 1 else 0)
+    pen = _Pen(line - 2)
+    for place, block in enumerate(blocks):
+        left, top = place % columns * pitch_x, place // columns * pitch_y
+        for index, square in enumerate(block.squares):
+            pen.add(square, left + index % PER_LINE * (SQUARE + GAP), top + index // PER_LINE * line)
+    return pen.drawing(columns, pitch_x, pitch_y, rows, " ".join(block.name for block in blocks))
+
+
+@dataclass(slots=True)
+class _Pen:
+    """Collects strokes; `height` is that of a square in pixels."""
+
+    height: int
+    free: list[str] = field(default_factory=list)
+    idle: list[str] = field(default_factory=list)
+    off: list[str] = field(default_factory=list)
+    held: defaultdict[tuple[str, float], list[str]] = field(default_factory=lambda: defaultdict(list))
+    used: defaultdict[tuple[str, float], list[str]] = field(default_factory=lambda: defaultdict(list))
+
+    def add(self, square: Square, x: int, y: int) -> None:
+        middle = f"M{x + SQUARE // 2} {y}v{self.height}"
+        if sum(part.width for part in square.parts) < 1:
+            self.free.append(middle)
+        left = float(x)
+        for part in square.parts:
+            width = round(part.width * SQUARE, 2)
+            if width > 0:
+                self._part(part, width, f"M{left + width / 2:.4g} ", y)
+            left += width
+        if square.is_idle:
+            self.idle.append(f"M{x} {y}h{SQUARE}v{self.height}h-{SQUARE}z")
+        if square.is_off:
+            self.off.append(middle)
+
+    def _part(self, part: Part, width: float, start: str, y: int) -> None:
+        self.held[part.project, width].append(f"{start}{y}v{self.height}")
+        used = round(part.use * self.height)
+        if used:
+            self.used[part.project, width].append(f"{start}{y + self.height}v-{used}")
+
+    def drawing(self, columns: int, pitch_x: int, pitch_y: int, rows: int, names: str) -> HeatMap:
+        layers: dict[str, Layer] = {}
+        for project, width in sorted(self.held):
+            layer = layers.setdefault(project, Layer(project))
+            layer.held.append((width, "".join(self.held[project, width])))
+            if (project, width) in self.used:
+                layer.used.append((width, "".join(self.used[project, width])))
+        return HeatMap(
+            width=columns * pitch_x - (pitch_x - (pitch_x // (SQUARE + GAP)) * (SQUARE + GAP)) - GAP,
+            height=rows * pitch_y - 2,
+            columns=columns,
+            pitch_x=pitch_x,
+            pitch_y=pitch_y,
+            square=SQUARE,
+            free="".join(self.free),
+            layers=tuple(layers.values()),
+            idle="".join(self.idle),
+            off="".join(self.off),
+            names=names,
+        )
+
+
+def _columns(blocks: int, across: int, lines: int) -> int:
+    """How many blocks stand side by side: more squares across than down, since they are drawn upright."""
+    squares = blocks * across * lines
+    return max(1, min(blocks, round(math.sqrt(squares * 3.2) / across)))

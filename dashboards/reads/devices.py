@@ -1,0 +1,176 @@
+"""Devices as cells: who holds each, and how busy it is. For the overview, the list of nodes and a node's page."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from django.db.models import QuerySet
+from django.utils.translation import gettext as _
+
+from controlplane.models import Node
+from controlplane.queries.devices import node_shares, nodes_with_devices
+from controlplane.scheduling.mentions import Sees
+from dashboards import formats
+from dashboards.heatmap import Block, HeatMap, Part, Square, draw
+
+Row = dict[str, Any]
+Palette = Mapping[str, int]
+SQUARES_MOST = 2048  # beyond so many devices a heat map has a square a node
+
+
+def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Row]:
+    """Return nodes with their devices and each device's `cells`, in the queryset's order. Three queries."""
+    return [
+        {**node, "about": about(node), "cells": [cell(device, palette) for device in node["devices"]]}
+        for node in nodes_with_devices(nodes, sees)
+    ]
+
+
+def about(node: Mapping[str, Any]) -> str:
+    """Return what is wrong with a node, else what its first device is."""
+    first = node["devices"][0] if node["devices"] else None
+    return status(node) or (model(first["model"], first["memory_mib"], " · ") if first else "")
+
+
+def status(node: Mapping[str, Any]) -> str:
+    """Return what is wrong with a node, "" when nothing is."""
+    if not node["is_reachable"]:
+        return _("not reachable")
+    return _("not ready") if not node["is_ready"] else _("cordoned") if node["is_cordoned"] else ""
+
+
+def model(name: str, memory_mib: int, joint: str = " ") -> str:
+    """Return a device's model and memory, as far as they are known."""
+    return joint.join(part for part in (name, formats.mebibytes(memory_mib) if memory_mib else "") if part)
+
+
+def cell(device: Mapping[str, Any], palette: Palette) -> Row:
+    """Return one device as its cell is drawn: shares side by side in percent of the device, filled to their use. `job`
+    is the id of the job that holds all of it, None when it is shared, free or held by a job that is not named."""
+    x, parts = 0.0, []
+    for share in device["shares"]:
+        width, used = share["milli_gpus"] / 10, share_use(device, share)
+        parts.append(
+            {
+                "x": formats.rounded(x, 2),
+                "width": formats.rounded(width, 2),
+                "y": formats.rounded(100 - 100 * used, 1),
+                "height": formats.rounded(100 * used, 1),
+                "project": share["project"],
+                "palette_index": palette.get(share["project"], 0),
+                "job": share["job"],
+                "title": _holder(share),
+            }
+        )
+        x += width
+    is_whole = len(parts) == 1 and device["shares"][0]["milli_gpus"] == 1000
+    return {
+        "index": device["index"],
+        "parts": parts,
+        "job": parts[0]["job"] if is_whole else None,
+        "is_idle": is_idle(device),
+        "is_foreign": device["is_foreign"],
+        "title": _title(device),
+    }
+
+
+def is_idle(device: Mapping[str, Any]) -> bool:
+    """True when a device is held and was last measured at 0."""
+    return bool(device["shares"]) and device["utilization"] == 0
+
+
+def share_use(device: Mapping[str, Any], share: Mapping[str, Any]) -> float:
+    """Return the use of one share, 0 to 1: of a whole device its own, of a fraction its job's as far as it is known."""
+    if share["milli_gpus"] < 1000 and share["utilization"] is not None:
+        return float(share["utilization"])
+    return float(device["utilization"] or 0)
+
+
+def holders(devices: Sequence[Mapping[str, Any]]) -> dict[int, list[Row]]:
+    """Return who holds each device of a node, by its index: {"job", "name", "project", "share"}; job and name are None
+    for jobs that the reader does not see."""
+    return {
+        device["index"]: [
+            {
+                "job": share["job"],
+                "name": share["name"],
+                "project": share["project"],
+                "share": share["milli_gpus"] / 1000,
+            }
+            for share in device["shares"]
+        ]
+        for device in devices
+    }
+
+
+def held_together(devices: Sequence[Mapping[str, Any]]) -> list[Row]:
+    """Return runs of neighbouring devices with the same holders: {"label": "0-3", "holders", "is_foreign", "use"}."""
+    runs: list[list[Mapping[str, Any]]] = []
+    for device in devices:
+        is_next = bool(runs) and _held_by(runs[-1][-1]) == _held_by(device)
+        if is_next:
+            runs[-1].append(device)
+        else:
+            runs.append([device])
+    held = holders(devices)
+    return [
+        {
+            "label": f"{run[0]['index']}" if len(run) == 1 else f"{run[0]['index']}–{run[-1]['index']}",
+            "holders": held[run[0]["index"]],
+            "is_foreign": run[0]["is_foreign"],
+            "use": _mean([device["utilization"] for device in run]),
+        }
+        for run in runs
+    ]
+
+
+def _held_by(device: Mapping[str, Any]) -> tuple[bool, list[tuple[str | None, str, int]]]:
+    shares = [(share["job"], share["project"], share["milli_gpus"]) for share in device["shares"]]
+    return device["is_foreign"], shares
+
+
+def _mean(values: Sequence[float | None]) -> float | None:
+    measured = [value for value in values if value is not None]
+    return sum(measured) / len(measured) if measured else None
+
+
+def heat_map(devices: int) -> HeatMap:
+    """Return all nodes that have devices as one drawing: a square a device, or a node where there are too many. At most
+    three queries."""
+    if devices > SQUARES_MOST:
+        return draw([Block(node["name"], (_node_square(node),)) for node in node_shares()])
+    nodes = nodes_with_devices(Node.objects.order_by("name"), None)
+    return draw([_block(node) for node in nodes if node["devices"]])
+
+
+def _block(node: Mapping[str, Any]) -> Block:
+    is_away = not (node["is_ready"] and node["is_reachable"])
+    return Block(node["name"], tuple(_device_square(device, is_away) for device in node["devices"]))
+
+
+def _device_square(device: Mapping[str, Any], is_away: bool) -> Square:
+    parts = tuple(
+        Part(share["project"], share["milli_gpus"] / 1000, share_use(device, share))
+        for share in device["shares"]
+    )
+    return Square(parts, is_idle(device), device["is_foreign"] or is_away)
+
+
+def _node_square(node: Mapping[str, Any]) -> Square:
+    """A node as one square: projects side by side by what they hold of it, as high as its mean use."""
+    use, whole = float(node["utilization"] or 0), node["gpus"] * 1000
+    parts = tuple(Part(project, milli / whole, use) for project, milli in sorted(node["projects"].items()))
+    is_away = not (node["is_ready"] and node["is_reachable"])
+    return Square(parts, bool(parts) and node["utilization"] == 0, is_away)
+
+
+def _holder(share: Mapping[str, Any]) -> str:
+    name = share["name"] or share["project"]
+    return name if share["milli_gpus"] == 1000 else f"{name} ({formats.number(share['milli_gpus'] / 1000)})"
+
+
+def _title(device: Mapping[str, Any]) -> str:
+    label = f"GPU {device['index']}"
+    if not device["shares"]:
+        return f"{label}: {_('used by others') if device['is_foreign'] else _('free')}"
+    names = ", ".join(_holder(share) for share in device["shares"])
+    return f"{label}: {names}, {formats.percent(device['utilization'])}"

@@ -1,0 +1,17 @@
+// The charts of the overview: each time the page is drawn again it brings the newest point, which is appended.
+
+import { charts } from "./charts.js";
+import { $, $$ } from "./dom.js";
+
+let at = "";
+
+function append() {
+  const latest = $("#latest");
+  if (!latest?.value || latest.value === at) return;
+  at = latest.value;
+  const values = JSON.parse(latest.textContent);
+  for (const root of $$("[data-chart]")) root.chart?.append(at, values);
+}
+
+document.addEventListener("regions", append);
+charts();
