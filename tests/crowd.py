@@ -6,11 +6,13 @@ No loop runs over it: the rows are what pages and the feed read.
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from functools import cache
 from typing import Any
 
 from django.utils import timezone
 
 from controlplane.models import Cluster, Counter, Device, Event, Node, NodePool, Project, User
+from jobs.kinds.spec import parse_spec
 from jobs.models import Allocation, Attempt, Job, Pod
 from tests.builders import make_user
 
@@ -117,7 +119,7 @@ def _job(project: Project, user: User, number: int, running: int, now: datetime,
         user=user,
         name=LONG_NAME if number in (running - 1, running) else f"job-{number:05}",
         kind=KINDS[number % len(KINDS)],
-        spec={"name": f"job-{number:05}", "kind": "train", "gpus": milli / 1000},
+        spec=_spec(milli) | {"name": f"job-{number:05}"},
         milli_gpus=milli,
         submit_rank=first_rank + number,
         message="All GPUs are in use, and the project is at its fair share.",
@@ -125,6 +127,12 @@ def _job(project: Project, user: User, number: int, running: int, now: datetime,
         attempt=int(is_running),
         **state,
     )
+
+
+@cache
+def _spec(milli: int) -> dict[str, Any]:
+    body = {"name": "job", "kind": "train", "image": "quickstart", "command": ["sleep"], "gpus": milli / 1000}
+    return parse_spec(body)
 
 
 def _place(jobs: Sequence[Job], devices: Sequence[Device], now: datetime) -> None:

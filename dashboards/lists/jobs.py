@@ -34,11 +34,11 @@ from dashboards.lists.table import Column, Filter, ListView, Row, Text
 from dashboards.reads.projects import palette
 from dashboards.templatetags.look import asked, badge, node_link, ran, since
 from jobs.kinds.registry import KINDS
-from jobs.lifecycle import FINAL_STATES, LOOKS, STATES
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, STATES
 from jobs.models import Job, Pod
 from jobs.queries import job_rows
 
-UNFINISHED, FINISHED = "unfinished", "finished"
+UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"
 REASON_LENGTH = 90  # characters: what fits on two lines of the column
 
 
@@ -122,13 +122,17 @@ def _first_node(at: datetime) -> Any:
 def _by_state(jobs: QuerySet[Job], state: str) -> QuerySet[Job]:
     if state == UNFINISHED:
         return jobs.exclude(state__in=FINAL_STATES)
-    if state == FINISHED:
-        return jobs.filter(state__in=FINAL_STATES)
+    if state in (ACTIVE, FINISHED):
+        return jobs.filter(state__in=ACTIVE_STATES if state == ACTIVE else FINAL_STATES)
     return jobs.filter(state=state) if state in STATES else jobs.none()
 
 
 def _states(actor: Actor) -> list[tuple[str, Text]]:
-    groups: list[tuple[str, Text]] = [(UNFINISHED, _("Unfinished")), (FINISHED, _("Finished"))]
+    groups: list[tuple[str, Text]] = [
+        (UNFINISHED, _("Unfinished")),
+        (ACTIVE, _("On nodes")),
+        (FINISHED, _("Finished")),
+    ]
     return groups + [(state, LOOKS[state].label) for state in STATES]
 
 

@@ -59,7 +59,7 @@ class ListView:
     summary: Callable[[QuerySet[Any]], str]
     filters: tuple[Filter, ...] = ()
     size: int = 100
-    live: str = ""  # the collections of the overview topic that redraw it; "" for a list that is not live
+    live: str = ""  # the parts of the topic `activity` that redraw it; "" for a list that is not live
     verbs: tuple[
         tuple[str, Text], ...
     ] = ()  # what can be done with selected rows: (verb, label of its button)

@@ -200,11 +200,17 @@ def large(db: None, visit: Visit) -> str:
 def test_above_200_jobs_sums_are_exact_and_lists_link_to_all(large: str):
     assert ">448, see all</a>" in large
     assert ">1,552, see all</a>" in large
-    assert "/jobs?state=queued" in large
     assert "269 train, 90 interactive, 89 elastic" in large
     assert large.count("<tr data-key=") == 20
     assert large.count("<li data-key=") == 20
     assert "1,532 more" in large
+
+
+def test_the_links_to_all_lead_to_as_many_jobs(large: str, visit: Visit):
+    client = visit(make_user("root"))
+    for state, count in (("active", "448 jobs"), ("queued", "1,552 jobs")):
+        assert f'href="/jobs?state={state}"' in large
+        assert count in client.get(f"/jobs?state={state}").content.decode()
 
 
 def test_the_job_that_was_submitted_last_is_shown_however_long_the_queue_is(large: str):
