@@ -28,6 +28,7 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
         *_check_kubernetes(),
         *_check_exposure(),
         *_check_public_url(),
+        *_check_services_host(),
         *_check_redis(),
         *_check_secret_key(),
         *_check_metrics_token(),
@@ -92,6 +93,17 @@ def _check_public_url() -> Iterator[CheckMessage]:
             f"TRAINYARD_PUBLIC_URL={settings.PUBLIC_URL!r} is not an address like https://yard.example.org"
         )
         yield Error(message, hint="Scheme and host only, without a path.", id="trainyard.E004")
+
+
+def _check_services_host() -> Iterator[CheckMessage]:
+    services = settings.SERVICES
+    if not services.is_local and services.scheme != "https":
+        message = (
+            f"TRAINYARD_SERVICES_HOST={services.name} is served without TLS: a job's page can set cookies for other"
+            " hosts of the same domain."
+        )
+        hint = "Put a TLS proxy before it and say so with TRAINYARD_PUBLIC_URL=https://..."
+        yield checks.Warning(message, hint=hint, id="trainyard.W003")
 
 
 def _check_redis() -> Iterator[CheckMessage]:

@@ -221,6 +221,15 @@ def test_a_request_is_for_the_host_that_its_one_host_header_names(
         assert seen(answer.partition(b"\r\n\r\n")[2])["path"].startswith("/")
 
 
+def test_where_names_under_localhost_lead_elsewhere_the_page_says_what_to_set(yard: Yard, session: str):
+    for accept in (PAGE, "*/*"):
+        status, headers, body = yard.get(yard.entrance(), Host="yard.lan:8000", Cookie=session, Accept=accept)
+        assert (status, headers["Location"]) == (409, None)
+        assert "TRAINYARD_SERVICES_HOST" in body.decode()
+    status, _, _ = yard.get(yard.entrance(), yard.chi, Host="yard.lan:8000")
+    assert status == 404
+
+
 # Cookies
 
 

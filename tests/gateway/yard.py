@@ -115,9 +115,11 @@ class Yard:
         headers = options.pop("headers", {}) | ({"Authorization": f"Bearer {token}"} if token else {})
         return connect(f"ws://{self.netloc}{path}", additional_headers=headers, proxy=None, **options)
 
-    def sign_in(self, name: str = "ana") -> str:
-        """A session's cookie, through the sign-in page."""
-        _, headers, page = self.get("/login")
+    def sign_in(self, name: str = "ana", public_url: str = "") -> str:
+        """A session's cookie, through the sign-in page at the control plane's public address."""
+        public_url = public_url or self.server.url
+        host = urllib.parse.urlsplit(public_url).netloc
+        _, headers, page = self.get("/login", Host=host)
         cookie = headers["Set-Cookie"].partition(";")[0]
         token = page.decode().partition('name="csrfmiddlewaretoken" value="')[2].partition('"')[0]
         form = {"username": name, "password": PASSWORD, "csrfmiddlewaretoken": token}
@@ -128,18 +130,19 @@ class Yard:
             urllib.parse.urlencode(form).encode(),
             Cookie=cookie,
             Content_Type="application/x-www-form-urlencoded",
-            Referer=self.server.url,
-            Origin=self.server.url,
+            Referer=public_url,
+            Origin=public_url,
+            Host=host,
         )
         assert status == 302
         cookies = [value.partition(";")[0] for value in headers.get_all("Set-Cookie") or []]
-        return next(cookie for cookie in cookies if cookie.startswith("yard_session="))
+        return next(cookie for cookie in cookies if "yard_session=" in cookie)
 
 
 @pytest.fixture(scope="package")
 def yard(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Yard]:
     state_dir = tmp_path_factory.mktemp("state")
-    with control_plane(state_dir) as server:
+    with control_plane(state_dir, {"TRAINYARD_ALLOWED_HOSTS": "yard.lan"}) as server:
         call(server, "POST", "/api/v1/projects", {"name": "team-a", "gpu_quota": 4})
         tokens = [
             member(server, "ana", "member"),

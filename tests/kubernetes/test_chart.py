@@ -158,6 +158,22 @@ def test_nothing_but_web_and_worker_has_a_token_of_the_cluster() -> None:
     assert len(mounted) == 4
 
 
+def test_pages_of_jobs_have_a_wildcard_host_where_one_is_given() -> None:
+    sets = (ADDRESS, "ingress.enabled=true", "ingress.tlsSecret=own")
+    hosts = [rule["host"] for rule in of_kind(render(sets=sets), "Ingress")[0]["spec"]["rules"]]
+    assert hosts == ["yard.example.org"]
+    more = (*sets, "servicesHost=jobs.example.org", "ingress.servicesTlsSecret=wild")
+    objects = render(sets=more)
+    spec = of_kind(objects, "Ingress")[0]["spec"]
+    assert [rule["host"] for rule in spec["rules"]] == ["yard.example.org", "*.jobs.example.org"]
+    assert spec["tls"] == [
+        {"hosts": ["yard.example.org"], "secretName": "own"},
+        {"hosts": ["*.jobs.example.org"], "secretName": "wild"},
+    ]
+    variables = pods_of(objects)["yard-trainyard-web"]["spec"]["containers"][0]["env"]
+    assert {"name": "TRAINYARD_SERVICES_HOST", "value": "jobs.example.org"} in variables
+
+
 def test_one_node_holds_web_and_worker_where_the_log_store_is_of_one_node() -> None:
     shared = pods_of(render())
     assert all("affinity" not in template["spec"] for template in shared.values())
@@ -178,6 +194,8 @@ def test_one_node_holds_web_and_worker_where_the_log_store_is_of_one_node() -> N
         ((ADDRESS, "logs.accessMode=ReadOnlyMany"), "/logs/accessMode"),
         ((ADDRESS, "cluster.scheduler=volcano"), "/cluster/scheduler"),
         ((ADDRESS, "image.digest=abc"), "/image/digest"),
+        ((ADDRESS, "servicesHost=https://jobs.example.org"), "/servicesHost"),
+        ((ADDRESS, "servicesHost=*.jobs.example.org"), "/servicesHost"),
     ],
 )
 def test_a_value_that_is_none_is_refused(sets: tuple[str, ...], words: str) -> None:

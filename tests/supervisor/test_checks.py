@@ -4,6 +4,7 @@ import pytest
 from django.test import override_settings
 
 from controlplane.checks import check_settings
+from controlplane.service_hosts import ServicesHost
 
 
 def findings() -> dict[str, str]:
@@ -22,6 +23,12 @@ def findings() -> dict[str, str]:
         ("HOST", "192.0.2.7", "trainyard.E003", "TRAINYARD_PUBLIC_URL=https"),
         ("PUBLIC_URL", "yard.example.org", "trainyard.E004", "without a path"),
         ("PUBLIC_URL", "https://yard.example.org/yard", "trainyard.E004", "without a path"),
+        (
+            "SERVICES",
+            ServicesHost("http", "jobs.lan", ":8000"),
+            "trainyard.W003",
+            "TRAINYARD_PUBLIC_URL=https",
+        ),
         ("REDIS_URL", "http://localhost", "trainyard.E005", "built-in"),
         ("METRICS_TOKEN", "x" * 31, "trainyard.E008", "token_urlsafe"),
         ("KUBERNETES", {"settings": {"work_siz": "5Gi"}}, "trainyard.E007", "work_storage_class"),

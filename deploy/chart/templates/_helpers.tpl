@@ -120,6 +120,9 @@ volumeMounts:
 {{- /* the ingress speaks for every user from a few addresses */}}
 - {name: TRAINYARD_CONNECTIONS_PER_ADDRESS, value: "0"}
 - {name: TRAINYARD_PUBLIC_URL, value: {{ required "publicUrl: give the address that people use, like https://yard.example.org" .Values.publicUrl | quote }}}
+{{- with .Values.servicesHost }}
+- {name: TRAINYARD_SERVICES_HOST, value: {{ . | quote }}}
+{{- end }}
 - {name: TRAINYARD_ALLOW_REMOTE, value: {{ ternary "yes" "no" .Values.allowPlainHttp | quote }}}
 {{- $service := printf "%s-web" (include "trainyard.name" .) }}
 - {name: TRAINYARD_ALLOWED_HOSTS, value: {{ join "," (concat (list $service (printf "%s.%s" $service .Release.Namespace) (printf "%s.%s.svc" $service .Release.Namespace)) .Values.allowedHosts) | quote }}}
