@@ -9,9 +9,10 @@ from django.core.management import call_command
 
 from controlplane.api.openapi import openapi_document
 from jobs.models import Job
+from tests.access.routes import rest_routes
+from tests.access.rules import REST
 from tests.app.api.client import Api, Reply, name_in
 from tests.app.api.placing import place
-from tests.app.api.test_policy import NOWHERE, TABLE, routes
 from tests.builders import make_job
 from tests.cast import Cast
 
@@ -29,10 +30,10 @@ def test_every_route_and_verb_is_described():
         for verb in verbs
     }
     table = {
-        (re.sub(r"<str:(\w+)>", r"{\1}", route), verb) for route, verbs in TABLE.items() for verb in verbs
+        (re.sub(r"<str:(\w+)>", r"{\1}", route), verb) for route, verbs in REST.items() for verb in verbs
     }
     assert described == table
-    assert {route for route, _ in routes()} - {NOWHERE} == set(TABLE)
+    assert {route for route, _ in rest_routes()} == set(REST)
 
 
 def test_references_and_operation_ids_hold():
@@ -116,7 +117,7 @@ WRITES: list[tuple[str, str, Any]] = [
 @pytest.mark.django_db
 def test_every_read_answers_what_the_document_says(cast: Cast, job: Job):
     assert set(READS) == {
-        re.sub(r"<str:(\w+)>", r"{\1}", route) for route in TABLE if "GET" in TABLE[route]
+        re.sub(r"<str:(\w+)>", r"{\1}", route) for route in REST if "GET" in REST[route]
     } - {"openapi.json"}
     root, shown = Api(cast.root), make_job(cast.project, "runs", cast.ben, ports=[{"port": 8888}])
     place(shown)

@@ -1,0 +1,136 @@
+"""Two projects full of names that occur nowhere else, after a reclaim between them, and everybody of the cast."""
+
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+
+from django.conf import settings
+from django.test import Client
+
+from controlplane.access import SYSTEM
+from controlplane.actions.accounts import create_user, issue_token
+from controlplane.models import Membership, Project, Role, Token, User
+from jobs.models import Job
+from tests.access.rules import Rule
+from tests.builders import make_job
+from tests.cast import Cast, make_cast
+from tests.loop.plant import Plant
+
+PEOPLE = ("anonymous", "chi", "vera", "ben", "ana", "root")
+ROLES = {
+    "team-a": {"vera": Role.VIEWER, "ben": Role.MEMBER, "ana": Role.OWNER},
+    "team-b": {"chi": Role.OWNER},
+}
+# what is written into each project, and in no name that everybody may see
+MARK = {"team-a": "kilo", "team-b": "lima"}
+
+
+@dataclass(frozen=True)
+class Target:
+    """One project with what the addresses of its things need."""
+
+    project: Project
+    job: Job
+    user: User
+    token: Token
+
+    def relation(self, person: str) -> str:
+        """What somebody is to this project."""
+        if person in ("anonymous", "read_only"):
+            return person
+        return "admin" if person == "root" else ROLES[self.project.name].get(person, "stranger")
+
+    def expected(self, rule: Rule, person: str) -> int:
+        if rule.self_ is not None and person == self.user.username:
+            return rule.self_
+        status: int = getattr(rule, self.relation(person))
+        return status
+
+
+@dataclass
+class World:
+    """The cast, the two targets, and clients by person and credential."""
+
+    cast: Cast
+    targets: tuple[Target, Target]
+    secrets: dict[str, str] = field(default_factory=dict)
+    cookies: dict[str, str] = field(default_factory=dict)
+
+    def client(self, person: str, credential: str) -> Client:
+        """A fresh client: what an earlier cell did to its cookies is gone."""
+        headers = {}
+        if person != "anonymous" and credential == "token":
+            headers["Authorization"] = f"Bearer {self.secrets[person]}"
+        if person != "anonymous" and credential == "session":
+            headers["Cookie"] = f"{settings.SESSION_COOKIE_NAME}={self.cookies[person]}"
+        return Client(headers=headers, raise_request_exception=False)
+
+    def leaks(self, person: str, text: str, sent: str) -> list[str]:
+        """What of a project that is none of theirs somebody reads in `text`. `sent`: the address, which they knew."""
+        if person in ("root", "read_only"):
+            return []
+        found = []
+        for target in self.targets:
+            if target.relation(person) in ("stranger", "anonymous"):
+                found += re.findall(rf"{MARK[target.project.name]}-[\w-]*", text)
+                ids = (str(pk) for pk in target.project.jobs.values_list("pk", flat=True))
+                found += [pk for pk in ids if pk in text and pk not in sent]
+        return [word for word in found if word not in sent]
+
+
+@contextmanager
+def build() -> Iterator[World]:
+    """Rows for one module. Call it inside a transaction that is rolled back."""
+    plant, cast = Plant(), make_cast()
+    try:
+        yield _world(plant, cast)
+    finally:
+        plant.close()
+
+
+def _world(plant: Plant, cast: Cast) -> World:
+    projects = {"team-a": cast.project, "team-b": cast.other}
+    for name, project in projects.items():
+        Project.objects.filter(pk=project.pk).update(description=f"{MARK[name]}-description")
+        marked = create_user(f"{MARK[name]}-user", None, actor=SYSTEM, email=f"{MARK[name]}-mail@example.org")
+        Membership.objects.create(project=project, user=marked, role=Role.MEMBER)
+    jobs = {"team-a": _job(cast.project, 0, gpus=4)}
+    for number in range(1, 4):
+        _job(cast.project, number, gpus=4)
+    plant.settle(2)
+    jobs["team-b"] = _job(cast.other, 0, gpus=4, ports=[{"port": 8888}])
+    plant.in_seconds(3)
+    assert set(Job.objects.values_list("state", flat=True)) == {"running", "queued"}
+    assert Job.objects.filter(project=cast.project, reason="preempted").exists()
+    users = {"team-a": cast.ben, "team-b": cast.chi}
+    targets = tuple(
+        Target(projects[name], jobs[name], users[name], _token(users[name], MARK[name])) for name in MARK
+    )
+    world = World(cast, (targets[0], targets[1]))
+    for person in PEOPLE[1:]:
+        _sign_in(world, person, getattr(cast, person))
+    world.secrets["read_only"] = issue_token(cast.root, "reads", actor=SYSTEM, is_read_only=True)[1]
+    return world
+
+
+def _job(project: Project, number: int, **body: object) -> Job:
+    mark = MARK[project.name]
+    user = User.objects.get(username=f"{mark}-user")
+    words = {
+        "env": {"WORD": f"{mark}-env"},
+        "labels": {f"{mark}-label": f"{mark}-value"},
+        "image": f"{mark}-image",
+    }
+    return make_job(project, f"{mark}-job-{number}", user, **words, **body)
+
+
+def _token(user: User, mark: str) -> Token:
+    return issue_token(user, f"{mark}-token", actor=SYSTEM)[0]
+
+
+def _sign_in(world: World, person: str, user: User) -> None:
+    client = Client()
+    client.force_login(user)
+    world.cookies[person] = client.cookies[settings.SESSION_COOKIE_NAME].value
+    world.secrets[person] = issue_token(user, "matrix", actor=SYSTEM)[1]
