@@ -8,7 +8,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 API = "api/v1/"
 NOWHERE = API + r"^(?P<rest>.*)$"  # answers 404 for unknown addresses
-_ALTERNATIVES = re.compile(r"\(\?P<verb>([\w|-]+)\)")
+_ALTERNATIVES = re.compile(r"\(\?P<\w+>([\w|-]+)\)")
 _PARAMETER = re.compile(r"\(\?P<(\w+)>\[\^/\]\+\)")
 _ANCHOR = re.compile(r"\^(?!/\])|\$$")
 
@@ -18,7 +18,7 @@ def routes() -> Iterator[tuple[str, Any]]:
     for route, view in _walk(get_resolver(), ""):
         if route == NOWHERE:
             continue
-        plain = _PARAMETER.sub(r"<str:\1>", _ANCHOR.sub("", route))
+        plain = _PARAMETER.sub(r"<str:\1>", _ANCHOR.sub("", route)).replace("\\.", ".")
         verbs = _ALTERNATIVES.search(plain)
         if verbs is None:
             yield plain, view

@@ -8,6 +8,7 @@ import pytest
 from django.db import transaction
 from django.http import HttpResponseBase
 
+from dashboards.charts.curves import CURVES
 from tests.access.routes import API, rest_routes, routes
 from tests.access.rules import OK, PAGES, REST, Rule
 from tests.access.world import PEOPLE, Target, World
@@ -15,7 +16,14 @@ from tests.access.world import PEOPLE, Target, World
 pytestmark = pytest.mark.django_db
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
 OTHER_ROUTES = {"metrics"}  # for Prometheus, with a token of its own: tests/app/test_exposition.py
-NAMED = {"clusters": "memory", "nodes": "dgx1-1", "departments": "research", "charts": "loss"}
+NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it is the project
+    "clusters/": ("memory",),
+    "nodes/": ("dgx1-1",),
+    "departments/": ("research",),
+    "charts/nodes/": ("dgx1-1",),
+    "charts/jobs/": tuple(CURVES),
+    "charts/analytics/": ("allocation", "utilisation", "waiting", "users"),
+}
 QUERIES = {
     "telemetry/series": "metric=gpus_allocated",
     "search.json": "q=i",
@@ -94,12 +102,7 @@ def _callers(*, is_declared: bool) -> list[tuple[str, str]]:
 
 def _targets(world: World, route: str) -> tuple[Target, ...]:
     """Both projects where the route names something of one; else the first, which then only says who asks."""
-    names_one = (
-        ("job_id" in route)
-        or ("username" in route)
-        or ("token_id" in route)
-        or route.startswith("projects/<")
-    )
+    names_one = ("job_id" in route) or ("username" in route) or ("token_id" in route) or "projects/<" in route
     return world.targets if names_one else world.targets[:1]
 
 
@@ -168,19 +171,23 @@ def _text(answer: Any) -> str:
 
 
 def _paths(route: str, target: Target) -> list[str]:
-    """The paths of a page: one for each tab of a job's."""
+    """The paths of a page: one for each tab of a job's, and for each chart."""
     if "<str:tab>" in route:
         return [_fill(route.replace("<str:tab>", tab), target) for tab in TABS]
-    return [_fill(route, target)]
+    return [_fill(route.replace("<str:name>", name), target) for name in _names(route, target)]
+
+
+def _names(route: str, target: Target) -> tuple[str, ...]:
+    found = (names for start, names in NAMED.items() if route.startswith(start))
+    return next(found, (target.project.name,))
 
 
 def _fill(route: str, target: Target) -> str:
-    first = route.partition("/")[0]
     return (
         route.replace("<str:job_id>", str(target.job.pk))
         .replace("<str:username>", target.user.username)
         .replace("<str:token_id>", str(target.token.pk))
         .replace("<int:token_id>", str(target.token.pk))
         .replace("<str:secret>", "x" * 43)
-        .replace("<str:name>", NAMED.get(first, target.project.name))
+        .replace("<str:name>", _names(route, target)[0])
     )
