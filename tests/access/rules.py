@@ -132,6 +132,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/members/suggest.json": {"GET": P_OWNERS},
     "nodes": {"GET": P_EVERYBODY},
     "nodes/<str:name>": {"GET": P_EVERYBODY},
+    "nodes/<str:name>/card": {"GET": P_EVERYBODY},
     "nodes/<str:name>/do/cordon": {"POST": P_ADMIN},
     "nodes/<str:name>/do/uncordon": {"POST": P_ADMIN},
     "nodes/<str:name>/do/drain": {"POST": P_ADMIN},
