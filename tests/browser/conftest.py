@@ -18,10 +18,11 @@ from playwright.sync_api import (
 )
 
 from tests import servers
-from tests.waiting import wait_until
+from tests.waiting import slowness, wait_until
 
 PASSWORD = "correct horse battery"
 PEOPLE = {"root": None, "ana": "owner", "ben": "member", "vera": "viewer", "chi": None}
+PATIENCE_MS = 30_000  # of Playwright, on a quiet machine
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -174,6 +175,7 @@ def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
     kept: dict[str, Any] = {}
     for name in PEOPLE:
         context = browser.new_context()
+        context.set_default_timeout(PATIENCE_MS * slowness())
         page = context.new_page()
         page.goto(f"{running.server.url}/login")
         page.fill("#username", name)
@@ -195,6 +197,7 @@ def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[
         context = browser.new_context(
             storage_state=sessions[name], **({"viewport": {"width": 1440, "height": 960}} | settings)
         )
+        context.set_default_timeout(PATIENCE_MS * slowness())
         contexts.append(context)
         watched = Watched(context.new_page(), yard.server.url).watch()
         pages.append(watched)

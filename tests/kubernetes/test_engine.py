@@ -208,6 +208,9 @@ def test_a_pod_that_somebody_deletes_is_reported_until_we_forget_it(case: Case):
 def test_a_node_that_is_not_ready_keeps_its_pods_until_it_is_declared_dead(case: Case):
     lost = f"lost-{secrets.token_hex(3)}"
     case.kube.add_node(lost, gpus=2)
+    wait_until(
+        lambda: lost in {report.name for report in case.engine.nodes()}, what="the engine to see the node"
+    )
     spec = case.start(node=lost)
     case.wait_running(spec)
     silent = {"conditions": [{"type": "Ready", "status": "False", "reason": "Test", "message": "no word"}]}
