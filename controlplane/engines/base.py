@@ -326,9 +326,10 @@ class Shell(Protocol):
 
 
 STDOUT, STDERR = 1, 2
-# Runs the command in its arguments, or the best shell there is, in a pod: missing programs end with 127 everywhere.
+# Runs the command in its arguments, or the best shell there is. A missing program ends with 127 whatever shell that is.
 RUN_SCRIPT = (
-    'if [ $# -gt 0 ]; then exec "$@"; elif command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi'
+    "if [ $# -eq 0 ]; then if command -v bash >/dev/null 2>&1; then exec bash; else exec sh; fi; fi;"
+    ' command -v "$1" >/dev/null 2>&1 || { echo "$1: not found" >&2; exit 127; }; exec "$@"'
 )
 
 

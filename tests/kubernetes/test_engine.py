@@ -223,7 +223,6 @@ def test_a_node_that_is_not_ready_keeps_its_pods_until_it_is_declared_dead(case:
     case.kube.patch_status(f"/api/v1/nodes/{lost}", silent)
     wait_until(lambda: not is_ready(), what="the node not to be ready")
     report = case.report(spec)
-    assert report is not None
     assert (report.state, report.is_proven_gone) == (base.RUNNING, False)
     case.kube.kubectl("taint", "node", lost, "node.kubernetes.io/out-of-service=yes:NoSchedule")
     report = case.wait_end(spec)
