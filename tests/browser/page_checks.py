@@ -1,0 +1,93 @@
+"""What a page is asked in the browser beside axe-core. Each answers with a list of findings, empty when all is well."""
+
+SPILL = """() => document.documentElement.scrollWidth <= document.documentElement.clientWidth ? [] :
+  [...document.querySelectorAll("body *")].filter((node) => node.getBoundingClientRect().right > innerWidth + 1)
+  .map((node) => `too wide: ${node.outerHTML.slice(0, 120)}`).slice(0, 5)"""
+
+HEADINGS = """() => {
+  const shown = [...document.querySelectorAll("h1, h2, h3, h4, h5, h6")].filter((node) => node.checkVisibility());
+  const levels = shown.map((node) => Number(node.tagName[1]));
+  return shown.filter((node, at) => (at ? levels[at] === 1 || levels[at] > levels[at - 1] + 1 : levels[0] !== 1))
+    .map((node) => `heading out of order: ${node.outerHTML.slice(0, 120)}`);
+}"""
+# A field is seen by its edge; WCAG 1.4.11 asks for 3:1 with what is around it.
+EDGES = """() => {
+  const channel = (value) => (value / 255 <= 0.03928 ? value / 255 / 12.92 : ((value / 255 + 0.055) / 1.055) ** 2.4);
+  const light = (colour) => {
+    const [red, green, blue] = colour.match(/[\\d.]+/g).map(Number);
+    return 0.2126 * channel(red) + 0.7152 * channel(green) + 0.0722 * channel(blue);
+  };
+  const behind = (node) => {
+    const colour = getComputedStyle(node).backgroundColor;
+    return /, 0\\)$/.test(colour) ? behind(node.parentElement) : colour;
+  };
+  const contrast = (node) => {
+    const edge = light(getComputedStyle(node).borderTopColor), around = light(behind(node.parentElement));
+    return (Math.max(edge, around) + 0.05) / (Math.min(edge, around) + 0.05);
+  };
+  return [...document.querySelectorAll("input, select, textarea")]
+    .filter((node) => node.checkVisibility() && !["checkbox", "radio", "hidden", "file"].includes(node.type))
+    .filter((node) => !node.closest(".xterm") && contrast(node) < 3)
+    .map((node) => `edge of ${contrast(node).toFixed(2)}:1: ${node.outerHTML.slice(0, 120)}`);
+}"""
+# Words of neighbouring columns stand apart.
+TOUCHING = """() => {
+  const edge = (node) => node.getBoundingClientRect().right - parseFloat(getComputedStyle(node).paddingRight);
+  const words = (cell) => {
+    const range = document.createRange();
+    range.selectNodeContents(cell);
+    const inner = range.getBoundingClientRect();
+    const cut = [cell, ...cell.querySelectorAll("*")].filter((node) => getComputedStyle(node).overflowX === "hidden");
+    return inner.width ? [inner.left, Math.min(inner.right, ...cut.map(edge))] : null;
+  };
+  const found = [];
+  for (const row of document.querySelectorAll("tr")) {
+    const shown = [...row.cells].filter((cell) => cell.checkVisibility());
+    const cells = shown.map((cell) => [cell, words(cell)]).filter(([, at]) => at);
+    for (let at = 1; at < cells.length; at += 1) {
+      const gap = cells[at][1][0] - cells[at - 1][1][1];
+      if (gap < 15) found.push(`columns ${gap.toFixed(0)} px apart: ${cells[at][0].outerHTML.slice(0, 120)}`);
+    }
+  }
+  return found.slice(0, 5);
+}"""
+# Decimal points of a column stand below one another.
+CROOKED = """() => {
+  const end = (cell) => {
+    const words = document.createTreeWalker(cell, NodeFilter.SHOW_TEXT).nextNode();
+    const whole = /^\\s*[\\d,]+/.exec(words?.data ?? "");
+    if (!whole || !/^[\\d,]+(\\.\\d+)?\\s*$/.test(cell.textContent.trim())) return null;
+    const range = document.createRange();
+    range.setStart(words, 0);
+    range.setEnd(words, whole[0].length);
+    return range.getBoundingClientRect().right;
+  };
+  const column = (body, index) => [...body.rows].map((row) => row.cells[index])
+    .filter((cell) => cell?.matches(".num") && cell.checkVisibility());
+  const columns = [...document.querySelectorAll("tbody")]
+    .flatMap((body) => [...(body.rows[0]?.cells ?? [])].map((_, index) => column(body, index)));
+  return columns.filter((cells) => {
+    const ends = cells.map(end).filter((at) => at !== null);
+    return Math.max(...ends) - Math.min(...ends) > 1;
+  }).map((cells) => `points apart: ${cells.map((cell) => cell.textContent.trim()).join(" | ")}`);
+}"""
+# A panel is as tall as what it holds.
+STRETCHED = """() => {
+  const empty = (panel) => {
+    const inside = [...panel.children].filter((node) => node.checkVisibility())
+      .filter((node) => !["absolute", "fixed"].includes(getComputedStyle(node).position));
+    const bottom = (node) => node.getBoundingClientRect().bottom;
+    return bottom(panel) - Math.max(...inside.map(bottom));
+  };
+  return [...document.querySelectorAll(".panel")].filter((panel) => panel.checkVisibility() && empty(panel) > 32)
+    .map((panel) => `${empty(panel).toFixed(0)} px of empty panel: ${panel.outerHTML.slice(0, 120)}`);
+}"""
+# On a wide screen what is shown stands in the middle of what there is.
+HANGING = """() => {
+  const page = document.querySelector("main.page");
+  if (!page) return [];
+  const left = page.getBoundingClientRect().left - document.querySelector(".nav").getBoundingClientRect().right;
+  const right = innerWidth - page.getBoundingClientRect().right;
+  return Math.abs(left - right) > 16 ? [`empty: ${left} px on one side, ${right} px on the other`] : [];
+}"""
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, STRETCHED)
