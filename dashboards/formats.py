@@ -7,16 +7,18 @@ Three rules for numbers:
 - a value of unknown range, such as a loss, has three significant figures: `figure`.
 
 The decimal points of a column stand below one another: each value gets the decimals that the column needs, from
-`decimals` or `measured_decimals`.
+`decimals` or `measured_decimals`, or from `lined_up` once it is written.
 """
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 NOTHING = "–"
 NBSP = "\u00a0"
 POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"  # spaces as wide as a point and as a digit
 MOST_DECIMALS = 3
+NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 
 
 def number(value: float | None, column: int = 0) -> str:
@@ -24,16 +26,18 @@ def number(value: float | None, column: int = 0) -> str:
     if value is None:
         return NOTHING
     text = f"{value:,.{MOST_DECIMALS}f}".rstrip("0").rstrip(".")
-    text = "0" if text in ("-0", "") else text
-    missing = column - _decimals(text)
-    if missing <= 0:
-        return text
-    return text + (DIGIT_WIDE * missing if "." in text else POINT_WIDE + DIGIT_WIDE * missing)
+    return _filled("0" if text in ("-0", "") else text, column)
 
 
 def decimals(values: Iterable[float | None]) -> int:
     """Return the decimals that a column of exact numbers needs."""
     return max((_decimals(number(value)) for value in values), default=0)
+
+
+def lined_up(texts: Sequence[str]) -> list[str]:
+    """Return the texts of a column with blanks where numbers lack its decimals; what is no number stays as it is."""
+    column = max((_decimals(text) for text in texts if NUMBER.fullmatch(text)), default=0)
+    return [_filled(text, column) if NUMBER.fullmatch(text) else text for text in texts]
 
 
 def measured(value: float | None, column: int | None = None) -> str:
@@ -106,6 +110,13 @@ def rounded(value: float, places: int) -> float | int:
     """A number as the browser writes it into an attribute: 25.0 -> 25."""
     short = round(value, places)
     return int(short) if short == int(short) else short
+
+
+def _filled(text: str, column: int) -> str:
+    missing = column - _decimals(text)
+    if missing <= 0:
+        return text
+    return text + (DIGIT_WIDE * missing if "." in text else POINT_WIDE + DIGIT_WIDE * missing)
 
 
 def _decimals(text: str) -> int:

@@ -32,7 +32,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text
 from dashboards.reads.projects import palette
-from dashboards.templatetags.look import asked, badge, node_link, ran, since
+from dashboards.templatetags.look import asked, badge, gpu_use, node_link, ran, since
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, STATES
 from jobs.models import Job, Pod
@@ -205,7 +205,7 @@ JOBS = ListView(
         Column(
             "use",
             _("GPU use"),
-            lambda row: cells.bar(row["status"]["gpu_utilization"], "short"),
+            lambda row: gpu_use(row["status"]["gpu_utilization"]),
             "gpu_utilization",
             "nowrap aside",
             is_nullable=True,

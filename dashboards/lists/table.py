@@ -14,6 +14,7 @@ from django.utils import timezone
 from django.utils.functional import Promise
 
 from controlplane.access import Actor
+from dashboards.formats import lined_up
 from dashboards.lists.paging import Keys, Order, Term, moment_of, read_page
 
 Row = dict[str, Any]
@@ -147,10 +148,11 @@ def table(
 ) -> Table:
     """Return rows as the list draws them; without an order its heads are no links."""
     columns = [column for column in view.columns if column.key not in without]
+    written = [(column, lined_up([column.cell(row) for row in rows])) for column in columns]
     return Table(
         id=f"{view.name}-table",
         heads=[_head(column, order) for column in columns],
-        rows=[(row, [(column.css, column.cell(row)) for column in columns]) for row in rows],
+        rows=[(row, [(column.css, cells[at]) for column, cells in written]) for at, row in enumerate(rows)],
         can_select=can_select,
     )
 

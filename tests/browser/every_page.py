@@ -93,7 +93,7 @@ OPENERS = (
 def routes() -> Iterator[URLPattern]:
     """Every route that may answer with a page: outside the REST API, and not a file by its name."""
     found = _below(get_resolver("controlplane.urls").url_patterns)
-    return (route for route in found if not re.search(r"\.(json|csv|txt)$", str(route.pattern)))
+    return (route for route in found if not re.search(r"\.(json|csv|txt)\$?$", str(route.pattern)))
 
 
 def fill(yard: Yard) -> dict[str, str]:

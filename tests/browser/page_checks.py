@@ -90,4 +90,4 @@ HANGING = """() => {
   const right = innerWidth - page.getBoundingClientRect().right;
   return Math.abs(left - right) > 16 ? [`empty: ${left} px on one side, ${right} px on the other`] : [];
 }"""
-EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, STRETCHED)
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED)

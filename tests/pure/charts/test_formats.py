@@ -49,8 +49,10 @@ def test_a_column_of_numbers_has_its_points_below_one_another() -> None:
     assert [
         len(text.partition(".")[2] or text.partition("\u2008")[2]) for text in written if "–" not in text
     ] == [3] * 4
+    assert formats.lined_up([formats.number(value) for value in values]) == written
     assert formats.number(16, formats.decimals([1, 2])) == "16"
     assert formats.decimals([]) == 0
+    assert formats.lined_up(["2 m 10 s", "<b>0.5</b>", "7"]) == ["2 m 10 s", "<b>0.5</b>", "7"]
 
 
 @pytest.mark.parametrize(
