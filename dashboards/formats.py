@@ -58,8 +58,10 @@ def measured_decimals(values: Iterable[float | None]) -> int:
 
 
 def percent(share: float | None) -> str:
-    """0.97 -> "97 %"."""
-    return NOTHING if share is None else f"{_half_up(share * 100)}{NBSP}%"
+    """0.97 -> "97 %"; "0 %" is nothing at all."""
+    if share is None:
+        return NOTHING
+    return f"{'<1' if 0 < share < 0.005 else _half_up(share * 100)}{NBSP}%"
 
 
 def mebibytes(mib: float | None) -> str:

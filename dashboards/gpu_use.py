@@ -12,7 +12,6 @@ Colour never stands alone: idle and low have their word beside the number, idle 
 from dataclasses import dataclass
 from enum import StrEnum
 
-READS_ZERO = 0.005  # what is below is written as 0 %
 LOW_AT_MOST = 0.5
 
 
@@ -48,6 +47,6 @@ def use_of(share: float | None, *, is_held: bool = True) -> Use:
     """Return the step of a utilisation from 0 to 1. `is_held`: a job holds the device, or some of the node's."""
     if share is None:
         return Use.UNKNOWN
-    if share < READS_ZERO:
+    if share == 0:
         return Use.IDLE if is_held else Use.FREE
     return Use.LOW if share <= LOW_AT_MOST else Use.BUSY

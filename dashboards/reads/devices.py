@@ -10,6 +10,7 @@ from controlplane.models import Node
 from controlplane.queries.devices import node_shares, nodes_with_devices
 from controlplane.scheduling.mentions import Sees
 from dashboards import formats
+from dashboards.gpu_use import Use, use_of
 from dashboards.heatmap import Block, HeatMap, Part, Square, draw
 
 Row = dict[str, Any]
@@ -75,7 +76,7 @@ def cell(device: Mapping[str, Any], palette: Palette) -> Row:
 
 def is_idle(device: Mapping[str, Any]) -> bool:
     """True when a device is held and was last measured at 0."""
-    return bool(device["shares"]) and device["utilization"] == 0
+    return use_of(device["utilization"], is_held=bool(device["shares"])) is Use.IDLE
 
 
 def share_use(device: Mapping[str, Any], share: Mapping[str, Any]) -> float:
@@ -160,7 +161,7 @@ def _node_square(node: Mapping[str, Any]) -> Square:
     use, whole = float(node["utilization"] or 0), node["gpus"] * 1000
     parts = tuple(Part(project, milli / whole, use) for project, milli in sorted(node["projects"].items()))
     is_away = not (node["is_ready"] and node["is_reachable"])
-    return Square(parts, bool(parts) and node["utilization"] == 0, is_away)
+    return Square(parts, use_of(node["utilization"], is_held=bool(parts)) is Use.IDLE, is_away)
 
 
 def _holder(share: Mapping[str, Any]) -> str:

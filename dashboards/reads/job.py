@@ -17,6 +17,7 @@ from controlplane.progress import latest_progress
 from controlplane.queries.events import seen_event
 from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
+from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
@@ -45,7 +46,7 @@ def figures(detail: Row) -> list[Row]:
     if progress.get("accuracy") is not None:
         strip.append(_figure(_("Accuracy"), formats.figure(progress["accuracy"] * 100), "%", ""))
     if is_running:
-        strip.append(_figure(_("GPU use"), _bare_percent(status["gpu_utilization"]), "%", _("last measured")))
+        strip.append(_use_figure(status["gpu_utilization"]))
     held = formats.number(status["allocated_gpus"])
     strip.append(
         _figure(_("GPUs held"), held, _("of %(asked)s") % {"asked": _asked(detail)}, _workers(detail))
@@ -249,6 +250,13 @@ def _workers(detail: Row) -> str:
 
 def _figure(name: str, value: str, unit: str, under: str) -> Row:
     return {"name": name, "value": value, "unit": unit, "under": under}
+
+
+def _use_figure(share: float | None) -> Row:
+    use = use_of(share)
+    under = f"{_(LOOKS[use].word)}, {_('last measured')}" if use in SAID_ALOUD else _("last measured")
+    figure = _figure(_("GPU use"), _bare_percent(share), "%", under)
+    return figure | {"is_warning": LOOKS[use].colour == "warning"}
 
 
 def _bare_percent(share: float | None) -> str:

@@ -88,18 +88,16 @@ def badge(state: str, field: str = "") -> SafeString:
 
 
 @register.simple_tag
-def meter(share: float | None, tone: str = "", field: str = "", warn_below: str = "") -> SafeString:
-    """A bar from 0 to 1. `warn_below` turns it amber under that share."""
-    shown = max(0.0, min(1.0, share or 0.0))
-    if warn_below:
-        tone = f"short {'warning' if share is not None and share < float(warn_below) else 'good'}"
-    slot = format_html(' data-field="{}" data-as="meter"', field) if field else ""
-    warn = format_html(' data-warn-below="{}"', warn_below) if warn_below else ""
-    bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', int(shown * 100 + 0.5))
-    head = format_html(
-        '<svg class="meter {}" role="img" aria-label="{}"{}{}>', tone, formats.percent(share), slot, warn
+def meter(share: float | None, tone: str = "") -> SafeString:
+    """A bar from 0 to 1."""
+    bar = format_html('<rect class="fill" height="100%" width="{}%" rx="3"/>', _filled(share))
+    return format_html(
+        '<svg class="meter {}" role="img" aria-label="{}">{}</svg>', tone, formats.percent(share), bar
     )
-    return format_html("{}{}</svg>", head, bar)
+
+
+def _filled(share: float | None) -> int:
+    return int(max(0.0, min(1.0, share or 0.0)) * 100 + 0.5)
 
 
 @register.simple_tag
@@ -108,12 +106,12 @@ def gpu_use(share: float | None, is_held: bool = True) -> SafeString | str:
     use = use_of(share, is_held=is_held)
     if share is None:
         return formats.NOTHING
-    colour, filled = USE_LOOKS[use].colour, int(min(share, 1.0) * 100 + 0.5)
+    colour = USE_LOOKS[use].colour
     bar = format_html(
         '<svg class="meter short {} {}" aria-hidden="true"><rect class="fill" height="100%" width="{}%" rx="3"/></svg>',
         colour,
         use,
-        filled,
+        _filled(share),
     )
     word = (
         format_html(' <span class="{}">{}</span>', colour, gettext(USE_LOOKS[use].word))

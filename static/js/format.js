@@ -16,8 +16,11 @@ export const number = (value) => (value === null || value === undefined ? NOTHIN
 export const decimals = (value, places) => (value === null || value === undefined ? NOTHING : fixed(places).format(value));
 const fixed = (places) => new Intl.NumberFormat(language, { minimumFractionDigits: places, maximumFractionDigits: places });
 
-/** 0.97 -> "97 %" */
-export const percent = (share) => (share === null || share === undefined ? NOTHING : `${Math.round(share * 100)}${NBSP}%`);
+/** 0.97 -> "97 %"; "0 %" is nothing at all */
+export function percent(share) {
+  if (share === null || share === undefined) return NOTHING;
+  return `${share > 0 && share < 0.005 ? "<1" : Math.round(share * 100)}${NBSP}%`;
+}
 
 /** 32768 -> "32 GB" */
 export function mebibytes(mib) {

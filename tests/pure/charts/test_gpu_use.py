@@ -14,7 +14,7 @@ from dashboards.templatetags.look import gpu_use
         (None, True, Use.UNKNOWN),
         (0.0, False, Use.FREE),
         (0.0, True, Use.IDLE),
-        (0.004, True, Use.IDLE),
+        (0.004, True, Use.LOW),
         (0.01, True, Use.LOW),
         (0.2, True, Use.LOW),
         (0.5, True, Use.LOW),
