@@ -24,13 +24,12 @@ from controlplane.health import PATHS, Probes
 from controlplane.hop import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
-from controlplane.live.identity import is_foreign, is_own_host
+from controlplane.live.identity import is_foreign, is_own_host, token_of
 from controlplane.live.wire import (
     Application,
     Receive,
     Scope,
     Send,
-    header,
     host_of,
     problem,
     query,
@@ -42,7 +41,7 @@ from controlplane.throttle import Throttle, TooManyAttempts
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
-SERVICES = "/services/"
+SERVICES, METRICS = "/services/", "/metrics"
 # Websockets into pods, and the module of `controlplane.gateway` that serves each.
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 TRUE = frozenset({"true", "1", "yes"})
@@ -96,9 +95,11 @@ def _http(scope: Scope) -> Application:
     path = scope["path"]
     if path in PATHS:
         return probes
+    if path == METRICS:
+        return _metrics
     if not is_own_host(scope):
         return _no_host
-    if is_foreign(scope) and header(scope, b"authorization") is None:
+    if is_foreign(scope) and token_of(scope) is None:
         return _no_foreign
     if path.startswith(SERVICES):
         return _gateway("entrance")
@@ -136,6 +137,12 @@ def _gateway(name: str) -> Application:
     """The application that reaches into pods, loaded when it is first asked for: many processes never need it."""
     application: Application = importlib.import_module(f"controlplane.gateway.{name}").application
     return application
+
+
+async def _metrics(scope: Scope, receive: Receive, send: Send) -> None:
+    """Prometheus asks by a pod's address, which Django refuses as a host name; what counts here is a token."""
+    others = [(name, value) for name, value in scope["headers"] if name != b"host"]
+    await hop({**scope, "headers": [*others, (b"host", b"localhost")]}, receive, send)
 
 
 async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:

@@ -266,6 +266,8 @@ def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
     """Return the address of every declared port. Where browsers cannot reach the services host, it is one of the
     control plane's own, which says what to set."""
     services = settings.SERVICES
+    if not spec["ports"]:
+        return []
     if not services.is_reachable_from(urlsplit(settings.PUBLIC_URL).netloc):
         return [f"{settings.PUBLIC_URL}/services/{job_id}/{port['port']}/" for port in spec["ports"]]
     return [f"{services.origin(ServiceAddress(str(job_id), port['port']))}/" for port in spec["ports"]]

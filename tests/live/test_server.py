@@ -45,6 +45,8 @@ def test_a_probe_is_answered_under_any_host_name(server):
     assert json.loads(response.read()) == {"status": "ok"}
     assert response.headers["content-type"] == "application/json"
     assert server.request("GET", "/login", headers={"Host": "10.1.2.3:8000"}).status == 400
+    metrics = server.request("GET", "/metrics", headers={"Host": "10.1.2.3:8000"})
+    assert metrics.status == 404  # answered, and none without their token
 
 
 def test_readiness_names_the_failing_check(server):
