@@ -10,7 +10,15 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
-from controlplane.access import Actor, NotVisible, job_for, role_in, visible_jobs, visible_project_names
+from controlplane.access import (
+    Actor,
+    Forbidden,
+    NotVisible,
+    job_for,
+    role_in,
+    visible_jobs,
+    visible_project_names,
+)
 from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.command_line import yard_submit
@@ -18,6 +26,7 @@ from dashboards.lists.jobs import JOBS
 from dashboards.lists.table import list_page
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import job as job_reads
+from dashboards.reads import job_story as story
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
 from jobs import actions
@@ -45,6 +54,8 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
         raise NotVisible(f"There is no tab {tab!r}.")
     job = job_for(actor, job_id)
     is_member = Role.is_at_least(role_in(actor, job.project), Role.MEMBER)
+    if tab == "terminal" and not is_member:
+        raise Forbidden("Only members of its project open a terminal in a job.")
     detail = job_detail(job, visible_project_names(actor))
     context: dict[str, Any] = {
         "job": detail,
@@ -54,8 +65,9 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
         "is_member": is_member,
         "is_final": job.is_final,
         "cluster": job.project.cluster.name,
-        "figures": job_reads.figures(detail),
     }
+    if is_member and not job.is_final:
+        context["cost"] = story.stop_cost(actor, job, detail)
     return show(request, actor, f"dashboards/job_{tab}.html", context | _TAB_READS[tab](actor, job, detail))
 
 
@@ -120,13 +132,23 @@ _VERBS: dict[str, tuple[Callable[..., object], Callable[[], str]]] = {
 
 
 def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    reached = story.reached_by_attempt(job)
+    curves = job_reads.curves(job, detail, reached)
+    # room for curves that may come, so that nothing moves when they do
+    is_expected = not (job.is_final or job.kind == "interactive")
     return {
+        "figures": job_reads.figures(detail, reached),
         "explain": job_reads.explain(actor, job),
-        "attempts": job_reads.timeline(job),
-        "events": job_reads.latest_events(actor, job, 4),
-        **job_reads.curves(job, detail),
+        "steps": story.start_steps(job),
+        "attempts": story.attempts(job, reached),
+        "curves": curves,
+        "has_curves": is_expected or any(curve["is_there"] for curve in curves),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
     } | _logs(actor, job, detail)
+
+
+def _metrics(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    return {"curves": job_reads.curves(job, detail, story.reached_by_attempt(job), is_whole=True)}
 
 
 def _logs(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
@@ -144,7 +166,7 @@ def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
 _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = {
     "overview": _overview,
     "logs": _logs,
-    "metrics": lambda actor, job, detail: job_reads.curves(job, detail, is_whole=True),
+    "metrics": _metrics,
     "events": lambda actor, job, detail: {"events": job_reads.events(actor, job, 500)},
     "pods": lambda actor, job, detail: {"pods": job_reads.pods(job)},
     "spec": _spec,

@@ -1,57 +1,89 @@
 """One job's page: figures, explanation, timeline, events, pods, log."""
 
-from collections.abc import Iterator
-from datetime import datetime
-from functools import lru_cache
-from pathlib import Path
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from django.conf import settings
-from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_names
 from controlplane.logs import LogPage, log_path, read_page
 from controlplane.models import Event, Sample
-from controlplane.progress import latest_progress
 from controlplane.queries.events import seen_event
-from controlplane.scheduling.reasons import STARTED_OVER_QUOTA
 from dashboards import formats
 from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
-from jobs.lifecycle import QUEUED
+from jobs.lifecycle import FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.queries import explanation, pod_rows
 
 Row = dict[str, Any]
-ATTEMPTS_LOOKED_AT = 5  # the newest ones, for what a job has reported
 
 
-def figures(detail: Row) -> list[Row]:
-    """The strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}."""
-    status, progress = detail["status"], detail["status"]["progress"] or {}
+FIGURES = 6  # in the strip, whatever the job does: its cells stay where they are
+
+
+def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
+    """The strip of a job: what it has reached, when it ends, what it uses. {"name", "value", "unit", "under"}.
+
+    `reached` is the last progress of each attempt: until a new one reports, the one before it counts.
+    """
+    status = detail["status"]
+    strip = _progress_figures(detail, reached)
     if status["state"] == QUEUED:
-        return _waiting_figures(detail)
+        strip = _waiting_figures(detail) + strip
+    else:
+        strip += _running_figures(detail)
+    return (strip + _asked_figures(detail))[:FIGURES]
+
+
+def _progress_figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
+    status, newest = detail["status"], max(reached, default=0)
+    progress = reached.get(newest, {})
     share, eta = formats.fraction(progress), progress.get("eta_seconds")
-    is_running = status["state"] == "running"
-    strip = (
-        [_figure(_("Progress"), _bare_percent(share), "%", _progress_line(progress))]
-        if share is not None
-        else []
-    )
-    if is_running and eta is not None and status["is_reachable"]:
+    is_earlier = newest != status["attempt"] or status["state"] in (QUEUED, SUSPENDED)
+    strip = []
+    if share is not None:
+        earlier = _("reached in attempt {number}").format(number=newest)
+        strip.append(
+            _figure(
+                _("Progress"), _bare_percent(share), "%", earlier if is_earlier else _progress_line(progress)
+            )
+        )
+    if status["state"] == "running" and eta is not None and status["is_reachable"] and not is_earlier:
         strip.append(_figure(_("Finishes in"), formats.duration(eta), "", _seconds_per_step(progress)))
+    elif status["exit_code"] is not None and status["state"] in FINAL_STATES:
+        strip.append(_figure(_("Exit code"), str(status["exit_code"]), "", ""))
     if progress.get("loss") is not None:
         strip.append(_figure(_("Loss"), formats.figure(progress["loss"]), "", ""))
     if progress.get("accuracy") is not None:
         strip.append(_figure(_("Accuracy"), formats.figure(progress["accuracy"] * 100), "%", ""))
-    if is_running:
-        strip.append(_use_figure(status["gpu_utilization"]))
-    held = formats.number(status["allocated_gpus"])
-    strip.append(
-        _figure(_("GPUs held"), held, _("of %(asked)s") % {"asked": _asked(detail)}, _workers(detail))
-    )
     return strip
+
+
+def _running_figures(detail: Row) -> list[Row]:
+    status = detail["status"]
+    held = _("of %(asked)s") % {"asked": _asked(detail)}
+    strip = [_figure(_("GPUs held"), formats.number(status["allocated_gpus"]), held, _workers(detail))]
+    if status["state"] == "running":
+        strip.insert(
+            0, _figure(_("GPU use"), _bare_percent(status["gpu_utilization"]), "%", _("last measured"))
+        )
+    return strip
+
+
+def _asked_figures(detail: Row) -> list[Row]:
+    """What is true of every job: fills the strip of one that reports little."""
+    attempts = _figure(_("Attempts"), formats.number(detail["status"]["attempt"]), "", _("starts so far"))
+    memory, unit = formats.mebibytes(detail["memory_mib"]).split(formats.NBSP)
+    return [
+        attempts,
+        _figure(_("Priority"), formats.number(detail["priority"]), "", _("inside its project")),
+        _figure(_("CPUs"), formats.number(detail["cpus"]), "", _("each worker")),
+        _figure(_("Memory"), memory, unit, _("each worker")),
+        _figure(_("Retries"), formats.number(detail["retries"]), "", _("after a failure")),
+        _figure(_("Workers"), formats.number(detail["workers"]), "", _("start together")),
+    ]
 
 
 def explain(actor: Actor, job: Job) -> Row | None:
@@ -66,12 +98,12 @@ def explain(actor: Actor, job: Job) -> Row | None:
     return told | {"numbers": numbers, "fixes": [fix["message"] for fix in told["would_start_if"]]}
 
 
-def curves(job: Job, detail: Row, *, is_whole: bool = False) -> Row:
-    """Return what can be drawn of all attempts of a job: "curves" [{"name", "title", "axis", "width", "is_there"}] and
-    "has_reported", whether any of them printed progress. `is_whole`: with its memory, where there is room for it."""
-    said, measured = _said(job, detail), _measured(job, detail)
-    steps = [progress for progress in said if progress.get("step") is not None]
+def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:
+    """Return what can be drawn of all attempts of a job: {"name", "title", "axis", "width", "is_there"}. Nothing is
+    drawn of what no attempt has reported. `is_whole`: with its memory, where there is room for it."""
+    steps = [progress for progress in reached.values() if progress.get("step") is not None]
     reported = {name for name in ("loss", "accuracy") for one in steps if one.get(name) is not None}
+    there = reported | _measured(job, detail)
     shown = [
         ("loss", _("Loss"), "step"),
         ("accuracy", _("Accuracy, %"), "step"),
@@ -80,36 +112,9 @@ def curves(job: Job, detail: Row, *, is_whole: bool = False) -> Row:
     if is_whole:
         shown.append(("gpu_memory", _("GPU memory, GiB"), "time"))
     width = "col-6" if is_whole else "col-4"
-    rows = [
-        {"name": name, "title": title, "axis": axis, "width": width, "is_there": name in reported | measured}
-        for name, title, axis in shown
-    ]
-    return {"curves": rows, "has_reported": any(said)}
-
-
-def timeline(job: Job) -> list[Row]:
-    """Attempts as spans in percent of the time since the job was submitted: "x" and "width", the wait before it."""
-    first, last = job.created_at, job.finished_at or timezone.now()
-    total = max(1.0, (last - first).total_seconds())
-
-    def percent(at: datetime | None) -> float:
-        return round(100 * max(0.0, ((at or last) - first).total_seconds()) / total, 2)
-
-    rows = job.attempts.order_by("number").values(
-        "number", "created_at", "started_at", "ended_at", "outcome", "reason", "message", "exit_code"
-    )
     return [
-        {
-            **row,
-            "is_borrowed": row["ended_at"] is None and job.reason == STARTED_OVER_QUOTA,
-            "wait_x": percent(row["created_at"]),
-            "wait": round(percent(row["started_at"] or row["ended_at"]) - percent(row["created_at"]), 2),
-            "x": percent(row["started_at"]),
-            "width": max(0.5, round(percent(row["ended_at"]) - percent(row["started_at"]), 2))
-            if row["started_at"]
-            else 0,
-        }
-        for row in rows
+        {"name": name, "title": title, "axis": axis, "width": width, "is_there": name in there}
+        for name, title, axis in shown
     ]
 
 
@@ -119,18 +124,6 @@ def events(actor: Actor, job: Job, most: int) -> list[Row]:
     found = rows.values("seq", "at", "kind", "actor", "reason", "message", "data")[:most]
     sees = visible_project_names(actor)
     return [seen_event(row, sees, job.project.name) for row in found]
-
-
-def latest_events(actor: Actor, job: Job, most: int) -> list[Row]:
-    """The newest events for a short list: of neighbours that say the same only the newest, and of a job with one pod
-    nothing about the pod, which says the same as the job."""
-    told: list[Row] = []
-    for event in events(actor, job, 5 * most):
-        if event["kind"].startswith("pod.") and job.pods_wanted == 1:
-            continue
-        if not told or event["message"] != told[-1]["message"]:
-            told.append(event)
-    return told[:most]
 
 
 def pods(job: Job) -> list[Row]:
@@ -162,15 +155,6 @@ def whole_log_text(job: Job, rank: int) -> Iterator[str]:
         yield from log_text(job, number, rank)
 
 
-def _said(job: Job, detail: Row) -> list[Row]:
-    """The last progress of each of the newest attempts; {} of one that printed none."""
-    said = [detail["status"]["progress"] or {}]
-    for attempt in range(job.attempt, max(0, job.attempt - ATTEMPTS_LOOKED_AT), -1):
-        path = log_path(settings.LOG_DIR, str(job.pk), attempt, 0)
-        said.append(_last_progress(path, path.stat().st_size if path.exists() else 0))
-    return said
-
-
 def _measured(job: Job, detail: Row) -> set[str]:
     """The names of what was measured of a job over time."""
     samples = Sample.objects.filter(by="job", subject=str(job.pk), metric__in=JOB_USES.values())
@@ -178,13 +162,6 @@ def _measured(job: Job, detail: Row) -> set[str]:
     if detail["status"]["gpu_utilization"] is not None:
         metrics.add(JOB_USES["gpu_utilization"])
     return {name for name, metric in JOB_USES.items() if metric in metrics}
-
-
-@lru_cache(maxsize=256)
-def _last_progress(path: Path, size: int) -> Row:
-    """The last progress line of a log of that size; pages ask again with every change of the job."""
-    found = latest_progress(path) if size else None
-    return {} if found is None else found.as_json()
 
 
 def _page_text(page: LogPage) -> str:
@@ -213,25 +190,13 @@ def _numbers() -> tuple[tuple[str, str], ...]:
 
 
 def _waiting_figures(detail: Row) -> list[Row]:
-    status, position = detail["status"], detail["status"]["queue_position"]
+    position = detail["status"]["queue_position"]
     line = formats.NOTHING if position is None else formats.number(position)
-    waited = (timezone.now() - detail["created_at"]).total_seconds()
-    strip = [
+    return [
         _figure(_("Place in line"), line, "", _("of the whole cluster")),
-        _figure(_("Waiting for"), formats.duration(waited), "", _("since it was submitted")),
+        _figure(_("Waiting for"), "", "", _("since it was submitted")) | {"since": detail["created_at"]},
         _figure(_("GPUs asked for"), _asked(detail), "", _workers(detail)),
-        _figure(_("Priority"), formats.number(detail["priority"]), "", _("inside its project")),
     ]
-    if status["attempt"]:
-        strip.append(
-            _figure(
-                _("Attempts so far"),
-                formats.number(status["attempt"]),
-                "",
-                _("it keeps its place in the order"),
-            )
-        )
-    return strip
 
 
 def _workers(detail: Row) -> str:
@@ -264,11 +229,9 @@ def _bare_percent(share: float | None) -> str:
 
 
 def _progress_line(progress: Row) -> str:
-    step = (
-        f"{_('step')} {formats.number(progress['step'])} {_('of')} {formats.number(progress['total_steps'])}"
-    )
+    step = f"{_('step')} {formats.number(progress['step'])}"
     if progress.get("epoch") is None:
-        return step
+        return f"{step} {_('of')} {formats.number(progress['total_steps'])}"
     epochs = f" {_('of')} {progress['epochs']}" if progress.get("epochs") else ""
     return f"{_('epoch')} {progress['epoch']}{epochs}, {step}"
 

@@ -178,6 +178,8 @@ export class Chart {
   // a job's own curves: progress by step, utilisation by time
   #report(job) {
     const { step, loss, accuracy } = job?.status.progress ?? {};
+    // drawn before there was anything: what was reported meanwhile is the server's
+    if (step !== undefined && this.figure && !this.figure.data.some((trace) => trace.x.length)) { this.load(); return; }
     if (this.root.dataset.axis === "time") this.append(new Date(now()).toISOString(), { gpu_utilization: job?.status.gpu_utilization });
     else if (step !== undefined) this.append(step, { loss, accuracy });
   }

@@ -5,6 +5,7 @@ import { say } from "./dom.js";
 import { feed } from "./live.js";
 import { LogBook } from "./logbook.js";
 import { LogLines } from "./loglines.js";
+import { refreshRegions } from "./regions.js";
 
 const EVENTS_PAUSE = 300; // milliseconds in which events gather before they are fetched
 
@@ -82,7 +83,9 @@ export class LogSource {
     if (attempt > this.latest) { this.#moved({}, { upserts: { events: {} } }); return; }
     const section = this.growing;
     if (!section) return;
+    const wasSilent = !section.last;
     const hasHole = section.add(Object.values(news.lines ?? {}));
+    if (wasSilent && section.last) refreshRegions(); // the first output is a step of the start, and no event
     if (news.gaps || hasHole) this.catchUp();
     this.changed();
   }

@@ -2,6 +2,7 @@
 // are brought up to date node by node, so that scroll, selection, focus and open rows stay.
 //
 //   <section id="job-list" data-live="activity" data-live-only="jobs queue">
+//   <div id="stop-cost" data-live="job:ID queue">
 
 import { $$, glow } from "./dom.js";
 import { localise, showSince } from "./format.js";
@@ -17,10 +18,34 @@ let isLeaving = false;
 addEventListener("beforeunload", () => { isLeaving = true; });
 addEventListener("pageshow", () => { isLeaving = false; });
 
-/** Follow the topics of all live regions of the page. */
+const followed = new Set();
+
+/** Follow the topics of all live regions of the page; those in a dialog only while it is open. */
 export function regions() {
-  const byTopic = Map.groupBy($$("[data-live]"), (region) => region.dataset.live);
-  for (const [topic, elements] of byTopic) feed().subscribe(topic, new Region(elements));
+  const [inside, page] = [true, false].map((is) => $$("[data-live]").filter((region) => Boolean(region.closest("dialog")) === is));
+  follow(page);
+  for (const [dialog, elements] of Map.groupBy(inside, (region) => region.closest("dialog"))) {
+    let leave = null;
+    new MutationObserver(() => {
+      leave?.();
+      leave = dialog.open ? follow(elements) : null;
+    }).observe(dialog, { attributeFilter: ["open"] });
+  }
+}
+
+/** Have all live regions drawn again soon: something has moved that no topic of theirs says. */
+export function refreshRegions() { for (const region of followed) region.soon(); }
+
+// data-live names one topic or several, with spaces between
+function follow(elements) {
+  const pairs = elements.flatMap((element) => element.dataset.live.split(" ").map((topic) => [topic, element]));
+  const leaves = [...Map.groupBy(pairs, ([topic]) => topic)].map(([topic, found]) => {
+    const region = new Region(found.map(([, element]) => element));
+    followed.add(region);
+    const leave = feed().subscribe(topic, region);
+    return () => { leave(); followed.delete(region); };
+  });
+  return () => { for (const leave of leaves) leave(); };
 }
 
 class Region {

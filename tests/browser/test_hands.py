@@ -140,7 +140,8 @@ def test_stop_says_what_it_will_do_and_can_be_left(yard: Yard, open_as: Open):
     page = open_as("ana", f"/jobs/{job}").page
     page.click("button:text('Stop…')")
     dialog = page.get_by_role("dialog")
-    assert "what it holds (1 GPU) goes to whoever is next" in dialog.inner_text()
+    assert "one worker: dgx1-1" in dialog.inner_text()
+    assert "1 GPU" in dialog.inner_text()
     page.keyboard.press("Escape")
     assert yard.state(job) == "running"
     page.click("button:text('Stop…')")

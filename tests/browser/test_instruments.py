@@ -129,15 +129,8 @@ def test_the_curves_of_a_job(yard: Yard, open_as: Open):
 
 def test_curves_grow_while_the_job_reports(yard: Yard, open_as: Open):
     report = '{"trainyard": 1, "step": \'$i\', "total_steps": 500, "loss": \'$i\'}'
-    job = yard.submit(
-        "growing", f"i=0; while true; do i=$((i+1)); echo '{report}'; sleep 0.5; done", gpus=8, workers=3
-    )
-    page = open_as("vera", f"/jobs/{job}").page
-    assert not page.is_visible("#job-instruments")  # it waits: nothing to draw yet
-    yard.call("POST", f"/jobs/{job}/stop")
     job = yard.submit("grown", f"i=0; while true; do i=$((i+1)); echo '{report}'; sleep 0.5; done")
     page = open_as("vera", f"/jobs/{job}").page
-    page.wait_for_selector("#job-instruments")  # also when the page was opened before the job had started
     last = "() => document.querySelector('[data-chart*=loss] .js-plotly-plot')?.data?.[0]?.x.at(-1) ?? 0"
     wait_until(lambda: page.evaluate(last) > 0, 30, "a first point")
     first = page.evaluate(last)

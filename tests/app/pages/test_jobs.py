@@ -11,11 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
 from controlplane.logs import log_path
-from controlplane.models import Cluster, Event, User
+from controlplane.models import Cluster, User
 from controlplane.queries.images import known_images
 from dashboards.pages.job_form import Unreadable, to_body, to_fields
 from dashboards.pages.jobs import TABS
-from dashboards.reads.job import latest_events
 from jobs.kinds.spec import parse_spec, to_edge
 from jobs.models import Job
 from tests.app.pages.conftest import Yard
@@ -298,16 +297,15 @@ def test_a_queued_job_explains_itself(yard: Yard, visit: Visit):
     assert dict(answer.context["explain"]["numbers"])["asked for"] == "16"
 
 
-def test_a_job_without_progress_has_a_line_instead_of_curves(yard: Yard, visit: Visit):
+def test_curves_without_progress_say_so_in_their_place(yard: Yard, visit: Visit):
     for tab, curves in (("", 3), ("/metrics", 4)):
         page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}{tab}").content.decode()
-        assert page.count("data-keep hidden") == curves
+        assert page.count("data-keep data-empty") == curves
         assert "It has printed no progress yet" in page
     progress = {"step": 1, "total_steps": 2, "loss": 0.5}
     Job.objects.filter(pk=yard.running.pk).update(progress=progress)
     page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}/metrics").content.decode()
-    assert page.count("data-keep hidden") == 3  # it reports no accuracy, and nothing has measured it
-    assert f'id="no-curves" data-live="job:{yard.running.pk}" hidden>' in page
+    assert page.count("data-keep data-empty") == 3  # it reports no accuracy, and nothing has measured it
 
 
 def test_why_a_job_failed_is_said_once(yard: Yard, visit: Visit):
@@ -315,21 +313,6 @@ def test_why_a_job_failed_is_said_once(yard: Yard, visit: Visit):
     Job.objects.filter(pk=yard.running.pk).update(state="failed", reason="image_missing", message=why)
     page = visit(yard.cast.vera).get(f"/jobs/{yard.running.pk}").content.decode()
     assert page.count(why) == 1
-
-
-def test_events_that_say_the_same_are_one(yard: Yard):
-    for kind, message in (
-        ("job.starting", "Started."),
-        ("pod.running", "Rank 0 runs."),
-        ("job.running", "Started."),
-    ):
-        Event.objects.append([Event(kind=kind, job_id=yard.running.pk, message=message)])
-    told = [
-        (event["kind"], event["message"]) for event in latest_events(yard.cast.actor("ana"), yard.running, 2)
-    ]
-    assert told[0] == ("job.running", "Started.")
-    assert told[1][1] != "Started."
-    assert not any(kind.startswith("pod.") for kind, _message in told)
 
 
 def test_the_log_as_a_file_and_curves_from_it(yard: Yard, visit: Visit, settings: Any, tmp_path: Path):

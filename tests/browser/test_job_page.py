@@ -1,0 +1,111 @@
+"""A job's page from its submission to its end: steps from the first second, no jumps, live costs of a stop."""
+
+from typing import Any
+
+import pytest
+from playwright.sync_api import Page
+
+from tests.browser.conftest import Open, Yard
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+
+MOST_SHIFT = (
+    0.02  # of Google's layout-shift score, over the whole life of a job; 0.1 counts as good for a page
+)
+WATCH_SHIFTS = """() => {
+  window.shifts = [];
+  const keep = ({ value, hadRecentInput, sources }) => {
+    if (!hadRecentInput) shifts.push([value, sources.map(({ node }) => node?.id || node?.className || node?.nodeName)]);
+  };
+  new PerformanceObserver((list) => list.getEntries().forEach(keep)).observe({ type: "layout-shift", buffered: true });
+}"""
+REPORT = (
+    '{\\"trainyard\\": 1, \\"step\\": $i, \\"total_steps\\": 8, \\"loss\\": 0.5, \\"accuracy\\": 0.5, '
+    '\\"eta_seconds\\": 3, \\"checkpoint_at\\": 1767225600}'
+)
+WORK = f'sleep 1; echo loading; for i in 1 2 3 4 5 6 7 8; do echo "{REPORT}"; sleep 0.4; done'
+
+
+def shifts(page: Page) -> list[Any]:
+    found: list[Any] = page.evaluate("shifts")
+    return found
+
+
+@pytest.mark.parametrize("tab", ["", "/logs"])
+@pytest.mark.parametrize(("width", "height"), [(400, 800), (1440, 960), (2560, 1440)])
+def test_nothing_jumps_while_a_job_waits_starts_runs_logs_and_ends(
+    yard: Yard, open_as: Open, width: int, height: int, tab: str
+):
+    blocker = yard.submit("in-the-way", gpus=8, workers=2)
+    yard.wait_for(blocker, "running")
+    job = yard.submit("steady", WORK, gpus=8)
+    watched = open_as("ana", "/jobs", viewport={"width": width, "height": height})
+    watched.page.add_init_script(f"({WATCH_SHIFTS})()")
+    watched.go(f"/jobs/{job}{tab}")
+    watched.is_live()
+    yard.call("POST", f"/jobs/{blocker}/stop")
+    page = watched.page
+    page.locator(".badge[data-state=running]").wait_for()
+    page.locator(".log-line").get_by_text("step 8/8").wait_for()
+    page.locator(".badge[data-state=succeeded]").wait_for()
+    page.locator(".log-line").get_by_text("Completed.").wait_for()
+    assert sum(value for value, _sources in shifts(page)) <= MOST_SHIFT, shifts(page)
+
+
+def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open):
+    job = yard.submit("importing", "sleep 3; echo ready; sleep 300")
+    page = open_as("vera", f"/jobs/{job}").page
+    page.locator(".log-line.is-event").get_by_text("Submitted by").wait_for()
+    page.locator(".steps .is-now").get_by_text("First output").wait_for()
+    assert "none for" in page.inner_text(".steps .is-now .under")
+    page.locator(".steps .is-done").get_by_text("First output").wait_for()  # no event says so: the log does
+    assert [step.split("\n")[0] for step in page.locator(".steps li").all_inner_texts()] == [
+        "Queued",
+        "Scheduled",
+        "Started",
+        "First output",
+    ]
+    assert page.locator(".steps .is-done").count() == 4
+
+
+def test_the_page_of_a_resumed_job_shows_what_the_first_attempt_reached(yard: Yard, open_as: Open):
+    job = yard.submit("resumed", f"[ -e again ] && sleep 300; touch again; {WORK}; sleep 300")
+    page = open_as("vera", f"/jobs/{job}").page
+    page.locator("#job-figures").get_by_text("step 8 of 8").wait_for()
+    yard.call("POST", f"/jobs/{job}/suspend")
+    yard.wait_for(job, "suspended")
+    yard.call("POST", f"/jobs/{job}/resume")
+    page.locator(".timeline").get_by_text("attempt 2").wait_for()
+    page.locator("#job-figures").get_by_text("reached in attempt 1").wait_for()
+    assert "suspended at step 8" in page.inner_text(".timeline")
+    assert page.locator("#curve-loss[data-empty]").count() == 0
+    page.reload()
+    assert page.locator("#curve-loss[data-empty]").count() == 0
+
+
+def test_what_a_stop_costs_is_live_while_the_dialog_is_open(yard: Yard, open_as: Open):
+    job = yard.submit("stoppable", f"{WORK}; sleep 300", gpus=8, workers=2)
+    yard.wait_for(job, "running")
+    page = open_as("ana", f"/jobs/{job}").page
+    page.locator("#job-figures").get_by_text("step 8 of 8").wait_for()
+    page.click("button:text('Stop…')")
+    cost = page.locator("#stop-cost")
+    cost.get_by_text("2 workers: dgx1-1, dgx1-2").wait_for()
+    assert "16 GPUs" in cost.inner_text()
+    cost.get_by_text("since its last checkpoint").wait_for()
+    cost.get_by_text("no other job").wait_for()
+    yard.submit("next", gpus=1)
+    cost.get_by_text("one job:").wait_for()
+    assert "next of team-a" in cost.inner_text()
+
+
+def test_focus_on_an_action_survives_live_updates(yard: Yard, open_as: Open):
+    job = yard.submit("held-on-to", f"sleep 1; {WORK}; sleep 300")
+    page = open_as("ana", f"/jobs/{job}").page
+    page.locator(".actions button", has_text="Stop…").focus()
+    page.locator("#job-figures").get_by_text("step 8 of 8").wait_for()
+    wait_until(
+        lambda: page.locator(".actions a", has_text="Terminal").count() == 1, 10, "the terminal's button"
+    )
+    assert page.evaluate("document.activeElement.textContent") == "Stop…"
