@@ -2,7 +2,7 @@
 // are brought up to date node by node, so that scroll, selection, focus and open rows stay.
 //
 //   <section id="job-list" data-live="activity" data-live-only="jobs queue">
-//   <div id="stop-cost" data-live="job:ID queue">
+//   <div id="stop-cost" data-live="job:ID activity">
 
 import { $$, glow } from "./dom.js";
 import { localise, showSince } from "./format.js";
