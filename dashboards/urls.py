@@ -32,6 +32,8 @@ urlpatterns = [
     path("jobs/<str:job_id>/log.txt", jobs.job_log, name="job-log"),
     path("jobs/<str:job_id>/log-index.json", jobs.job_log_index, name="job-log-index"),
     re_path(rf"^jobs/(?P<job_id>[^/]+)/do/(?P<verb>{JOB_VERBS})$", jobs.job_verb, name="job-verb"),
+    # of its own, since it is for members only
+    path("jobs/<str:job_id>/terminal", jobs.job_page, {"tab": "terminal"}, name="job-terminal"),
     path("jobs/<str:job_id>/<str:tab>", jobs.job_page, name="job-tab"),
     path("projects", projects.project_list, name="projects"),
     path("new/project", projects.project_new, name="project-new"),

@@ -37,7 +37,7 @@ INLINE = (
     'src="http',
     "javascript:",
 )  # what the content security policy refuses
-TABS = ("logs", "events", "pods", "spec", "metrics", "terminal")
+TABS = ("logs", "events", "pods", "spec", "metrics")
 
 
 def test_every_route_has_a_rule_and_every_rule_a_route():
