@@ -75,7 +75,7 @@ def quota_chart(
     palette = palette_for(theme)
     used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
     top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
-    says = f"{name} holds {{last}} of {{second}} GPUs in its quota; at most {{high}} in this range."
+    says = f"{name} holds {{last}} GPUs, its quota is {{second}}; it held {{high}} at most in this range."
     axes = Axes(
         "Time",
         "GPUs",

@@ -1,5 +1,6 @@
 """Line figures as graph objects: every chart over time or steps is a list of strokes on two axes."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
@@ -7,11 +8,18 @@ from typing import Any
 
 from dashboards.charts.labels import EndLabel, annotations, room_for
 from dashboards.charts.palette import Theme
-from dashboards.charts.series import MOST_POINTS, Gapped, edge, thin
+from dashboards.charts.series import MOST_POINTS, Gapped, X, edge, thin
 from dashboards.charts.templates import graph_objects, template_name
 
-TOP, BOTTOM, LEFT = 8, 40, 50
+TOP, BOTTOM, LEFT = 8, 40, 46
 SMALL, TALL = 170, 340
+MINUTE, DAY = 60_000, 86_400_000
+TIME_TICKS = [  # by distance between ticks, in milliseconds; one line each
+    {"dtickrange": [None, MINUTE - 1], "value": "%H:%M:%S"},
+    {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
+    {"dtickrange": [DAY, None], "value": "%-d %b"},
+]
+MARK_SHARE = 0.16  # of the x axis that the word at a mark needs
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,21 +79,23 @@ def line_figure(
     """Return the figure as JSON-able data; its template is a name that the browser resolves."""
     plotly = graph_objects()
     labels = [
-        EndLabel(
-            stroke.key, stroke.label.replace("{value}", f"{stroke.last:.0f}"), stroke.last, stroke.colour
-        )
-        for stroke in strokes
-        if stroke.label and stroke.last is not None
+        _end_label(stroke, stroke.last) for stroke in strokes if stroke.label and stroke.last is not None
     ]
     low, high = axes.y_range
     ends = annotations(labels, low, high, axes.plot_pixels)
     layout = {
         "template": template_name(theme),
         "height": axes.height,
-        "margin": {"l": LEFT, "r": room_for(labels), "t": TOP, "b": BOTTOM, "pad": 4},
+        "margin": {
+            "l": LEFT,
+            "r": room_for([stroke.label for stroke in strokes]),
+            "t": TOP,
+            "b": BOTTOM,
+            "pad": 4,
+        },
         "xaxis": _across(axes),
         "yaxis": _up(axes),
-        "annotations": ends + [_mark_text(mark) for mark in marks],
+        "annotations": ends + _mark_texts(marks, axes, strokes),
         "shapes": [_mark_line(mark) for mark in marks],
         "meta": {"unit": axes.unit, **axes.meta},
     }
@@ -98,6 +108,13 @@ def as_json(figure: Any, theme: Theme) -> dict[str, Any]:
     found: dict[str, Any] = figure.to_plotly_json()
     found["layout"]["template"] = template_name(theme)
     return found
+
+
+def time_axis(title: str, x_range: tuple[datetime, datetime] | None) -> dict[str, Any]:
+    """Return an axis of times; without a range it is as long as the points are."""
+    # Plotly takes over no list of formats from a template
+    axis: dict[str, Any] = {"type": "date", "title": {"text": title}, "tickformatstops": TIME_TICKS}
+    return axis | ({"range": [edge(end) for end in x_range]} if x_range else {})
 
 
 def sliding(start: datetime, end: datetime, live_seconds: int | None) -> dict[str, Any]:
@@ -142,13 +159,14 @@ def _trace(plotly: Any, stroke: Stroke) -> Any:
     )
 
 
+def _end_label(stroke: Stroke, value: float) -> EndLabel:
+    return EndLabel(stroke.key, stroke.label.replace("{value}", f"{value:.0f}"), value, stroke.colour)
+
+
 def _across(axes: Axes) -> dict[str, Any]:
-    axis: dict[str, Any] = {"type": "date" if axes.is_time else "linear", "title": {"text": axes.x_title}}
-    if not axes.is_time:
-        axis["tickformat"] = ",~g"
-    if axes.x_range:
-        axis["range"] = [edge(end) for end in axes.x_range]
-    return axis
+    if axes.is_time:
+        return time_axis(axes.x_title, axes.x_range)
+    return {"type": "linear", "title": {"text": axes.x_title}, "tickformat": ",~g"}
 
 
 def _up(axes: Axes) -> dict[str, Any]:
@@ -162,13 +180,31 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
     return {**place, "line": {"dash": "dot"}, "layer": "below"}
 
 
-def _mark_text(mark: Mark) -> dict[str, Any]:
-    place = {"x": edge(mark.x), "xref": "x", "y": 1, "yref": "paper"}
-    return {
-        **place,
-        "text": mark.text,
-        "xanchor": "left",
-        "yanchor": "top",
-        "xshift": 3,
-        "font": {"size": 10},
-    }
+def _mark_texts(marks: Sequence[Mark], axes: Axes, strokes: Sequence[Stroke]) -> list[dict[str, Any]]:
+    """The words of the marks, beside their lines; of marks close together only the last has one."""
+    ends = axes.x_range or _ends(strokes)
+    if not ends:
+        return []
+    low, high = map(_number, ends)
+    places = [(_number(mark.x) - low) / ((high - low) or 1.0) for mark in marks]
+    following = [*places, math.inf][1:]
+    return [
+        _mark_text(mark, is_left=place > 1 - MARK_SHARE)
+        for mark, place, after in zip(marks, places, following, strict=True)
+        if after - place >= MARK_SHARE
+    ]
+
+
+def _mark_text(mark: Mark, *, is_left: bool) -> dict[str, Any]:
+    place = {"x": edge(mark.x), "xref": "x", "y": 1, "yref": "paper", "yanchor": "top"}
+    side = {"xanchor": "right", "xshift": -3} if is_left else {"xanchor": "left", "xshift": 3}
+    return {**place, **side, "text": mark.text, "font": {"size": 10}}
+
+
+def _ends(strokes: Sequence[Stroke]) -> tuple[X, X] | None:
+    xs = [x for stroke in strokes for x, _value in (*stroke.points[:1], *stroke.points[-1:])]
+    return (min(xs, key=_number), max(xs, key=_number)) if xs else None
+
+
+def _number(x: X) -> float:
+    return x.timestamp() if isinstance(x, datetime) else x

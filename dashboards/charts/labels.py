@@ -5,8 +5,8 @@ from dataclasses import dataclass
 from typing import Any
 
 GAP_PIXELS = 13.0
-NARROW, WIDE = 12, 116  # pixels right of the plot: without labels, and at most
-EM_PIXELS = 6.4  # of a letter; the browser measures the text and shortens what does not fit
+NARROW, WIDE = 12, 120  # pixels right of the plot: without labels, and at most
+EM_PIXELS = 7.0  # of a letter; the browser measures the text and shortens what does not fit
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,11 +44,11 @@ def most_labels(plot_pixels: float) -> int:
     return int(plot_pixels // GAP_PIXELS) + 1
 
 
-def room_for(labels: Sequence[EndLabel]) -> int:
-    """Return the pixels that the labels need right of the plot."""
-    if not labels:
+def room_for(labels: Sequence[str]) -> int:
+    """Return the pixels that labels need right of the plot, whatever the value in them is."""
+    longest = max((len(label.replace("{value}", "100")) for label in labels), default=0)
+    if not longest:
         return NARROW
-    longest = max(len(label.text) for label in labels)
     return round(min(WIDE, max(40, longest * EM_PIXELS + 12)))
 
 

@@ -7,12 +7,6 @@ from typing import Any
 from dashboards.charts.palette import Palette, Theme, palette_for
 
 FONT = 'Inter, system-ui, -apple-system, "Segoe UI", sans-serif'
-MINUTE, DAY = 60_000, 86_400_000
-TIME_TICKS = [  # by distance between ticks, in milliseconds; one line each
-    {"dtickrange": [None, MINUTE - 1], "value": "%H:%M:%S"},
-    {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
-    {"dtickrange": [DAY, None], "value": "%-d %b"},
-]
 CLEAR = "rgba(0,0,0,0)"
 
 
@@ -55,7 +49,7 @@ def _template(plotly: Any, palette: Palette) -> Any:
         "showline": False,
         "ticks": "",
         "tickfont": {"color": palette.third, "size": 11},
-        "tickformatstops": TIME_TICKS,
+        "tickangle": 0,
         "title": {"font": {"color": palette.third, "size": 11}, "standoff": 6},
         "automargin": False,
     }
@@ -76,7 +70,6 @@ def _template(plotly: Any, palette: Palette) -> Any:
             "fixedrange": True,
             "nticks": 5,
             "tickformat": ",~g",
-            "tickformatstops": [],
         },
         "annotationdefaults": {"showarrow": False, "font": {"size": 11, "color": palette.third}},
         "shapedefaults": {"line": {"color": palette.third, "width": 1}},

@@ -54,7 +54,7 @@ def device_chart(
             whole.key, whole.name, _percent(whole.points), palette.accent, label=f"{whole.name} {{value}} %"
         )
     )
-    axes = _percent_axes("Share, %", start, end, None)
+    axes = _percent_axes("Share, %", start, end, None, meta={"sorted": True})
     figure = line_figure(strokes, axes, theme=theme)
     columns = ("Time", f"{whole.name} %", *(f"{line.name} %" for line in devices))
     rows = _rows([whole.points, *(line.points for line in devices)])

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from datetime import datetime
 
-from dashboards.charts.figures import SMALL, Axes, as_json
+from dashboards.charts.figures import BOTTOM, LEFT, SMALL, TOP, Axes, as_json, time_axis
 from dashboards.charts.palette import Theme, palette_for
 from dashboards.charts.series import Chart, edge
 from dashboards.charts.templates import graph_objects, template_name
@@ -64,12 +64,8 @@ def _figure(
     layout = {
         "template": template_name(theme),
         "height": SMALL,
-        "margin": {"l": 50, "r": 12, "t": 8, "b": 40, "pad": 4},
-        "xaxis": {
-            "type": "date",
-            "title": {"text": axes.x_title},
-            "range": [edge(x) for x in axes.x_range or ()],
-        },
+        "margin": {"l": LEFT, "r": 12, "t": TOP, "b": BOTTOM, "pad": 4},
+        "xaxis": time_axis(axes.x_title, axes.x_range),
         "yaxis": {"title": {"text": axes.y_title}, "range": list(axes.y_range)},
         "meta": {"unit": axes.unit, "span_seconds": None},
     }

@@ -57,7 +57,7 @@ def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
     start = min(starts[0][1] if starts else job.created_at, end - LEAST)
     found = next(iter(series(JOB_USES[name], "job", [str(job.pk)], start, end)), None)
     points = [(point.at, point.mean) for point in found.points] if found else []
-    marks = [Mark(at, f"attempt {number}") for number, at in starts if len(starts) > 1]
+    marks = [Mark(at, f"attempt {number}") for number, at in starts[1:]]
     gap = timedelta(seconds=GAP_STEPS * (found.step_seconds if found else 1))
     shared = {"points": points, "marks": marks, "span": (start, end), "longest_gap": gap, "key": name}
     shared["live_seconds"] = None if job.is_final else LONGEST_JOB_SECONDS

@@ -62,9 +62,15 @@ def allocation_lines(start: datetime, end: datetime) -> list[Line]:
 
 def capacity_points(start: datetime, end: datetime) -> list[Point]:
     """Return how many GPUs all clusters together have, as change points."""
-    found = series(GPU_CAPACITY, "cluster", None, start, end)
-    lines = [[(point.at, point.mean) for point in line.points] for line in found]
-    if not any(value for line in lines for _at, value in line):  # recorded since a version that came later
+    lines = []
+    for line in series(GPU_CAPACITY, "cluster", None, start, end):
+        changes = [(point.at, point.mean) for point in line.points]
+        # a cluster begins with its first nodes; before, nothing was recorded
+        if len(changes) > 1 and not changes[0][1]:
+            changes[:2] = [(start, changes[1][1])]
+        lines.append(changes)
+    # nodes that have not changed since the version that records capacity
+    if not any(value for line in lines for _at, value in line):
         return [(start, float(Device.objects.filter(node__is_ready=True).count()))]
     return list(summed(lines))
 

@@ -106,6 +106,7 @@ export class Chart {
     if (this.url !== url) return;
     this.isTime = figure.layout.xaxis.type === "date";
     if (this.isTime) intoReadersZone(figure);
+    figure.layout.xaxis.nticks = Math.max(2, Math.min(7, Math.floor(this.plot.clientWidth / 90)));
     if (isTouch.matches) figure.layout.dragmode = false; // a finger scrolls the page
     labelEnds(figure, figure.layout.height);
     Object.assign(this, { figure, table, appended: 0 });
@@ -203,7 +204,7 @@ export class Chart {
       this.pending = null;
       this.isDirty = false;
       if (this.appended > MOST_APPENDED) { await this.load(); return; }
-      labelEnds(this.figure, this.plot.clientHeight);
+      labelEnds(this.figure, this.figure.layout.height);
       if (this.figure.layout.meta.usage) this.table.rows = usageRows(this.figure);
       this.#say(summaryOf(this.figure));
       await this.#react(await plotly());

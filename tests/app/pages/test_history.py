@@ -102,7 +102,7 @@ def test_a_project_against_its_quota_and_what_it_was_before(yard: Yard, visit: V
     assert lines(found)["quota"][-2:] == [6, 6]
     assert lines(found)["quota"][0] == 4
     assert lines(found)["allocated"][-1] == 2
-    assert found["summary"].startswith("team-a holds 2 of 6 GPUs in its quota")
+    assert found["summary"].startswith("team-a holds 2 GPUs, its quota is 6;")
 
 
 def test_what_a_job_used_over_all_attempts(yard: Yard, visit: Visit):
@@ -120,7 +120,7 @@ def test_what_a_job_used_over_all_attempts(yard: Yard, visit: Visit):
         )
     found = chart(visit(yard.cast.vera), f"jobs/{job.pk}/gpu_utilization.json")
     assert lines(found)["GPU use"] == [50, None, 70]
-    assert [label["text"] for label in found["figure"]["layout"]["annotations"]] == ["attempt 1", "attempt 2"]
+    assert [label["text"] for label in found["figure"]["layout"]["annotations"]] == ["attempt 2"]
 
 
 def report(path: Any, *steps: int) -> None:

@@ -186,7 +186,7 @@ def test_a_quota_that_changed():
     )
     used, quota = accepted(chart).data
     assert (list(used.y), list(quota.y)) == ([0, 6, 6], [4, 8, 8])
-    assert chart.summary == "a holds 6 of 8 GPUs in its quota; at most 6 in this range."
+    assert chart.summary == "a holds 6 GPUs, its quota is 8; it held 6 at most in this range."
     assert [row[1:] for row in chart.rows] == [(6, 8), (6, 4), (0, 4)]
 
 
