@@ -11,7 +11,7 @@ from dashboards.charts.palette import Theme
 from dashboards.charts.series import MOST_POINTS, Gapped, X, edge, thin
 from dashboards.charts.templates import graph_objects, template_name
 
-TOP, BOTTOM, LEFT = 8, 40, 46
+TOP, BOTTOM, LEFT = 8, 38, 46
 SMALL, TALL = 170, 340
 MINUTE, DAY = 60_000, 86_400_000
 TIME_TICKS = [  # by distance between ticks, in milliseconds; one line each
@@ -99,8 +99,11 @@ def line_figure(
         "shapes": [_mark_line(mark) for mark in marks],
         "meta": {"unit": axes.unit, **axes.meta},
     }
-    figure = plotly.Figure([_trace(plotly, stroke) for stroke in strokes], layout)
-    return as_json(figure, theme)
+    found = as_json(plotly.Figure([_trace(stroke) for stroke in strokes], layout), theme)
+    # Plotly checks arrays value by value, twice: 3 ms for a line of 400 points that this module has just computed
+    for trace, stroke in zip(found["data"], strokes, strict=True):
+        trace.update(_values(stroke))
+    return found
 
 
 def as_json(figure: Any, theme: Theme) -> dict[str, Any]:
@@ -137,26 +140,27 @@ def nice_ceiling(value: float) -> float:
     )
 
 
-def _trace(plotly: Any, stroke: Stroke) -> Any:
+def _trace(stroke: Stroke) -> dict[str, Any]:
+    meta: dict[str, Any] = {"key": stroke.key, "scale": stroke.scale, "offset": stroke.shift}
+    line: dict[str, Any] = {"color": stroke.colour, "width": stroke.width, "dash": stroke.dash}
+    look: dict[str, Any] = {"opacity": 0.55} if stroke.is_muted else {}
+    if len(stroke.points) == 1:
+        look["mode"] = "markers"
+    return {
+        "type": "scatter",
+        "name": stroke.name,
+        "line": line | ({"shape": "hv"} if stroke.is_step else {}),
+        "meta": meta | ({"label": stroke.label} if stroke.label else {}),
+        **look,
+    }
+
+
+def _values(stroke: Stroke) -> dict[str, Any]:
     shown = thin(stroke.points, MOST_POINTS)
     values = [value for _x, value in shown]
-    meta: dict[str, Any] = {"key": stroke.key, "scale": stroke.scale, "offset": stroke.shift}
-    look: dict[str, Any] = {"color": stroke.colour, "width": stroke.width, "dash": stroke.dash}
-    extra: dict[str, Any] = {}
-    if stroke.shift:
-        extra["customdata"] = values
-    if len(shown) == 1:
-        extra["mode"] = "markers"
-    if stroke.is_muted:
-        extra["opacity"] = 0.55
-    return plotly.Scatter(
-        name=stroke.name,
-        x=[edge(x) for x, _value in shown],
-        y=[None if value is None else value + stroke.shift for value in values],
-        line=look | ({"shape": "hv"} if stroke.is_step else {}),
-        meta=meta | ({"label": stroke.label} if stroke.label else {}),
-        **extra,
-    )
+    drawn = [None if value is None else value + stroke.shift for value in values]
+    true = {"customdata": values} if stroke.shift else {}
+    return {"x": [edge(x) for x, _value in shown], "y": drawn, **true}
 
 
 def _end_label(stroke: Stroke, value: float) -> EndLabel:

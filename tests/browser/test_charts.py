@@ -123,6 +123,8 @@ def test_the_mode_bar_is_not_over_the_lines_on_touch(open_as: Open):
     assert bar is not None
     assert plot is not None
     assert bar["y"] + bar["height"] <= plot["y"] + 1
+    tools = page.locator(".panel", has=page.locator("#allocation-chart")).locator(".chart-tools")
+    assert tools.evaluate("(bar) => getComputedStyle(bar).opacity") == "1"  # a finger does not hover
     assert (
         page.evaluate("document.querySelector('#allocation-chart .chart-plot')._fullLayout.dragmode") is False
     )
