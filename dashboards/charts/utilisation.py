@@ -46,7 +46,15 @@ def device_chart(
     memory, as the summary calls it."""
     palette = palette_for(theme)
     strokes = [
-        Stroke(line.key, line.name, _percent(line.points), palette.third, width=1.0, label=line.name)
+        Stroke(
+            line.key,
+            line.name,
+            _percent(line.points),
+            palette.third,
+            width=1.0,
+            is_muted=True,
+            label=line.name,
+        )
         for line in devices
     ]
     strokes.append(

@@ -106,6 +106,7 @@ export class Chart {
     if (this.url !== url) return;
     this.isTime = figure.layout.xaxis.type === "date";
     if (this.isTime) intoReadersZone(figure);
+    figure.layout.margin.r = Math.min(figure.layout.margin.r, Math.round(this.plot.clientWidth * 0.28));
     figure.layout.xaxis.nticks = Math.max(2, Math.min(7, Math.floor(this.plot.clientWidth / 90)));
     if (isTouch.matches) figure.layout.dragmode = false; // a finger scrolls the page
     labelEnds(figure, figure.layout.height);
