@@ -19,7 +19,7 @@ from controlplane.telemetry import rollup
 from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.collect import collect
 from controlplane.telemetry.metrics import KEEP, SAMPLED, Extent, floor
-from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, series
+from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, gpu_hours, series
 from controlplane.telemetry.rollup import roll_up
 from controlplane.telemetry.samples import STEP_SECONDS, write_samples
 from jobs.actions import stop_job
@@ -218,6 +218,22 @@ def test_waits_of_started_jobs_are_sampled(plant):
         look(plant)
     line = series("queue_wait_seconds", "project", ["team-a"], begin, plant.clock())[0]
     assert max(point.max for point in line.points) == pytest.approx(42, abs=2)
+
+
+def test_gpu_seconds_of_users_are_summed_whatever_the_pace(plant, job):
+    begin = plant.clock() - timedelta(seconds=20)
+    look(plant)
+    for seconds in (1, 4, 7, 1, 12, 15, 10, 10, 10, 10):
+        look(plant, seconds)
+    hours = gpu_hours(begin, plant.clock() + timedelta(seconds=20), None)
+    assert hours[job.user_id] * 3600 == pytest.approx(
+        80, abs=12
+    )  # the step that is gathered now is not written yet
+    look(plant, 3600)  # a pause: what was held meanwhile is not known
+    look(plant, 10)
+    look(plant, 10)
+    assert gpu_hours(begin, plant.clock(), None)[job.user_id] * 3600 < 130
+    assert gpu_hours(begin, plant.clock(), [job.project_id + 1]) == {}
 
 
 def test_allocation_history_is_exact(plant):

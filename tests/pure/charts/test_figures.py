@@ -1,5 +1,7 @@
 """Every figure is one that Plotly accepts, says the same in words and as a table, and is true to its rows."""
 
+import subprocess
+import sys
 from datetime import UTC, datetime, timedelta
 
 import plotly.graph_objects
@@ -219,6 +221,18 @@ def test_gpu_hours_of_users():
     assert len(chart.rows) == 20
     assert chart.summary == "20 users held GPUs for 1,810.00 hours in all; user-0 the longest, 100.00."
     assert users_chart([], theme="dark").summary == "No GPU was held in this range."
+
+
+def test_plotly_is_imported_with_the_first_figure_only():
+    modules = ["allocation", "curves", "utilisation", "users", "waiting"]
+    lines = [
+        *(f"import dashboards.charts.{name}" for name in modules),
+        "import sys; print('plotly' in sys.modules)",
+    ]
+    done = subprocess.run(
+        [sys.executable, "-c", "\n".join(lines)], capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == "False"
 
 
 @pytest.mark.parametrize("theme", ["light", "dark"])
