@@ -12,7 +12,7 @@ import asyncio
 import ipaddress
 import logging
 import resource
-from collections import Counter
+from collections import Counter, OrderedDict
 from dataclasses import dataclass
 from http import HTTPStatus
 from typing import Any
@@ -73,20 +73,25 @@ class OpenConnections:
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
         self._most = min(limits.connections, max(64, _file_limit() - SPARE_FILES))
+        self._count = 0
         self._by_address: Counter[str] = Counter()
         self._http: dict[LimitedHttp, None] = {}
-        self._waiting: dict[LimitedHttp, None] = {}  # for a request, the longest first
+        # For a request, the longest first. The first key of a dict is found slowly once others before it were removed.
+        self._waiting: OrderedDict[LimitedHttp, None] = OrderedDict()
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
         """Count a new connection. Return status, code and detail of a refusal, or None; a refused one counts too."""
-        is_full = self._by_address.total() >= self._most
-        if is_full and self._waiting:
-            next(iter(self._waiting)).drop()
+        has_room = self._count < self._most
+        if not has_room and self._waiting:
+            longest, _ = self._waiting.popitem(last=False)
+            longest.drop()
+            has_room = True
+        self._count += 1
         self._by_address[address] += 1
         self._http[connection] = None
         self._sweep_later()
-        if is_full and not self._waiting:
+        if not has_room:
             return 503, "too_many_connections", "The server has too many open connections; try again."
         most = self.limits.per_address
         if most and self._by_address[address] > most and not is_loopback(address):
@@ -97,6 +102,7 @@ class OpenConnections:
 
     def leave(self, address: str, connection: "LimitedHttp | None" = None) -> None:
         """Forget a connection that has ended; a websocket has been released as an HTTP connection before."""
+        self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
             del self._by_address[address]

@@ -39,10 +39,10 @@ def run(directory: Path, names: list[str], seconds: float) -> list[Row]:
 
 def under_attack(made: Plant, name: str, seconds: float) -> tuple[Samples, dict[str, int]]:
     """The other user's samples during an attack, and the attack's answers."""
-    attacking = attack(made, name, seconds + 2 * LEAD_SECONDS)
-    measure(made, LEAD_SECONDS)
-    samples = measure(made, seconds)
-    output, _ = attacking.communicate(timeout=seconds + 120)
+    with attack(made, name, seconds + 2 * LEAD_SECONDS) as attacking:
+        measure(made, LEAD_SECONDS)
+        samples = measure(made, seconds)
+        output, _ = attacking.communicate(timeout=seconds + 120)
     answers: dict[str, int] = json.loads(output or b"{}")
     print(f"{name}: {answers}", flush=True)
     return samples, answers

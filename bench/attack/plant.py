@@ -7,7 +7,7 @@ import sys
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
@@ -197,15 +197,15 @@ def _sign_in(port: int, name: str) -> tuple[str, str]:
     cookies: dict[str, str] = {}
 
     def send(method: str, body: str | None, headers: dict[str, str]) -> str:
-        connection = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
         if cookies:
             headers["Cookie"] = "; ".join(f"{key}={value}" for key, value in cookies.items())
-        connection.request(method, "/login", body, headers)
-        response = connection.getresponse()
-        for line in response.headers.get_all("set-cookie") or ():
-            key, _, value = line.partition(";")[0].partition("=")
-            cookies[key] = value
-        return response.read().decode()
+        with closing(http.client.HTTPConnection("127.0.0.1", port, timeout=30)) as connection:
+            connection.request(method, "/login", body, headers)
+            response = connection.getresponse()
+            for line in response.headers.get_all("set-cookie") or ():
+                key, _, value = line.partition(";")[0].partition("=")
+                cookies[key] = value
+            return response.read().decode()
 
     token = re.search(r'name="csrfmiddlewaretoken" value="([^"]+)"', send("GET", None, {}))
     form = {"username": name, "password": PASSWORD, "csrfmiddlewaretoken": token[1] if token else ""}

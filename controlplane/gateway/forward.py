@@ -5,8 +5,10 @@ from __future__ import annotations
 import asyncio
 import re
 import socket
+from contextlib import ExitStack
 
 from controlplane.gateway.admission import admit_service, until_refused
+from controlplane.gateway.limits import exchanging
 from controlplane.gateway.podsocket import NO_LONGER, SIGNED_OUT, accept, end, first_of, opened
 from controlplane.live.identity import Credential
 from controlplane.live.wire import Receive, Scope, Send
@@ -18,13 +20,16 @@ READ_BYTES = 65536
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """The ASGI websocket application of everything below /ws/forward/."""
 
-    async def dial(credential: Credential, match: re.Match[str]) -> socket.socket:
-        service = await admit_service(credential, match["job_id"], int(match["port"]))
-        return await service.connect()
+    with ExitStack() as counted:
 
-    found = await opened(scope, receive, send, PATH, dial)
-    if found is not None:
-        await _serve(scope, receive, send, *found)
+        async def dial(credential: Credential, match: re.Match[str]) -> socket.socket:
+            service = await admit_service(credential, match["job_id"], int(match["port"]))
+            counted.enter_context(exchanging(project=service.project_id, port=service.key))
+            return await service.connect()
+
+        found = await opened(scope, receive, send, PATH, dial)
+        if found is not None:
+            await _serve(scope, receive, send, *found)
 
 
 async def _serve(

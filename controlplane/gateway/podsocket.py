@@ -13,6 +13,7 @@ import orjson
 from controlplane.access import Forbidden, NotVisible
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn
+from controlplane.gateway.limits import TooManyRequests
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
 from controlplane.live.wire import Receive, Scope, Send, refuse_websocket
 
@@ -41,7 +42,7 @@ async def opened(
     except (NotSignedIn, NotVisible, Forbidden) as error:
         status = _STATUSES[type(error)]
         await refuse_websocket(scope, receive, send, status, 4000 + status)
-    except (NotRunning, NoAnswer, EngineRefused, EngineUnreachable) as error:
+    except (NotRunning, NoAnswer, TooManyRequests, EngineRefused, EngineUnreachable) as error:
         await accept(scope, receive, send)
         await end(send, {"op": "error", "code": _code(error), "detail": str(error)}, NOT_NOW)
     return None
@@ -116,4 +117,4 @@ async def _ready(fd: int, add: Callable[..., None], remove: Callable[[int], obje
 
 def _code(error: Exception) -> str:
     """A refusal that needs words gets them after the handshake; an HTTP status would carry none."""
-    return error.code if isinstance(error, EngineRefused) else _CODES[type(error)]
+    return error.code if isinstance(error, EngineRefused | TooManyRequests) else _CODES[type(error)]

@@ -43,7 +43,7 @@ MORE = (
 )  # behind "Ports, limits, …"
 # Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
 LONG_FIELDS = ("command", *PAIRS, "secret_env", "image_pull_secrets")
-LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 32 * 1024, 1024
+LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
 DEFAULTS = {
     "kind": "train",
     "gpus": "1",
