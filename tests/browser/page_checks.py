@@ -46,7 +46,7 @@ TOUCHING = """() => {
     const cells = shown.map((cell) => [cell, words(cell)]).filter(([, at]) => at);
     for (let at = 1; at < cells.length; at += 1) {
       const gap = cells[at][1][0] - cells[at - 1][1][1];
-      if (gap < 15) found.push(`columns ${gap.toFixed(0)} px apart: ${cells[at][0].outerHTML.slice(0, 120)}`);
+      if (gap < 12) found.push(`columns ${gap.toFixed(0)} px apart: ${cells[at][0].outerHTML.slice(0, 120)}`);
     }
   }
   return found.slice(0, 5);

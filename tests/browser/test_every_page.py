@@ -101,7 +101,7 @@ def test_every_route_is_listed():
 def test_nothing_is_found(pages: Pages, running: Yard, filled: dict[str, str], person: str, address: str):
     page = pages[person]
     page.goto(f"{running.server.url}{address.format(**filled)}")
-    assert findings(page) == []
+    expect_nothing(page)
 
 
 @pytest.mark.parametrize(("address", "opener"), OPENERS)
@@ -113,7 +113,7 @@ def test_nothing_is_found_in_what_opens(
     page.goto(f"{running.server.url}{address.format(**filled)}")
     page.wait_for_function(READY)
     page.click(opener)
-    assert findings(page) == []
+    expect_nothing(page)
 
 
 @pytest.mark.parametrize("errors", [{}, dict.fromkeys(("username", "password", "again"), "This is refused.")])
@@ -124,15 +124,16 @@ def test_nothing_is_found_on_the_page_of_the_first_admin(pages: Pages, running: 
     page.route(f"**{address}", lambda route: route.fulfill(body=markup, content_type="text/html"))
     page.goto(f"{running.server.url}{address}")
     page.locator("#again").wait_for()
-    assert findings(page) == []
+    expect_nothing(page)
     page.unroute_all()
 
 
-def findings(page: Page) -> list[str]:
-    """Return everything wrong with an opened page, in every look."""
+def expect_nothing(page: Page) -> None:
+    """Fail with everything that is wrong with an opened page, in every look."""
     page.set_viewport_size(WIDE)
     page.wait_for_function(READY)
     if page.locator(".log-view").count():
         page.wait_for_load_state("networkidle")
     page.evaluate(AXE.read_text())
-    return [finding for look in LOOKS for finding in look.findings(page)]
+    found = [finding for look in LOOKS for finding in look.findings(page)]
+    assert not found, "\n".join(found)
