@@ -67,7 +67,7 @@ SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
-        *("metrics", "logout", "node-card"),
+        *("metrics", "logout", "node-card", "job-terminal"),
         *("job-verb", "member-set", "node-verb", "cluster-verb", "token-revoke"),
     }
 )
