@@ -8,7 +8,7 @@ from wsgiref.validate import validator
 
 import pytest
 
-from controlplane.hop import BODY_MOST_BYTES, CHUNK_BYTES, FIRST_HOP_BYTES, Hop, make_environ
+from controlplane.hop import BODY_MOST_BYTES, CHUNK_BYTES, FIRST_HOP_BYTES, FORM_MOST_BYTES, Hop, make_environ
 from tests.waiting import wait_until
 
 
@@ -115,6 +115,18 @@ async def test_an_announced_body_above_the_limit_is_not_read(serve):
     )
     assert (exchange.status, exchange.taken) == (413, 0)
     assert exchange.header(b"content-type") == b"application/problem+json"
+
+
+@pytest.mark.parametrize("kind", [b"application/x-www-form-urlencoded", b" Multipart/Form-Data; boundary=b"])
+async def test_a_form_is_smaller_than_other_bodies(serve, kind):
+    """A form is parsed for its CSRF token before anyone looks at who sends it."""
+    headers = [(b"content-type", kind)]
+    exchange = Exchange([b"x" * FORM_MOST_BYTES, b"x"])
+    await serve(echo, scope_of("POST", headers=headers), exchange)
+    assert exchange.status == 413
+    whole = Exchange(b"x" * FORM_MOST_BYTES)
+    await serve(echo, scope_of("POST", headers=headers), whole)
+    assert whole.status == 200
 
 
 async def test_an_unannounced_body_is_read_up_to_the_limit(serve):
