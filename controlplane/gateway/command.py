@@ -8,27 +8,17 @@ with a byte, 1 for standard output and 2 for error output, and ends with {"op":"
 
 from __future__ import annotations
 
-import asyncio
 import re
 from urllib.parse import parse_qs
 
-from controlplane.engines.base import Engine, Process
-from controlplane.gateway.admission import admit, engine_of, in_engine, in_thread, running_pod, until_refused
-from controlplane.gateway.podsocket import (
-    ENDED,
-    NO_LONGER,
-    SIGNED_OUT,
-    accept,
-    end,
-    first_of,
-    number,
-    opened,
-    readable,
-    write_all,
-)
+from controlplane.access import Actor
+from controlplane.engines.base import Process
+from controlplane.gateway.admission import in_engine, in_thread, until_refused
+from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
 from controlplane.live.identity import Credential
 from controlplane.live.wire import Receive, Scope, Send
 from jobs.actions import record_command
+from jobs.models import Job
 
 PATH = re.compile(r"/ws/exec/(?P<job_id>[0-9a-fA-F-]{36})/?")
 END_OF_INPUT = '{"op":"end_of_input"}'
@@ -41,41 +31,22 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     rank = number(fields.get("rank", ["0"])[-1], 0)
 
     async def run(credential: Credential, match: re.Match[str]) -> Process:
-        engine, pod_name = await in_thread(_enter, credential, match["job_id"], rank, command, scope)
+        def record(job: Job, actor: Actor) -> None:
+            record_command(job, rank, command, actor=actor)
+
+        engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)
         return await in_engine(engine.run_command, pod_name, command)
 
     found = await opened(scope, receive, send, PATH, run)
-    if found is not None:
-        await _serve(scope, receive, send, *found)
-
-
-def _enter(
-    credential: Credential, job_id: str, rank: int, command: list[str], scope: Scope
-) -> tuple[Engine, str]:
-    """On the gateway's thread: check, and record who runs what in which pod."""
-    actor, job = admit(credential, job_id, scope)
-    pod = running_pod(job, rank)
-    record_command(job, rank, command, actor=actor)
-    return engine_of(pod), pod.name
-
-
-async def _serve(
-    scope: Scope, receive: Receive, send: Send, process: Process, credential: Credential, job_id: str
-) -> None:
-    """Carry bytes until the command ends, the client leaves or loses the right to be here."""
-    try:
-        await accept(scope, receive, send)
-        ended = await first_of(
-            command=_show(process, send),
-            client=_feed(process, receive),
-            rights=until_refused(credential, job_id),
-        )
-    finally:
-        exit_code = await asyncio.get_running_loop().run_in_executor(None, process.close)
-    if ended == "command":
-        await end(send, {"op": "exit", "exit_code": exit_code}, ENDED)
-    elif ended == "rights":
-        await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
+    if found is None:
+        return
+    process, credential, job_id = found
+    works = {
+        "output": _show(process, send),
+        "keys": _feed(process, receive),
+        "rights": until_refused(credential, job_id),
+    }
+    await serve(scope, receive, send, close=process.close, **works)
 
 
 async def _show(process: Process, send: Send) -> None:

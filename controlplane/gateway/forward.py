@@ -9,7 +9,7 @@ from contextlib import ExitStack
 
 from controlplane.gateway.admission import admit_service, until_refused
 from controlplane.gateway.limits import exchanging
-from controlplane.gateway.podsocket import NO_LONGER, SIGNED_OUT, accept, end, first_of, opened
+from controlplane.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
 from controlplane.live.identity import Credential
 from controlplane.live.wire import Receive, Scope, Send
 
@@ -20,12 +20,12 @@ READ_BYTES = 65536
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """The ASGI websocket application of everything below /ws/forward/."""
 
-    with ExitStack() as counted:
+    with ExitStack() as slots:
 
         async def dial(credential: Credential, match: re.Match[str]) -> socket.socket:
             service = await admit_service(credential, match["job_id"], int(match["port"]))
-            counted.enter_context(exchanging(project=service.project_id, port=service.key))
-            return await service.connect()
+            slots.enter_context(exchanging(project=service.project_id, port=service.key))
+            return slots.enter_context(await service.connect())
 
         found = await opened(scope, receive, send, PATH, dial)
         if found is not None:
@@ -36,17 +36,13 @@ async def _serve(
     scope: Scope, receive: Receive, send: Send, stream: socket.socket, credential: Credential, job_id: str
 ) -> None:
     """Carry bytes until either side ends or the right to be here does."""
-    with stream:
-        await accept(scope, receive, send)
-        ended = await first_of(
-            port=_from_port(stream, send),
-            client=_to_port(stream, receive),
-            rights=until_refused(credential, job_id),
-        )
+    await accept(scope, receive, send)
+    port, client = _from_port(stream, send), _to_port(stream, receive)
+    ended = await first_of(port=port, client=client, rights=until_refused(credential, job_id))
     if ended == "port":
-        await send({"type": "websocket.close", "code": 1000})
+        await send({"type": "websocket.close", "code": ENDED})
     elif ended == "rights":
-        await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
+        await end_rights(send)
 
 
 async def _from_port(stream: socket.socket, send: Send) -> None:

@@ -10,12 +10,13 @@ from typing import Any, TypeVar
 
 import orjson
 
-from controlplane.access import Forbidden, NotVisible
-from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn
+from controlplane.access import Actor, Forbidden, NotVisible
+from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
+from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn, admit, engine_of, running_pod
 from controlplane.gateway.limits import TooManyRequests
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
 from controlplane.live.wire import Receive, Scope, Send, refuse_websocket
+from jobs.models import Job
 
 ENDED, SIGNED_OUT, NOT_NOW = 1000, 4401, 4409
 NO_LONGER = "You are no longer signed in or no longer a member of the project."
@@ -59,6 +60,47 @@ async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
     """Send a last message and close."""
     await send({"type": "websocket.send", "text": orjson.dumps(message).decode()})
     await send({"type": "websocket.close", "code": close_code})
+
+
+def enter(
+    credential: Credential, job_id: str, rank: int, scope: Scope, record: Callable[[Job, Actor], None]
+) -> tuple[Engine, str]:
+    """Return the engine and the name of the pod that a member of the job's project enters; `record` writes down who
+    does. For the gateway's thread. Raises NotSignedIn, NotVisible, Forbidden, NotRunning."""
+    actor, job = admit(credential, job_id, scope)
+    pod = running_pod(job, rank)
+    record(job, actor)
+    return engine_of(pod), pod.name
+
+
+async def serve(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    *,
+    output: Coroutine[Any, Any, None],
+    keys: Coroutine[Any, Any, None],
+    rights: Coroutine[Any, Any, None],
+    close: Callable[[], int | None],
+) -> None:
+    """Accept the socket and carry bytes until the program's output ends, the client leaves (`keys` ends) or loses its
+    rights; then `close` the program and send its exit code or why it was ended."""
+    try:
+        await accept(scope, receive, send)
+        ended = await first_of(output=output, client=keys, rights=rights)
+    finally:
+        for work in (output, keys, rights):
+            work.close()  # where the handshake failed, none of them has begun
+        exit_code = await asyncio.get_running_loop().run_in_executor(None, close)
+    if ended == "output":
+        await end(send, {"op": "exit", "exit_code": exit_code}, ENDED)
+    elif ended == "rights":
+        await end_rights(send)
+
+
+async def end_rights(send: Send) -> None:
+    """Close with the reason that the client may be here no longer."""
+    await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
 
 
 async def first_of(**works: Coroutine[Any, Any, None]) -> str:
