@@ -39,6 +39,7 @@ from jobs.models import Job, Pod
 from jobs.queries import job_rows
 
 UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"
+BESIDE = ("kind", "node", "use")  # columns that a table beside other panels has no room for
 REASON_LENGTH = 90  # characters: what fits on two lines of the column
 
 

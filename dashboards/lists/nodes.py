@@ -45,7 +45,20 @@ CONDITIONS: dict[str, tuple[int, Text]] = {
 }
 
 
-def nodes_as_listed(nodes: Sequence[Node]) -> list[Row]:
+def first_of(cluster: Cluster, limit: int = 50) -> list[Row]:
+    """Return the first nodes of a cluster in the list's order, as the columns show them without device cells."""
+    nodes = Node.objects.filter(cluster=cluster).select_related("cluster", "pool")
+    return _described(list(nodes.order_by(_condition(), "name")[:limit]))
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    rows = _described(in_order(Node.objects.select_related("cluster", "pool"), pks))
+    drawn = device_nodes(Node.objects.filter(pk__in=pks), visible_project_names(actor), palette())
+    cells_of = {node["name"]: node["cells"] for node in drawn}
+    return [row | {"cells": cells_of.get(row["name"], [])} for row in rows]
+
+
+def _described(nodes: Sequence[Node]) -> list[Row]:
     """Return nodes as the columns show them, their devices' cells excepted."""
     reserved = reserved_on(node.pk for node in nodes)
     return [
@@ -54,13 +67,6 @@ def nodes_as_listed(nodes: Sequence[Node]) -> list[Row]:
         | {"key": node.name, "cells": []}
         for node, row in zip(nodes, node_rows(nodes), strict=True)
     ]
-
-
-def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
-    rows = nodes_as_listed(in_order(Node.objects.select_related("cluster", "pool"), pks))
-    drawn = device_nodes(Node.objects.filter(pk__in=pks), visible_project_names(actor), palette())
-    cells_of = {node["name"]: node["cells"] for node in drawn}
-    return [row | {"cells": cells_of.get(row["name"], [])} for row in rows]
 
 
 def condition(row: Row) -> int:

@@ -23,7 +23,8 @@ from controlplane.actions.outcomes import Conflict, Invalid, invalid
 from controlplane.cluster_settings import KNOBS, WITH_CREDENTIALS
 from controlplane.models import Cluster
 from dashboards.lists.clusters import CLUSTERS
-from dashboards.lists.table import list_page
+from dashboards.lists.nodes import NODES, first_of
+from dashboards.lists.table import list_page, table
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 from jobs.kinds import checks
@@ -48,7 +49,7 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     cluster = _cluster_for(name)
     context = {
         "cluster": reads.rows([cluster])[0],
-        "nodes": reads.nodes_of(cluster),
+        "nodes": table(NODES, first_of(cluster), without=("devices", "use", "cluster")),
         "projects": list(cluster.projects.order_by("name")),
         "can_check": cluster.engine in WITH_CREDENTIALS,
     }

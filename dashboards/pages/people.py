@@ -1,5 +1,6 @@
 """Users and API tokens."""
 
+from collections.abc import Mapping
 from typing import Any
 
 from django.contrib import messages
@@ -22,7 +23,7 @@ from controlplane.actions.outcomes import Conflict, Invalid
 from controlplane.actions.passwords import set_password
 from controlplane.models import Token, User
 from controlplane.throttle import TooManyAttempts
-from dashboards.lists.jobs import JOBS, latest_of
+from dashboards.lists.jobs import BESIDE, JOBS, latest_of
 from dashboards.lists.table import list_page, table
 from dashboards.lists.tokens import TOKENS
 from dashboards.lists.users import USERS
@@ -49,14 +50,21 @@ def user_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @signed_in
 def user_page(request: HttpRequest, actor: Actor, username: str) -> HttpResponseBase:
     """A person with projects and latest jobs, for those who share a project; verbs for oneself and for admins."""
-    subject = _subject(actor, username)
+    return _user_page(request, actor, _subject(actor, username), {})
+
+
+def _user_page(
+    request: HttpRequest, actor: Actor, subject: User, errors: Mapping[str, str]
+) -> HttpResponseBase:
+    """The page of a user; `errors` of the password form, by field."""
     context = {
+        "errors": errors,
         "subject": subject,
         "memberships": reads.memberships(actor, subject),
-        "jobs": table(JOBS, latest_of(actor, subject), without=("user",)),
+        "jobs": table(JOBS, latest_of(actor, subject), without=("user", *BESIDE)),
         "is_self": actor.user == subject,
     }
-    return show(request, actor, "dashboards/user.html", context)
+    return show(request, actor, "dashboards/user.html", context, status=400 if errors else 200)
 
 
 @require_http_methods(["GET", "HEAD", "POST"])
@@ -65,6 +73,8 @@ def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> H
     """Lock, unlock, make or unmake an admin, set a password. GET asks first where much depends on it."""
     subject = _subject(actor, username)
     if request.method != "POST":
+        if verb == "password":  # a refused form was sent here; read again, it is the user's page
+            return redirect("user", username)
         if verb not in ASKED:
             return HttpResponseNotAllowed(["POST"])
         require_admin(actor)
@@ -91,7 +101,7 @@ def token_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         try:
             context["secret"] = _issue(request, actor)
         except Invalid as invalid:
-            context["errors"] = {error.pointer.strip("/"): error.detail for error in invalid.errors}
+            context["errors"] = _by_field(invalid)
             status = 400
     tokens = Token.objects.filter(user=actor.user, revoked_at=None)
     context["page"] = list_page(TOKENS, actor, tokens, request.GET.dict())
@@ -122,6 +132,15 @@ def _subject(actor: Actor, username: str) -> User:
     return user
 
 
+def _by_field(refusal: Invalid) -> dict[str, str]:
+    """All that is refused, in one text a field."""
+    errors: dict[str, str] = {}
+    for error in refusal.errors:
+        name = error.pointer.strip("/")
+        errors[name] = f"{errors[name]} {error.detail}" if name in errors else error.detail
+    return errors
+
+
 def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
     username = request.POST.get("username", "").strip()
     try:
@@ -130,7 +149,7 @@ def _create(request: HttpRequest, actor: Actor) -> dict[str, str]:
             email=request.POST.get("email", "").strip(),
         )  # fmt: skip
     except Invalid as invalid:
-        return {error.pointer.strip("/"): error.detail for error in invalid.errors}
+        return _by_field(invalid)
     except Conflict as conflict:
         return {"username": conflict.detail}
     messages.success(request, _("%(name)s can sign in now.") % {"name": username})
@@ -165,13 +184,14 @@ def _set_password(request: HttpRequest, actor: Actor, subject: User) -> HttpResp
             current=request.POST.get("current", ""),
             keep_tokens=bool(request.POST.get("keep_tokens")),
         )
-    except (Invalid, TooManyAttempts) as refusal:
-        messages.error(request, str(refusal))
-    else:
-        if actor.user == subject:
-            update_session_auth_hash(request, subject)
-        messages.success(
-            request,
-            _("The password is changed; other sessions and %(count)s tokens ended.") % {"count": revoked},
-        )
+    except Invalid as refusal:
+        return _user_page(request, actor, subject, _by_field(refusal))
+    except TooManyAttempts as refusal:
+        return _user_page(request, actor, subject, {"current_password": str(refusal)})
+    if actor.user == subject:
+        update_session_auth_hash(request, subject)
+    messages.success(
+        request,
+        _("The password is changed; other sessions and %(count)s tokens ended.") % {"count": revoked},
+    )
     return redirect("user", subject.username)

@@ -26,7 +26,7 @@ from controlplane.actions.projects import (
 )
 from controlplane.models import Cluster, Project, Role, User
 from controlplane.throttle import TooManyAttempts
-from dashboards.lists.jobs import JOBS, unfinished_of
+from dashboards.lists.jobs import BESIDE, JOBS, unfinished_of
 from dashboards.lists.projects import PROJECTS
 from dashboards.lists.table import list_page, table
 from dashboards.pages.asking import ask
@@ -246,7 +246,7 @@ def _page(
     context = {
         "project": reads.project_row(project),
         "roles": Role.ORDER,
-        "jobs": table(JOBS, unfinished_of(actor, project), without=("project",)),
+        "jobs": table(JOBS, unfinished_of(actor, project), without=("project", *BESIDE)),
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
         "errors": errors,

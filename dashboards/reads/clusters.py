@@ -3,12 +3,11 @@
 import json
 from typing import Any
 
-from controlplane.models import Cluster, Node
-from controlplane.queries.nodes import cluster_rows, node_rows
+from controlplane.models import Cluster
+from controlplane.queries.nodes import cluster_rows
 from dashboards.reads.frame import shown_state
 
 Row = dict[str, Any]
-NODES_SHOWN = 50
 TONES = {"attached": "good", "checking": "accent", "refused": "bad", "unreachable": "bad"}
 OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 
@@ -16,12 +15,6 @@ OUTCOMES = {"ok": "good", "warning": "warning", "failed": "bad"}
 def rows(clusters: list[Cluster]) -> list[Row]:
     """Clusters with the state, its colour and how many checks did not go well."""
     return [_row(shown) for shown in cluster_rows(clusters, is_admin=True)]
-
-
-def nodes_of(cluster: Cluster) -> list[Row]:
-    """The first nodes of a cluster by name, those that are not ready before all others."""
-    nodes = Node.objects.filter(cluster=cluster).select_related("cluster", "pool")
-    return node_rows(list(nodes.order_by("is_ready", "name")[:NODES_SHOWN]))
 
 
 def written(value: Any) -> str:

@@ -155,7 +155,13 @@ def test_users(cast: Cast, visit: Visit):
 def test_passwords(cast: Cast, visit: Visit):
     client = visit(cast.ana)
     change = {"current": PASSWORD, "password": "x"}
-    assert "too short" in told(client.post("/users/ana/do/password", change, follow=True))
+    weak = client.post("/users/ana/do/password", change)
+    assert "too short" in weak.context["errors"]["password"]
+    wrong = client.post("/users/ana/do/password", change | {"current": "guessed it"})
+    assert list(wrong.context["errors"]) == ["current_password"]
+    for refused in (weak, wrong):  # at the field, which has the focus
+        assert (refused.status_code, refused.content.decode().count("autofocus")) == (400, 1)
+    assert client.get("/users/ana/do/password")["Location"] == "/users/ana"  # as live regions read it
     change["password"] = "another long one"
     answer = client.post("/users/ana/do/password", change, follow=True)
     assert "changed" in told(answer)  # and still signed in, or there would be no such page
