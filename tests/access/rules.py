@@ -150,7 +150,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "users/<str:username>/do/unlock": {"POST": P_ADMIN_OF_USER},
     "users/<str:username>/do/promote": {"GET": P_ADMIN_OF_USER, "POST": P_ADMIN_OF_USER},
     "users/<str:username>/do/demote": {"GET": P_ADMIN_OF_USER, "POST": P_ADMIN_OF_USER},
-    "users/<str:username>/do/password": {"POST": P_PASSWORD},
+    "users/<str:username>/do/password": {"GET": P_FELLOWS, "POST": P_PASSWORD},
     "tokens": {"GET": P_EVERYBODY, "POST": P_EVERYBODY},
     "tokens/<int:token_id>/revoke": {"GET": P_OWN_TOKEN, "POST": P_OWN_TOKEN},
     "analytics": {"GET": P_EVERYBODY},
