@@ -45,6 +45,24 @@ def nodes_with_devices(nodes: QuerySet[Node], sees: Sees) -> list[Row]:
     return [_node(row, devices[row["id"]]) for row in rows]
 
 
+def device_shares() -> list[Row]:
+    """Return every node that has devices, ordered by name, each device as (use, is foreign, shares); a share is
+    (project, milli-GPUs, its job's use). Three queries, and no more columns than a drawing of all devices needs."""
+    shares: dict[int, list[tuple[str, int, float | None]]] = defaultdict(list)
+    columns = ("device_id", "pod__job__project__name", "milli_gpus", "pod__job__gpu_utilization")
+    live = Allocation.objects.filter(released_at=None).order_by("pk")
+    for device_id, *share in live.values_list(*columns):
+        shares[device_id].append(tuple(share))
+    devices: dict[int, list[tuple[Any, ...]]] = defaultdict(list)
+    present = Device.objects.order_by("node_id", "index").values_list(
+        "node_id", "id", "utilization", "is_foreign"
+    )
+    for node_id, device_id, use, is_foreign in present:
+        devices[node_id].append((use, is_foreign, shares.get(device_id, ())))
+    nodes = Node.objects.order_by("name").values(*_NODE_COLUMNS)
+    return [_shape_node(row) | {"devices": devices[row["id"]]} for row in nodes if row["id"] in devices]
+
+
 def node_shares() -> list[Row]:
     """Return every node that has devices, without them: `gpus`, `allocated`, `utilization`, and `projects`, the
     milli-GPUs that each project holds there, by its name. Two queries."""

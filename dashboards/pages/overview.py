@@ -1,13 +1,65 @@
 """The first page: the cluster from far to near."""
 
-from django.http import HttpRequest, HttpResponseBase
+import time
+from collections.abc import Hashable
+from dataclasses import dataclass
 
-from controlplane.access import Actor
+from django.http import HttpRequest, HttpResponseBase
+from django.template.loader import render_to_string
+from django.utils.safestring import SafeString
+from django.utils.translation import get_language
+
+from controlplane.access import Actor, visible_project_names
+from controlplane.models import Event
 from dashboards.pages.frame import show, signed_in
-from dashboards.reads.overview import overview_page
+from dashboards.reads.overview import overview_page, usable_project
+
+FRESH_SECONDS = (
+    2.0  # how old a kept drawing may be on a page that is opened: the feed brings it up to date at once
+)
+KEPT_MOST = 32
+LEAST_HEADER = "X-Live-Seq"
+
+
+@dataclass(frozen=True, slots=True)
+class Drawing:
+    """What the page shows as of event `seq`, the same for all readers with the same rights."""
+
+    html: SafeString
+    seq: int
+    drawn_at: float
+    has_heat: bool
+
+    def is_good(self, least: int | None) -> bool:
+        """Whether it serves a reader who needs event `least` in it, or who opens the page (None)."""
+        if least is not None and least >= 0:
+            return self.seq >= least
+        return time.monotonic() - self.drawn_at < FRESH_SECONDS or self.seq == Event.objects.last_seq()
+
+
+_kept: dict[Hashable, Drawing] = {}
 
 
 @signed_in
 def overview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Seven figures, devices, projects, time, running jobs, the queue."""
-    return show(request, actor, "dashboards/overview.html", overview_page(actor))
+    drawing = _drawing(actor, request.headers.get(LEAST_HEADER, ""))
+    context = {"body": drawing.html, "has_heat": drawing.has_heat}
+    return show(request, actor, "dashboards/overview.html", context)
+
+
+def _drawing(actor: Actor, least: str) -> Drawing:
+    """A large cluster is drawn once for all who watch it, not once for each."""
+    sees, usable = visible_project_names(actor), usable_project(actor)
+    key = (sees, usable, get_language())
+    kept = _kept.get(key)
+    if kept is not None and kept.is_good(int(least) if least.isdecimal() else None):
+        return kept
+    page = overview_page(sees)
+    html = render_to_string("dashboards/parts/overview_body.html", page | {"usable": usable})
+    drawing = Drawing(html, page["seq"], time.monotonic(), "heat" in page)
+    if drawing.has_heat:
+        while len(_kept) >= KEPT_MOST:
+            _kept.pop(next(iter(_kept)), None)
+        _kept[key] = drawing
+    return drawing

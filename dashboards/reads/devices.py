@@ -7,7 +7,7 @@ from django.db.models import QuerySet
 from django.utils.translation import gettext as _
 
 from controlplane.models import Node
-from controlplane.queries.devices import node_shares, nodes_with_devices
+from controlplane.queries.devices import device_shares, node_shares, nodes_with_devices
 from controlplane.scheduling.mentions import Sees
 from dashboards import formats
 from dashboards.gpu_use import Use, use_of
@@ -139,8 +139,7 @@ def heat_map(devices: int) -> HeatMap:
     three queries."""
     if devices > SQUARES_MOST:
         return draw([Block(node["name"], (_node_square(node),)) for node in node_shares()])
-    nodes = nodes_with_devices(Node.objects.order_by("name"), None)
-    return draw([_block(node) for node in nodes if node["devices"]])
+    return draw([_block(node) for node in device_shares()])
 
 
 def _block(node: Mapping[str, Any]) -> Block:
@@ -148,12 +147,14 @@ def _block(node: Mapping[str, Any]) -> Block:
     return Block(node["name"], tuple(_device_square(device, is_away) for device in node["devices"]))
 
 
-def _device_square(device: Mapping[str, Any], is_away: bool) -> Square:
+def _device_square(device: tuple[Any, ...], is_away: bool) -> Square:
+    use, is_foreign, shares = device
+    own = use or 0.0
     parts = tuple(
-        Part(share["project"], share["milli_gpus"] / 1000, share_use(device, share))
-        for share in device["shares"]
+        Part(project, milli / 1000, own if milli == 1000 or job_use is None else job_use)
+        for project, milli, job_use in shares
     )
-    return Square(parts, is_idle(device), device["is_foreign"] or is_away)
+    return Square(parts, bool(parts) and use == 0, is_foreign or is_away)
 
 
 def _node_square(node: Mapping[str, Any]) -> Square:

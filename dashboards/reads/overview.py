@@ -10,9 +10,9 @@ from typing import Any
 from django.urls import reverse
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_project_names
+from controlplane.access import Actor
 from controlplane.live.reading import one_moment
-from controlplane.models import Event, Node, Role
+from controlplane.models import Event, Node, Project, Role
 from controlplane.queries import overview as queries
 from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.scheduling.mentions import Sees
@@ -49,9 +49,8 @@ class Facts:
         return any(job.is_queued == is_queued and not job.is_in(self.sees) for job in self.jobs)
 
 
-def overview_page(actor: Actor) -> Row:
-    """Return everything that the template shows."""
-    sees = visible_project_names(actor)
+def overview_page(sees: Sees) -> Row:
+    """Return everything that the template shows to a reader of these projects."""
     with one_moment():
         seq = Event.objects.last_seq()
         shares = queries.project_shares()
@@ -61,7 +60,6 @@ def overview_page(actor: Actor) -> Row:
     return context | {
         "figures": figures(facts),
         "in_use": facts.devices.held_milli / 1000,
-        "usable": _usable(actor, shares),
         "empty": empty_words(facts),
     }
 
@@ -102,6 +100,14 @@ def figures(facts: Facts) -> list[Row]:
     bare = formats.percent(use).removesuffix(f"{formats.NBSP}%")
     rows[4] |= {"value": bare, "unit": "" if use is None else "%"}
     return rows
+
+
+def usable_project(actor: Actor) -> str | None:
+    """Return the first project that the actor may submit to, for the hint on an empty page."""
+    if actor.is_admin:
+        return Project.objects.order_by("name").values_list("name", flat=True).first()
+    roles = roles_of(actor)
+    return min((name for name, role in roles.items() if role != Role.VIEWER), default=None)
 
 
 def sentences(facts: Facts) -> dict[str, str]:
@@ -195,14 +201,6 @@ def _latest(seq: int, facts: Facts, shares: Mapping[str, Row]) -> Row:
     held = {f"project:{name}": row["allocated_gpus"] for name, row in shares.items()}
     at: datetime | None = Event.objects.filter(seq=seq).values_list("at", flat=True).first()
     return {"at": at, "json": json.dumps({name: total[name] for name in names} | held)}
-
-
-def _usable(actor: Actor, shares: Mapping[str, Row]) -> str | None:
-    """The first project that the actor may submit to."""
-    if actor.is_admin:
-        return next(iter(shares), None)
-    roles = roles_of(actor)
-    return min((name for name, role in roles.items() if role != Role.VIEWER), default=None)
 
 
 def _node_states(nodes: NodeCounts) -> str:

@@ -55,19 +55,23 @@ class Region {
     this.only = only.includes(undefined) ? null : only.flat();
     this.seq = Math.max(...elements.map((element) => Number(element.dataset.liveSeq ?? -1)));
     this.earliest = 0;
+    this.wanted = -1; // the last event that concerns these regions
   }
 
   // something may have happened between the drawing of the page and this state, or while the feed was away
   state(state) {
-    const moved = Object.values(state.moved ?? {}).map((part) => part.seq);
-    if (this.seq < 0 || Math.max(...moved) > this.seq) this.soon();
+    this.wanted = Math.max(this.wanted, ...Object.values(state.moved ?? {}).map((part) => part.seq));
+    if (this.seq < 0 || this.wanted > this.seq) this.soon();
   }
 
   change(_, frame) {
     const moved = [...Object.keys(frame.upserts || {}), ...(frame.deletes || []).map(([collection]) => collection)];
     const parts = frame.upserts?.moved;
-    if (parts && Object.values(parts).every((part) => part.seq <= this.seq)) return; // drawn already
-    if (parts) moved.push(...Object.keys(parts));
+    if (parts) {
+      this.wanted = Math.max(this.wanted, ...Object.values(parts).map((part) => part.seq));
+      if (this.wanted <= this.seq) return; // drawn already
+      moved.push(...Object.keys(parts));
+    }
     if (!this.only || moved.some((collection) => this.only.includes(collection))) this.soon();
   }
 
@@ -86,7 +90,7 @@ class Region {
     let wait = EVERY;
     this.isStale = false;
     try {
-      const fresh = isLeaving ? null : await redraw(this.ids);
+      const fresh = isLeaving ? null : await redraw(this.ids, this.wanted);
       if (fresh) this.seq = Number(fresh.querySelector("[data-live-seq]")?.dataset.liveSeq ?? -1);
     } catch {
       this.isStale = true; // out of touch, which the live dot says
@@ -99,11 +103,13 @@ class Region {
   }
 }
 
-/** Draw parts of the page again, by their ids, as the server draws the page's address now; returns that page. An answer
-    for an address that the page has left meanwhile is dropped, and null returned. */
-export async function redraw(ids) {
+/** Draw parts of the page again, by their ids, as the server draws the page's address now; returns that page. It
+    holds event `least` at the least, which lets the server draw once for many readers. An answer for an address that the page
+    has left meanwhile is dropped, and null returned. */
+export async function redraw(ids, least = -1) {
   const address = location.href;
-  const response = await fetch(address, { headers: { Accept: "text/html" } });
+  const headers = { Accept: "text/html", "X-Live-Seq": String(least >= 0 ? least : Number.MAX_SAFE_INTEGER) };
+  const response = await fetch(address, { headers });
   if (!response.ok) return null;
   const fresh = new DOMParser().parseFromString(await response.text(), "text/html");
   if (address !== location.href) return null;

@@ -11,9 +11,10 @@ from django.test import Client
 from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
-from controlplane.models import Cluster, Device, Node, Sample, User
+from controlplane.models import Cluster, Device, Event, Node, Sample, User
 from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.telemetry.metrics import GPU_UTILIZATION
+from dashboards.pages import overview as pages
 from dashboards.reads.devices import cell, held_together
 from dashboards.reads.overview import CELL_DEVICES, Facts, figures, sentences, shown_projects
 from dashboards.reads.series import utilisation_points
@@ -190,6 +191,12 @@ def test_the_projects_that_hold_most_are_shown_by_name():
     assert [row["name"] for row in shown_projects(rows, 3)] == ["a", "b", "d"]
 
 
+@pytest.fixture(autouse=True)
+def nothing_kept(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawings of other tests' clusters are forgotten."""
+    monkeypatch.setattr(pages, "_kept", {})
+
+
 @pytest.fixture
 def large(db: None, visit: Visit) -> str:
     """The page of a cluster with 2,000 jobs on 128 nodes, as an admin sees it."""
@@ -215,6 +222,25 @@ def test_the_links_to_all_lead_to_as_many_jobs(large: str, visit: Visit):
 
 def test_the_job_that_was_submitted_last_is_shown_however_long_the_queue_is(large: str):
     assert ">job-01999</a>" in large
+
+
+def test_a_large_page_is_drawn_once_for_all_readers_with_the_same_rights(large: str, visit: Visit):
+    root, ana = visit(make_user("root")), visit(make_user("ana"))
+
+    def drawing(client: Client, least: int | None = None) -> tuple[str, int]:
+        headers = {} if least is None else {"X-Live-Seq": str(least)}
+        with CaptureQueriesContext(connection) as queries:
+            page = client.get("/", headers=headers).content.decode()
+        return page.split("<main")[1].split("</main>")[0], len(queries)
+
+    first, kept_queries = drawing(root)
+    latest = Event.objects.append([Event(kind="queue.changed")])
+    newer, queries = drawing(root, latest)
+    assert queries > kept_queries  # it was drawn again for the event that was asked for
+    assert f'data-live-seq="{latest}"' in newer
+    assert drawing(root, latest) == (newer, kept_queries)
+    assert f'data-live-seq="{latest}"' not in first
+    assert "448" not in drawing(ana)[0].split("Running")[-1]  # other rights, another drawing
 
 
 def test_a_large_page_is_small(large: str):

@@ -1,0 +1,102 @@
+"""The overview of a large cluster in a real browser: how tall it is, that it fits, and that it stays live."""
+
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page
+
+from tests import servers
+from tests.browser.conftest import PASSWORD, Watched
+from tests.browser.test_pages import SPILL
+from tests.waiting import wait_until
+
+pytestmark = pytest.mark.browser
+JOBS = 2000
+
+
+@pytest.fixture(scope="module")
+def large(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[servers.ControlPlane]:
+    """A control plane with 2,000 jobs on 128 nodes beside its own two."""
+    with servers.control_plane(tmp_path_factory.mktemp("large")) as server:
+        root = {"username": "root", "password": PASSWORD, "is_admin": True}
+        assert server.call("POST", "/api/v1/users", root)[0] == 201
+        assert server.call("POST", "/api/v1/projects", {"name": "team-a", "gpu_quota": 4})[0] == 201
+        environment = os.environ | {"TRAINYARD_STATE_DIR": str(server.state_dir)}
+        environment["DJANGO_SETTINGS_MODULE"] = "controlplane.settings"
+        command = [sys.executable, "-m", "bench.overview", "seed", "128", str(JOBS), "448"]
+        subprocess.run(command, env=environment, check=True, cwd=servers.CHECKOUT)
+        yield server
+        server.stop_jobs()
+
+
+@pytest.fixture
+def watched(browser: Browser, large: servers.ControlPlane) -> Iterator[Watched]:
+    """The overview, as its admin sees it."""
+    context = browser.new_context(viewport={"width": 1440, "height": 960})
+    page = context.new_page()
+    page.goto(f"{large.url}/login")
+    page.fill("#username", "root")
+    page.fill("#password", PASSWORD)
+    page.click("button.primary")
+    watched = Watched(page, large.url).watch()
+    watched.go("/")
+    watched.is_live()
+    yield watched
+    context.close()
+    assert watched.troubles == []
+
+
+def figure(page: Page, name: str) -> int:
+    return int(page.inner_text(f"#totals [data-field={name}]").replace(",", ""))
+
+
+def test_it_is_small_and_fits_every_width(watched: Watched):
+    page = watched.page
+    assert page.evaluate("document.documentElement.scrollHeight") <= 2500
+    assert page.evaluate("document.querySelectorAll('*').length") < 2500
+    for width in (1440, 400, 2560):
+        page.set_viewport_size({"width": width, "height": 960})
+        assert page.evaluate(SPILL) <= 0, width
+    over = "() => { const map = document.querySelector('.heat-map'); return map.scrollHeight - map.clientHeight; }"
+    assert page.evaluate(over) <= 0
+
+
+def test_a_long_name_pushes_nothing_off_the_table(watched: Watched):
+    wide = "() => [...document.querySelectorAll('.table-wrap')].map((wrap) => wrap.scrollWidth - wrap.clientWidth)"
+    for width in (1440, 1200, 400):
+        watched.page.set_viewport_size({"width": width, "height": 960})
+        assert max(watched.page.evaluate(wide)) <= 0, width
+
+
+def test_a_new_job_appears_by_itself_however_many_there_are(watched: Watched, large: servers.ControlPlane):
+    page = watched.page
+    queued = figure(page, "jobs_queued")
+    spec = {
+        "name": "latest",
+        "kind": "train",
+        "image": "ubuntu",
+        "command": ["sleep", "300"],
+        "gpus": 8,
+        "workers": 3,
+    }
+    job = large.call("POST", "/api/v1/projects/team-a/jobs", spec)[1]["id"]
+    page.locator(f"#queued li[data-key='{job}']").wait_for()
+    wait_until(lambda: figure(page, "jobs_queued") == queued + 1, what="the count that follows")
+
+
+def test_the_card_of_a_node_names_and_links_its_jobs(watched: Watched):
+    page = watched.page
+    page.locator(".heat-map svg").hover(position={"x": 6, "y": 6})
+    link = page.locator(".heat-card a[href^='/jobs/']").first
+    link.wait_for()
+    page.mouse.move(5, 600)
+    page.locator(".heat-card").wait_for(state="hidden")
+    page.focus(".heat-map")
+    page.keyboard.press("ArrowRight")
+    page.keyboard.press("ArrowRight")
+    page.locator(".heat-card").wait_for()
+    page.keyboard.press("Enter")
+    page.wait_for_url("**/nodes/crowd-0001")
