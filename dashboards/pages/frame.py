@@ -19,7 +19,6 @@ from controlplane.actions.outcomes import Conflict
 from controlplane.models import User
 from dashboards.pages.words import words
 from dashboards.reads.frame import clusters, nav_counts
-from jobs.lifecycle import LOOKS
 
 # of clusters' states
 WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}
@@ -78,11 +77,6 @@ def show(
     return render(request, template, framed, status=status)
 
 
-def looks() -> dict[str, dict[str, str]]:
-    """Label and colour of every state, for the browser."""
-    return {state: {"label": _(look.label), "colour": look.colour} for state, look in LOOKS.items()}
-
-
 def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
     known = clusters()
     return {
@@ -90,7 +84,6 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
         "standing": standing(known),
         "nav": _navigation(request, actor),
         "words": words(),
-        "looks": looks(),
     }
 
 

@@ -1,4 +1,4 @@
-"""How values look on a page: numbers, times, badges, bars. The same slots are filled by static/js/bind.js later."""
+"""How values look on a page: numbers, times, badges, bars."""
 
 import json
 from collections.abc import Iterable
@@ -78,12 +78,11 @@ def moment(at: datetime | None) -> SafeString | str:
 
 
 @register.simple_tag
-def badge(state: str, field: str = "") -> SafeString:
-    """The state of a job, with its colour and shape; `field` makes it a live slot."""
+def badge(state: str) -> SafeString:
+    """The state of a job, with its colour and shape."""
     look = LOOKS[state]
-    slot = format_html(' data-field="{}" data-as="state"', field) if field else ""
     return format_html(
-        '<span class="badge {}" data-state="{}"{}>{}</span>', look.colour, state, slot, gettext(look.label)
+        '<span class="badge {}" data-state="{}">{}</span>', look.colour, state, gettext(look.label)
     )
 
 
@@ -219,27 +218,6 @@ def port_of(url: str) -> str:
     parts = urlsplit(url)
     path = parts.path.rstrip("/")
     return path.rpartition("/")[2] if path else parts.netloc.partition(".")[0].rpartition("-")[2]
-
-
-@register.filter
-def bare_percent(share: float | None) -> str:
-    """0.97 -> "97"; the sign stands beside it."""
-    return formats.percent(share).removesuffix(f"{formats.NBSP}%")
-
-
-@register.simple_tag
-def share_of(part: float, whole: float) -> str:
-    """ "100 %" of something; nothing when there is nothing."""
-    return formats.percent(part / whole) if whole else ""
-
-
-@register.simple_tag
-def slot_since(at: datetime | str | None, field: str) -> SafeString:
-    """A ticking time that live records fill: as `since`, with its slot."""
-    slot = format_html('data-field="{}" data-as="since"', field)
-    if not at:
-        return format_html("<time {}>{}</time>", slot, formats.NOTHING)
-    return SafeString(since(at).replace("<time ", f"<time {slot} ", 1))
 
 
 @register.simple_tag
