@@ -29,7 +29,6 @@ def large(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
         command = [sys.executable, "-m", "bench.overview", "seed", "128", str(JOBS), "448"]
         subprocess.run(command, env=environment, check=True, cwd=servers.CHECKOUT)
         yield server
-        server.stop_jobs()
 
 
 @pytest.fixture
@@ -85,6 +84,7 @@ def test_a_new_job_appears_by_itself_however_many_there_are(watched: Watched, la
     job = large.call("POST", "/api/v1/projects/team-a/jobs", spec)[1]["id"]
     page.locator(f"#queued li[data-key='{job}']").wait_for()
     wait_until(lambda: figure(page, "jobs_queued") == queued + 1, what="the count that follows")
+    assert large.call("DELETE", f"/api/v1/jobs/{job}")[0] < 300
 
 
 def test_the_card_of_a_node_names_and_links_its_jobs(watched: Watched):
