@@ -56,7 +56,9 @@ def _drawing(actor: Actor, least: str) -> Drawing:
     if kept is not None and kept.is_good(int(least) if least.isdecimal() else None):
         return kept
     page = overview_page(sees)
-    html = render_to_string("dashboards/parts/overview_body.html", page | {"usable": usable})
+    html = render_to_string(
+        "dashboards/parts/overview_body.html", page | {"usable": usable or page["usable"]}
+    )
     drawing = Drawing(html, page["seq"], time.monotonic(), "heat" in page)
     if drawing.has_heat:
         while len(_kept) >= KEPT_MOST:

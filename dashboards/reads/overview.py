@@ -12,7 +12,7 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
 from controlplane.live.reading import one_moment
-from controlplane.models import Event, Node, Project, Role
+from controlplane.models import Event, Node, Role
 from controlplane.queries import overview as queries
 from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts
 from controlplane.scheduling.mentions import Sees
@@ -58,6 +58,7 @@ def overview_page(sees: Sees) -> Row:
         context = {"seq": seq, **_lists(facts), **_devices(facts, shares), **_projects(shares, sees)}
         context["latest"] = _latest(seq, facts, shares)
     return context | {
+        "usable": next(iter(shares), None) if sees is None else None,
         "figures": figures(facts),
         "in_use": facts.devices.held_milli / 1000,
         "empty": empty_words(facts),
@@ -103,10 +104,9 @@ def figures(facts: Facts) -> list[Row]:
 
 
 def usable_project(actor: Actor) -> str | None:
-    """Return the first project that the actor may submit to, for the hint on an empty page."""
-    if actor.is_admin:
-        return Project.objects.order_by("name").values_list("name", flat=True).first()
-    roles = roles_of(actor)
+    """Return the first project that a member may submit to, for the hint on an empty page; None for an admin, who may
+    use the first there is."""
+    roles = {} if actor.is_admin else roles_of(actor)
     return min((name for name, role in roles.items() if role != Role.VIEWER), default=None)
 
 
