@@ -7,6 +7,13 @@ from controlplane.access import Forbidden, NotVisible
 from controlplane.gateway.admission import NotRunning, NotSignedIn
 from controlplane.live.wire import Headers, Scope, Send, answer, header, problem
 
+TITLES = {
+    "service_not_running": "Nothing answers here",
+    "service_not_answering": "Nothing answers here",
+    "services_host_not_set": "Ports have no address here yet",
+    "ticket_used": "This link was used",
+    "cookies_blocked": "Cookies are needed",
+}
 AGAIN_SECONDS = 2  # a service that does not answer yet is asked again
 _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 # Of the look of the other pages as much as needs no file: a pod's page could stand at the same address.
@@ -93,12 +100,11 @@ async def refuse(
         (b"referrer-policy", b"no-referrer"),  # the address may have a ticket in it
         (b"cache-control", b"no-store"),
     ]
-    await answer(send, status, headers, _page(status, detail, may_come, job_url).encode())
+    title = TITLES.get(code) or HTTPStatus(status).phrase
+    await answer(send, status, headers, _page(status, title, detail, may_come, job_url).encode())
 
 
-def _page(status: int, detail: str, may_come: bool, job_url: str) -> str:
-    is_away = status == HTTPStatus.SERVICE_UNAVAILABLE
+def _page(status: int, title: str, detail: str, may_come: bool, job_url: str) -> str:
     again = "<p>This page asks again by itself.</p>" if may_come else ""
     link = f'<p><a href="{escape(job_url)}">Go to the job</a></p>' if job_url else ""
-    title = "Nothing answers here" if is_away else HTTPStatus(status).phrase
     return _PAGE.format(status=status, title=title, detail=escape(detail), more=again + link)

@@ -1,8 +1,12 @@
 """The way in and out: sign-in, the one-time set-up of the first admin, sign-out."""
 
+from urllib.parse import urlsplit
+
 from django.contrib.auth import login, logout
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, HttpResponseRedirect
 from django.shortcuts import redirect, render
+from django.utils.encoding import iri_to_uri
+from django.utils.html import format_html
 from django.utils.http import url_has_allowed_host_and_scheme
 from django.utils.translation import gettext as _
 from django.views.decorators.cache import never_cache
@@ -75,4 +79,14 @@ def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
         error = _("This name and password do not belong together.")
         return render(request, "dashboards/login.html", context | {"error": error}, status=400)
     login(request, user)
-    return HttpResponseRedirect(target)
+    return _lead_on(target)
+
+
+def _lead_on(target: str) -> HttpResponse:
+    """Send the browser on after its form. Ports of jobs are on other hosts, to which our policy lets no form lead, and
+    browsers hold redirects after a form to that: there a page of its own comes between."""
+    if not urlsplit(target).path.startswith("/services/"):
+        return HttpResponseRedirect(target)
+    address = iri_to_uri(target)
+    page = format_html('<!doctype html><title>Trainyard</title><a href="{}">{}</a>', address, _("Go on"))
+    return HttpResponse(page, headers={"Refresh": f"0; url={address}"})

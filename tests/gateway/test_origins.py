@@ -352,6 +352,26 @@ def test_access_ends_with_the_role(yard: Yard):
 
 
 @pytest.mark.browser
+def test_a_sign_in_leads_on_to_the_jobs_page(yard: Yard):
+    """The policy of our pages lets no form lead to another host, and browsers hold redirects after it to that too."""
+    browser_path = chromium()
+    if browser_path is None:
+        pytest.skip("no Chromium on this machine")
+    from playwright.sync_api import sync_playwright
+
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=browser_path, args=["--no-sandbox"])
+        page = browser.new_page()
+        page.goto(f"{yard.origin()}/a?b=1")
+        page.fill("[name=username]", "ana")
+        page.fill("[name=password]", PASSWORD)
+        page.keyboard.press("Enter")
+        page.wait_for_url(f"{yard.origin()}/a?b=1")
+        assert json.loads(page.inner_text("body"))["path"] == "/a?b=1"
+        browser.close()
+
+
+@pytest.mark.browser
 def test_a_jobs_page_is_a_page_like_any_other_and_cannot_act_as_the_user(yard: Yard, session: str):
     browser_path = chromium()
     if browser_path is None:
