@@ -44,7 +44,8 @@ PAGES: dict[str, tuple[str, ...]] = {
     "jobs-selected": ("/jobs/selected?verb=stop&row={running}&row={stopped}",),
     "job-new": ("/new/job", "/new/job?clone={running}"),
     "job": tuple(f"/jobs/{{{state}}}" for state in JOBS if state != "stopping"),
-    "job-tab": tuple(f"/jobs/{{running}}/{tab}" for tab in TABS if tab != "overview"),
+    "job-tab": tuple(f"/jobs/{{running}}/{tab}" for tab in TABS if tab not in ("overview", "terminal")),
+    "job-terminal": ("/jobs/{running}/terminal",),
     "projects": ("/projects",),
     "project-new": ("/new/project",),
     "project": ("/projects/team-a",),
@@ -67,7 +68,7 @@ SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
-        *("metrics", "logout", "node-card", "job-terminal"),
+        *("metrics", "logout", "node-card"),
         *("job-verb", "member-set", "node-verb", "cluster-verb", "token-revoke"),
     }
 )
