@@ -195,9 +195,10 @@ JOBS = ListView(
             _("Project"),
             lambda row: cells.chip(row["palette_index"], row["project"]),
             "project__name",
+            "aside",
         ),
         Column("user", _("User"), cells.text("user"), "user__username", "quiet aside"),
-        Column("kind", _("Type"), cells.text("kind"), "kind", "quiet aside"),
+        Column("kind", _("Type"), cells.text("kind"), "kind", "quiet extra"),
         Column("state", _("State"), lambda row: badge(row["status"]["state"]), _in_lifecycle_order),
         Column(
             "gpus", _("GPUs"), asked, lambda at: F("milli_gpus") * F("pods_wanted"), "num aside", falls=True

@@ -66,9 +66,7 @@ def _running_figures(detail: Row) -> list[Row]:
     held = _("of %(asked)s") % {"asked": _asked(detail)}
     strip = [_figure(_("GPUs held"), formats.number(status["allocated_gpus"]), held, _workers(detail))]
     if status["state"] == "running":
-        strip.insert(
-            0, _figure(_("GPU use"), _bare_percent(status["gpu_utilization"]), "%", _("last measured"))
-        )
+        strip.insert(0, _use_figure(status["gpu_utilization"]))
     return strip
 
 
