@@ -223,6 +223,7 @@ export class LogViewer {
   #fill() {
     clearTimeout(this.filling);
     this.filling = setTimeout(async () => {
+      if (!this.drawn) return; // other attempts have been chosen meanwhile
       const missing = Map.groupBy(this.drawn.items.filter((item) => item.n && !item.line), (item) => item.section);
       for (const [section, items] of missing) {
         const came = await section.need(items[0].n, items.at(-1).n).catch(() => false);
