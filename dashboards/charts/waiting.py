@@ -42,13 +42,13 @@ def _figure(
     spans: Sequence[Waited], span_seconds: int, axes: Axes, seconds: float, theme: Theme
 ) -> dict[str, object]:
     plotly, palette = graph_objects(), palette_for(theme)
-    half = span_seconds * 500  # bars stand on the middle of their span; widths are in milliseconds
+    width = span_seconds * 800  # four fifths of a span, in milliseconds
     times = [edge(span.at) for span in spans]
     means = plotly.Bar(
         name="mean",
         x=times,
         y=[span.mean / seconds for span in spans],
-        width=half * 1.6,
+        width=width,
         offset=0,
         marker={"color": palette.accent},
         meta={"key": "mean"},
@@ -59,7 +59,7 @@ def _figure(
         y=[span.longest / seconds for span in spans],
         mode="markers",
         marker={"color": palette.second, "symbol": "line-ew-open", "size": 8},
-        meta={"key": "longest"},
+        meta={"key": "longest", "width": width},
     )
     layout = {
         "template": template_name(theme),

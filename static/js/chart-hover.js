@@ -6,6 +6,7 @@ import { absolute, number } from "./format.js";
 import { hoverProject } from "./hover.js";
 
 const LISTED = 16; // values in the list; more would not be read
+const BEYOND = 0.02; // of the axis: further from its ends a line has no value
 const NEAR = 9; // pixels from a line within which its project is meant
 
 /** Follow the pointer over a chart. */
@@ -76,9 +77,10 @@ function xsOf(trace, axis) {
 /** What every line of a chart is at a place: {name, value, drawn, colour, project}, the highest first where that helps. */
 function valuesAt(chart, at) {
   const { data, layout } = chart.figure, axis = axesOf(chart.plot).x;
+  const [from, to] = axis.range.map((end) => axis.r2c(end)), slack = BEYOND * (to - from);
   const found = [];
   for (const trace of data) {
-    const index = indexAt(xsOf(trace, axis), at, trace);
+    const index = indexAt(xsOf(trace, axis), at, trace, slack);
     const drawn = trace.y[index], value = (trace.customdata ?? trace.y)[index];
     if (drawn === undefined || drawn === null) continue;
     const project = trace.meta?.key?.startsWith("project:") ? trace.meta.key.slice("project:".length) : null;
@@ -87,8 +89,9 @@ function valuesAt(chart, at) {
   return layout.meta?.sorted ? found.sort((a, b) => b.value - a.value) : found;
 }
 
-// steps and bars hold from their point on; of other lines the nearest point counts, unless it is far off
-function indexAt(xs, at, trace) {
+// steps and bars hold from their point on; of other lines the nearest point counts
+function indexAt(xs, at, trace, slack) {
+  if (trace.meta?.key === "redone") return nearest(xs, at, slack);
   let low = 0, high = xs.length; // the first point after `at`
   while (low < high) {
     const middle = (low + high) >> 1;
@@ -96,9 +99,18 @@ function indexAt(xs, at, trace) {
     else high = middle;
   }
   if (trace.line?.shape === "hv") return low - 1;
-  if (trace.width) return at - xs[low - 1] <= trace.width ? low - 1 : -1;
+  const width = trace.width ?? trace.meta?.width;
+  if (width) return at - xs[low - 1] <= width ? low - 1 : -1;
+  if (!xs.length || at < xs[0] - slack || at > xs.at(-1) + slack) return -1;
   if (low === xs.length) return low - 1;
   return low > 0 && at - xs[low - 1] <= xs[low] - at ? low - 1 : low;
+}
+
+// what attempts computed again goes over the same steps more than once: its newest value counts
+function nearest(xs, at, slack) {
+  let found = -1;
+  xs.forEach((x, index) => { if (Math.abs(x - at) <= slack && (found < 0 || Math.abs(x - at) <= Math.abs(xs[found] - at))) found = index; });
+  return found;
 }
 
 function list(chart, at, values) {
