@@ -141,10 +141,13 @@ def test_curves_of_an_earlier_attempt_stay_after_a_resume(
     type(job).objects.filter(pk=job.pk).update(attempt=2, progress={})
     Attempt.objects.create(job=job, number=2, started_at=timezone.now())
     client = visit(yard.cast.vera)
-    context = client.get(f"/jobs/{job.pk}/metrics").context
-    assert context["has_reported"]
-    assert next(curve["name"] for curve in context["curves"] if curve["is_there"]) == "loss"
-    assert "hidden>It has printed no progress" in client.get(f"/jobs/{job.pk}/metrics").content.decode()
+    answer = client.get(f"/jobs/{job.pk}/metrics")
+    assert next(curve["name"] for curve in answer.context["curves"] if curve["is_there"]) == "loss"
+    page = answer.content.decode()
+    assert (
+        f'id="curve-loss" data-live="job:{job.pk}" data-keep>' in page
+    )  # shows its chart, not "no progress yet"
+    assert f'id="curve-accuracy" data-live="job:{job.pk}" data-keep data-empty>' in page
     assert lines(chart(client, f"jobs/{job.pk}/loss.json"))["Loss"] == [1, 1, 1]
     report(tmp_path / str(job.pk) / "2-0.log", 3, 4)
     found = chart(client, f"jobs/{job.pk}/loss.json")
