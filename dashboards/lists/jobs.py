@@ -30,7 +30,7 @@ from controlplane.queries.projects import largest_device_mib
 from controlplane.scheduling.reasons import QUEUED_REASONS
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, Text
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, named
 from dashboards.reads.projects import palette
 from dashboards.templatetags.look import asked, badge, gpu_use, node_link, ran, since
 from jobs.kinds.registry import KINDS
@@ -137,11 +137,6 @@ def _states(actor: Actor) -> list[tuple[str, Text]]:
     return groups + [(state, LOOKS[state].label) for state in STATES]
 
 
-def _projects(actor: Actor) -> list[tuple[str, Text]]:
-    names = visible_projects(actor).order_by("name").values_list("name", flat=True)
-    return [(name, name) for name in names]
-
-
 def _summary(jobs: QuerySet[Job]) -> str:
     """How many jobs, and the GPUs that they ask for and hold. A request in MiB counts as its share of the cluster's
     largest GPU, as in a project's requested GPUs."""
@@ -177,7 +172,12 @@ JOBS = ListView(
     filters=(
         Filter("q", _("Name contains"), lambda jobs, text: jobs.filter(name__icontains=text)),
         Filter("state", _("Any state"), _by_state, _states),
-        Filter("project", _("Any project"), lambda jobs, name: jobs.filter(project__name=name), _projects),
+        Filter(
+            "project",
+            _("Any project"),
+            lambda jobs, name: jobs.filter(project__name=name),
+            named(visible_projects),
+        ),
         Filter(
             "kind",
             _("Any type"),

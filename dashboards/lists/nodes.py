@@ -26,7 +26,7 @@ from controlplane.models import Cluster, Device, Node, NodePool
 from controlplane.queries.nodes import node_rows, reserved_on
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
 from dashboards.reads.devices import device_nodes
 from dashboards.reads.projects import palette
 from dashboards.templatetags.look import since
@@ -120,16 +120,6 @@ def _conditions(actor: Actor) -> list[tuple[str, Text]]:
     return [(PROBLEMS, _("With a problem")), *((name, label) for name, (_rank, label) in CONDITIONS.items())]
 
 
-def _clusters(actor: Actor) -> list[tuple[str, Text]]:
-    known = Cluster.objects.filter(detached_at=None).order_by("name").values_list("name", flat=True)
-    return [(name, name) for name in known]
-
-
-def _pools(actor: Actor) -> list[tuple[str, Text]]:
-    known = NodePool.objects.order_by("name").values_list("name", flat=True).distinct()
-    return [(name, name) for name in known]
-
-
 def _of_devices(value: Any) -> Any:
     """A sum or mean over a node's devices, as an expression to sort by."""
     found = Device.objects.filter(node=OuterRef("pk")).order_by().values("node").annotate(found=value)
@@ -179,8 +169,18 @@ NODES = ListView(
     filters=(
         Filter("q", _("Name contains"), lambda nodes, text: nodes.filter(name__icontains=text)),
         Filter("state", _("Any state"), _by_condition, _conditions),
-        Filter("cluster", _("Any cluster"), lambda nodes, name: nodes.filter(cluster__name=name), _clusters),
-        Filter("pool", _("Any pool"), lambda nodes, name: nodes.filter(pool__name=name), _pools),
+        Filter(
+            "cluster",
+            _("Any cluster"),
+            lambda nodes, name: nodes.filter(cluster__name=name),
+            named(lambda actor: Cluster.objects.filter(detached_at=None)),
+        ),
+        Filter(
+            "pool",
+            _("Any pool"),
+            lambda nodes, name: nodes.filter(pool__name=name),
+            named(lambda actor: NodePool.objects.all()),
+        ),
     ),
     columns=(
         Column("name", _("Node"), cells.linked("node", "name"), "name"),

@@ -13,7 +13,7 @@ from controlplane.models import Cluster, Project
 from controlplane.queries.projects import project_rows
 from dashboards import formats
 from dashboards.lists import cells
-from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order
+from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
 from dashboards.reads.projects import with_bars
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
@@ -44,11 +44,6 @@ def _of_jobs(value: Any, **states: Any) -> Any:
     return lambda at: Coalesce(Subquery(found.values("found")), 0)
 
 
-def _clusters(actor: Actor) -> list[tuple[str, Text]]:
-    known = Cluster.objects.filter(detached_at=None).order_by("name").values_list("name", flat=True)
-    return [(name, name) for name in known]
-
-
 def _summary(projects: QuerySet[Project]) -> str:
     sums = projects.order_by().aggregate(count=Count("pk"), quota=Sum("gpu_quota_milli", default=0))
     text = ngettext(
@@ -68,7 +63,10 @@ PROJECTS = ListView(
     filters=(
         Filter("q", _("Name contains"), lambda projects, text: projects.filter(name__icontains=text)),
         Filter(
-            "cluster", _("Any cluster"), lambda projects, name: projects.filter(cluster__name=name), _clusters
+            "cluster",
+            _("Any cluster"),
+            lambda projects, name: projects.filter(cluster__name=name),
+            named(lambda actor: Cluster.objects.filter(detached_at=None)),
         ),
     ),
     columns=(

@@ -157,6 +157,13 @@ def table(
     )
 
 
+def named(rows: Callable[[Actor], QuerySet[Any]]) -> Callable[[Actor], list[tuple[str, Text]]]:
+    """Return the choices of a filter by the `name` of some rows."""
+    return lambda actor: [
+        (name, name) for name in rows(actor).order_by("name").values_list("name", flat=True).distinct()
+    ]
+
+
 def in_order(rows: QuerySet[Any], pks: Sequence[Any]) -> list[Any]:
     """Return the rows with these keys in the order of the keys; rows deleted meanwhile are left out."""
     found = rows.in_bulk(pks)
