@@ -29,6 +29,7 @@ LINGER_SECONDS = (
     1.0  # what a refused client still sends is read, or it would see a reset instead of the answer
 )
 PIPELINE_MOST = 16  # requests sent ahead of their answers
+LATE_MOST_BYTES = 256 * 1024  # of a websocket after its close: what was on its way
 SPARE_FILES = 512  # of the process's descriptors: database, logs, connections to pods
 RETRY_SECONDS = 5
 HEADER_OVERHEAD = 4  # ": " and the line's end
@@ -267,9 +268,19 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebsocket(WebSocketsSansIOProtocol):
-    """A websocket, counted until it ends."""
+    """A websocket, counted until it ends. One that goes on sending after it was closed is dropped: what it sends would
+    be parsed for the 10 s that uvicorn waits for the other side's close."""
 
     config: ServerConfig
+    late_bytes = 0
+
+    def data_received(self, data: bytes) -> None:
+        if self.close_sent:
+            self.late_bytes += len(data)
+            if self.late_bytes > LATE_MOST_BYTES:
+                self.transport.abort()
+                return
+        super().data_received(data)
 
     async def send(self, message: Any) -> None:
         await super().send(message)

@@ -1,6 +1,7 @@
 """The web process over real sockets: who is let in, the feed, streams, and everything else through the hop."""
 
 import json
+import socket
 import threading
 
 import pytest
@@ -249,3 +250,15 @@ def churn(socket) -> None:
         socket.send(json.dumps({"op": operation, "topic": "overview"}))
     while True:
         socket.recv(5)
+
+
+def test_a_socket_that_goes_on_sending_after_its_close_is_dropped(server, people):
+    key = "Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n"
+    upgrade = f"GET /ws/live HTTP/1.1\r\nHost: 127.0.0.1:{server.port}\r\nConnection: upgrade\r\nUpgrade: websocket\r\n"
+    token = f"Authorization: {bearer(people, 'ben')['Authorization']}\r\n\r\n"
+    frame = b"\x81\xfe\x01\x00" + bytes(4) + b"x" * 256  # a masked text message
+    with socket.create_connection(("127.0.0.1", server.port), 10) as connection:
+        connection.sendall((upgrade + key + token).encode())
+        assert b" 101 " in connection.recv(65536)
+        with pytest.raises((ConnectionResetError, BrokenPipeError)):
+            connection.sendall(frame * 200_000)  # 50 MB
