@@ -43,7 +43,7 @@ def part(template: str, **names: str) -> Cell:
 
 def link(url: str, label: str) -> SafeString:
     """The main link of a row."""
-    return format_html('<a class="main short" href="{}" title="{}">{}</a>', url, label, label)
+    return format_html('<a class="main" href="{}" title="{}">{}</a>', url, label, label)
 
 
 def badge(tone: str, label: Text) -> SafeString:
