@@ -271,12 +271,14 @@ SERVE = (
 
 
 @pytest.fixture(scope="module")
-def serving(yard) -> str:
-    """A running job with a web server on its declared port."""
+def serving(yard) -> Iterator[str]:
+    """A running job with a web server on its declared port; jobs outlive the control plane, so it is ended here."""
     words = ("submit", "serving", "-i", "python", "--interactive", "-g", "0.5", "--port", "8888")
     assert yard(*words, "--", "python", "-c", SERVE).returncode == 0
     assert yard("wait", "serving", "--for", "running", "--timeout", "30").returncode == 0
-    return "serving"
+    yield "serving"
+    assert yard("stop", "serving").returncode == 0
+    assert yard("wait", "serving", "--for", "stopped", "--timeout", "60").returncode == 0
 
 
 def test_exec_runs_in_the_pod(yard, serving):
