@@ -167,6 +167,12 @@ class LimitedHttp(HttpToolsProtocol):
             self._partial_bytes += len(data)  # of a header that no callback has seen yet
             if self._partial_bytes > HEADERS_MOST_BYTES:
                 self._refuse_head()
+        elif self._is_idle:
+            # uvicorn ends its keep-alive time with any byte, also with a blank line or the rest of a refused body
+            self._unset_keepalive_if_required()
+            self.timeout_keep_alive_task = self.loop.call_later(
+                self.timeout_keep_alive, self.timeout_keep_alive_handler
+            )
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
@@ -226,6 +232,13 @@ class LimitedHttp(HttpToolsProtocol):
     def _cycle(self) -> RequestResponseCycle | None:
         """The newest request; uvicorn's own annotation leaves out that there may be none yet."""
         return self.cycle
+
+    @property
+    def _is_idle(self) -> bool:
+        """True while the last request is answered and the next has not begun."""
+        cycle = self._cycle
+        is_answered = cycle is not None and cycle.response_complete
+        return is_answered and not self._is_in_head and not self.transport.is_closing()
 
     @property
     def _is_body_awaited(self) -> bool:
@@ -288,6 +301,11 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
         if self.initial_response is not None and self.close_sent:
             self.handshake_complete = True
 
+    def keepalive_timeout(self) -> None:
+        super().keepalive_timeout()
+        if self.transport.get_write_buffer_size():
+            self.transport.abort()  # a close would wait without end for a client that does not read
+
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
         self.config.open_connections.leave(address_key(self.client))
@@ -298,14 +316,18 @@ class HeadRefused(Exception):
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return what one client counts as: its address, or the /64 network of an IPv6 address."""
+    """Return what one client counts as: its address, or the /64 network of an IPv6 address. An IPv4 address counts as
+    itself on a socket for both, which shows it as ::ffff:10.0.0.1."""
     host = client[0] if client else ""
     if ":" not in host:
         return host
     try:
-        return str(ipaddress.ip_network((host.partition("%")[0], 64), strict=False).network_address)
+        address = ipaddress.IPv6Address(host.partition("%")[0])
     except ValueError:
         return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
 
 
 def is_loopback(key: str) -> bool:

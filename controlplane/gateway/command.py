@@ -8,6 +8,7 @@ with a byte, 1 for standard output and 2 for error output, and ends with {"op":"
 
 from __future__ import annotations
 
+import asyncio
 import re
 from urllib.parse import parse_qs
 
@@ -56,6 +57,7 @@ async def _show(process: Process, send: Send) -> None:
         try:
             while (piece := process.read())[1]:
                 await send({"type": "websocket.send", "bytes": bytes([piece[0]]) + piece[1]})
+                await asyncio.sleep(0)  # `send` suspends only while the client lags behind
         except (EOFError, OSError):
             return  # an OSError: the client has left, which `_feed` notices too
 

@@ -64,7 +64,10 @@ def to_browser(headers: Headers, *, address: str) -> Headers:
 
 def _location(location: str, address: str) -> str:
     """A redirect to the address at which the pod's server sees itself stays on its public host."""
-    parts = urlsplit(location)
+    try:
+        parts = urlsplit(location)
+    except ValueError:
+        return location
     if parts.netloc != address:
         return location
     path = "/" + parts.path.lstrip("/")  # two slashes would begin another host's name

@@ -68,14 +68,15 @@ async def _carry(
         status = _refusal_status(error)
         await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
-    await receive()  # websocket.connect
     chosen = pod.subprotocol or (BEARER if BEARER in (scope.get("subprotocols") or ()) else None)
-    await send({"type": "websocket.accept", "subprotocol": chosen})
     try:
+        await receive()  # websocket.connect
+        await send({"type": "websocket.accept", "subprotocol": chosen})
         ending = await _join(pod, receive, send, rights)
         if ending is not None:
             await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
+        rights.close()  # not begun where the browser left before the handshake
         await pod.close()
 
 

@@ -85,7 +85,7 @@ def is_own_origin(scope: Scope) -> bool:
         return False
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
-    return origin in own or urlsplit(origin).netloc == host_of(scope)
+    return origin in own or _netloc(origin) == host_of(scope)
 
 
 def is_foreign(scope: Scope) -> bool:
@@ -94,7 +94,7 @@ def is_foreign(scope: Scope) -> bool:
     else: browsers send them each other's cookies."""
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
-    if origin not in own and urlsplit(origin).netloc != host_of(scope):
+    if origin not in own and _netloc(origin) != host_of(scope):
         return True
     if (header(scope, b"sec-fetch-site") or "none") in ("none", "same-origin"):
         return False
@@ -192,6 +192,14 @@ def _projects_of(users: Iterable[User]) -> dict[int, frozenset[int] | None]:
     for user_id, project_id in members.values_list("user_id", "project_id"):
         found[user_id].add(project_id)
     return {user.pk: None if user.is_admin else frozenset(found[user.pk]) for user in everybody}
+
+
+def _netloc(origin: str | None) -> str | None:
+    """The host and port of an Origin header; None when it is no address."""
+    try:
+        return urlsplit(origin or "").netloc
+    except ValueError:
+        return None
 
 
 def _cookie(scope: Scope, name: str) -> str | None:

@@ -112,6 +112,7 @@ def test_a_jobs_page_is_in_no_foreign_frame_whatever_it_says():
         ("/lab?x=1", "/lab?x=1"), ("lab", "lab"), (f"http://{ADDRESS}/lab?x#y", "/lab?x#y"),
         (f"http://{ADDRESS}", "/"), (f"http://{ADDRESS}//evil.example/a", "/evil.example/a"),
         ("https://other.example/a", "https://other.example/a"), ("//other.example/a", "//other.example/a"),
+        ("http://[", "http://["),
     ],
 )  # fmt: skip
 def test_redirects_to_the_pods_own_address_stay_on_its_host(location: str, expected: str):

@@ -6,14 +6,19 @@ import asyncio
 import socket
 import threading
 from collections.abc import Iterator
+from typing import cast
 
 import pytest
+from websockets.asyncio.server import ServerConnection, serve
 
+from controlplane.engines.base import Process
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission, limits
+from controlplane.gateway import admission, command, limits
 from controlplane.gateway.admission import NoAnswer, NotVisible, Service, until_refused
 from controlplane.gateway.limits import TooManyRequests, exchanging
+from controlplane.gateway.sockets import carry_websocket
 from controlplane.live.identity import Credential
+from controlplane.live.wire import Message
 
 STUCK, WELL = 6666, 8888
 
@@ -101,3 +106,65 @@ async def test_connections_of_one_credential_share_a_look_at_the_database(monkey
     monkeypatch.setattr(admission, "in_thread", look)
     await asyncio.gather(*(until_refused(Credential("token", "x"), "job") for _ in range(100)))
     assert len(looks) == 3
+
+
+class Endless:
+    """A command whose output is always there to be read."""
+
+    def __init__(self, pieces: int) -> None:
+        self.left = pieces
+        self.near, self.far = socket.socketpair()
+        self.far.send(b"x")
+
+    def fileno(self) -> int:
+        return self.near.fileno()
+
+    def read(self) -> tuple[int, bytes]:
+        self.left -= 1
+        if not self.left:
+            raise EOFError
+        return 1, b"x"
+
+
+async def test_a_command_that_prints_without_pause_leaves_turns_to_others():
+    process, turns = Endless(100), 0
+
+    async def send(_message: Message) -> None:
+        """A client that takes everything at once."""
+
+    showing = asyncio.create_task(command._show(cast(Process, process), send))
+    while not showing.done():
+        turns += 1
+        await asyncio.sleep(0)
+    assert turns > 90
+    process.near.close()
+    process.far.close()
+
+
+async def test_a_client_that_left_before_its_websocket_opened_leaves_none_to_the_pod():
+    closed = asyncio.Event()
+
+    async def serve_pod(websocket: ServerConnection) -> None:
+        await websocket.wait_closed()
+        closed.set()
+
+    async def receive() -> Message:
+        return {"type": "websocket.connect"}
+
+    async def send(_message: Message) -> None:
+        raise OSError("the client has left")
+
+    async with serve(serve_pod, "127.0.0.1", 0) as pod:
+        port = pod.sockets[0].getsockname()[1]
+        service = Service("job", port, "pod-1-0", Reachable({"nodes": {}}), 1)
+        rights = asyncio.sleep(60)
+        with pytest.raises(OSError, match="has left"):
+            await carry_websocket({"subprotocols": []}, receive, send, service, "/", [], rights)
+        await asyncio.wait_for(closed.wait(), 10)
+
+
+class Reachable(MemoryEngine):
+    """An engine whose ports are those of this machine."""
+
+    def open_port(self, pod_name: str, port: int) -> socket.socket:
+        return socket.create_connection(("127.0.0.1", port))

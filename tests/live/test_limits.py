@@ -10,7 +10,7 @@ from django.contrib.auth import hashers
 import controlplane.hop
 from controlplane import asgi
 from controlplane.actions.sign_in import forget_attempts
-from controlplane.connections import Limits, address_key
+from controlplane.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
 from controlplane.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
 from controlplane.throttle import Throttle
 from tests.live.server import Server, running
@@ -18,6 +18,10 @@ from tests.waiting import wait_until
 
 QUICK = Limits(connections=100, head_seconds=0.5, body_idle_seconds=0.5, write_stall_seconds=0.5)
 HOST = b"Host: localhost\r\n"
+UPGRADE = (
+    b"GET /ws/live HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: upgrade\r\n"
+    b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
+)
 
 
 @pytest.fixture
@@ -85,6 +89,16 @@ def test_a_half_open_connection_is_ended(quick):
         assert b"headers_too_slow" in answer_of(silent)
 
 
+def test_a_blank_line_after_an_answer_keeps_no_connection_open(quick, monkeypatch):
+    monkeypatch.setattr(
+        LimitedHttp, "timeout_keep_alive", property(lambda _: 0.5, lambda _, __: None), raising=False
+    )
+    with open_socket(quick, b"GET /healthz HTTP/1.1\r\n" + HOST + b"\r\n") as connection:
+        assert connection.recv(65536).startswith(b"HTTP/1.1 200")
+        connection.sendall(b"\r\n")
+        assert answer_of(connection) == b""
+
+
 def test_headers_that_trickle_in_do_not_extend_the_time(quick):
     with open_socket(quick, b"GET / HTTP/1.1\r\n") as connection:
         connection.settimeout(0.05)
@@ -132,6 +146,29 @@ def test_a_client_that_does_not_read_is_ended():
         assert ended.wait(30)  # what is sent to a connection that was ended is dropped
 
 
+def test_a_websocket_whose_client_neither_reads_nor_answers_pings_is_ended(monkeypatch):
+    ended = threading.Event()
+
+    async def endless(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            await asgi.application(scope, receive, send)
+            return
+        await receive()
+        await send({"type": "websocket.accept"})
+        try:
+            while True:
+                await send({"type": "websocket.send", "bytes": b"x" * 65536})
+        finally:
+            ended.set()
+
+    def ping_without_answer(self: LimitedWebsocket) -> None:
+        self.loop.call_later(0.5, self.keepalive_timeout)
+
+    monkeypatch.setattr(LimitedWebsocket, "schedule_ping", ping_without_answer)
+    with running(QUICK, endless) as server, open_socket(server, UPGRADE):
+        assert ended.wait(30)
+
+
 def test_a_new_connection_takes_the_place_of_the_longest_waiting_one(live_db):
     limits = Limits(connections=64)
     with running(limits) as server:
@@ -152,9 +189,7 @@ def test_a_slot_is_given_back(live_db, people):
                 assert connection.recv(65536).startswith(b"HTTP/1.1 200")
                 connection.close()
         for _ in range(100):
-            upgrade = b"GET /ws/live HTTP/1.1\r\n" + HOST + b"Upgrade: websocket\r\nConnection: upgrade\r\n"
-            key = b"Sec-WebSocket-Key: dGhlIHNhbXBsZSBub25jZQ==\r\nSec-WebSocket-Version: 13\r\n\r\n"
-            with open_socket(server, upgrade + key) as connection:
+            with open_socket(server, UPGRADE) as connection:
                 assert connection.recv(65536).startswith(b"HTTP/1.1 401")
         assert server.request("GET", "/healthz").status == 200
 
@@ -174,7 +209,10 @@ def test_an_address_has_a_share_and_loopback_has_none(live_db, monkeypatch):
 
 def test_an_ipv6_network_counts_as_one_client():
     assert address_key(("2001:db8:1:2:3:4:5:6", 1)) == address_key(("2001:db8:1:2::1", 2)) == "2001:db8:1:2::"
-    assert address_key(("10.0.0.1", 1)) == "10.0.0.1"
+    assert address_key(("10.0.0.1", 1)) == address_key(("::ffff:10.0.0.1", 1)) == "10.0.0.1"
+    assert is_loopback(address_key(("::1", 1)))
+    assert is_loopback(address_key(("::ffff:127.0.0.1", 1)))
+    assert not is_loopback(address_key(("::ffff:10.0.0.1", 1)))
 
 
 class SlowHasher(hashers.MD5PasswordHasher):

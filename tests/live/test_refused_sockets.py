@@ -3,6 +3,7 @@
 import logging
 
 import pytest
+from django.conf import settings
 from websockets.exceptions import InvalidStatus
 
 
@@ -17,3 +18,12 @@ def test_a_refused_socket_is_logged_as_information(server, people, caplog, path:
     # the same event loop answers this after it has ended with the socket
     assert server.request("GET", "/healthz").status == 200
     assert [record.message for record in caplog.records if record.levelno > logging.INFO] == []
+
+
+@pytest.mark.parametrize("origin", ["http://[", "http://a]"])
+def test_an_origin_that_is_no_address_is_a_foreign_one(server, people, origin: str):
+    response = server.request("GET", "/login", headers={"Origin": origin})
+    assert (response.status, b"foreign_origin" in response.read()) == (403, True)
+    with pytest.raises(InvalidStatus) as refused:
+        server.websocket(additional_headers={"Origin": origin, "Cookie": f"{settings.SESSION_COOKIE_NAME}=x"})
+    assert refused.value.response.status_code == 403
