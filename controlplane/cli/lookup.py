@@ -35,11 +35,20 @@ def is_id(name: str) -> bool:
 
 def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
     """The ids of the project's jobs of that name, newest first; none is an error."""
-    page = session.get(f"{session.project_path}/jobs", name=name, limit=limit)
-    if not page["results"]:
+    return [str(row["id"]) for row in _rows_named(session, name, limit)]
+
+
+def newest_job(session: Session, name: str) -> dict[str, Any]:
+    """The project's newest job of that name, as the list answers it; none is an error."""
+    return _rows_named(session, name, limit=1)[0]
+
+
+def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = session.get(f"{session.project_path}/jobs", name=name, limit=limit)["results"]
+    if not rows:
         hint = f"see: yard list jobs -p {session.project}"
         raise CliError(f"project {session.project} has no job {name!r}", NOT_FOUND, hint)
-    return [str(row["id"]) for row in page["results"]]
+    return rows
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:

@@ -7,8 +7,8 @@ import pytest
 from controlplane.cli.commands.logs import spelt_progress
 from controlplane.cli.streams import Event, EventParser
 from tests.browser.samples import PROGRESS_LINES
-from tests.cli.conftest import JOB_ID
-from tests.cli.scripted import Reply, events, problem
+from tests.cli.conftest import JOB_ID, job
+from tests.cli.scripted import Reply, events, page, problem
 
 PATH = f"jobs/{JOB_ID}/logs"
 
@@ -131,6 +131,13 @@ def test_one_attempt_asked_for_is_followed_alone(server, yard):
     server.on("GET", PATH, events(("end", {"state": "running", "exit_code": None})))
     assert yard("logs", JOB_ID, "-f", "--attempt", "1").code == 0
     assert len(server.asked) == 1
+
+
+def test_the_log_of_a_queued_job_says_aside_why_it_waits(server, yard):
+    server.on("GET", "projects/team-a/jobs", page(job(state="queued", reason={"message": "No GPU is free."})))
+    server.on("GET", PATH, events(("line", line(1, "a")), ("end", {"state": "succeeded"})))
+    ran = yard("logs", "hyper1", "-f")
+    assert (ran.code, ran.out, ran.err) == (0, "a\n", "hyper1 is queued: No GPU is free.\n")
 
 
 def test_a_new_attempt_is_announced_aside(server, yard):

@@ -119,7 +119,7 @@ def _line_of_stdin(what: str) -> str:
 
 def _asked(prompt: str) -> str:
     if not sys.stdin.isatty():
-        raise CliError("nobody to ask", USAGE, "give --username with --password-stdin, or --token-stdin")
+        raise CliError("standard input is not a terminal", USAGE, "give --username with --password-stdin, or --token-stdin")
     print(prompt, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip()
     if not answer:
@@ -129,7 +129,7 @@ def _asked(prompt: str) -> str:
 
 def _asked_secretly(prompt: str) -> str:
     if not sys.stdin.isatty():
-        raise CliError("nobody to ask", USAGE, "give --password-stdin or --token-stdin")
+        raise CliError("standard input is not a terminal", USAGE, "give --password-stdin or --token-stdin")
     import getpass
 
     try:

@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from controlplane.cli import formats, terminal
 from controlplane.cli.client import Query
 from controlplane.cli.errors import DONE
-from controlplane.cli.lookup import FINAL_STATES, job_id
+from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
@@ -56,7 +56,7 @@ def logs_arguments(parser: Parser) -> None:
 def logs(args: Namespace, session: Session) -> int:
     """Print and end, or follow until the job ends."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
-    identifier = job_id(session, args.name)
+    identifier = _job_with_log(session, args.name)
     if args.follow:
         follow(session, identifier, selection)
     elif session.output.is_data:
@@ -66,6 +66,18 @@ def logs(args: Namespace, session: Session) -> int:
             _print_gaps(session.output, page.get("gaps") or [])
             _print(session.output, page["lines"], selection)
     return DONE
+
+
+def _job_with_log(session: Session, name: str) -> str:
+    """The job's id. A queued job may have printed nothing yet: its reason goes to standard error. An id is taken as it
+    is, without a request."""
+    if is_id(name):
+        return name
+    job = newest_job(session, name)
+    status = job.get("status") or {}
+    if status.get("state") == "queued":
+        session.output.say(f"{name} is queued: {(status.get('reason') or {}).get('message') or 'no reason yet'}")
+    return str(job["id"])
 
 
 def attach_arguments(parser: Parser) -> None:

@@ -51,7 +51,7 @@ def _password(args: Namespace) -> str:
     if args.password_stdin:
         return sys.stdin.readline().rstrip("\n")
     if not sys.stdin.isatty():
-        raise CliError("nobody to ask for the password", USAGE, "give --password-stdin")
+        raise CliError("standard input is not a terminal", USAGE, "give --password-stdin")
     import getpass
 
     return getpass.getpass(f"Password for {args.username}: ", stream=sys.stderr)
