@@ -44,7 +44,9 @@ def newest_job(session: Session, name: str) -> dict[str, Any]:
 
 
 def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]:
-    rows: list[dict[str, Any]] = session.get(f"{session.project_path}/jobs", name=name, limit=limit)["results"]
+    rows: list[dict[str, Any]] = session.get(f"{session.project_path}/jobs", name=name, limit=limit)[
+        "results"
+    ]
     if not rows:
         hint = f"see: yard list jobs -p {session.project}"
         raise CliError(f"project {session.project} has no job {name!r}", NOT_FOUND, hint)

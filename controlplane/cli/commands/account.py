@@ -119,7 +119,8 @@ def _line_of_stdin(what: str) -> str:
 
 def _asked(prompt: str) -> str:
     if not sys.stdin.isatty():
-        raise CliError("standard input is not a terminal", USAGE, "give --username with --password-stdin, or --token-stdin")
+        hint = "give --username with --password-stdin, or --token-stdin"
+        raise CliError("standard input is not a terminal", USAGE, hint)
     print(prompt, end="", file=sys.stderr, flush=True)
     answer = sys.stdin.readline().strip()
     if not answer:

@@ -76,7 +76,9 @@ def _job_with_log(session: Session, name: str) -> str:
     job = newest_job(session, name)
     status = job.get("status") or {}
     if status.get("state") == "queued":
-        session.output.say(f"{name} is queued: {(status.get('reason') or {}).get('message') or 'no reason yet'}")
+        session.output.say(
+            f"{name} is queued: {(status.get('reason') or {}).get('message') or 'no reason yet'}"
+        )
     return str(job["id"])
 
 
