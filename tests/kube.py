@@ -310,6 +310,7 @@ def _supervisor(directory: Path, *, is_ours: bool) -> subprocess.Popen[bytes]:
             stdout=log,
             stderr=log,
             start_new_session=True,  # Ctrl-C is for the tests; the cluster ends after them
+            umask=0o022,  # Django's settings close this process's files to others, and containers run as others
         )
 
 

@@ -69,12 +69,13 @@ class Session {
   start() {
     this.socket?.close();
     this.terminal.reset();
+    this.terminal.focus(); // not when it opens: by then the user may have moved on
     const { cols, rows } = this.terminal;
     const rank = $("[data-shell-rank]")?.value ?? "0";
     const scheme = location.protocol === "https:" ? "wss" : "ws";
     const socket = new WebSocket(`${scheme}://${location.host}/ws/shell/${root.dataset.shell}?rank=${rank}&columns=${cols}&rows=${rows}`);
     socket.binaryType = "arraybuffer";
-    socket.onopen = () => { tell(""); this.terminal.focus(); };
+    socket.onopen = () => tell("");
     socket.onmessage = ({ data }) => (typeof data === "string" ? this.#ended(JSON.parse(data)) : this.terminal.write(new Uint8Array(data)));
     socket.onclose = () => { if (this.socket === socket) tell($("#shell-state").textContent || say("shell_closed")); };
     this.socket = socket;

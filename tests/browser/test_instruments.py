@@ -87,7 +87,9 @@ def test_charts_are_drawn_late_in_place_and_have_a_table(yard: Yard, open_as: Op
     for chart in ("#utilisation-chart", "#allocation-chart"):
         page.wait_for_function(DRAWN, arg=chart)
     page.evaluate("window.drawing = document.querySelector('#allocation-chart .main-svg')")
-    assert page.locator("#allocation-chart .scatterlayer .trace").count() == 2
+    lines = "() => document.querySelector('#allocation-chart .js-plotly-plot').data.map((line) => line.name)"
+    assert {"team-a", "team-b"} <= set(page.evaluate(lines))
+    assert page.locator("#allocation-chart .scatterlayer .trace").count() == len(page.evaluate(lines))
     assert "team-a 2" in page.inner_text("#allocation-chart .chart-summary")
     page.focus("[data-chart-twin=allocation-chart]")
     page.keyboard.press("Enter")

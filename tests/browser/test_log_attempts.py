@@ -27,6 +27,14 @@ def texts(page: Page) -> list[str]:
     return [text.strip() for text in page.locator(".log-line .text").all_inner_texts() if text.strip()]
 
 
+def texts_before_target(page: Page) -> list[str]:
+    """The rows above the line that the address names, read at one moment: rows come and go while a log loads."""
+    rows = "rows => rows.map(row => [row.matches('.is-target'), row.querySelector('.text')?.innerText.trim() ?? ''])"
+    shown = page.locator(".log-line").evaluate_all(rows)
+    at = next((index for index, (is_target, _) in enumerate(shown) if is_target), 0)
+    return [text for _, text in shown[:at]]
+
+
 def numbers(page: Page) -> list[str]:
     return page.locator(".log-line .n").all_inner_texts()
 
@@ -80,8 +88,8 @@ def test_one_attempt_can_be_chosen_and_its_lines_have_addresses(yard: Yard, resu
     assert page.url.endswith("#L1:1")
     page.goto(f"{yard.server.url}/jobs/{resumed}/logs#L2:2")
     page.locator(".log-line.is-target").wait_for()
-    assert (
-        "Attempt 2" in texts(page)[: texts(page).index(page.locator(".is-target .text").inner_text().strip())]
+    wait_until(
+        lambda: "Attempt 2" in texts_before_target(page), what="the second attempt's head above the line"
     )
 
 
