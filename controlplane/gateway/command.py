@@ -13,7 +13,7 @@ import re
 from urllib.parse import parse_qs
 
 from controlplane.access import Actor
-from controlplane.engines.base import Process
+from controlplane.engines.base import INVALID_POD, EngineRefused, Process
 from controlplane.gateway.admission import in_engine, in_thread, until_refused
 from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
 from controlplane.live.identity import Credential
@@ -33,6 +33,8 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
     async def run(credential: Credential, match: re.Match[str]) -> Process:
         def record(job: Job, actor: Actor) -> None:
+            if any("\0" in word for word in command):
+                raise EngineRefused(INVALID_POD, "The words of a command cannot have NUL in them.")
             record_command(job, rank, command, actor=actor)
 
         engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)

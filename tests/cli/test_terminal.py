@@ -262,6 +262,13 @@ def test_exec_with_input(yard_process, monkeypatch):
         )
 
 
+def test_exec_without_standard_input(yard, monkeypatch):
+    monkeypatch.setattr(sys, "stdin", None)  # as Python starts where the descriptor is closed
+    with shell_server(Command()) as url:
+        monkeypatch.setenv("TRAINYARD_URL", url)
+        assert yard("exec", JOB_ID, "--", "true").code == 0
+
+
 def test_exec_without_a_command_says_where_to_put_it(yard):
     ran = yard("exec", "hyper1")
     assert ran.code == 2

@@ -164,7 +164,7 @@ def test_nothing_of_a_shell_is_left_when_the_client_leaves(yard: Yard):
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the shell's child")
 
 
-@pytest.mark.parametrize("path", ["/ws/shell/{}", "/ws/exec/{}?command=true", "/ws/forward/{}/8888"])
+@pytest.mark.parametrize("path", ["/ws/shell/{}", "/ws/exec/{}?command=%00", "/ws/forward/{}/8888"])
 @pytest.mark.parametrize(("who", "status"), [(None, 401), ("chi", 404)])
 def test_ways_into_pods_of_others_are_refused(yard: Yard, path: str, who: str | None, status: int):
     with pytest.raises(InvalidStatus) as refusal:
@@ -184,6 +184,11 @@ def test_a_command_runs_in_the_pod_and_is_in_the_audit_log(yard: Yard):
     assert ("job.exec", {"rank": 0, "command": "sh -c cat;exit 4"}) in [
         (row["verb"], row["after"]) for row in audit
     ]
+
+
+def test_a_command_that_no_process_can_be_given_is_refused_in_words(yard: Yard):
+    with yard.own_socket(f"/ws/exec/{yard.job_id}?command=echo&command=a%00b", yard.ana) as socket:
+        assert json.loads(socket.recv(15))["code"] == "invalid_pod"
 
 
 def test_a_forwarded_port_that_was_not_declared_is_not_there(yard: Yard):

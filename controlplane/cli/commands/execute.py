@@ -61,14 +61,14 @@ def run_in_pod(session: Session, name: str, rank: int, command: list[str], *, ha
 
 def _exchange(socket: WebSocket, has_input: bool) -> int:
     sources: list[Any] = [socket]
-    if has_input:
+    if has_input and sys.stdin is not None:
         sources.append(sys.stdin.fileno())
     else:
         socket.send(TEXT, _END_OF_INPUT)
     while True:
         ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
-        if sys.stdin.fileno() in ready and not _forward_input(socket):
-            sources.remove(sys.stdin.fileno())
+        if ready[-1] is not socket and not _forward_input(socket):  # the input is the last source
+            sources.pop()
         if socket in ready and (code := _show_output(socket)) is not None:
             return code
 
