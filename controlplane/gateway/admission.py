@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import socket
 import time
 import uuid
@@ -22,6 +23,8 @@ from controlplane.loop.attached import attached_clusters, close_engines, engine_
 from controlplane.models import Role
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job, Pod
+
+logger = logging.getLogger(__name__)
 
 T = TypeVar("T")
 RECHECK_SECONDS = 1.0
@@ -147,6 +150,9 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
         await in_thread(admit, credential, job_id)
     except (NotSignedIn, NotVisible, Forbidden):
         return False
+    except DatabaseError as error:
+        # a database that is busy for a moment revokes no rights; the next look decides
+        logger.warning("the rights to a job could not be looked up, and hold as they were: %s", error)
     return True
 
 

@@ -9,12 +9,13 @@ from collections.abc import Iterator
 from typing import cast
 
 import pytest
+from django.db import OperationalError
 from websockets.asyncio.server import ServerConnection, serve
 
 from controlplane.engines.base import Process
 from controlplane.engines.memory import MemoryEngine
 from controlplane.gateway import admission, command, limits
-from controlplane.gateway.admission import NoAnswer, NotVisible, Service, until_refused
+from controlplane.gateway.admission import NoAnswer, NotSignedIn, NotVisible, Service, until_refused
 from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.live.identity import Credential
@@ -168,3 +169,16 @@ class Reachable(MemoryEngine):
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         return socket.create_connection(("127.0.0.1", port))
+
+
+async def test_a_database_that_is_busy_ends_no_connection(monkeypatch):
+    looks = []
+
+    def look(*_unused) -> None:
+        looks.append(1)
+        raise NotSignedIn if len(looks) == 3 else OperationalError("database is locked")
+
+    monkeypatch.setattr(admission, "RECHECK_SECONDS", 0)
+    monkeypatch.setattr(admission, "admit", look)
+    await until_refused(Credential("bearer", "busy"), "a-job")
+    assert len(looks) == 3
