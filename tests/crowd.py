@@ -9,6 +9,7 @@ from datetime import datetime, timedelta
 from functools import cache
 from typing import Any
 
+from django.db import connection
 from django.utils import timezone
 
 from controlplane.models import Cluster, Counter, Device, Event, Node, NodePool, Project, User
@@ -46,7 +47,16 @@ def make_crowd(
     Job.objects.bulk_create(made, BATCH)
     _place(made[:running], devices, now)
     Event.objects.append([Event(kind="job.submitted")])
+    _renew_statistics()
     return Crowd(cluster, teams, running, jobs - running)
+
+
+def _renew_statistics() -> None:
+    """PostgreSQL plans by the statistics of empty tables otherwise, and a page takes minutes; the loop renews them as
+    tables grow."""
+    if connection.vendor == "postgresql":
+        with connection.cursor() as cursor:
+            cursor.execute("ANALYZE")
 
 
 def _devices(cluster: Cluster, nodes: int, gpus: int) -> list[Device]:
