@@ -7,7 +7,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.local import reports
-from controlplane.engines.local.records import PodDir
+from controlplane.engines.local.records import PodDir, StartRecord
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 
@@ -33,3 +33,14 @@ def test_a_pod_that_ends_between_two_looks_is_not_called_lost(
     with PodDir(pod.path).locked() as is_alone:  # and another reader holds the lock for its own look
         assert is_alone
         assert reports.report(pod).state == base.SUCCEEDED
+
+
+def test_a_pod_that_ends_while_its_report_is_made_is_not_called_lost(
+    case: EngineCase, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    spec = case.start("sleep 300")
+    pod = PodDir(tmp_path / "pods" / spec.name)
+    wait_until(lambda: reports.report(pod).state == base.RUNNING, what="the start")
+    answers = iter([True])  # the shim was alive when the report began, and ended in good order right after
+    monkeypatch.setattr(StartRecord, "is_shim_alive", lambda self: next(answers, False))
+    assert reports.report(pod).state == base.RUNNING

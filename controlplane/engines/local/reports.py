@@ -20,14 +20,16 @@ def report(pod: PodDir) -> PodReport:
     """The pod as its records and the process table say. A lost pod's leftovers are killed on the way."""
     ended = pod.exit_record()
     started = pod.start_record()
-    if ended is None and (started is None or not started.is_shim_alive()):
+    # Asked once: a shim that ends in good order between two questions would be reported as lost.
+    is_alive = started is not None and started.is_shim_alive()
+    if ended is None and not is_alive:
         ended = _settle_if_there_is_room(pod, started)
     prepared = pod.prepared()
     if ended is not None:
         return _final(pod, prepared, started, ended)
     if started is None:
         return PodReport(pod.name, base.STARTING)
-    if not started.is_shim_alive():
+    if not is_alive:
         return _leftovers(pod, started)
     ports = {declared: (HOST, port) for declared, port in prepared.ports.items()} if prepared else {}
     return PodReport(pod.name, base.RUNNING, started_at=_time(started.started_ms), ports=ports)
