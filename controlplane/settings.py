@@ -73,6 +73,7 @@ INSTALLED_APPS = [
     "channels",
     "controlplane.apps.ControlplaneConfig",
     "jobs.apps.JobsConfig",
+    "datasets.apps.DatasetsConfig",
     "dashboards.apps.DashboardsConfig",
 ]
 MIDDLEWARE = [

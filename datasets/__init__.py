@@ -1,1 +1,1 @@
-"""Data: datasets, versions, caches, volumes, snapshots. None of it is built yet; a job that names one is refused."""
+"""Data: the code that jobs run. Datasets, caches, volumes and snapshots are to come."""

@@ -88,6 +88,13 @@ LAYERS = {
     "controlplane.cli": "cli",
     "jobs": "root",
     "datasets": "root",
+    "datasets.code_manifest": "pure",
+    "datasets.models": "models",
+    "datasets.migrations": "models",
+    "datasets.queries": "queries",
+    "datasets.actions": "actions",
+    "datasets.storage": "engines",
+    "datasets.api": "api",
     "workloads": "workloads",
 }
 BELOW_ACTIONS = {"plain", "pure", "models", "queries", "access", "wake"}

@@ -1,0 +1,147 @@
+"""The manifest of a code tree: which files it has, and the hash that names it. Pure.
+
+One entry per file, sorted by the bytes of its path. The hash of a tree is the SHA-256 of
+
+    <kind> <size> <SHA-256 of the content>\\t<path>\\0
+
+of all entries, where kind is f (a file), x (an executable file) or l (a symbolic link; its content is its target).
+"""
+
+import hashlib
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+FILE, EXECUTABLE, LINK = "f", "x", "l"
+FILES_MOST = 20_000
+PATH_MOST_BYTES, NAME_MOST_BYTES = 1024, 255
+_HEXADECIMAL = frozenset("0123456789abcdef")
+
+
+class TreeRefused(ValueError):
+    """A tree that cannot be kept. `index`: the entry's place in what was sent, None for the tree as a whole."""
+
+    def __init__(self, code: str, detail: str, index: int | None = None) -> None:
+        super().__init__(detail)
+        self.code, self.detail, self.index = code, detail, index
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file: its path below the tree's root, with slashes. `target`: of a symbolic link, "" for files."""
+
+    path: str
+    kind: str
+    size: int
+    sha256: str
+    target: str = ""
+
+
+def file_entry(path: str, size: int, sha256: str, *, is_executable: bool = False) -> Entry:
+    """Return the entry of a regular file."""
+    return Entry(path, EXECUTABLE if is_executable else FILE, size, sha256)
+
+
+def link_entry(path: str, target: str) -> Entry:
+    """Return the entry of a symbolic link."""
+    content = target.encode()
+    return Entry(path, LINK, len(content), hashlib.sha256(content).hexdigest(), target)
+
+
+def checked(entries: Sequence[Entry], most_bytes: int) -> tuple[Entry, ...]:
+    """Return the entries in the manifest's order. Raises TreeRefused for paths and links that leave the tree, for what
+    two entries claim, and for a tree without files, with too many or with more than `most_bytes`."""
+    if not entries:
+        raise TreeRefused("tree_empty", "The tree has no files.")
+    if len(entries) > FILES_MOST:
+        raise TreeRefused("too_many_files", f"The tree has {len(entries)} files; at most {FILES_MOST}.")
+    total = 0
+    for index, entry in enumerate(entries):
+        _check_entry(entry, index)
+        total += entry.size
+    if total > most_bytes:
+        raise TreeRefused("tree_too_large", f"The tree has {total} bytes; at most {most_bytes}.")
+    _check_places(entries)
+    return tuple(sorted(entries, key=lambda entry: entry.path.encode()))
+
+
+def tree_hash(entries: Iterable[Entry]) -> str:
+    """Return the hash that names the tree of these sorted entries, hexadecimal."""
+    return hashlib.sha256(dump(entries)).hexdigest()
+
+
+def dump(entries: Iterable[Entry]) -> bytes:
+    """Return the manifest of sorted entries."""
+    lines = (f"{entry.kind} {entry.size} {entry.sha256}\t{entry.path}\0" for entry in entries)
+    return "".join(lines).encode()
+
+
+def load(manifest: bytes) -> tuple[Entry, ...]:
+    """Return the entries of what `dump` wrote; targets of links are not in it."""
+    entries = []
+    for line in manifest.decode().split("\0")[:-1]:
+        head, _, path = line.partition("\t")
+        kind, size, sha256 = head.split(" ")
+        entries.append(Entry(path, kind, int(size), sha256))
+    return tuple(entries)
+
+
+def is_sha256(text: str) -> bool:
+    """Whether this is a SHA-256 in small hexadecimal digits."""
+    return len(text) == 64 and set(text) <= _HEXADECIMAL
+
+
+def _check_entry(entry: Entry, index: int) -> None:
+    if not is_sha256(entry.sha256):
+        raise TreeRefused("not_a_hash", "Give the content's SHA-256 in 64 small hexadecimal digits.", index)
+    if entry.size < 0:
+        raise TreeRefused("out_of_range", "A size cannot be negative.", index)
+    if problem := path_problem(entry.path):
+        raise TreeRefused("bad_path", f"{entry.path[:200]!r} {problem}.", index)
+    if entry.kind == LINK and not stays_inside(entry.path, entry.target):
+        detail = f"{entry.path!r} links to {entry.target[:200]!r}, outside of the tree; leave it out."
+        raise TreeRefused("link_leaves_tree", detail, index)
+
+
+def path_problem(path: str) -> str:
+    """Return what is wrong with a path below the root of a tree, "" if nothing is."""
+    names = path.split("/")
+    if path.startswith("/"):
+        return "is an absolute path"
+    if any(name in ("", ".", "..") for name in names):
+        return "has an empty part, '.' or '..' in it"
+    if "\0" in path:
+        return "has a NUL in it"
+    try:
+        sizes = [len(name.encode()) for name in names]
+    except UnicodeEncodeError:
+        return "is not Unicode"
+    if max(sizes) > NAME_MOST_BYTES or sum(sizes) + len(sizes) > PATH_MOST_BYTES:
+        return f"is too long: at most {NAME_MOST_BYTES} bytes a name and {PATH_MOST_BYTES} in all"
+    return ""
+
+
+def stays_inside(path: str, target: str) -> bool:
+    """Whether a symbolic link leads to a place in the tree whatever other links that obey this are in it. `..` may only
+    be at the target's beginning: after the name of another link it would lead elsewhere than it reads."""
+    if not target or "\0" in target or target.startswith("/") or len(target) > PATH_MOST_BYTES:
+        return False
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
+    return ".." not in parts[ups:] and ups <= path.count("/")
+
+
+def _check_places(entries: Sequence[Entry]) -> None:
+    """No path is there twice, and none lies below a path that is a file or a link."""
+    places = {entry.path: index for index, entry in enumerate(entries)}
+    if len(places) != len(entries):
+        index = next(index for index, entry in enumerate(entries) if places[entry.path] != index)
+        raise TreeRefused("path_twice", f"{entries[index].path!r} is there twice.", index)
+    seen: set[str] = set()
+    for index, entry in enumerate(entries):
+        folder = entry.path.rpartition("/")[0]
+        while folder and folder not in seen:
+            if folder in places:
+                detail = f"{entry.path!r} lies below {folder!r}, which is a file or a link."
+                raise TreeRefused("below_a_file", detail, index)
+            seen.add(folder)
+            folder = folder.rpartition("/")[0]
