@@ -22,13 +22,13 @@ from websockets.sync.client import connect
 from bench.harness import Row
 from bench.kubernetes_plant import NAMESPACE, Api, at_once, one_gpu_pod
 from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec, ProjectReport, pod_name
-from controlplane.engines.kubernetes.client import Client
+from controlplane.engines.kubernetes.cluster_cache import Watching
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kubeconfig import access_from
 from controlplane.engines.kubernetes.names import INSTALLATION
-from controlplane.engines.kubernetes.profile import ClusterProfile
-from controlplane.engines.kubernetes.reflector import Reflector
-from controlplane.engines.kubernetes.watching import Watching
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import access_from
+from controlplane.kubernetes_api.reflector import Reflector
 from tests import servers
 from tests.kube import KubeCluster, KubeMissing, kube_cluster, node_cluster
 from tests.waiting import wait_until

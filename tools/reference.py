@@ -9,7 +9,7 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402  needs the path above
 
-from controlplane.engines.kubernetes import rights, tenancy  # noqa: E402  the same
+from controlplane.engines.kubernetes import rbac, tenancy  # noqa: E402  the same
 from controlplane.environment import SETTINGS  # noqa: E402  the same
 
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
@@ -18,8 +18,8 @@ CLUSTER_ROLE = ROOT / "deploy" / "chart" / "files" / "clusterrole.yaml"
 WEB_ROLE = CLUSTER_ROLE.with_name("clusterrole-web.yaml")
 # when the chart's role has a rule, in the words of its values
 CONDITIONS = {
-    rights.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
-    rights.WITH_MPI_OPERATOR: 'ne (toString .Values.cluster.settings.mpi_operator) "false"',
+    rbac.WITH_KAI: 'eq .Values.cluster.scheduler "kai"',
+    rbac.WITH_MPI_OPERATOR: 'ne (toString .Values.cluster.settings.mpi_operator) "false"',
 }
 
 
@@ -44,9 +44,9 @@ def settings_page() -> str:
     )
 
 
-def cluster_role(rules: Iterable[rights.Rule] = rights.NEEDED) -> str:
+def cluster_role(rules: Iterable[rbac.Rule] = rbac.NEEDED) -> str:
     """The rules of one of the chart's ClusterRoles: what the engine says that it needs."""
-    lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rights.py: edit that."]
+    lines = ["# Written by `make reference` from controlplane/engines/kubernetes/rbac.py: edit that."]
     for rule in rules:
         condition = CONDITIONS.get(rule.when)
         group, verbs = rule.group or '""', ", ".join(rule.verbs)
@@ -67,7 +67,7 @@ def project_roles() -> str:
 def main() -> None:
     """Write the pages, and the roles."""
     roles = [(path, project_roles()) for path in PROJECT_ROLES]
-    web = [(WEB_ROLE, cluster_role(rights.OF_WEB))]
+    web = [(WEB_ROLE, cluster_role(rbac.OF_WEB))]
     for path, text in ((SETTINGS_PAGE, settings_page()), (CLUSTER_ROLE, cluster_role()), *roles, *web):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)

@@ -79,7 +79,11 @@ def _knobs(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 def _check_kubeconfig(text: str, context: str) -> None:
     """Refuse at once what can be seen from the text alone; the look at the cluster finds the rest."""
-    from controlplane.kubeconfigs import KubeconfigUnreadable, chosen_context, read_kubeconfig  # brings YAML
+    from controlplane.kubernetes_api.kubeconfig import (  # brings YAML
+        KubeconfigUnreadable,
+        chosen_context,
+        read_kubeconfig,
+    )
 
     try:
         config = read_kubeconfig(text)

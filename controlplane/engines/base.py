@@ -15,6 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 
 from controlplane.logs import LogPage
+from controlplane.remote_errors import Refused, Unreachable
 
 # Pod states. `succeeded` and `failed` are final.
 STARTING = "starting"
@@ -86,22 +87,9 @@ Capabilities: TypeAlias = frozenset[str]
 Address: TypeAlias = tuple[str, int]
 
 
-class EngineUnreachable(Exception):
-    """The engine did not answer. Nothing is known; the caller tries again later and frees nothing."""
-
-
-class EngineRefused(Exception):
-    """The engine will not do this. `code` is a constant, `message` says what to do.
-
-    `is_passing`: the refusal may be over soon, such as one of a quota that is being put right; worth a few more
-    tries. Any other is for good.
-    """
-
-    def __init__(self, code: str, message: str, *, is_passing: bool = False) -> None:
-        super().__init__(message)
-        self.code = code
-        self.message = message
-        self.is_passing = is_passing
+# Every remote system fails in these two ways; the clients below the engines raise them too.
+EngineUnreachable = Unreachable
+EngineRefused = Refused
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from controlplane.engines.base import Engine
 
 if TYPE_CHECKING:
-    from controlplane.engines.kubernetes.checks import Check
+    from controlplane.engines.kubernetes.preflight import Check
 
 DEFAULT_CLUSTERS = "local:dgx1-1=8x32768,dgx1-2=8x32768"
 DEFAULT_POOL = "default"
@@ -58,7 +58,7 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
         return shared_engine(settings, state_dir)
     if kind == "kubernetes":
         from controlplane.engines.kubernetes.engine import KubernetesEngine
-        from controlplane.engines.kubernetes.renaming import with_suffix
+        from controlplane.engines.kubernetes.node_suffix import with_suffix
 
         return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
     raise ValueError(f"There is no engine {kind!r}; there are {', '.join(ENGINE_KINDS)}.")
@@ -68,7 +68,7 @@ def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
     """What a first look at a cluster finds, before its engine is opened; nothing for those that need none."""
     if kind != "kubernetes":
         return ()
-    from controlplane.engines.kubernetes.checks import check_cluster as look
+    from controlplane.engines.kubernetes.preflight import check_cluster as look
 
     return look(settings)
 

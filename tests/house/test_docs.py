@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.checks import CLIENT_VARIABLES
-from controlplane.engines.kubernetes import rights
+from controlplane.engines.kubernetes import rbac
 from controlplane.environment import SETTINGS
 from tests.house.sources import ROOT, python_files
 from tools import reference
@@ -32,7 +32,7 @@ def test_the_settings_page_is_what_the_code_says() -> None:
 
 def test_the_charts_role_is_what_the_engine_needs() -> None:
     assert reference.CLUSTER_ROLE.read_text() == reference.cluster_role(), "run `make reference`"
-    assert reference.WEB_ROLE.read_text() == reference.cluster_role(rights.OF_WEB), "run `make reference`"
+    assert reference.WEB_ROLE.read_text() == reference.cluster_role(rbac.OF_WEB), "run `make reference`"
 
 
 def test_the_roles_of_projects_are_what_the_engine_refers_to() -> None:

@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.kubernetes_api.credentials import Access
 from controlplane.loop import cycle
 from controlplane.loop.attached import give_engine
 from controlplane.loop.cycle import run_cycle

@@ -9,7 +9,7 @@ from typing import Any
 
 import yaml
 
-from controlplane.engines.kubernetes.profile import PLANNER
+from controlplane.engines.kubernetes.config import PLANNER
 from tests.kube import KubeCluster
 from tests.servers import CHECKOUT
 from tools.kube import build

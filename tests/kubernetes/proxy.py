@@ -34,8 +34,8 @@ from urllib.parse import parse_qs, quote, unquote, urlsplit
 
 import orjson
 
-from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.tokens import FixedToken
+from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.tokens import FixedToken
 from tests.kube import KubeCluster
 
 HOP_BY_HOP = {"connection", "transfer-encoding", "keep-alive", "host", "content-length"}

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.kubernetes import projects, reports
+from controlplane.engines.kubernetes import reports, tenancy_sync
 from controlplane.loop.tenants import sync_projects_once
 from controlplane.models import Command
 from jobs.models import Attempt
@@ -42,7 +42,7 @@ def test_a_quota_that_somebody_made_smaller_is_waited_for_and_put_back(
     job = make_job(project, "waiting")
     yard.until_is(job, "starting", base.QUOTA_REFUSED)
     assert "trainyard-limit" in job.message
-    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 0)
     assert sync_projects_once()
     assert yard.kube.must("GET", path)["spec"]["hard"] == hard
     Command.objects.update(not_before=job.created_at)

@@ -13,8 +13,8 @@ import pytest
 import yaml
 
 from controlplane.cluster_settings import parse_settings
-from controlplane.engines.kubernetes import rights, tenancy
-from controlplane.engines.kubernetes.profile import profile_from
+from controlplane.engines.kubernetes import rbac, tenancy
+from controlplane.engines.kubernetes.config import profile_from
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import (
     ADDRESS,
@@ -118,7 +118,7 @@ def test_the_role_is_what_the_engine_needs_both_ways(settings: Raw) -> None:
     }
     needed = {
         (rule.group, rule.resource, verb, *rule.names)
-        for rule in rights.needed_for(profile_from(settings))
+        for rule in rbac.needed_for(profile_from(settings))
         for verb in rule.verbs
     }
     assert granted == needed

@@ -8,10 +8,10 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.engines.kubernetes.bucket import URGENT, TokenBucket
-from controlplane.engines.kubernetes.client import TRIES, ApiError, ApiFailed, Client
-from controlplane.engines.kubernetes.kubeconfig import Access, access_of_kubeconfig
 from controlplane.engines.kubernetes.prometheus import prometheus_behind
+from controlplane.kubernetes_api.client import TRIES, ApiError, ApiFailed, Client
+from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
+from controlplane.kubernetes_api.rate_limiter import URGENT, TokenBucket
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy
 from tests.servers import free_port

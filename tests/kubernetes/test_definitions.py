@@ -12,7 +12,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, GangMember
-from controlplane.engines.kubernetes import kai, projects
+from controlplane.engines.kubernetes import kai, tenancy_sync
 from controlplane.loop.tenants import sync_projects_once
 from controlplane.models import Command
 from jobs.models import Allocation, Attempt, Job
@@ -107,7 +107,7 @@ def kai_cluster(tmp_path: Path) -> Iterator[KubeCluster]:
 def test_jobs_of_kai_whose_definitions_go_wait_in_words_and_go_on(
     kai_cluster: KubeCluster, tmp_path: Path, definition: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(projects, "CHECK_SECONDS", 1)
+    monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 1)
     monkeypatch.setattr(kai, "GROUP_DELAY", timedelta(seconds=3))
     yard = Yard(kai_cluster, tmp_path, scheduler="kai")
     project = yard.project(quota=4)

@@ -9,7 +9,8 @@ from typing import Any
 import pytest
 import yaml
 
-from controlplane.engines.kubernetes import names, tenancy
+from controlplane.engines.kubernetes import tenancy
+from controlplane.kubernetes_api.names import FIELD_MANAGER
 from tests.kube import APPLY, KubeCluster
 from tests.pure.kubernetes.goldens import GOLDENS, RESTRICTED, TEAM, Golden, path_of
 from tests.waiting import wait_until
@@ -65,7 +66,7 @@ def test_a_real_api_server_takes_it(kube: KubeCluster, place: str, name: str):
     for body in objects_of(name, place):
         collection, path = paths_of(body)
         status, answer = kube.api(
-            "PATCH", f"{path}?fieldManager={names.FIELD_MANAGER}&force=true&dryRun=All", body, kind=APPLY
+            "PATCH", f"{path}?fieldManager={FIELD_MANAGER}&force=true&dryRun=All", body, kind=APPLY
         )
         assert status in (200, 201), f"{body['kind']}: {answer}"
         query = f"{collection}?dryRun=All&fieldValidation=Strict"

@@ -14,11 +14,11 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, EngineUnreachable, PodSpec
-from controlplane.engines.kubernetes import manifests, names, sweeping, watching
+from controlplane.engines.kubernetes import cluster_cache, garbage_collector, manifests, names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
 from controlplane.engines.kubernetes.objects import IN_USE_SECONDS, REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
+from controlplane.kubernetes_api.credentials import access_of_kubeconfig
 from controlplane.logwriter import LogWriter
 from controlplane.loop.runner import TENANTS_EVERY
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
@@ -318,7 +318,7 @@ def test_a_policy_of_the_cluster_refuses_in_its_own_words(case: Case):
 def test_a_cluster_that_does_not_answer_is_unreachable_and_not_empty(
     case: Case, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(watching, "SYNC_SECONDS", 0.1)
+    monkeypatch.setattr(cluster_cache, "SYNC_SECONDS", 0.1)
     text = case.kube.kubeconfig_text.replace(case.kube.url, "https://127.0.0.1:1")
     engine = case.again(access=access_of_kubeconfig(text))
     for call in (engine.nodes, engine.pods, lambda: engine.start(case.spec())):
@@ -327,7 +327,7 @@ def test_a_cluster_that_does_not_answer_is_unreachable_and_not_empty(
 
 
 def test_a_cluster_that_has_not_been_heard_of_is_unreachable(case: Case, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watching, "STALE_SECONDS", 0.2)
+    monkeypatch.setattr(cluster_cache, "STALE_SECONDS", 0.2)
     with fault_proxy(case.kube) as proxy:
         engine = case.again(access=proxy.access())
         assert engine.nodes()
@@ -375,7 +375,7 @@ def test_anchors_go_when_their_attempt_has_and_nothing_else_does(case: Case, mon
     assert len(case.found("services")) == 1
     case.again().sync_projects((REPORT,))
     assert len(case.found("configmaps")) == 2  # young ones may be about to be used
-    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
     case.engine.sync_projects((REPORT,))
     assert len(case.found("configmaps")) == 2  # and so may those that this process has just used
     case.again().sync_projects((REPORT,))
@@ -390,7 +390,7 @@ def test_an_anchor_stays_for_as_long_as_a_slow_start_is_at_work_with_it(
     engine, passed = case.engine, 0.0
     monkeypatch.setattr(engine._objects, "_clock", lambda: time.monotonic() + passed)
     monkeypatch.setattr(engine._sweeper, "_clock", lambda: time.monotonic() + passed)
-    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
     hangs, goes_on, make = threading.Event(), threading.Event(), engine._objects.make
 
     def make_slowly(collection: str, body: dict) -> dict:

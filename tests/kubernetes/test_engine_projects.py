@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused
-from controlplane.engines.kubernetes import names, projects, sweeping
+from controlplane.engines.kubernetes import garbage_collector, names, tenancy_sync
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE, KubeCluster
@@ -47,7 +47,7 @@ def test_a_namespace_that_is_not_ours_is_left_alone(kube: KubeCluster, node: str
 def test_two_installations_on_one_cluster_leave_each_other_alone(
     case: Case, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    monkeypatch.setattr(sweeping, "GRACE_SECONDS", -5)
+    monkeypatch.setattr(garbage_collector, "GRACE_SECONDS", -5)
     other = Case(case.kube, case.node, tmp_path / "other")
     try:
         ours, theirs = case.start(), other.start()
@@ -110,7 +110,7 @@ def test_what_was_edited_by_hand_is_put_right_and_what_is_right_costs_nothing(
     calls = case.engine.client.calls.total()
     case.engine.sync_projects((REPORT,))
     assert case.engine.client.calls.total() == calls  # it was looked at a moment ago
-    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 0)
     case.engine.sync_projects((REPORT,))
     assert case.kube.must("GET", quota)["spec"] == as_it_was
     patched = sum(n for (verb, _), n in case.engine.client.calls.items() if verb == "patch")
@@ -140,7 +140,7 @@ def test_what_was_added_by_hand_is_taken_out(
 ):
     path = _elsewhere(case, group, name) if group else case.path(*name.split("/"))
     as_it_was = case.kube.must("GET", path)["spec"]
-    monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+    monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 0)
     for engine in (case.engine, case.again()):
         case.kube.must("PATCH", path, {"spec": spec}, kind=MERGE)
         assert case.kube.must("GET", path)["spec"] != as_it_was

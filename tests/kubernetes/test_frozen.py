@@ -5,14 +5,14 @@ import time
 import pytest
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.engines.kubernetes import watching
+from controlplane.engines.kubernetes import cluster_cache
 from tests.kubernetes.engine_case import Case
 from tests.kubernetes.proxy import fault_proxy
 from tests.waiting import wait_until
 
 
 def test_a_cluster_that_falls_silent_is_not_waited_for(case: Case, monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(watching, "STALE_SECONDS", 0.3)
+    monkeypatch.setattr(cluster_cache, "STALE_SECONDS", 0.3)
     with fault_proxy(case.kube) as proxy:
         engine = case.again(access=proxy.access())
         assert engine.nodes()

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.kubernetes.checks import FAILED, OK, Check, check_cluster
+from controlplane.engines.kubernetes.preflight import FAILED, OK, Check, check_cluster
 from tests.kube import KubeCluster
 from tests.kubernetes.engine_case import Case
 from tests.servers import CHECKOUT

@@ -20,12 +20,13 @@ from controlplane.engines.base import (
     ProjectReport,
     Verdict,
 )
-from controlplane.engines.kubernetes import kai, names, projects, tenancy
-from controlplane.engines.kubernetes.client import Client
+from controlplane.engines.kubernetes import kai, names, tenancy, tenancy_sync
+from controlplane.engines.kubernetes.config import KAI
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kai_answers import KaiAnswers
-from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
-from controlplane.engines.kubernetes.profile import KAI
+from controlplane.engines.kubernetes.kai_status import KaiAnswers
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import access_of_kubeconfig
+from controlplane.kubernetes_api.names import FIELD_MANAGER
 from controlplane.scheduling import reasons
 from tests.contract.harness import kubernetes_settings
 from tests.kube import APPLY, KubeCluster
@@ -73,7 +74,7 @@ def test_kais_definitions_take_it(kube: KubeCluster, namespace: str, name: str) 
     for made in GOLDENS[name].make(GOLDENS[name].profile):
         body = moved(made, namespace)
         collection = collection_of(body, namespace)
-        path = f"{collection}/{body['metadata']['name']}?fieldManager={names.FIELD_MANAGER}&force=true"
+        path = f"{collection}/{body['metadata']['name']}?fieldManager={FIELD_MANAGER}&force=true"
         for method, where, kind in (("PATCH", f"{path}&", APPLY), ("POST", f"{collection}?", JSON)):
             status, answer = kube.api(method, f"{where}dryRun=All&fieldValidation=Strict", body, kind=kind)
             assert status in (200, 201), f"{method} {body['kind']}: {answer}"
@@ -174,7 +175,7 @@ def test_a_queue_of_somebody_else_is_left_as_it_is(
     there = DepartmentReport("there", 1000, None, 1000, 0)
     project = ProjectReport("a", 1000, None, 1000, department="there")
     for _ in range(2):
-        monkeypatch.setattr(projects, "CHECK_SECONDS", 0)
+        monkeypatch.setattr(tenancy_sync, "CHECK_SECONDS", 0)
         with pytest.raises(EngineRefused, match=f"The Queue {name} exists and is not ours") as refusal:
             engine.sync_projects((project,), (there,))
         assert refusal.value.code == base.NAME_TAKEN

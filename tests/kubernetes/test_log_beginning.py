@@ -11,13 +11,13 @@ from types import SimpleNamespace
 
 import pytest
 
-from controlplane.engines.kubernetes import logs, logstreams, logwanted
-from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.loggaps import MAY_BE_GONE
-from controlplane.engines.kubernetes.loglines import Piece, stamp_ms
-from controlplane.engines.kubernetes.logs import LogCopier
-from controlplane.engines.kubernetes.logwanted import LogSource
+from controlplane.engines.kubernetes import log_copier, log_streams, log_target
+from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_cursor import Piece, stamp_ms
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
+from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import Access
 from controlplane.logs import read_page, tail
 from controlplane.logwriter import LogWriter
 from tests.waiting import wait_until
@@ -151,7 +151,7 @@ def test_a_stream_that_ended_without_a_line_was_listened_to(
     wait_until(lambda: "pod" in pod.copier._logs and pod.copier._logs["pod"].is_open, what="the stream")
     pod.now_ms = ms("12:00:30")
     later = SimpleNamespace(monotonic=lambda: time.monotonic() + 19)
-    monkeypatch.setattr(logwanted, "time", later)
+    monkeypatch.setattr(log_target, "time", later)
     ends.put(b"")
     wait_until(lambda: tail(pod.path, 1).lines, what="the first line")
     assert pod.end() == (["one"], [])
@@ -161,11 +161,11 @@ def test_a_stream_that_was_silent_for_long_was_listened_to(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """We end it then, since it may have died without a word."""
-    monkeypatch.setattr(logstreams, "IDLE_SECONDS", 1.0)
+    monkeypatch.setattr(log_streams, "IDLE_SECONDS", 1.0)
     later = SimpleNamespace(
         monotonic=lambda: time.monotonic() * 20
     )  # a second of ours is twenty of the cluster's
-    monkeypatch.setattr(logwanted, "time", later)
+    monkeypatch.setattr(log_target, "time", later)
     silent: queue.Queue[bytes] = queue.Queue()
     pod = start([silent], [FIRST])
     pod.copier.want({"pod": str(pod.path)})
@@ -181,8 +181,8 @@ def test_a_stream_that_gave_much_and_fell_silent_is_doubted_once(
 ) -> None:
     """A kubelet that began new files quickly gives nothing more on it until the container ends."""
     for name, value in {"SILENT_SECONDS": 0.2, "CHECK_SECONDS": 0.1, "ROTATED_BYTES": 1}.items():
-        monkeypatch.setattr(logs, name, value)
-    monkeypatch.setattr(logs, "FILE_CHECK_SECONDS", float("inf"))
+        monkeypatch.setattr(log_copier, name, value)
+    monkeypatch.setattr(log_copier, "FILE_CHECK_SECONDS", float("inf"))
     stuck: queue.Queue[bytes] = queue.Queue()
     pod = start([FIRST, stuck], [ALL, stuck], [ALL])
     pod.copier.want({"pod": str(pod.path)})
@@ -213,8 +213,8 @@ def test_what_a_full_disk_did_not_take_is_asked_for_again(
 
 def test_a_healthy_stream_waits_for_no_turn(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """The node is asked when its file began while the stream goes on, unless the server wants quiet."""
-    monkeypatch.setattr(logs, "ROTATED_BYTES", 1)
-    monkeypatch.setattr(logs, "FILE_CHECK_SECONDS", 0.0)
+    monkeypatch.setattr(log_copier, "ROTATED_BYTES", 1)
+    monkeypatch.setattr(log_copier, "FILE_CHECK_SECONDS", 0.0)
     later: queue.Queue[bytes] = queue.Queue()
     pod = start([FIRST, later, later], [ALL])
     pod.copier.want({"pod": str(pod.path)})
@@ -245,7 +245,7 @@ def test_a_file_that_is_away_for_a_moment_is_asked_for_again(start: Start) -> No
 def test_a_file_that_stays_away_is_a_gap_in_the_nodes_words(
     start: Start, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "AWAY_SECONDS", 1.0)
+    monkeypatch.setattr(log_copier, "AWAY_SECONDS", 1.0)
     words = NO_FILE.decode().strip()
     assert start([NO_FILE]).end() == ([], [f"the end of the output could not be read: {words}"])
 

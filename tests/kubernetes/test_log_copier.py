@@ -9,12 +9,13 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.engines.kubernetes import logs, names, tokens
-from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.logs import LogCopier
-from controlplane.engines.kubernetes.logwanted import LogSource
-from controlplane.engines.kubernetes.tokens import ExecToken
+from controlplane.engines.kubernetes import log_copier, names
+from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.kubernetes_api import tokens
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.tokens import ExecToken
 from tests.waiting import wait_until
 
 
@@ -50,7 +51,7 @@ def test_a_login_that_fails_is_tried_with_pauses(tmp_path: Path) -> None:
 def test_one_odd_pod_is_logged_once_and_stops_nobody(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "WAITING_SECONDS", 0.1)
+    monkeypatch.setattr(log_copier, "WAITING_SECONDS", 0.1)
     looked: Counter[str] = Counter()
     lock = threading.Lock()
 
@@ -77,7 +78,7 @@ def test_one_odd_pod_is_logged_once_and_stops_nobody(
 def test_a_pod_that_has_not_started_is_looked_at_when_it_changes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(logs, "WAITING_SECONDS", 1000)
+    monkeypatch.setattr(log_copier, "WAITING_SECONDS", 1000)
     looked: Counter[str] = Counter()
 
     def look(name: str) -> LogSource | None:

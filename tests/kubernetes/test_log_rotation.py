@@ -10,13 +10,13 @@ from typing import ClassVar
 
 import pytest
 
-from controlplane.engines.kubernetes import logstreams
-from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.kubeconfig import Access
-from controlplane.engines.kubernetes.loggaps import MAY_BE_GONE
-from controlplane.engines.kubernetes.loglines import stamp_ms
-from controlplane.engines.kubernetes.logs import FILE_CHECK_SECONDS, LogCopier
-from controlplane.engines.kubernetes.logwanted import LogSource
+from controlplane.engines.kubernetes import log_streams
+from controlplane.engines.kubernetes.log_copier import FILE_CHECK_SECONDS, LogCopier
+from controlplane.engines.kubernetes.log_cursor import stamp_ms
+from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
+from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import Access
 from controlplane.logs import LogPage, read_page, tail
 from tests.waiting import wait_until
 
@@ -139,7 +139,7 @@ def test_a_node_that_does_not_say_when_its_file_began_costs_the_log_nothing(
     server: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, refusal: int
 ) -> None:
     monkeypatch.setattr(Node, "refusal", refusal)
-    monkeypatch.setattr(logstreams, "FILE_SECONDS", 0.2)
+    monkeypatch.setattr(log_streams, "FILE_SECONDS", 0.2)
     page = copy(server, tmp_path / "pod.log")
     assert Node.asked
     assert (page.gaps, Node.followed) == ((), 1)

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.kubernetes import manifests, names, watching
+from controlplane.engines.kubernetes import cluster_cache, manifests, names
 from controlplane.loop.reconcile import LONGEST_NAME
 from controlplane.models import Command
 from jobs.actions import stop_job
@@ -55,14 +55,14 @@ def test_a_pod_that_cannot_be_read_keeps_its_gpu_and_stops_nobody(
 
 def report_fails_for(job_id: str, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """No API server tells what we cannot read: that it did is played."""
-    words, read = ["a field of tomorrow"], watching.pod_report
+    words, read = ["a field of tomorrow"], cluster_cache.pod_report
 
     def fails(raw: Any, *rest: Any) -> base.PodReport:
         if raw["metadata"]["labels"][names.JOB_ID] == job_id:
             raise ValueError(words[0])
         return read(raw, *rest)
 
-    monkeypatch.setattr(watching, "pod_report", fails)
+    monkeypatch.setattr(cluster_cache, "pod_report", fails)
     return words
 
 

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import pytest
 
-from controlplane.engines.kubernetes.client import Client
-from controlplane.engines.kubernetes.kubeconfig import access_of_kubeconfig
-from controlplane.engines.kubernetes.reflector import Reflector
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import access_of_kubeconfig
+from controlplane.kubernetes_api.reflector import Reflector
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy
 from tests.waiting import wait_until
@@ -97,7 +97,7 @@ def test_what_happens_is_seen(world):
 
 
 def test_a_list_of_several_pages_is_whole(world, monkeypatch):
-    monkeypatch.setattr("controlplane.engines.kubernetes.reflector.PAGE", 3)
+    monkeypatch.setattr("controlplane.kubernetes_api.reflector.PAGE", 3)
     for number in range(10):
         world.make(f"a{number}")
     reflector = world.reflector()

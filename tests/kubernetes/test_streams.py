@@ -10,8 +10,8 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.engines.base import NO_SUCH_POD, POD_NOT_RUNNING, EngineRefused, EngineUnreachable, Shell
-from controlplane.engines.kubernetes.kubeconfig import Access, access_of_kubeconfig
 from controlplane.engines.kubernetes.streams import NO_SHELL, open_port, open_shell
+from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
 from tests.waiting import wait_until

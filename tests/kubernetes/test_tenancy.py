@@ -11,8 +11,8 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, ProjectReport
 from controlplane.engines.kubernetes import manifests, tenancy
-from controlplane.engines.kubernetes.profile import ClusterProfile
-from controlplane.engines.kubernetes.refusals import refusal_of
+from controlplane.engines.kubernetes.api_errors import refusal_of
+from controlplane.engines.kubernetes.config import ClusterProfile
 from tests.kube import APPLY, KubeCluster
 from tests.pure.kubernetes.goldens import anchor, node, spec
 from tests.waiting import wait_until

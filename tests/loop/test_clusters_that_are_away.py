@@ -12,7 +12,7 @@ import pytest
 from django.utils import timezone
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.engines.kubernetes import probing
+from controlplane.engines.kubernetes import liveness
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.loop import cycle
 from controlplane.loop.attached import give_engine
@@ -60,7 +60,7 @@ users: [{{name: u, user: {{token: t}}}}]
 @pytest.mark.parametrize("away", [black_hole, refusing])
 def test_the_jobs_of_a_cluster_that_answers_start_at_once(plant, tmp_path: Path, away, monkeypatch):
     """Also in the first cycle of a worker, when nothing is known of the other cluster yet."""
-    monkeypatch.setattr(probing, "ANSWER_SECONDS", 2)
+    monkeypatch.setattr(liveness, "ANSWER_SECONDS", 2)
     job = make_job(make_project())
     # it comes first: clusters are worked through by key
     other = Cluster.objects.create(pk=plant.cluster.pk - 1, name="away", engine="kubernetes", settings={})
@@ -100,11 +100,11 @@ def test_a_cycle_that_was_slower_than_its_lease_goes_on_with_the_next_cluster(pl
 
 
 def test_one_that_answers_no_more_is_waited_for_once(monkeypatch):
-    monkeypatch.setattr(probing, "ANSWER_SECONDS", 0.1)
+    monkeypatch.setattr(liveness, "ANSWER_SECONDS", 0.1)
     answer = threading.Event()
     waits = []
     with ending(answer):
-        probe = probing.Probe(answer.wait)
+        probe = liveness.Probe(answer.wait)
         for _ in range(3):
             began = time.monotonic()
             with pytest.raises(EngineUnreachable):
@@ -121,7 +121,7 @@ def test_one_that_answers_again_is_heard():
         if not answers[0]:
             raise EngineUnreachable("away")
 
-    probe = probing.Probe(ask)
+    probe = liveness.Probe(ask)
 
     def is_there() -> bool:
         try:

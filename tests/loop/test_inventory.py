@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from django.utils import timezone
 
 from controlplane.actions.clusters import settle_check
-from controlplane.engines.kubernetes.renaming import with_suffix
+from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.inventory import VANISHED, sync_nodes
 from controlplane.loop.observe import observe

@@ -10,7 +10,8 @@ from typing import Any
 import pytest
 
 from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.kubernetes_api.names import key_of
 from jobs.models import Job
 from tests.builders import make_project
 from tests.kubernetes.kai_recorded import FILE
@@ -75,7 +76,7 @@ def play(plant: DecidingPlant, answers: dict[str, list[dict[str, Any]]], ids: di
         assert found is not None
         plant.engine.evict(f"{found[0].partition('/')[2]}-0", found[1].taken_by)
     plant.settle(3)
-    said = {names.key_of(**_place(group)): kai.verdict(group, PROFILE) for group in answers["groups"]}
+    said = {key_of(**_place(group)): kai.verdict(group, PROFILE) for group in answers["groups"]}
     for pod in answers["pods"]:
         name, node = pod["metadata"]["name"], pod["spec"].get("nodeName")
         verdict = said.get(kai.group_key(pod))

@@ -37,20 +37,20 @@ from controlplane.engines.kubernetes import (
     streams,
     tenancy,
 )
-from controlplane.engines.kubernetes.client import ApiError, Client
-from controlplane.engines.kubernetes.kai_answers import KaiAnswers
-from controlplane.engines.kubernetes.keys import new_key_pair
-from controlplane.engines.kubernetes.kubeconfig import Access, access_from
-from controlplane.engines.kubernetes.logends import LogEnds
-from controlplane.engines.kubernetes.logs import LogCopier
-from controlplane.engines.kubernetes.logwanted import LogSource
+from controlplane.engines.kubernetes.cluster_cache import GLANCE_SECONDS, KnownReports, Watching
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
+from controlplane.engines.kubernetes.garbage_collector import Sweeper
+from controlplane.engines.kubernetes.kai_status import KaiAnswers
+from controlplane.engines.kubernetes.log_completion import LogEnds
+from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile, profile_from
-from controlplane.engines.kubernetes.projects import Syncer
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.sweeping import Sweeper
-from controlplane.engines.kubernetes.watching import GLANCE_SECONDS, KnownReports, Watching
+from controlplane.engines.kubernetes.ssh_keys import new_key_pair
+from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
+from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.logs import LogPage, log_path, read_page
 
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log

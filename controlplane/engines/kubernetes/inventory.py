@@ -15,9 +15,9 @@ from typing import Any
 from controlplane import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
 from controlplane.engines.kubernetes import kai, names
-from controlplane.engines.kubernetes.cleaning import LARGEST, LARGEST_SMALL, count, line
-from controlplane.engines.kubernetes.profile import KAI, SPOT_TAINTS, ClusterProfile
+from controlplane.engines.kubernetes.config import KAI, SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
+from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
 
 ANY_SHARE = 1000
 MOST_DEVICES = 1024  # of one node: more is a node that tells tales

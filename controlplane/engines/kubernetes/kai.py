@@ -17,9 +17,10 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import DepartmentReport, PodReport, PodSpec, ProjectReport, Verdict
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.cleaning import line
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.manifests import write_devices
-from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.names import FIELD_MANAGER, key_of
 from controlplane.scheduling import reasons
 
 SCHEDULER = "kai-scheduler"
@@ -121,7 +122,7 @@ def _queue(
     }
     if parent:
         spec["parentQueue"] = parent
-    labels = {names.MANAGED_BY: names.FIELD_MANAGER, names.INSTALLATION: profile.installation}
+    labels = {names.MANAGED_BY: FIELD_MANAGER, names.INSTALLATION: profile.installation}
     return {
         "apiVersion": QUEUE_VERSION,
         "kind": "Queue",
@@ -153,7 +154,7 @@ def priority_class(priority: int) -> dict[str, Any]:
         "kind": "PriorityClass",
         "metadata": {
             "name": f"{PRIORITY_CLASS}{priority}",
-            "labels": {names.MANAGED_BY: names.FIELD_MANAGER},
+            "labels": {names.MANAGED_BY: FIELD_MANAGER},
         },
         "value": priority,
         "globalDefault": False,
@@ -294,7 +295,7 @@ def _without(resource: str, container: Mapping[str, Any]) -> dict[str, Any]:
 def group_key(pod: Mapping[str, Any]) -> str:
     """The key of a pod's PodGroup."""
     metadata = pod["metadata"]
-    return names.key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
+    return key_of(metadata["namespace"], (metadata.get("annotations") or {}).get(POD_GROUP, ""))
 
 
 def devices_patch(spec: PodSpec) -> dict[str, Any]:
@@ -383,7 +384,7 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
     if event.get("reason") != EVICTED or about.get("kind") != "PodGroup":
         return None
     noted = event["metadata"].get("annotations") or {}
-    key = names.key_of(about.get("namespace", ""), about.get("name", ""))
+    key = key_of(about.get("namespace", ""), about.get("name", ""))
     return key, Eviction(line(_taker(noted)))
 
 

@@ -21,7 +21,8 @@ from controlplane.engines.base import (
 )
 from controlplane.engines.identity import devices_held, identity, threads
 from controlplane.engines.kubernetes import mpi, names
-from controlplane.engines.kubernetes.profile import SPOT_TAINTS, ClusterProfile
+from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
+from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 WORK_DIR = "/work"
 READ_ONLY = "host-"  # volumes with this prefix are what an admin shows every pod
@@ -142,7 +143,7 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
     """The pod that takes the name of one that must never start. Its gate is never lifted."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     labels = {
-        names.MANAGED_BY: names.FIELD_MANAGER,
+        names.MANAGED_BY: FIELD_MANAGER,
         names.INSTALLATION: profile.installation,
         names.PROJECT: project,
         names.JOB_ID: job_id,

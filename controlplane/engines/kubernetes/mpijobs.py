@@ -15,7 +15,7 @@ from typing import Any
 
 from controlplane.engines.base import CANNOT_SHARE, EngineRefused, PodSpec, pod_name
 from controlplane.engines.kubernetes import manifests, mpi, names
-from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.launching import host_files
 
 GROUP_VERSION = "kubeflow.org/v2beta1"

@@ -6,8 +6,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from controlplane.engines.base import PodSpec
-
-FIELD_MANAGER = "trainyard"
+from controlplane.kubernetes_api.names import FIELD_MANAGER, selector
 
 # Labels of pods, anchors, services and claims. All values are valid label values: ids, DNS labels and numbers.
 INSTALLATION = "trainyard.io/installation"  # ours, among several control planes on one cluster
@@ -114,11 +113,6 @@ def operated_by(raw: Mapping[str, Any]) -> str:
     return operated(labels[MPI_JOB], 0 if is_launcher else int(number) + 1)
 
 
-def key_of(namespace: str, name: str) -> str:
-    """The key of an object in a reflector's store."""
-    return f"{namespace}/{name}" if namespace else name
-
-
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
     """The labels of an attempt's objects, without those of a single pod."""
     return {
@@ -130,11 +124,6 @@ def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
         ATTEMPT: str(spec.attempt),
         KIND: spec.kind,
     }
-
-
-def selector(labels: Mapping[str, str]) -> str:
-    """A label selector for a query: `a=b,c=d`."""
-    return ",".join(f"{key}={value}" for key, value in labels.items())
 
 
 def ours(installation: str) -> str:

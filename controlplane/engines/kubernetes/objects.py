@@ -11,8 +11,8 @@ from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.client import ApiError, Client
-from controlplane.engines.kubernetes.refusals import refusal_of
+from controlplane.engines.kubernetes.api_errors import refusal_of
+from controlplane.kubernetes_api.client import ApiError, Client
 
 Raw = dict[str, Any]
 

@@ -15,9 +15,9 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodReport
 from controlplane.engines.kubernetes import mpi, names
-from controlplane.engines.kubernetes.cleaning import line
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
+from controlplane.engines.kubernetes.sanitize import line
 
 # How long a pod may wait before it counts as failed, in seconds.
 UNTOLD_SECONDS = 3  # in which a scheduler that says nothing is at it

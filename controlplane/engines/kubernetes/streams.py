@@ -23,9 +23,9 @@ from controlplane.engines.base import (
     EngineRefused,
     EngineUnreachable,
 )
-from controlplane.engines.kubernetes.carrier import V4_PROTOCOL, V5_PROTOCOL, Carrier, connect
-from controlplane.engines.kubernetes.client import ApiError, ApiFailed
-from controlplane.engines.kubernetes.kubeconfig import Access
+from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, Carrier, connect
+from controlplane.kubernetes_api.client import ApiError, ApiFailed
+from controlplane.kubernetes_api.credentials import Access
 
 log = logging.getLogger(__name__)
 

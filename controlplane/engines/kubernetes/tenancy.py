@@ -12,8 +12,9 @@ from typing import Any
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from controlplane.engines.kubernetes.inventory import RENAMED
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 RBAC = "rbac.authorization.k8s.io"
 POD_SECURITY = "pod-security.kubernetes.io"
@@ -176,7 +177,7 @@ def _cluster_role(name: str) -> dict[str, Any]:
     return {
         "apiVersion": f"{RBAC}/v1",
         "kind": "ClusterRole",
-        "metadata": {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: names.FIELD_MANAGER}},
+        "metadata": {"name": f"trainyard-{name}", "labels": {names.MANAGED_BY: FIELD_MANAGER}},
         "rules": [
             {"apiGroups": [group], "resources": list(resources), "verbs": list(verbs)}
             for group, resources, verbs in rules
@@ -206,7 +207,7 @@ def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
             "kind": "PriorityClass",
             "metadata": {
                 "name": profile.priority_class(is_preemptible),
-                "labels": {names.MANAGED_BY: names.FIELD_MANAGER, names.INSTALLATION: profile.installation},
+                "labels": {names.MANAGED_BY: FIELD_MANAGER, names.INSTALLATION: profile.installation},
             },
             "value": value,
             "globalDefault": False,
@@ -248,7 +249,7 @@ def _metadata(name: str, project: str, profile: ClusterProfile) -> dict[str, Any
 
 def _labels(project: str, profile: ClusterProfile) -> dict[str, str]:
     return {
-        names.MANAGED_BY: names.FIELD_MANAGER,
+        names.MANAGED_BY: FIELD_MANAGER,
         names.INSTALLATION: profile.installation,
         names.PROJECT: project,
     }

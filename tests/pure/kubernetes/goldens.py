@@ -22,7 +22,7 @@ from controlplane.engines.base import (
     pod_name,
 )
 from controlplane.engines.kubernetes import manifests, names, tenancy
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 
 GOLDEN = Path(__file__).parent / "golden"
 JOB = "5f0c1d2e-0000-4000-8000-000000000001"

@@ -12,7 +12,7 @@ from typing import Any
 
 from controlplane.engines.base import DepartmentReport, DeviceShare, PodSpec, ProjectReport
 from controlplane.engines.kubernetes import kai, manifests
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from tests.pure.kubernetes.goldens import Golden, anchor, spec, text_of
 
 FOLDER = Path(__file__).parent / "golden_kai"

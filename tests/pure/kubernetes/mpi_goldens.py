@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import manifests, mpijobs
-from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
 from tests.pure.kubernetes.goldens import LAUNCHES, Golden, anchor, node, spec, text_of
 
 FOLDER = Path(__file__).parent / "golden_mpi"

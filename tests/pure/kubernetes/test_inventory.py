@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from controlplane import quantities
 from controlplane.engines.base import NodeReport
 from controlplane.engines.kubernetes import inventory, kai, names
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 
 GPU = "nvidia.com/gpu"
 PROFILE = ClusterProfile()

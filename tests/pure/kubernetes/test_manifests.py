@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, EngineRefused, SecretValue
 from controlplane.engines.kubernetes import manifests, names
-from controlplane.engines.kubernetes.profile import ClusterProfile
+from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.local.environment import expand
 from tests.pure.kubernetes.goldens import (
     GOLDEN,

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.engines.base import CANNOT_SHARE, DeviceShare, EngineRefused
 from controlplane.engines.kubernetes import manifests, mpijobs, names, reports
-from controlplane.engines.kubernetes.profile import ClusterProfile, profile_from
+from controlplane.engines.kubernetes.config import ClusterProfile, profile_from
 from tests.pure.kubernetes.goldens import anchor, node, spec, text_of
 from tests.pure.kubernetes.mpi_goldens import FOLDER, GOLDENS, LAUNCHER, PROFILE, job, path_of
 

@@ -15,8 +15,8 @@ from hypothesis import strategies as st
 
 from controlplane.engines import base
 from controlplane.engines.kubernetes import inventory, names, reports
-from controlplane.engines.kubernetes.profile import ClusterProfile
-from controlplane.engines.kubernetes.watching import KnownReports
+from controlplane.engines.kubernetes.cluster_cache import KnownReports
+from controlplane.engines.kubernetes.config import ClusterProfile
 
 RECORDED: dict[str, Any] = json.loads(Path(__file__).with_name("pods.json").read_text())
 NOW = datetime(2026, 11, 21, 3, 0, 20, tzinfo=UTC)

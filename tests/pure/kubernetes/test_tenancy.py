@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from controlplane.engines.kubernetes import kai, names, rights, tenancy
-from controlplane.engines.kubernetes.profile import KAI, ClusterProfile
+from controlplane.engines.kubernetes import kai, names, rbac, tenancy
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from tests.pure.kubernetes.goldens import RESTRICTED, TEAM
 
 
@@ -39,9 +39,9 @@ def test_each_role_may_what_those_below_it_may_and_nobody_may_make_pods():
 
 
 def test_we_hold_nothing_that_projects_roles_grant_of_secrets():
-    secrets = [rule for rule in rights.NEEDED if rule.resource == "secrets"]
+    secrets = [rule for rule in rbac.NEEDED if rule.resource == "secrets"]
     assert [rule.verbs for rule in secrets] == [("create",)]
-    bound = [rule for rule in rights.NEEDED if "bind" in rule.verbs]
+    bound = [rule for rule in rbac.NEEDED if "bind" in rule.verbs]
     assert [rule.names for rule in bound] == [tenancy.ROLE_NAMES]
     assert all(role["metadata"]["name"] in tenancy.ROLE_NAMES for role in tenancy.cluster_roles())
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import copy
 from typing import Any
 
-from controlplane.engines.kubernetes.reflector import Model
-from controlplane.engines.kubernetes.watching import _trim_node
+from controlplane.engines.kubernetes.cluster_cache import _trim_node
+from controlplane.kubernetes_api.reflector import Model
 
 NODE: dict[str, Any] = {
     "metadata": {"name": "a", "resourceVersion": "5", "managedFields": [{"manager": "kubelet"}]},

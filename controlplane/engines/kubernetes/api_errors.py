@@ -1,0 +1,169 @@
+"""The API server's refusals in our words, with its own behind them. Pure."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane.engines.base import (
+    ADMISSION_REFUSED,
+    CREDENTIALS_REFUSED,
+    DEFINITION_MISSING,
+    INVALID_POD,
+    NAME_TAKEN,
+    NAMESPACE_NOT_OURS,
+    NOT_PERMITTED,
+    QUOTA_REFUSED,
+    EngineRefused,
+)
+from controlplane.engines.kubernetes.sanitize import line
+
+LONGEST_WORDS = 400
+_QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", re.DOTALL)
+_NEEDS_QUOTA = re.compile(r"failed quota: ([^:]+): must specify (.+)", re.DOTALL)
+_WEBHOOK = re.compile(
+    r'admission webhook "([^"]+)" denied the request(?:: (.*)| without explanation)', re.DOTALL
+)
+_POLICY = re.compile(r"ValidatingAdmissionPolicy '([^']+)'.* denied request: (.*)", re.DOTALL)
+_POD_SECURITY = re.compile(r'violates PodSecurity "([^":]+)[^"]*": (.*)', re.DOTALL)
+_PERMISSION = re.compile(
+    r'User "([^"]*)" cannot (\S+) resource "([^"]*)" in API group "([^"]*)"(?: in the namespace "([^"]*)")?'
+)
+_ESCALATION = re.compile(
+    r'user "([^"]*)"(?: \(groups=\[[^\]]*\]\))? is attempting to grant RBAC permissions not currently held:(.*)',
+    re.DOTALL,
+)
+_PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
+
+
+def refusal_of(
+    status: int, reason: str, message: str, details: Mapping[str, Any], kind: str = "object of this kind"
+) -> EngineRefused:
+    """What an answer of 4xx means: its HTTP status, and reason, message and details of its Status object. `kind`: of
+    the object that was asked for."""
+    if denied := _denied(message):  # with whatever status the webhook or policy chose
+        return denied
+    if status == 409:
+        return _conflict(reason, message)
+    if status == 422:
+        return EngineRefused(
+            INVALID_POD, f"The cluster finds the object invalid. {_causes(message, details)}"
+        )
+    if status == 404 and not details.get("name"):  # it is not the object that is missing
+        return EngineRefused(
+            DEFINITION_MISSING,
+            f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {_words(message)}",
+            is_passing=True,
+        )
+    if status == 404:
+        return EngineRefused(
+            ADMISSION_REFUSED,
+            f"The cluster has no such thing: {_words(message)}",
+            is_passing="namespaces" in message,
+        )
+    if status in (401, 403):
+        return _forbidden(status, message, details)
+    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it ({status} {reason}): {_words(message)}")
+
+
+def _conflict(reason: str, message: str) -> EngineRefused:
+    if reason == "AlreadyExists":
+        return EngineRefused(NAME_TAKEN, f"An object of this name exists and is not ours: {_words(message)}")
+    # another writer came between a read and a write: the next try reads again. Quotas answer so under load.
+    return EngineRefused(
+        ADMISSION_REFUSED, f"The object changed meanwhile: {_words(message)}", is_passing=True
+    )
+
+
+def _forbidden(status: int, message: str, details: Mapping[str, Any]) -> EngineRefused:
+    """Admission answers 403 just like missing permissions: they differ by their words."""
+    if match := _QUOTA.search(message):
+        name, asked, used, limit = (_words(part) for part in match.groups())
+        return EngineRefused(
+            QUOTA_REFUSED,
+            f"The cluster's quota {name} refuses the pod: it asks for {asked}; in use are {used} of {limit}.",
+            is_passing=True,
+        )
+    if match := _NEEDS_QUOTA.search(message):
+        return EngineRefused(
+            ADMISSION_REFUSED,
+            f"The quota {match[1]} in the project's namespace wants every pod to state {match[2]}.",
+        )
+    if _is_terminating(message, details):
+        return EngineRefused(
+            NAMESPACE_NOT_OURS,
+            f"The project's namespace is being deleted: {_words(message)}",
+            is_passing=True,
+        )
+    return _not_permitted(status, message)
+
+
+def _is_terminating(message: str, details: Mapping[str, Any]) -> bool:
+    causes = details.get("causes") or ()
+    return "being terminated" in message or any(
+        cause.get("reason") == "NamespaceTerminating" for cause in causes
+    )
+
+
+def _denied(message: str) -> EngineRefused | None:
+    """A no of an admission plug-in, a policy or a webhook; None where the message is none of those."""
+    if match := _WEBHOOK.search(message):
+        said = _words(match[2] or "it gives no reason")
+        return EngineRefused(ADMISSION_REFUSED, f"The cluster's webhook {match[1]} refuses the pod: {said}")
+    if match := _POLICY.search(message):
+        return EngineRefused(
+            ADMISSION_REFUSED, f"The cluster's policy {match[1]} refuses the pod: {_words(match[2])}"
+        )
+    if match := _POD_SECURITY.search(message):
+        return EngineRefused(
+            ADMISSION_REFUSED,
+            f"Pod security {match[1]!r} of the project's namespace refuses the pod: {_words(match[2])}. An admin can "
+            "set the cluster's pod_security.",
+        )
+    if match := _PRIORITY_CLASS.search(message):
+        return EngineRefused(
+            ADMISSION_REFUSED,
+            f"The cluster has no PriorityClass {match[1]} yet; it is made again.",
+            is_passing=True,
+        )
+    if match := re.search(
+        r'error looking up service account (\S+): serviceaccount "([^"]+)" not found', message
+    ):
+        # a new namespace gets its default account a moment after itself
+        return EngineRefused(
+            ADMISSION_REFUSED, f"The namespace has no service account {match[2]} yet.", is_passing=True
+        )
+    return None
+
+
+def _not_permitted(status: int, message: str) -> EngineRefused:
+    if match := _PERMISSION.search(message):
+        user, verb, resource, group, namespace = match.groups()
+        what = f"{resource}.{group}" if group else resource
+        where = f"in namespace {namespace}" if namespace else "in the cluster"
+        return EngineRefused(
+            NOT_PERMITTED, f"Our account {user} may not {verb} {what} {where}. Give it that verb by a role."
+        )
+    if match := _ESCALATION.search(message):
+        return EngineRefused(
+            NOT_PERMITTED,
+            f"Our account {match[1]} may not give away rights that it does not have: {_words(match[2])}",
+        )
+    if status == 401:
+        said = f"The cluster does not accept our credentials: {_words(message)}. Give it new ones."
+        return EngineRefused(CREDENTIALS_REFUSED, said, is_passing=True)
+    return EngineRefused(ADMISSION_REFUSED, f"The cluster refuses it: {_words(message)}")
+
+
+def _causes(message: str, details: Mapping[str, Any]) -> str:
+    """Field and message of each cause, which is what there is to correct."""
+    causes = [
+        f"{cause.get('field', '')}: {cause.get('message', '')}" for cause in details.get("causes") or ()
+    ]
+    return _words("; ".join(causes) or message)
+
+
+def _words(text: str) -> str:
+    """The cluster's words on one line of bounded length."""
+    return line(text, LONGEST_WORDS)

@@ -1,0 +1,74 @@
+"""Removes what attempts left behind: their anchors, and with those all that they own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from datetime import datetime
+from typing import Any
+
+from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.kubernetes_api.client import ApiError, Client
+
+# Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
+SWEEP_SECONDS = 15.0
+GRACE_SECONDS = 40.0  # since it was made: a start that was on its way is told by it that its pod was already
+
+Raw = dict[str, Any]
+
+
+class Sweeper:
+    """Used by one thread at a time, of the one process that decides what runs. `clock`: as for Objects."""
+
+    def __init__(
+        self,
+        client: Client,
+        objects: Objects,
+        installation: str,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._client, self._objects, self._installation = client, objects, installation
+        self._clock = clock
+        self._swept_at = float("-inf")
+
+    def sweep(self, pods: Iterable[Raw]) -> None:
+        """Remove the anchors that none of these pods (all of ours) belongs to, once they are old enough.
+
+        Now and then; a call in between costs nothing. Raises EngineRefused, and again with every call until it may.
+        """
+        if self._clock() - self._swept_at < SWEEP_SECONDS:
+            return
+        began_at = self._clock()
+        used = {_attempt(pod) for pod in pods}
+        try:
+            self._remove_unused(used)
+        except ApiError as error:
+            raise as_refusal(error) from error
+        self._swept_at = began_at
+
+    def _remove_unused(self, used: set[tuple[str, str, str]]) -> None:
+        found = self._client.get("/api/v1/configmaps", {"labelSelector": names.ours(self._installation)})
+        for anchor in found["items"]:
+            if _attempt(anchor) not in used and self._is_old(anchor):
+                self._remove(anchor)
+
+    def _is_old(self, anchor: Raw) -> bool:
+        age = self._client.server_time() - datetime.fromisoformat(anchor["metadata"]["creationTimestamp"])
+        return age.total_seconds() > GRACE_SECONDS and not self._objects.is_in_use(_path(anchor))
+
+    def _remove(self, anchor: Raw) -> None:
+        try:
+            self._client.delete(_path(anchor), uid=anchor["metadata"]["uid"])
+        except ApiError as error:
+            if error.status != 409:  # another one of this name
+                raise
+
+
+def _attempt(raw: Raw) -> tuple[str, str, str]:
+    labels = raw["metadata"].get("labels") or {}
+    return raw["metadata"]["namespace"], labels.get(names.JOB_ID, ""), labels.get(names.ATTEMPT, "")
+
+
+def _path(anchor: Raw) -> str:
+    return f"/api/v1/namespaces/{anchor['metadata']['namespace']}/configmaps/{anchor['metadata']['name']}"

@@ -1,0 +1,62 @@
+"""Asking a cluster that says nothing whether it is there, without letting anybody wait for one that is not."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.kubernetes_api.client import ApiError
+
+ANSWER_SECONDS = 0.5  # a cluster that is there answers within this; one that takes longer is waited for once
+
+
+class Probe:
+    """`ask` is called on a thread of its own, one at a time. Thread-safe."""
+
+    def __init__(self, ask: Callable[[], object]) -> None:
+        self._ask = ask
+        self._lock, self._answered = threading.Lock(), threading.Event()
+        self._is_asking = False
+        self._answered_at = float("-inf")
+        self._trouble = ""
+
+    def require_answer(self, fresh_seconds: float) -> None:
+        """Raise EngineUnreachable unless it has answered within `fresh_seconds`. A caller waits for a new answer only
+        while nothing says that none will come."""
+        if self._age() <= fresh_seconds:
+            return
+        with self._lock:
+            is_away = bool(self._trouble)
+            if not self._is_asking:
+                self._is_asking = True
+                self._answered.clear()
+                threading.Thread(target=self._run, name="probe", daemon=True).start()
+        if not is_away:
+            self._answered.wait(ANSWER_SECONDS)
+        if self._age() <= fresh_seconds:
+            return
+        with self._lock:
+            self._trouble = self._trouble or "The cluster does not answer."
+            raise EngineUnreachable(self._trouble)
+
+    def _age(self) -> float:
+        return time.monotonic() - self._answered_at
+
+    def _run(self) -> None:
+        trouble = "It could not be asked."
+        try:
+            self._ask()
+            trouble = ""
+        except (ApiError, EngineUnreachable, EngineRefused) as error:
+            trouble = str(error)
+        finally:
+            self._take(trouble)
+
+    def _take(self, trouble: str) -> None:
+        with self._lock:
+            self._is_asking, self._trouble = False, trouble
+            if not trouble:
+                self._answered_at = time.monotonic()
+        self._answered.set()

@@ -1,0 +1,43 @@
+"""Whether the log of a pod that has ended was read: before that nothing takes the pod away, and its log with it."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.logs import tail
+
+WAIT_SECONDS = 0.5  # an order that is put off comes again
+LOG_SECONDS = 600.0  # so long somebody is waited for who began to copy it and is not heard of
+BEGINNING_SECONDS = 15.0  # after our own beginning, until whoever copies logs knows which
+
+
+class LogEnds:
+    """Thread-safe. `clock` gives seconds that only go forward."""
+
+    def __init__(self, copier: LogCopier, clock: Callable[[], float] = time.monotonic) -> None:
+        self._copier, self._clock, self._lock = copier, clock, threading.Lock()
+        self._began = clock()
+        self._waiting: dict[str, float] = {}
+
+    def is_read(self, pod_name: str, path: Path, ended_seconds_ago: float | None) -> bool:
+        """Whether the log at `path` has its end, from us or from another process. One that nobody ends in time is
+        nobody's any more. `ended_seconds_ago`: None for a pod whose container never began."""
+        if self._copier.is_wanted(pod_name):
+            return self._copier.wait_drained(pod_name, WAIT_SECONDS)
+        if not path.exists():
+            age = self._clock() - self._began
+            is_of_an_absence = ended_seconds_ago is not None and ended_seconds_ago > age
+            return not is_of_an_absence or age > BEGINNING_SECONDS
+        if tail(path, 1).complete:
+            return True
+        with self._lock:
+            since = self._waiting.setdefault(pod_name, self._clock())
+        return self._clock() - since > LOG_SECONDS
+
+    def forget(self, pod_name: str) -> None:
+        with self._lock:
+            self._waiting.pop(pod_name, None)

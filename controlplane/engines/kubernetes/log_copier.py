@@ -1,0 +1,498 @@
+"""Copies pods' logs from the API server into the log store, many at once, on one thread.
+
+What the store has of a log is all that is remembered: after any break, also one of this process, a stream is asked for
+again from the last line on, and what is known is skipped. What the node does not have any more (it keeps the newest
+file of about 10 MiB) is a gap; so is what it may have held back when it began a new file. The API tells stdout and
+stderr not apart: all lines are kept as stdout.
+
+A log is complete when its pod has ended, all that the node still has was read, and the end was written.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import logging
+import os
+import random
+import threading
+import time
+from collections.abc import Callable, Iterable, Mapping
+
+import aiohttp
+
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import log_streams
+from controlplane.engines.kubernetes.log_cursor import Beginning, Cursor, Lines, Piece
+from controlplane.engines.kubernetes.log_gaps import (
+    MAY_BE_GONE,
+    LogStoreBusy,
+    add,
+    check_alone,
+    tell_gap,
+    tell_new_files,
+)
+from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, StreamRefused, is_removed
+from controlplane.engines.kubernetes.log_target import FIRST_PAUSE_SECONDS, LogSource, WantedLog
+from controlplane.kubernetes_api.client import Client
+from controlplane.logs import tail
+from controlplane.logwriter import LogWriter
+
+log = logging.getLogger(__name__)
+
+MOST_BYTES = 1 << 30  # of one log; beyond it only the last lines are kept, when the pod has ended
+LAST_LINES = 5000
+SLICE_SECONDS = 2.0  # how long a stream is kept at least while others wait for their turn
+DRAIN_SECONDS = 60.0  # how long an ended pod's log is tried for
+MISSING_SECONDS = 2.0  # the same where the API server says that there is none
+AWAY_SECONDS = 10.0  # and where the node says so of its file
+MOST_PAUSE_SECONDS = 30.0
+GATHER_SECONDS = 0.02  # changes come in bursts
+WAITING_SECONDS = 10.0  # between looks at a pod that has not started, or is not there, and is not heard of
+MOST_AT_ONCE = 100  # streams opened in one go
+CHECK_SECONDS = 5.0
+ROTATED_BYTES = 1 << 20  # no node begins a new file for less
+FILE_CHECK_SECONDS = 2.0  # between two questions whether it has, of one log
+SILENT_SECONDS = 10.0  # after which a stream that gave much is doubted
+TICK_SECONDS = 0.5
+_TAIL_LINES = 2000
+
+
+# What goes by itself; the last two: a token that cannot be had.
+_PASSING = (
+    aiohttp.ClientError, StreamRefused, OSError, TimeoutError, LogStoreBusy, LogNotThere,
+    EngineUnreachable, EngineRefused,
+)  # fmt: skip
+
+
+class LogCopier:
+    """See the module's docstring. `look` answers from memory where a pod's log is, None for a pod that is not there.
+
+    Thread-safe. The thread starts with the first wanted log.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        look: Callable[[str], LogSource | None],
+        *,
+        most_bytes: int = MOST_BYTES,
+        most_streams: int | None = None,
+        drain_seconds: float = DRAIN_SECONDS,
+    ) -> None:
+        self._client, self._look = client, look
+        self._most_bytes = most_bytes
+        self._most_streams = most_streams or log_streams.most_streams()
+        self._drain_seconds = drain_seconds
+        self._checked_at = 0.0
+        self._logs: dict[str, WantedLog] = {}
+        self._drained = threading.Condition()
+        self._starting = threading.Lock()
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._bell: asyncio.Event | None = None
+        self._streams: LogStreams | None = None
+        self._is_closed = False
+
+    def want(self, paths: Mapping[str, str]) -> None:
+        """Keep these logs (pod name -> file) up to date, and no others. Returns at once."""
+        if paths or self._thread is not None:
+            self._call(self._take_wanted, dict(paths))
+
+    def notice(self, changed: Iterable[str] = ()) -> None:
+        """These pods have changed. Cheap; harmless before the first `want`."""
+        if self._thread:
+            self._call(self._note, changed)
+
+    def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
+        """Block until the pod's log has its end; False after the timeout, or when the log is none of ours."""
+        self.notice((pod_name,))
+        with self._drained:
+            return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
+
+    def is_wanted(self, pod_name: str) -> bool:
+        return pod_name in self._logs
+
+    def close(self) -> None:
+        """End the thread and its streams. The logs stay as they are."""
+        with self._starting:
+            self._is_closed = True
+        if self._thread is not None and self._loop is not None:
+            self._loop.call_soon_threadsafe(self._ring)
+            self._thread.join(10)
+
+    # From here on: on the thread.
+
+    def _call(self, function: Callable[..., None], *arguments: object) -> None:
+        with self._starting:
+            if self._is_closed:
+                return
+            if self._thread is None:
+                self._start()
+        assert self._loop is not None
+        try:
+            self._loop.call_soon_threadsafe(function, *arguments)
+        except RuntimeError:  # the thread is gone: who tells us of a change must not suffer for it
+            if not self._is_closed:
+                log.exception("logs are not copied any more: the thread has ended")
+                self._is_closed = True
+
+    def _start(self) -> None:
+        is_ready = threading.Event()
+        self._thread = threading.Thread(
+            target=lambda: asyncio.run(self._run(is_ready)), name="pod-logs", daemon=True
+        )
+        self._thread.start()
+        is_ready.wait()
+
+    async def _run(self, is_ready: threading.Event) -> None:
+        self._loop, self._bell = asyncio.get_running_loop(), asyncio.Event()
+        timeout = aiohttp.ClientTimeout(total=None, sock_connect=10)
+        connector = aiohttp.TCPConnector(limit=0)
+        async with aiohttp.ClientSession(
+            connector=connector, timeout=timeout, auto_decompress=False
+        ) as session:
+            self._streams = LogStreams(self._client, session)
+            is_ready.set()
+            while not self._is_closed:
+                try:
+                    self._serve()
+                except Exception:  # whatever it is, the logs of a whole cluster hang on this thread
+                    log.exception("a round of copying logs failed")
+                    await asyncio.sleep(TICK_SECONDS)
+                with contextlib.suppress(TimeoutError):
+                    await asyncio.wait_for(self._bell.wait(), TICK_SECONDS)
+                await asyncio.sleep(GATHER_SECONDS)
+                self._bell.clear()
+            await _cancel(entry.task for entry in self._logs.values())
+
+    def _ring(self) -> None:
+        assert self._bell is not None
+        self._bell.set()
+
+    def _note(self, changed: Iterable[str]) -> None:
+        for name in self._logs.keys() & set(changed):
+            self._logs[name].look_at = 0.0
+        self._ring()
+
+    def _take_wanted(self, paths: dict[str, str]) -> None:
+        for name in self._logs.keys() - paths.keys():
+            task = self._logs.pop(name).task
+            if task is not None:
+                task.cancel()
+        for name, path in paths.items():
+            if name not in self._logs:
+                self._logs[name] = WantedLog(name, path)
+        self._ring()
+
+    def _is_drained(self, pod_name: str) -> bool:
+        entry = self._logs.get(pod_name)
+        return entry is not None and entry.is_drained
+
+    def _serve(self) -> None:
+        """Give streams to the logs that need one: ended pods first, then whose turn is longest ago."""
+        now = time.monotonic()
+        if now - self._checked_at >= CHECK_SECONDS:
+            self._checked_at = now
+            self._end_stuck(now)
+        waiting = [
+            (not source.end_word, entry.opened_at, entry.name, entry, source)
+            for entry in self._logs.values()
+            if (source := self._source_if_due(entry, now)) is not None
+        ]
+        streaming = [entry for entry in self._logs.values() if entry.task is not None]
+        room = self._most_streams - len(streaming)
+        first = sorted(waiting, key=lambda item: item[:3])[: max(0, min(room, MOST_AT_ONCE))]
+        for _, _, _, entry, source in first:
+            entry.note_asked(source)
+            entry.task = asyncio.ensure_future(self._copy(entry, source))
+        if len(first) == MOST_AT_ONCE:
+            self._ring()
+        self._make_room(streaming, len(waiting) - max(0, room), now)
+
+    def _end_stuck(self, now: float) -> None:
+        """A stream whose pod ended a while ago is dead: the server would have closed it. A silent one may be."""
+        for entry in self._logs.values():
+            source = self._source_of(entry) if entry.task is not None else None
+            if source is None or entry.task is None:
+                continue
+            if not source.end_word:
+                self._doubt_silence(entry, now)
+            elif entry.ended_at is None:
+                entry.ended_at = now
+            elif entry.opened_at < entry.ended_at < now - CHECK_SECONDS:
+                entry.task.cancel()
+
+    def _doubt_silence(self, entry: WantedLog, now: float) -> None:
+        """A node that began new files quickly may have lost the thread: after so much output, a silence is looked at
+        once by a new stream."""
+        is_silent = now - max(entry.heard_at, entry.opened_at) > SILENT_SECONDS
+        if is_silent and entry.size - entry.doubted_size >= ROTATED_BYTES and entry.task is not None:
+            entry.doubted_size = entry.size
+            entry.task.cancel()
+
+    def _make_room(self, streaming: list[WantedLog], wanted: int, now: float) -> None:
+        """End the oldest streams for those who wait. Resuming is exact, so it costs them nothing but time."""
+        for entry in sorted(streaming, key=lambda entry: entry.opened_at)[: max(0, wanted)]:
+            if now - entry.opened_at >= SLICE_SECONDS and entry.task is not None:
+                entry.note_left()
+                entry.task.cancel()
+
+    def _source_if_due(self, entry: WantedLog, now: float) -> LogSource | None:
+        """Where the log is, if a stream of it is to be opened now."""
+        if entry.is_drained or entry.task is not None or now < entry.look_at:
+            return None
+        if now < entry.retry_at and entry.is_odd:
+            return None
+        source = self._source_of(entry)
+        if source is None:
+            if now >= entry.retry_at and not entry.is_odd:
+                entry.look_at = now + WAITING_SECONDS
+                self._settle_missing(entry)
+            return None
+        entry.was_seen = True
+        if source.end_word and not entry.is_end_known:
+            entry.is_end_known, entry.retry_at, entry.pause_seconds = True, 0.0, FIRST_PAUSE_SECONDS
+            entry.ended_at = entry.ended_at or now
+        if not source.has_started and not source.end_word:
+            entry.look_at = now + WAITING_SECONDS
+            return None
+        return source if now >= entry.retry_at else None
+
+    def _source_of(self, entry: WantedLog) -> LogSource | None:
+        """Where the log is. A pod that cannot be read is left alone for a while: others' logs go on."""
+        try:
+            source, was_odd = self._look(entry.name), entry.is_odd
+        except Exception:
+            if not entry.is_odd:
+                log.exception("the pod of the log of %s cannot be read", entry.name)
+            entry.is_odd = True
+            self._pause(entry)
+            return None
+        if was_odd:
+            entry.is_odd, entry.retry_at, entry.pause_seconds = False, 0.0, FIRST_PAUSE_SECONDS
+        return source
+
+    def _settle_missing(self, entry: WantedLog) -> None:
+        """A pod that is not there has not come yet, or is gone for good."""
+        if entry.was_seen or os.path.exists(entry.path):
+            self._end(entry, "the pod was removed before the end of its output was read", "pod_deleted None")
+
+    async def _copy(self, entry: WantedLog, source: LogSource) -> None:
+        """One stream of a log, to its end or its break."""
+        try:
+            with contextlib.closing(LogWriter(entry.path)) as writer:
+                await self._copy_into(writer, entry, source)
+            entry.problem = ""
+        except _PASSING as error:
+            if entry.problem != (problem := str(error) or type(error).__name__):
+                log.info("log of %s: %s", entry.name, problem)
+            entry.problem, entry.patience_seconds = problem, self._patience_with(error)
+            self._take_break(entry, error)
+        except Exception as error:
+            if entry.problem != (problem := type(error).__name__):
+                log.exception("log of %s", entry.name)
+            entry.problem, entry.patience_seconds = problem, self._drain_seconds
+        finally:
+            entry.task = None
+            self._ring()
+        self._pause(entry)
+        if source.end_word and not entry.is_drained and self._is_hopeless(entry):
+            self._end(entry, f"the end of the output could not be read: {entry.problem}", source.end_word)
+
+    def _is_hopeless(self, entry: WantedLog) -> bool:
+        """Whether what an ended pod printed will not be read any more."""
+        return entry.ended_at is not None and time.monotonic() - entry.ended_at > entry.patience_seconds
+
+    def _take_break(self, entry: WantedLog, error: Exception) -> None:
+        if isinstance(error, OSError) and not isinstance(error, aiohttp.ClientError):
+            entry.size = -1  # what the disk did not take is asked for again, from where the store ends
+        if (
+            isinstance(error, (aiohttp.ClientConnectionError, EngineUnreachable))
+            and entry.ended_at is not None
+        ):
+            entry.ended_at = time.monotonic()  # nobody could be asked: that time is none of the log's
+
+    def _patience_with(self, error: Exception) -> float:
+        if isinstance(error, StreamRefused) and error.is_missing:
+            return MISSING_SECONDS
+        if isinstance(error, LogNotThere):
+            return MISSING_SECONDS if is_removed(str(error)) else AWAY_SECONDS
+        return self._drain_seconds
+
+    def _pause(self, entry: WantedLog) -> None:
+        entry.retry_at = time.monotonic() + entry.pause_seconds * random.uniform(0.5, 1.0)
+        entry.pause_seconds = min(MOST_PAUSE_SECONDS, entry.pause_seconds * 2)
+
+    async def _copy_into(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
+        if self._find_place(writer, entry):
+            return
+        if source.has_started:
+            await self._copy_earlier(writer, entry, source)
+            await self._copy_current(writer, entry, source)
+        if source.end_word:
+            if writer.size >= ROTATED_BYTES and source.has_started:
+                await self._check_file(writer, entry, source)
+            tell_new_files(writer, entry)
+            check_alone(writer)
+            writer.end(source.end_word)
+            self._note_end(entry)
+
+    def _find_place(self, writer: LogWriter, entry: WantedLog) -> bool:
+        """Where the store ends; whether it is complete. Reads the file only if it is not as we left it."""
+        if writer.size != entry.size:
+            page = tail(entry.path, _TAIL_LINES)
+            if page.complete:
+                self._note_end(entry)
+                return True
+            entry.cursor.take_store(page.lines)
+            entry.size = entry.checked_size = writer.size
+            if page.lines:
+                entry.file_began_ms, entry.beginning = page.lines[-1].time_ms, None  # or earlier
+        return False
+
+    async def _copy_earlier(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
+        """The rest of the container that ran before this one, if it was restarted since we looked."""
+        missed = source.restarts - (source.restarts if entry.restarts is None else entry.restarts)
+        entry.restarts = source.restarts
+        if missed <= 0:
+            return
+        try:
+            await self._read(writer, entry, source, {"previous": "true"}, is_whole=missed == 1)
+        except (StreamRefused, LogNotThere) as refusal:
+            writer.gap(f"output before the container's restart could not be read: {refusal}")
+        entry.cursor, entry.size, entry.file_began_ms = Cursor(), writer.size, None
+        entry.beginning = Beginning()
+
+    async def _copy_current(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
+        is_full = writer.size >= self._most_bytes
+        if source.end_word:
+            query = {"tailLines": str(LAST_LINES)} if is_full else {}
+            await self._read(writer, entry, source, query, is_whole=True)
+        elif not is_full:
+            await self._read(writer, entry, source, {"follow": "true"}, is_whole=False)
+
+    async def _read(
+        self, writer: LogWriter, entry: WantedLog, source: LogSource, query: dict[str, str], *, is_whole: bool
+    ) -> None:
+        """Write the new lines of a stream. `is_whole`: its end is the end of a container's output."""
+        lines, cursor = Lines(), entry.cursor
+        since = cursor.since()
+        cursor.begin()
+        asked = {"container": source.container, "timestamps": "true", **query}
+        if since is not None and "tailLines" not in query:
+            asked["sinceTime"] = since.strftime("%Y-%m-%dT%H:%M:%SZ")
+        assert self._streams is not None
+        async with self._streams.open(source.path, asked) as stream:
+            entry.note_open(source)
+            entry.is_followed = entry.is_followed and is_whole
+            try:
+                await self._copy_stream(writer, entry, source, stream, lines)
+            except TimeoutError:  # we end it for its long silence
+                entry.note_left()
+                raise
+        if not lines.remark:
+            entry.note_left()
+            entry.is_followed = entry.is_followed or not is_whole
+        if is_whole:
+            self._store(writer, entry, lines.rest())
+            is_gone = bool(lines.remark) and (cursor.is_seeking or cursor.since() is None)
+            if is_gone and not (entry.is_followed and is_removed(lines.remark)):
+                raise LogNotThere(lines.remark)
+            self._check_beginning(writer, entry, is_end=True)
+            if not is_gone and (cursor.is_seeking or (lines.remark and since is None)):
+                writer.gap(
+                    f"output may be missing here: {lines.remark or 'the node does not have it any more'}"
+                )
+                entry.size = writer.size
+
+    async def _copy_stream(
+        self,
+        writer: LogWriter,
+        entry: WantedLog,
+        source: LogSource,
+        stream: aiohttp.StreamReader,
+        lines: Lines,
+    ) -> None:
+        async for chunk in stream.iter_any():
+            entry.heard_at = time.monotonic()
+            self._store(writer, entry, lines.feed(chunk))
+            if writer.size >= self._most_bytes and not source.end_word:
+                return
+            if (
+                writer.size - entry.checked_size >= ROTATED_BYTES
+                and time.monotonic() - entry.checked_at >= FILE_CHECK_SECONDS
+            ):
+                await self._check_file(writer, entry, source)
+
+    async def _check_file(self, writer: LogWriter, entry: WantedLog, source: LogSource) -> None:
+        """Say so when the node has begun a new file while we followed: it goes over to that one without giving us
+        what was printed to the old one in its last moment, if anything was."""
+        assert self._streams is not None
+        entry.checked_at = time.monotonic()
+        try:
+            began_ms = await self._streams.file_began_ms(source.path, source.container)
+        except _PASSING as error:
+            # Unknown, for which neither a healthy stream nor the end of a log that was read whole is given up. Asked
+            # again while it is followed; at its end a file begun since the last answer is not told.
+            log.debug("log of %s: when its file began is not known: %s", entry.name, error)
+            return
+        entry.checked_size = writer.size
+        if began_ms is None:
+            return
+        if entry.file_began_ms is not None and began_ms > entry.file_began_ms:
+            entry.new_files.append(began_ms)
+            if entry.cursor.latest_ms >= began_ms:
+                tell_new_files(writer, entry)
+        entry.file_began_ms = began_ms
+
+    def _store(self, writer: LogWriter, entry: WantedLog, pieces: list[Piece]) -> None:
+        pieces, is_torn = entry.cursor.take(pieces)
+        if not pieces:
+            return
+        if entry.file_began_ms is None:
+            entry.file_began_ms = pieces[0][0]
+        if entry.beginning is not None:
+            entry.beginning.take(pieces)
+        check_alone(writer)
+        if is_torn:
+            writer.gap("output may be missing here: the node does not have it any more")
+            entry.new_files = [began_ms for began_ms in entry.new_files if began_ms > pieces[0][0]]
+        self._check_beginning(writer, entry)
+        add(writer, entry, pieces)
+        entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
+
+    def _check_beginning(self, writer: LogWriter, entry: WantedLog, *, is_end: bool = False) -> None:
+        """Say so, once, when the node may have begun a new file before we read the first."""
+        beginning = entry.beginning
+        may_be_gone = beginning and beginning.may_be_gone(ROTATED_BYTES, is_end=is_end)
+        if beginning is None or may_be_gone is None:
+            return
+        if may_be_gone:
+            tell_gap(writer, entry, before_ms=beginning.seen_ms, why=MAY_BE_GONE)
+        entry.beginning = None
+
+    def _end(self, entry: WantedLog, gap: str, end_word: str) -> None:
+        """Close a log that cannot be read to its end. While the disk is full it is tried again."""
+        try:
+            with contextlib.closing(LogWriter(entry.path)) as writer:
+                if not tail(entry.path, 1).complete:
+                    writer.gap(gap)
+                    writer.end(end_word)
+        except OSError as error:
+            log.warning("the end of the log of %s could not be written: %s", entry.name, error)
+            self._pause(entry)
+            return
+        self._note_end(entry)
+
+    def _note_end(self, entry: WantedLog) -> None:
+        with self._drained:
+            entry.is_drained = True
+            self._drained.notify_all()
+
+
+async def _cancel(tasks: Iterable[asyncio.Task[None] | None]) -> None:
+    running = [task for task in tasks if task is not None]
+    for task in running:
+        task.cancel()
+    await asyncio.gather(*running, return_exceptions=True)

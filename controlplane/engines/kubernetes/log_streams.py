@@ -1,0 +1,111 @@
+"""Streams of pods' logs, as the API server gives them to one asyncio thread."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import random
+import resource
+from collections.abc import AsyncIterator, Mapping
+from dataclasses import dataclass
+
+import aiohttp
+import orjson
+
+from controlplane.engines.kubernetes.log_cursor import stamp_ms
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.kubeconfig import without_token
+from controlplane.kubernetes_api.rate_limiter import FOLLOW
+
+MOST_STREAMS = 4000
+IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
+TURN_SECONDS = 5.0  # for a stream's turn; then it is tried again later
+FILE_SECONDS = 10.0  # for an answer when a file began
+_HEAD_BYTES = 64  # a stamp, and a little more
+
+
+class StreamRefused(Exception):
+    """The API server answered with an error. `is_missing`: there is no such log, not yet or not any more."""
+
+    def __init__(self, status: int, words: str) -> None:
+        super().__init__(f"{status} {words}")
+        self.is_missing = status in (400, 404)
+
+
+class LogNotThere(Exception):
+    """The node has no file of the log, and says so in its place. It is asked again: a node that is about to begin a new
+    file puts the old one back when the container ends meanwhile. Of a container that it has removed it has none."""
+
+
+def is_removed(remark: str) -> bool:
+    """Whether a kubelet says that it has removed the container."""
+    return remark.startswith("unable to retrieve container logs")
+
+
+@dataclass(frozen=True, slots=True)
+class LogStreams:
+    """Opens streams as calls of the client: in its turn, and with its credentials, which are renewed when they were
+    refused."""
+
+    client: Client
+    session: aiohttp.ClientSession
+
+    @contextlib.asynccontextmanager
+    async def open(
+        self, path: str, query: Mapping[str, str], *, turn_seconds: float = TURN_SECONDS
+    ) -> AsyncIterator[aiohttp.StreamReader]:
+        """`path`: of the API, up to `/log`. Raises StreamRefused, EngineUnreachable, and aiohttp's errors."""
+        access = self.client.access
+        headers = await asyncio.to_thread(self._take_turn, path, query, turn_seconds)
+        timeout = aiohttp.ClientTimeout(
+            total=None, sock_connect=10, sock_read=IDLE_SECONDS * random.uniform(0.5, 1.0)
+        )
+        async with self.session.get(
+            access.server + path,
+            params=query,
+            headers=headers,
+            ssl=access.tls or True,
+            server_hostname=access.server_name,
+            timeout=timeout,
+        ) as response:
+            if response.status == 401:
+                await asyncio.to_thread(access.renew)
+            if response.status == 429 or response.status >= 500:
+                self.client.put_off(response.headers)
+            if response.status != 200:
+                raise StreamRefused(response.status, _words_of(without_token(await response.read(), headers)))
+            yield response.content
+
+    def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
+        """The headers to send, once it is our turn; to have them may take a login program its time."""
+        self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
+        return self.client.access.headers()
+
+    async def file_began_ms(self, path: str, container: str) -> int | None:
+        """The time of the first line of the file that the node has of a log now, in Unix ms; None for an empty one.
+        Waits for no turn.
+
+        Raises as `open`, and TimeoutError after FILE_SECONDS."""
+        query = {"container": container, "timestamps": "true", "limitBytes": str(_HEAD_BYTES)}
+        async with asyncio.timeout(FILE_SECONDS), self.open(path, query, turn_seconds=0) as stream:
+            stamp = (await stream.read()).partition(b" ")[0]
+        try:
+            return stamp_ms(stamp)
+        except ValueError:
+            return None
+
+
+def most_streams() -> int:
+    """A stream takes a socket and a file; the rest of the process needs some too."""
+    soft, _ = resource.getrlimit(resource.RLIMIT_NOFILE)
+    room = MOST_STREAMS if soft == resource.RLIM_INFINITY else (soft - 256) // 2
+    return max(16, min(MOST_STREAMS, room))
+
+
+def _words_of(body: bytes) -> str:
+    """The message of a Status object, or what stands in its place."""
+    try:
+        said = orjson.loads(body)["message"]
+    except (orjson.JSONDecodeError, KeyError, TypeError):
+        said = body.decode("utf-8", "replace")
+    return " ".join(str(said).split())[:300]

@@ -1,0 +1,426 @@
+"""The look at a cluster before it is worked for: is it there, who are we, what may we do, what does it have.
+
+Nothing is changed. What fails refuses the cluster; a warning says what does not work. It takes SECONDS at most, also
+where nobody answers.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any, TypeAlias
+
+from controlplane.cluster_settings import SettingsInvalid
+from controlplane.engines.base import EngineRefused, EngineUnreachable
+from controlplane.engines.kubernetes import dcgm
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
+from controlplane.engines.kubernetes.prometheus import prometheus_of
+from controlplane.engines.kubernetes.rbac import (
+    NEEDED,
+    NO_KUBECTL,
+    OPTIONAL,
+    WITH_MPI_OPERATOR,
+    Rule,
+    needed_for,
+)
+from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
+from controlplane.kubernetes_api.client import ApiError, ApiFailed, Client
+from controlplane.kubernetes_api.credentials import Access, access_from
+from controlplane.kubernetes_api.kubeconfig import hidden, secrets_of
+
+OK, WARNING, FAILED = "ok", "warning", "failed"
+SECONDS = 15.0
+OLDEST, NEWEST = 30, 36  # minor versions: scheduling gates are in 1.30; newer ones were not tried
+
+_CALL_SECONDS = 3.0
+_AT_ONCE = 8
+_SKEW_SECONDS = 60
+_MOST_SKEW_SECONDS = 1800  # beyond it certificates and tokens are refused at random
+_EXPIRES_SOON = timedelta(days=7)
+_NODES = 500  # are enough to see what a cluster has
+
+
+@dataclass(frozen=True, slots=True)
+class Check:
+    """One thing that was looked at. `outcome` is ok, warning or failed; `without_it`: what does not work then."""
+
+    name: str
+    outcome: str
+    message: str
+    without_it: str = ""
+
+
+Checks: TypeAlias = Iterator[Check]
+Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
+
+
+def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
+    """Look at the cluster of these settings, which have its credentials in them. Never raises.
+
+    What a finding says comes from many places, a server that answers with what it was sent among them: this is the
+    one through which all of it goes, and no part of the credentials leaves it.
+    """
+    secrets = secrets_of(str((settings.get("credentials") or {}).get("kubeconfig") or ""))
+    return tuple(replace(check, message=hidden(check.message, secrets)) for check in _found(settings))
+
+
+def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
+    try:
+        access = access_from(settings.get("credentials") or {})
+        profile = profile_from(settings)
+    except EngineRefused as refusal:
+        return (Check("credentials", FAILED, refusal.message),)
+    except SettingsInvalid as error:
+        return (Check("settings", FAILED, str(error)),)
+    return check_access(access, profile)
+
+
+def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
+    """As `check_cluster`, with what was read. A name that no server resolves may take longer than any of our
+    time-outs, hence the thread."""
+    found: list[Check] = []
+    worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
+    worker.start()
+    worker.join(SECONDS)
+    if worker.is_alive():
+        late = Check(
+            "reachable", FAILED, f"{access.server} takes more than {SECONDS:g} s to answer our questions."
+        )
+        return (*found, late)
+    return tuple(found)
+
+
+def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None]) -> None:
+    client = Client(access, patience_seconds=_CALL_SECONDS)
+    for step in _STEPS:
+        found = _outcome_of(step, client, profile)
+        for check in found:
+            add(check)
+        if step in _FIRST and any(check.outcome == FAILED for check in found):
+            break
+    client.close()
+
+
+def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Check, ...]:
+    """What one step finds; an answer that it cannot use is a finding of that step."""
+    name, server = step.__name__.strip("_"), client.access.server
+    try:
+        return tuple(step(client, profile))
+    except (EngineUnreachable, EngineRefused) as error:
+        return (Check(name, FAILED, str(error)),)
+    except ApiError as error:
+        if error.reason == "Unauthorized":
+            return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
+        if not error.reason:  # no Status object: no API server said this, and its words are nobody's business
+            return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
+        return (Check(name, FAILED, f"{server} answers {error}"),)
+    except (KeyError, TypeError, AttributeError, ValueError):  # whose words may quote what was sent
+        return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
+
+
+def _not_kubernetes(server: str, why: str) -> str:
+    words = "It may be a web page, or Trainyard itself."
+    return f"What answers at {server} is not a Kubernetes API server ({why}). {words}"
+
+
+def _credentials(client: Client, profile: ClusterProfile) -> Checks:
+    access = client.access
+    for warning in access.warnings:
+        yield Check("credentials", WARNING, warning)
+    if access.expires_at and access.expires_at < datetime.now(UTC) + _EXPIRES_SOON:
+        end = f"{access.expires_at:%Y-%m-%d at %H:%M} UTC"
+        yield Check(
+            "credentials", WARNING, f"The credentials end on {end}.", "The cluster is lost to us after that."
+        )
+
+
+def _reachable(client: Client, profile: ClusterProfile) -> Checks:
+    version = client.get("/version", timeout_seconds=_CALL_SECONDS)
+    if not isinstance(version, dict) or not str(version.get("gitVersion", "")).startswith("v"):
+        yield Check("reachable", FAILED, _not_kubernetes(client.access.server, "it tells no version"))
+        return
+    name, minor = version["gitVersion"], _number(version.get("minor"))
+    if version.get("major") != "1" or minor < OLDEST:
+        yield Check("reachable", FAILED, f"This is Kubernetes {name}; Trainyard needs 1.{OLDEST} or newer.")
+    elif minor > NEWEST:
+        yield Check("reachable", WARNING, f"This is Kubernetes {name}; Trainyard was tried up to 1.{NEWEST}.")
+    else:
+        yield Check("reachable", OK, f"Kubernetes {name} at {client.access.server}.")
+
+
+def _identity(client: Client, profile: ClusterProfile) -> Checks:
+    path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
+    body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
+    name = client.create(path, body)["status"]["userInfo"].get("username", "")
+    if name in ("", "system:anonymous"):
+        yield Check(
+            "identity", FAILED, "The cluster sees us as anonymous: it was given no credentials that it knows."
+        )
+    else:
+        yield Check("identity", OK, f"The cluster knows us as {name}.")
+
+
+def _clock(client: Client, profile: ClusterProfile) -> Checks:
+    try:
+        theirs = parsedate_to_datetime(client.server_date or "")
+    except ValueError:
+        return
+    skew = (theirs - datetime.now(UTC)).total_seconds()
+    words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours."
+    if abs(skew) < _SKEW_SECONDS:
+        yield Check("clock", OK, "The clocks agree.")
+    elif abs(skew) < _MOST_SKEW_SECONDS:
+        yield Check("clock", WARNING, words, "Times of logs and of runs are off by as much.")
+    else:
+        yield Check("clock", FAILED, f"{words} Certificates and tokens fail at random: set the clocks first.")
+
+
+def _rights(client: Client, profile: ClusterProfile) -> Checks:
+    optional = WITH_MPI_OPERATOR if profile.mpi_operator is None else ""
+    rules = tuple(rule for rule in needed_for(profile) if rule.when != optional)
+    asked = [(rule, verb) for rule in rules for verb in rule.verbs]
+    with ThreadPoolExecutor(_AT_ONCE) as pool:
+        answers = list(pool.map(lambda each: _may(client, *each), asked))
+    denied: dict[Rule, list[str]] = {}
+    for (rule, verb), is_allowed in zip(asked, answers, strict=True):
+        if not is_allowed:
+            denied.setdefault(rule, []).append(verb)
+    for rule, verbs in denied.items():
+        missing = str(Rule(rule.group, rule.resource, tuple(verbs), "", names=rule.names))
+        outcome = WARNING if rule.when == OPTIONAL else FAILED
+        yield Check("rights", outcome, f"We may not {missing} in all namespaces.", rule.without_it)
+    if not denied:
+        yield Check("rights", OK, "We may do all that is needed.")
+
+
+def _may(client: Client, rule: Rule, verb: str) -> bool:
+    return all(_may_with(client, rule, verb, name) for name in rule.names or ("",))
+
+
+def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
+    resource, _, subresource = rule.resource.partition("/")
+    about = {
+        "group": rule.group,
+        "resource": resource,
+        "subresource": subresource,
+        "verb": verb,
+        "name": name,
+    }
+    path = "/apis/authorization.k8s.io/v1/selfsubjectaccessreviews"
+    kind = {"apiVersion": "authorization.k8s.io/v1", "kind": "SelfSubjectAccessReview"}
+    answer = client.create(path, {**kind, "spec": {"resourceAttributes": about}})
+    return bool(answer["status"].get("allowed"))
+
+
+def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
+    """Users of kubectl have rights by ClusterRoles, which come with the chart, or from us where we are an admin."""
+    names = ", ".join(body["metadata"]["name"] for body in cluster_roles())
+    missing = [body for body in cluster_roles() if not _is_there(client, wanted(body).path)]
+    refused = [body["metadata"]["name"] for body in missing if not _may_make(client, body)]
+    if refused:
+        words = f"We see no ClusterRole {', '.join(refused)}, and may not make it."
+        how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
+        yield Check("project_roles", WARNING, f"{words} {how}", NO_KUBECTL)
+    elif missing:
+        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}; we make them.")
+    else:
+        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}.")
+
+
+def _is_there(client: Client, path: str) -> bool:
+    try:
+        client.get(path, timeout_seconds=_CALL_SECONDS)
+    except ApiError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    return True
+
+
+def _may_make(client: Client, body: dict[str, Any]) -> bool:
+    """Whether the server would take it: it refuses whoever lacks a right that is in it."""
+    try:
+        client.create(wanted(body).collection, body, dry_run=True)
+    except ApiError as error:
+        if error.status == 403:
+            return False
+        raise
+    return True
+
+
+def _gpus(client: Client, profile: ClusterProfile) -> Checks:
+    nodes = _listed(client, "/api/v1/nodes", limit=_NODES)
+    if nodes is None:
+        return
+    found: Counter[str] = Counter()
+    for node in nodes:
+        for name, amount in (node["status"].get("allocatable") or {}).items():
+            if "gpu" in name.rpartition("/")[2] and _number(amount):
+                found[name] += _number(amount)
+    resource, with_it = profile.gpu_resource, [node for node in nodes if _has(node, profile.gpu_resource)]
+    if not with_it:
+        others = f" There is {', '.join(sorted(found))}." if found else ""
+        words = f"No node of {len(nodes)} gives out {resource}: is its device plugin installed?{others}"
+        yield Check("gpus", WARNING, words, "Jobs with GPUs wait until there is such a node.")
+        return
+    yield Check("gpus", OK, f"{found[resource]} of {resource} on {len(with_it)} of {len(nodes)} nodes.")
+    yield from _gpu_labels(with_it, profile)
+
+
+def _gpu_labels(nodes: Sequence[Mapping[str, Any]], profile: ClusterProfile) -> Checks:
+    labels = [node["metadata"].get("labels") or {} for node in nodes]
+    if not all("nvidia.com/gpu.memory" in each for each in labels):
+        words = "Some GPU nodes have no label nvidia.com/gpu.memory (GPU feature discovery)."
+        yield Check("gpu_labels", WARNING, words, "Model and memory of their GPUs are not known.")
+    shared = [each for each in labels if _number(each.get("nvidia.com/gpu.replicas")) > 1]
+    ways = sorted({each.get("nvidia.com/gpu.sharing-strategy", "time-slicing") for each in shared})
+    if profile.scheduler == KAI:
+        yield Check("sharing", OK, "KAI gives out shares of GPUs.")
+    elif shared:
+        yield Check("sharing", OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}.")
+    else:
+        words = "No node shares its GPUs (the device plugin's replicas, by time-slicing or MPS)."
+        yield Check("sharing", WARNING, words, "Jobs get whole GPUs only.")
+
+
+def _storage(client: Client, profile: ClusterProfile) -> Checks:
+    classes = _listed(client, "/apis/storage.k8s.io/v1/storageclasses")
+    lost = "Working directories and checkpoints in them are lost with their pods."
+    if classes is None:
+        return
+    names = [each["metadata"]["name"] for each in classes]
+    marks = [each["metadata"].get("annotations") or {} for each in classes]
+    default = [
+        name
+        for name, mark in zip(names, marks, strict=True)
+        if mark.get("storageclass.kubernetes.io/is-default-class") == "true"
+    ]
+    there = f"There is {', '.join(names) or 'none'}; the default is {', '.join(default) or 'not set'}."
+    chosen = profile.work_storage_class
+    if chosen and chosen not in names:
+        yield Check("storage", FAILED, f"There is no storage class {chosen} (work_storage_class). {there}")
+    elif chosen:
+        yield Check("storage", OK, f"Working directories are kept by the storage class {chosen}.")
+    else:
+        yield Check("storage", WARNING, f"No storage class is set (work_storage_class). {there}", lost)
+
+
+def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
+    classes = _listed(client, "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses")
+    if classes:
+        names = ", ".join(each["metadata"]["name"] for each in classes)
+        yield Check("snapshots", OK, f"Snapshot classes: {names}.")
+    else:
+        yield Check("snapshots", WARNING, "There is no volume snapshot class.", "Volumes have no snapshots.")
+
+
+def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
+    """A finding `mpi_operator` that is ok says that it is there and ours to use (Cluster.has_found)."""
+    is_there = _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs")
+    if profile.mpi_operator and not is_there:
+        words = "The setting mpi_operator is on, and the cluster has no MPIJob v2beta1."
+        yield Check("mpi_operator", FAILED, words, "mpi jobs cannot run.")
+    elif why := _why_own_launcher(client, profile, is_there=is_there):
+        yield Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")
+    else:
+        yield Check("mpi_operator", OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator.")
+
+
+def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool) -> str:
+    if profile.mpi_operator is False:
+        return "mpi_operator is off"
+    if not is_there:
+        return "No MPI operator"
+    if profile.mpi_operator is None and profile.work_storage_class:
+        return "The MPI operator would not keep hosts' working directories"
+    rules = (rule for rule in NEEDED if rule.when == WITH_MPI_OPERATOR)
+    is_ours = all(_may(client, rule, verb) for rule in rules for verb in rule.verbs)
+    return "" if is_ours or profile.mpi_operator else "We may not create the MPI operator's MPIJobs"
+
+
+def _kai(client: Client, profile: ClusterProfile) -> Checks:
+    is_there = _has_kind(client, "/apis/scheduling.run.ai/v2", "queues") and _has_kind(
+        client, "/apis/scheduling.run.ai/v2alpha2", "podgroups"
+    )
+    if is_there:
+        yield Check("kai", OK, "KAI's queues and pod groups are there.")
+    elif profile.scheduler == KAI:
+        words = (
+            "The scheduler of this cluster is kai, and KAI's Queue v2 and PodGroup v2alpha2 are not there."
+        )
+        yield Check("kai", FAILED, words, "No job can be placed.")
+    else:
+        yield Check("kai", OK, "No KAI: Trainyard's own plan decides.")
+
+
+def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
+    without = "Charts show what jobs print of their own use of GPUs."
+    get = prometheus_of(profile.prometheus, client)
+    if get is None:
+        yield Check("prometheus", WARNING, "No Prometheus is set.", without)
+        return
+    try:
+        gpus = dcgm.read_gpus(get)
+    except EngineUnreachable as error:
+        yield Check("prometheus", WARNING, str(error), without)
+        return
+    if gpus:
+        yield Check("prometheus", OK, f"Prometheus tells of {len(gpus)} GPUs.")
+    else:
+        words = "Prometheus answers and has no figures of the DCGM exporter."
+        yield Check("prometheus", WARNING, words, without)
+
+
+def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:
+    """The first objects of a list; None where it is not there or not ours to see, which `_rights` tells."""
+    try:
+        items: list[dict[str, Any]] = client.get(path, {"limit": str(limit)}, timeout_seconds=_CALL_SECONDS)[
+            "items"
+        ]
+    except ApiError as error:
+        if error.status in (403, 404):
+            return None
+        raise
+    return items
+
+
+def _has_kind(client: Client, path: str, resource: str) -> bool:
+    try:
+        found = client.get(path, timeout_seconds=_CALL_SECONDS)["resources"]
+    except ApiError as error:
+        if error.status in (403, 404):
+            return False
+        raise
+    except ApiFailed:
+        return False  # a group that is announced and not served
+    return any(each.get("name") == resource for each in found)
+
+
+def _has(node: Mapping[str, Any], resource: str) -> bool:
+    return _number((node["status"].get("allocatable") or {}).get(resource)) > 0
+
+
+def _number(text: Any) -> int:
+    """The whole number that a text begins with ("34+"), 0 without one."""
+    digits = str(text or "").rstrip("+")
+    return int(digits) if digits.isascii() and digits.isdecimal() else 0
+
+
+_FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)  # without them the rest says nothing
+_STEPS: tuple[Step, ...] = (
+    *_FIRST,
+    _clock,
+    _rights,
+    _project_roles,
+    _gpus,
+    _storage,
+    _snapshots,
+    _mpi_operator,
+    _kai,
+    _prometheus,
+)

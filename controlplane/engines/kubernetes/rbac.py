@@ -1,0 +1,109 @@
+"""What the engine does in a cluster: every verb on every resource that it uses, and no more. Pure.
+
+The one list: the look at a new cluster asks for these rights, and the chart's roles are tested against them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
+from controlplane.engines.kubernetes.tenancy import RBAC, ROLE_NAMES
+
+# When a rule is needed: always, with a setting, or for one feature without which the rest works.
+ALWAYS, WITH_KAI, WITH_MPI_OPERATOR, OPTIONAL = "always", "kai", "mpi_operator", "optional"
+
+
+@dataclass(frozen=True, slots=True)
+class Rule:
+    """Verbs on one resource ("pods", "pods/log"), in all namespaces. `without_it`: what does not work then. `names`:
+    those of its objects that it is about, empty for all."""
+
+    group: str
+    resource: str
+    verbs: tuple[str, ...]
+    without_it: str
+    when: str = ALWAYS
+    names: tuple[str, ...] = ()
+
+    def __str__(self) -> str:
+        words = f"{', '.join(self.verbs)} {self.resource}{'.' + self.group if self.group else ''}"
+        return f"{words} {', '.join(self.names)}".rstrip()
+
+
+_JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
+NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
+_KEPT = ("get", "list", "create", "patch", "delete")
+_LISTED = ("list", "create", "patch", "delete")  # what is compared all at once and never looked at singly
+
+NEEDED: tuple[Rule, ...] = (
+    Rule("", "namespaces", _KEPT, _TENANCY),
+    Rule("", "pods", ("get", "list", "watch", "create", "patch", "delete"), _JOBS),
+    Rule("", "nodes", ("get", "list", "watch"), "Nodes and their GPUs are not seen."),
+    Rule("", "configmaps", _KEPT, _JOBS),
+    Rule("", "services", ("get", "create"), "Jobs of several pods cannot run."),
+    Rule("", "secrets", ("create",), "mpi jobs cannot run."),
+    Rule(
+        "", "persistentvolumeclaims", ("get", "list", "create", "delete"), "Working directories are not kept."
+    ),
+    Rule("", "pods/log", ("get",), "Logs are not kept."),
+    # Websockets are opened by GET; newer servers ask for create as well.
+    # With the chart only web pods use these two, and have an account for it. The one list has them all the same: a
+    # cluster's look, which the worker takes, asks for all that a kubeconfig must allow, and that serves both.
+    Rule("", "pods/exec", ("get", "create"), "There is no terminal in pods.", OPTIONAL),
+    Rule("", "pods/portforward", ("get", "create"), "Notebooks and other ports cannot be opened.", OPTIONAL),
+    Rule("", "resourcequotas", _LISTED, _TENANCY),
+    Rule("networking.k8s.io", "networkpolicies", _LISTED, _TENANCY),
+    Rule(RBAC, "rolebindings", ("list", "create", "patch"), NO_KUBECTL, OPTIONAL),
+    Rule(RBAC, "clusterroles", ("get", "bind"), NO_KUBECTL, OPTIONAL, ROLE_NAMES),
+    Rule("scheduling.k8s.io", "priorityclasses", ("list", "create", "patch"), _TENANCY),
+    Rule("storage.k8s.io", "storageclasses", ("list",), "Storage classes are not checked.", OPTIONAL),
+    Rule(
+        "snapshot.storage.k8s.io", "volumesnapshotclasses", ("list",), "Snapshots are not offered.", OPTIONAL
+    ),
+    Rule(
+        "kubeflow.org",
+        "mpijobs",
+        ("get", "create"),
+        "mpi jobs cannot be given to the MPI operator.",
+        WITH_MPI_OPERATOR,
+    ),
+    Rule("scheduling.run.ai", "queues", _KEPT, "KAI cannot be told of projects.", WITH_KAI),
+    # one for each priority of jobs, made beside their pods
+    Rule("scheduling.k8s.io", "priorityclasses", ("get",), "Jobs of KAI have no priorities.", WITH_KAI),
+    Rule(
+        "scheduling.run.ai",
+        "podgroups",
+        ("get", "list", "watch", "create"),
+        "KAI cannot be given gangs.",
+        WITH_KAI,
+    ),
+    # It tells in them alone for whom it takes a job's room: without them its pods seem to be deleted by somebody.
+    Rule("", "events", ("list", "watch"), "It is not told for whom KAI preempts jobs.", WITH_KAI),
+)
+
+# Besides, where the setting `prometheus` names a service. It opens every service of the cluster; the chart's template
+# has it under the same condition.
+BEHIND_SERVER = Rule(
+    "", "services/proxy", ("get",), "Prometheus is not reached through the API server.", OPTIONAL
+)
+
+# What a web process uses of it, which opens terminals and ports and does nothing else in a cluster.
+OF_WEB: tuple[Rule, ...] = (
+    Rule("", "pods", ("list",), "Pods are not found."),
+    *(rule for rule in NEEDED if rule.resource in ("pods/exec", "pods/portforward")),
+)
+
+
+def needed_for(profile: ClusterProfile) -> Iterator[Rule]:
+    """The rules that matter on a cluster with these settings."""
+    settings = {
+        ALWAYS: True,
+        OPTIONAL: True,
+        WITH_KAI: profile.scheduler == KAI,
+        WITH_MPI_OPERATOR: profile.mpi_operator is not False,
+    }
+    yield from (rule for rule in NEEDED if settings[rule.when])
+    if profile.prometheus is not None and "service" in profile.prometheus:
+        yield BEHIND_SERVER

@@ -1,0 +1,247 @@
+"""Keeps what the cluster has per project equal to what it should have, also after an edit by hand.
+
+All objects of a kind are listed once a minute, and when others are wanted than before, by our label; what was found
+as it should be costs no call. What is of ours and not wanted any more is removed.
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from controlplane.engines.base import NOT_PERMITTED, EngineRefused
+from controlplane.engines.kubernetes import names, tenancy
+from controlplane.engines.kubernetes.config import KAI, ClusterProfile
+from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.tenancy import Wanted
+from controlplane.kubernetes_api.client import ApiError, Client
+
+log = logging.getLogger(__name__)
+
+CHECK_SECONDS = 60.0
+BINDING, NAMESPACE, QUEUE = "RoleBinding", "Namespace", "Queue"
+# Kinds of which we remove what is not wanted. Namespaces go with their projects (`forget_project`), and bindings with
+# those.
+REMOVED = ("ResourceQuota", "NetworkPolicy")
+
+Raw = dict[str, Any]
+
+
+@dataclass(slots=True)
+class _Known:
+    """What was last asked for, and what it looked like in the cluster after that."""
+
+    asked: Raw
+    found: Raw
+
+
+@dataclass(slots=True)
+class Syncer:
+    """Applies what differs. Used by one thread at a time."""
+
+    client: Client
+    objects: Objects
+    profile: ClusterProfile
+    _known: dict[str, _Known] = field(default_factory=dict)
+    _there: dict[str, Raw] = field(default_factory=dict)  # by identity, at the last look
+    _wanted: frozenset[str] = frozenset()  # identities, since the last look
+    _checked_at: float = -CHECK_SECONDS
+    _may_bind: bool = True  # without it users of kubectl have no rights, which the look at the cluster tells
+
+    def sync(self, wanted: Iterable[Wanted]) -> None:
+        """Make the cluster equal to this. Raises EngineRefused for the first that could not be, after the rest."""
+        wanted = tuple(wanted)
+        identities = frozenset(_identity(one.body) for one in wanted)
+        is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
+        if is_due:
+            self._may_bind = self._has_roles()
+            self._take_stock(wanted)
+            self._checked_at, self._wanted = time.monotonic(), identities
+        first = self._sync_all(wanted)
+        if is_due:
+            self._remove_unwanted()
+        if first is not None:
+            raise first
+
+    def _sync_all(self, wanted: tuple[Wanted, ...]) -> EngineRefused | None:
+        """Apply what is not as it should be; return the first refusal."""
+        first: EngineRefused | None = None
+        refused: set[str] = set()  # identities of what others are in or below of
+        for one in wanted:
+            is_binding = one.body["kind"] == BINDING
+            if _above(one.body) in refused:
+                refused.add(_identity(one.body))
+                continue
+            if is_binding and not self._may_bind:
+                continue
+            try:
+                self._sync_one(one)
+            except EngineRefused as refusal:
+                if is_binding and refusal.code == NOT_PERMITTED:
+                    self._may_bind = False
+                    continue
+                first = first or refusal
+                refused.add(_identity(one.body))
+        return first
+
+    def _has_roles(self) -> bool:
+        """Whether the roles that projects refer to are there, made now where we may make them."""
+        return all(self._has_role(tenancy.wanted(body)) for body in tenancy.cluster_roles())
+
+    def _has_role(self, role: Wanted) -> bool:
+        try:
+            self.client.get(role.path)
+        except ApiError as error:
+            if error.status not in (403, 404):
+                raise as_refusal(error) from error
+            return error.status == 404 and self._made_role(role)
+        return True
+
+    def _made_role(self, role: Wanted) -> bool:
+        try:
+            self.objects.make(role.collection, role.body)
+        except EngineRefused as refusal:
+            if refusal.code != NOT_PERMITTED:
+                raise
+            log.info("%s is missing: %s", role.path, refusal)
+            return False
+        return True
+
+    def _sync_one(self, one: Wanted) -> None:
+        known = self._known.get(one.path)
+        if known is not None and known.asked == one.body:
+            return
+        if one.body["kind"] == NAMESPACE:
+            self.objects.require_namespace(one.body)
+        if one.body["kind"] == QUEUE and _identity(one.body) not in self._there:
+            self.objects.check_queue(one.path)
+        try:
+            found = self.client.apply(one.path, one.body)
+            if extra := added(found, one.body):
+                log.info("%s had more in it than we want: %s", one.path, extra)
+                found = self.client.merge(one.path, {"spec": extra})
+        except ApiError as error:
+            raise as_refusal(error, one.body["kind"]) from error
+        self._known[one.path] = _Known(one.body, _shape(found))
+
+    def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:
+        """Compare with what there is: forget what is not as it should be, so that it is applied again."""
+        kinds = {kind: tenancy.every(kind) for kind in (*REMOVED, *((QUEUE,) if self._has_queues() else ()))}
+        self._there = {}
+        for kind, every in (kinds | {one.body["kind"]: one.every for one in wanted}).items():
+            self._there |= self._list(every, kind)
+        known, self._known = self._known, {}
+        for one in wanted:
+            found = self._there.get(_identity(one.body))
+            if found is None:
+                continue
+            earlier = known.get(one.path)
+            is_as_left = earlier is not None and earlier.asked == one.body and earlier.found == _shape(found)
+            if (is_as_left or contains(found, one.body)) and not added(found, one.body):
+                self._known[one.path] = _Known(one.body, _shape(found))
+            else:
+                log.info("%s is not as it should be: it is applied again", one.path)
+
+    def _has_queues(self) -> bool:
+        return self.profile.scheduler == KAI
+
+    def _remove_unwanted(self) -> None:
+        """Remove what we made and do not want any more: in namespaces of projects that there are, and queues."""
+        for identity, found in self._there.items():
+            if identity in self._wanted or not self._may_go(found):
+                continue
+            path = tenancy.wanted(found).path
+            log.info("%s is not wanted any more: it is removed", path)
+            try:
+                self.client.delete(path, uid=found["metadata"]["uid"])
+            except ApiError as error:
+                if error.status != 409:  # another one of this name
+                    raise as_refusal(error) from error
+
+    def _may_go(self, found: Raw) -> bool:
+        if found["kind"] == QUEUE:
+            return self._has_queues()
+        namespace = _above(found)
+        return found["kind"] in REMOVED and namespace in self._wanted and namespace in self._there
+
+    def _list(self, every: str, kind: str) -> dict[str, Raw]:
+        query = {"labelSelector": names.ours(self.profile.installation)}
+        try:
+            items = self.client.get(every, query)["items"]
+        except ApiError as error:
+            if error.status == 404:  # a kind that this cluster does not have (any more)
+                return {}
+            if error.status == 403 and kind == BINDING:
+                self._may_bind = False
+                return {}
+            raise as_refusal(error) from error
+        found = ({**item, "kind": kind} for item in items)  # lists leave it out
+        return {_identity(item): item for item in found}
+
+
+def contains(found: Any, wanted: Any) -> bool:
+    """Whether all that is wanted stands in what was found; the server adds to it and writes quantities anew."""
+    if found is None:
+        return not wanted  # the server leaves out what says nothing
+    if isinstance(wanted, Mapping):
+        return isinstance(found, Mapping) and all(
+            contains(found.get(key), value)
+            for key, value in wanted.items()
+            if key not in ("kind", "apiVersion")
+        )
+    if isinstance(wanted, list):
+        return (
+            isinstance(found, list)
+            and len(found) == len(wanted)
+            and all(contains(a, b) for a, b in zip(found, wanted, strict=True))
+        )
+    return bool(found == wanted)
+
+
+def added(found: Raw, wanted: Raw) -> Raw:
+    """A merge patch of the spec that takes out what somebody added, which an apply leaves in. Only for kinds that are
+    all ours."""
+    if wanted["kind"] not in REMOVED:
+        return {}
+    return _less(found.get("spec") or {}, wanted["spec"])
+
+
+def _less(found: Any, wanted: Any) -> Raw:
+    patch: Raw = {}
+    if not isinstance(found, Mapping) or not isinstance(wanted, Mapping):
+        return patch
+    for key, value in found.items():
+        if key not in wanted:
+            patch[key] = None
+        elif isinstance(value, list):
+            if any(_less(*pair) for pair in zip(value, wanted[key], strict=False)):
+                patch[key] = wanted[key]  # a merge patch has lists whole or not at all
+        elif less := _less(value, wanted[key]):
+            patch[key] = less
+    return patch
+
+
+def _identity(body: Raw) -> str:
+    metadata = body["metadata"]
+    return f"{body['kind']}/{metadata.get('namespace', '')}/{metadata['name']}"
+
+
+def _above(body: Raw) -> str:
+    """The identity of that without which the object cannot be ours: its namespace, or the Queue above it."""
+    if body["kind"] == QUEUE:
+        return f"{QUEUE}//{body['spec'].get('parentQueue', '')}"
+    return f"{NAMESPACE}//{body['metadata'].get('namespace', '')}"
+
+
+def _shape(found: Raw) -> Raw:
+    """An object without what changes by itself."""
+    metadata = found["metadata"]
+    return {
+        key: value for key, value in found.items() if key not in ("status", "metadata", "kind", "apiVersion")
+    } | {
+        "labels": metadata.get("labels") or {},
+        "annotations": metadata.get("annotations") or {},
+    }

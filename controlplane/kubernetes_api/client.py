@@ -1,0 +1,361 @@
+"""Calls to one API server: raw JSON over pooled connections, at a bounded rate, each with a time-out.
+
+What is tried again: any call that was never sent or that the server put off (429, or 5xx with Retry-After); one that
+can be repeated without harm also after a lost connection or another 5xx. A create is not: its caller repeats it and
+reads the object on 409. A call that timed out has had its time. What answers through the server's proxy is asked once.
+"""
+
+from __future__ import annotations
+
+import random
+import socket
+import threading
+import time
+from collections import Counter
+from collections.abc import Generator, Iterator, Mapping
+from contextlib import contextmanager
+from datetime import UTC, datetime, timedelta
+from email.utils import parsedate_to_datetime
+from typing import Any
+from urllib.parse import urlencode
+
+import orjson
+import urllib3
+from urllib3.connection import HTTPConnection
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
+
+from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.kubeconfig import without_token
+from controlplane.kubernetes_api.names import FIELD_MANAGER
+from controlplane.kubernetes_api.rate_limiter import CREATE, READ, URGENT, TokenBucket
+from controlplane.remote_errors import Unreachable
+
+CONNECTIONS = 48  # kept open; more are opened and closed again
+CONNECT_SECONDS = 5.0
+TRIES = 8
+RETRYING_SECONDS = 30.0
+_BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
+_JSON = "application/json"
+_NOTHING: dict[str, Any] = {}
+# A peer that is gone without a word is noticed after a minute, also on a connection on which only it speaks.
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+]
+
+
+class ApiError(Exception):
+    """The server's answer is no: 404, 409, 403, 422, 410 and so on, with the words of its Status object."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        said = _status_of(body)
+        self.status = status
+        self.reason = str(said.get("reason") or "")
+        self.message = str(said.get("message") or body[:500].decode("utf-8", "replace"))
+        details = said.get("details")
+        self.details: Mapping[str, Any] = details if isinstance(details, dict) else {}
+        super().__init__(f"{status} {self.reason}: {self.message}")
+
+
+class ApiFailed(Unreachable):
+    """The server answered that it cannot (5xx, 429) as often as we asked. `status` and `message` are its own: a
+    webhook of the cluster that does not answer shows up here too."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.status, self.reason, self.message = error.status, error.reason, error.message
+        super().__init__(f"The API server answered {error.status}: {error.message}")
+
+
+class Stream(Iterator[bytes]):
+    """The lines of one long answer. `abort` ends it from another thread: iteration then raises or stops."""
+
+    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+        self._response = response
+        self._lines = _lines_of(response)
+
+    def __next__(self) -> bytes:
+        try:
+            return next(self._lines)
+        except (HTTPError, OSError, ValueError) as error:
+            raise Unreachable(f"The stream was cut: {error}") from error
+
+    def abort(self) -> None:
+        try:
+            self._response.shutdown()
+        except (OSError, ValueError, RuntimeError):
+            self._response.close()  # it has ended already
+
+
+class Client:
+    """One cluster's API. Safe for many threads. `calls` counts what was sent, by (verb, resource). `patience_seconds`:
+    since the first try, after which there is no other."""
+
+    def __init__(
+        self, access: Access, bucket: TokenBucket | None = None, *, patience_seconds: float = RETRYING_SECONDS
+    ) -> None:
+        self.access = access
+        self._patience_seconds = patience_seconds
+        self.bucket = bucket or TokenBucket()
+        self.calls: Counter[tuple[str, str]] = Counter()
+        self._dated: tuple[str, float] | None = (
+            None  # the last answer's Date header, and when that was (monotonic)
+        )
+        self._credentials: Mapping[str, str] = {}  # the headers that were sent last
+        self._counting = threading.Lock()
+        self._pool = urllib3.PoolManager(
+            maxsize=CONNECTIONS,
+            retries=False,
+            ssl_context=access.tls,
+            socket_options=[*HTTPConnection.default_socket_options, *KEEPALIVE],
+            **({"server_hostname": access.server_name} if access.tls and access.server_name else _NOTHING),
+        )
+
+    def get(
+        self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10, tries: int = TRIES
+    ) -> Any:
+        return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
+
+    def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
+        """POST. ApiError 409 where the name is taken: perhaps by the object of an answer that was lost."""
+        query = {"fieldManager": FIELD_MANAGER, **_dry(dry_run)}
+        return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
+
+    def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
+        """Server-side apply, forced for the fields that `body` has. Creates the object where there is none."""
+        query = {"fieldManager": FIELD_MANAGER, "force": "true", **_dry(dry_run)}
+        return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
+
+    def merge(self, path: str, body: Mapping[str, Any]) -> Any:
+        """Merge patch: labels, finalizers and status of an object that exists."""
+        query = {"fieldManager": FIELD_MANAGER}
+        return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
+
+    def delete(
+        self,
+        path: str,
+        *,
+        grace_seconds: int | None = None,
+        uid: str | None = None,
+        propagation: str = "Background",
+    ) -> Any | None:
+        """The object as it ends, or a Status; None: it was gone. With `uid` only that object, else ApiError 409."""
+        body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
+        if grace_seconds is not None:
+            body["gracePeriodSeconds"] = grace_seconds
+        if uid is not None:
+            body["preconditions"] = {"uid": uid}
+        try:
+            return self._call("DELETE", path, {}, body, priority=URGENT)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
+    @contextmanager
+    def stream(
+        self, path: str, query: Mapping[str, str] = {}, *, read_timeout_seconds: float
+    ) -> Generator[Stream]:
+        """A watch or a followed log. `read_timeout_seconds`: the longest silence. Never tried again here.
+
+        Raises ApiError and Unreachable, on opening as while it is read.
+        """
+        try:
+            response = self._send("GET", path, query, None, _JSON, READ, read_timeout_seconds, is_stream=True)
+        except _TryAgain as again:
+            raise again.last from again
+        try:
+            if response.status != 200:
+                self._refuse(response, path)
+            yield Stream(response)
+        except _TryAgain as again:
+            raise again.last from again
+        finally:
+            response.close()  # its rest is not read: the connection goes with it
+
+    @property
+    def server_date(self) -> str | None:
+        """The Date header of the last answer."""
+        return self._dated[0] if self._dated else None
+
+    def server_time(self) -> datetime:
+        """Now by the server's clock, to a second or two: ours may be an hour off. Ours before its first answer."""
+        if self._dated is None:
+            return datetime.now(UTC)
+        date, heard_at = self._dated
+        return parsedate_to_datetime(date) + timedelta(seconds=time.monotonic() - heard_at)
+
+    def take_turn(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        *,
+        priority: int = READ,
+        timeout_seconds: float = RETRYING_SECONDS,
+    ) -> None:
+        """Wait until a call may be sent, and count it; for others who send it, too. Raises Unreachable."""
+        if not self.bucket.acquire(priority, timeout_seconds):
+            raise Unreachable("Too many calls are waiting for their turn.")
+        with self._counting:
+            self.calls[verb_and_resource(method, path, query)] += 1
+
+    def put_off(self, headers: Mapping[str, str]) -> float | None:
+        """Send nothing for as long as an answer's Retry-After asks for, in seconds; None where it does not."""
+        wait = _retry_after(headers.get("Retry-After"))
+        if wait is not None:
+            self.bucket.pause(wait)
+        return wait
+
+    def close(self) -> None:
+        self._pool.clear()
+
+    def _call(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        body: Mapping[str, Any] | None = None,
+        content_type: str = _JSON,
+        *,
+        priority: int,
+        timeout_seconds: float = 10,
+        is_repeatable: bool = True,
+        tries: int = TRIES,
+    ) -> Any:
+        payload = orjson.dumps(body) if body is not None else None
+        give_up_at = time.monotonic() + self._patience_seconds
+        for tried in range(1, tries + 1):
+            try:
+                response = self._send(method, path, query, payload, content_type, priority, timeout_seconds)
+                if response.status < 300:
+                    return orjson.loads(response.data) if response.data else None
+                self._refuse(response, path)
+            except _TryAgain as again:
+                is_allowed = is_repeatable or not again.may_have_acted
+                if not is_allowed or tried == tries or time.monotonic() > give_up_at:
+                    raise again.last from again
+                time.sleep(backoff_seconds(tried, *_BACKOFF_SECONDS))
+            except orjson.JSONDecodeError as error:
+                raise Unreachable(f"{self.access.server} did not answer with JSON.") from error
+        raise AssertionError("the last try returns or raises")
+
+    def _send(
+        self,
+        method: str,
+        path: str,
+        query: Mapping[str, str],
+        payload: bytes | None,
+        content_type: str,
+        priority: int,
+        timeout_seconds: float,
+        *,
+        is_stream: bool = False,
+    ) -> urllib3.BaseHTTPResponse:
+        """One request, when it is its turn; again with a new token after a 401. Raises _TryAgain, Unreachable."""
+        url = self.access.server + path + ("?" + urlencode(query) if query else "")
+        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout_seconds)
+        for may_renew in (True, False):
+            self.take_turn(method, path, query, priority=priority)
+            self._credentials = self.access.headers()
+            headers = {"Accept": _JSON, "Content-Type": content_type, **self._credentials}
+            try:
+                response = self._pool.request(
+                    method, url, body=payload, headers=headers, timeout=timeout, redirect=False,
+                    preload_content=not is_stream,
+                )  # fmt: skip
+            except HTTPError as error:
+                raise _network_trouble(error, self.access.server) from error
+            if date := response.headers.get("Date"):
+                self._dated = date, time.monotonic()
+            if not (may_renew and response.status == 401 and self.access.renew()):
+                return response
+            response.close()
+        raise AssertionError("the second round returns or raises")
+
+    def _refuse(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
+        """Raise what an answer other than 2xx means."""
+        try:
+            error = ApiError(response.status, without_token(response.data, self._credentials))
+        except HTTPError as cut:
+            raise _network_trouble(cut, self.access.server) from cut
+        # What a service behind the server puts off is its own affair: the server is as well as before.
+        if _is_passed_on(path) or (response.status != 429 and response.status < 500):
+            raise error
+        wait = self.put_off(response.headers)
+        raise _TryAgain(ApiFailed(error), may_have_acted=response.status != 429 and wait is None)
+
+
+class _TryAgain(Exception):
+    """Not done, and another try may do it. `may_have_acted`: the server may have carried it out all the same."""
+
+    def __init__(self, last: Unreachable, *, may_have_acted: bool) -> None:
+        super().__init__(str(last))
+        self.last, self.may_have_acted = last, may_have_acted
+
+
+def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> tuple[str, str]:
+    """What access rules call a request: ("list", "pods"), ("get", "pods/log"), ("patch", "mpijobs.kubeflow.org")."""
+    parts = path.strip("/").split("/")
+    is_core = parts[0] == "api"
+    group = "" if is_core or len(parts) < 2 else parts[1]
+    rest = parts[2 if is_core else 3 :] if parts[0] in {"api", "apis"} else []
+    if rest[:1] == ["namespaces"] and len(rest) > 2:
+        rest = rest[2:]
+    if not rest:
+        return method.lower(), "/" + parts[0]
+    resource = rest[0] + (f".{group}" if group else "") + (f"/{rest[2]}" if len(rest) > 2 else "")
+    if method == "GET":
+        verb = "get" if len(rest) > 1 else "watch" if query.get("watch") else "list"
+    else:
+        verb = {"POST": "create", "PUT": "update"}.get(method, method.lower())
+    return verb, resource
+
+
+def _is_passed_on(path: str) -> bool:
+    """Whether the server passes the call on to a service or pod, whose the answer then is."""
+    return verb_and_resource("GET", path)[1].endswith("/proxy")
+
+
+def backoff_seconds(tried: int, first: float, longest: float) -> float:
+    """Full jitter: anything up to `first`, doubled with every try, at most `longest`."""
+    return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
+
+
+def _network_trouble(error: HTTPError, server: str) -> Exception:
+    """A time-out is final: the caller's time is used up. Else the call may be tried again."""
+    if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
+        return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
+    if isinstance(error, ReadTimeoutError):
+        return Unreachable(f"{server} did not answer in time.")
+    if isinstance(error, SSLError):
+        return Unreachable(f"{server} cannot be trusted or does not trust us: {error}")
+    last = Unreachable(f"{server} cannot be reached: {error}")
+    return _TryAgain(last, may_have_acted=not isinstance(error, NewConnectionError))
+
+
+def _lines_of(response: urllib3.BaseHTTPResponse) -> Generator[bytes]:
+    """Whole lines; what a cut leaves of the last one is dropped."""
+    rest = b""
+    for chunk in response.stream():
+        *lines, rest = (rest + chunk).split(b"\n")
+        yield from lines
+
+
+def _retry_after(value: str | None) -> float | None:
+    return float(value) if value and value.isascii() and value.isdecimal() else None
+
+
+def _dry(dry_run: bool) -> dict[str, str]:
+    return {"dryRun": "All"} if dry_run else {}
+
+
+def _status_of(body: bytes) -> dict[str, Any]:
+    try:
+        said = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return said if isinstance(said, dict) else {}

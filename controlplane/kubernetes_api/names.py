@@ -1,0 +1,17 @@
+"""Names that every user of an API server shares. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+FIELD_MANAGER = "trainyard"  # owner of the fields that server-side apply sets
+
+
+def key_of(namespace: str, name: str) -> str:
+    """Return `namespace/name`, or `name` for a cluster-scoped object: the key of an object in a reflector's store."""
+    return f"{namespace}/{name}" if namespace else name
+
+
+def selector(labels: Mapping[str, str]) -> str:
+    """Return a label selector for a query: `a=b,c=d`."""
+    return ",".join(f"{key}={value}" for key, value in labels.items())

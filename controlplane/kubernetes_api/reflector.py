@@ -1,0 +1,294 @@
+"""A model of one resource that follows the server: a paged list, then a watch, and a list again after any gap.
+
+Versions are compared as integers. Kubernetes promises the order of one resource's resourceVersions from 1.35 on;
+before that they were etcd's revision, one counter for all of a cluster, which is the same order. A version that is no
+number is never compared: its event is taken as it comes.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+import time
+from collections.abc import Callable, Mapping, Sequence
+from types import MappingProxyType
+from typing import Any, TypeAlias
+
+import orjson
+
+from controlplane.kubernetes_api.client import ApiError, Client, Stream, backoff_seconds
+from controlplane.kubernetes_api.names import key_of
+from controlplane.remote_errors import Refused, Unreachable
+
+log = logging.getLogger(__name__)
+
+PAGE = 500  # objects
+RELIST_SECONDS = 600.0
+WATCH_SECONDS = (300.0, 600.0)  # the server ends a watch at random between these
+# Servers send a bookmark about every minute, so that a longer silence is a connection that died without a word.
+SILENCE_SECONDS = 130.0
+BACKOFF_SECONDS = (0.8, 30.0)
+_LIST_SECONDS = 60.0
+_BYE_SECONDS = 5.0
+
+
+class Reflector:
+    """Objects by "namespace/name" (or "name"), as `keep` trims them. One thread between `start` and `close`.
+
+    `keep` is given the raw object and returns what to remember of it: 10,000 untrimmed pods are a quarter of a
+    gigabyte. `on_change` is called, on the reflector's thread, after something changed. The last four settings are for
+    tests.
+    """
+
+    def __init__(
+        self,
+        client: Client,
+        path: str,
+        *,
+        query: Mapping[str, str] = {},
+        keep: Callable[[dict[str, Any]], Any] | None = None,
+        on_change: Callable[[], None] | None = None,
+        relist_seconds: float = RELIST_SECONDS,
+        watch_seconds: tuple[float, float] = WATCH_SECONDS,
+        silence_seconds: float = SILENCE_SECONDS,
+        backoff_bounds: tuple[float, float] = BACKOFF_SECONDS,
+    ) -> None:
+        self._client, self._path, self._query = client, path, dict(query)
+        self._on_change = on_change or (lambda: None)
+        self._relist_seconds, self._watch_seconds = relist_seconds, watch_seconds
+        self._silence_seconds, self._backoff_bounds = silence_seconds, backoff_bounds
+        self._model = Model(keep or (lambda obj: obj))
+        self._synced, self._closing, self._told = threading.Event(), threading.Event(), threading.Event()
+        self._contact_at = float("-inf")
+        self._failures = 0
+        self._version = ""  # from which a watch goes on; "" where only a list helps
+        self._stream: Stream | None = None
+        self._stream_lock = threading.Lock()
+        self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
+        self.trouble = ""  # why the last list or watch failed; empty while all is well
+
+    def start(self) -> None:
+        self._thread.start()
+
+    def close(self) -> None:
+        """End the thread. What was learnt stays readable."""
+        self._closing.set()
+        with self._stream_lock:
+            if self._stream is not None:
+                self._stream.abort()
+        if self._thread.is_alive():
+            self._thread.join(_BYE_SECONDS)
+
+    def wait_synced(self, timeout_seconds: float) -> bool:
+        """Whether the first list is there."""
+        return self._synced.wait(timeout_seconds)
+
+    def wait_told(self, timeout_seconds: float) -> bool:
+        """As `wait_synced`, but only until the first list has failed: what may take for ever is not waited for."""
+        self._told.wait(timeout_seconds)
+        return self._synced.is_set()
+
+    def items(self) -> Mapping[str, Any]:
+        """All objects at one moment. It does not change; the next call gives the next state."""
+        return self._model.items()
+
+    def get(self, key: str) -> Any:
+        """One object as it is now, None when there is none; at no cost, where `items` is one of all objects."""
+        return self._model.get(key)
+
+    def observe(self, obj: dict[str, Any]) -> None:
+        """Read your writes: take over a call's answer at once, unless something newer is known. The object must be one
+        that `query` selects. What only ends an object (a Status) is left to the watch."""
+        if self._model.observe(obj):
+            self._on_change()
+
+    def seconds_since_contact(self) -> float:
+        """Since the server last said something: inf before the first list, up to about 65 on a quiet cluster."""
+        return time.monotonic() - self._contact_at
+
+    def _run(self) -> None:
+        list_at = float("-inf")
+        while not self._closing.is_set():
+            try:
+                if not self._version or time.monotonic() - list_at >= self._relist_seconds:
+                    self._list()
+                    list_at = time.monotonic()
+                self._watch(list_at + self._relist_seconds)
+            except ApiError as error:
+                self._version = (
+                    ""  # 410: a gap. After any other refusal it is not known either what was missed.
+                )
+                self._fail(error)
+            except (Unreachable, Refused) as error:
+                self._fail(error)
+            except Exception as error:
+                if self._closing.is_set():
+                    return  # what an aborted TLS stream still gives is not deciphered
+                self._version = ""
+                log.exception("The reflector of %s stumbled over what the server sent.", self._path)
+                self._fail(error)
+
+    def _fail(self, error: Exception) -> None:
+        if self._closing.is_set():
+            return
+        self._failures += 1
+        self.trouble = str(error)
+        self._told.set()
+        log.info("%s: %s", self._path, error)
+        self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
+
+    def _list(self) -> None:
+        """Replace the model by the server's."""
+        self._model.begin_list()
+        query = {**self._query, "limit": str(PAGE)}
+        found: list[Entry] = []
+        while True:
+            page = self._client.get(
+                self._path, query, timeout_seconds=_LIST_SECONDS, tries=1
+            )  # we wait ourselves
+            found += [self._model.entry(obj) for obj in page.get("items") or ()]
+            more = page["metadata"].get("continue")
+            if not more or self._closing.is_set():
+                break
+            query["continue"] = more
+        self._version = str(page["metadata"]["resourceVersion"])
+        self._touch()
+        has_changed = self._model.end_list(found, number_of(self._version))
+        self._synced.set()
+        self._told.set()
+        if has_changed:
+            self._on_change()
+
+    def _watch(self, until: float) -> None:
+        """Follow events until the server ends the watch."""
+        began = time.monotonic()
+        seconds = max(1, round(min(random.uniform(*self._watch_seconds), until - began)))
+        query = {
+            **self._query, "watch": "1", "allowWatchBookmarks": "true",
+            "resourceVersion": self._version, "timeoutSeconds": str(seconds),
+        }  # fmt: skip
+        silence = min(seconds + 5.0, self._silence_seconds)
+        with self._client.stream(self._path, query, read_timeout_seconds=silence) as stream:
+            self._hold(stream)
+            self._touch()
+            try:
+                for line in stream:
+                    self._take(line)
+            finally:
+                self._hold(None)
+        if time.monotonic() - began < 1:
+            raise Unreachable("The server ended a watch at once.")
+
+    def _hold(self, stream: Stream | None) -> None:
+        """What `close` is to abort."""
+        with self._stream_lock:
+            self._stream = stream
+            if stream is not None and self._closing.is_set():
+                stream.abort()
+
+    def _take(self, line: bytes) -> None:
+        """One event. Raises ApiError where the server gives up."""
+        event = orjson.loads(line)
+        obj = event["object"]
+        if event["type"] == "ERROR":
+            raise ApiError(int(obj.get("code") or 500), orjson.dumps(obj))
+        self._touch()
+        if event["type"] != "BOOKMARK" and self._model.take(obj, is_gone=event["type"] == "DELETED"):
+            self._on_change()
+        self._version = str(obj["metadata"].get("resourceVersion") or self._version)
+
+    def _touch(self) -> None:
+        self._contact_at = time.monotonic()
+        self._failures, self.trouble = 0, ""
+
+
+Entry: TypeAlias = tuple[str, int | None, Any]  # key, version, what is kept
+
+
+class Model:
+    """What a reflector knows: per key the newest version that it saw, the object, or that it is gone.
+
+    The first argument is that of two states of one object the one with the larger version holds, whoever brings it and
+    in whatever order. The second, that a list shows everything up to its own version: what a call's answer brought
+    while the list was on its way, and is newer than the list, is laid over it again.
+    """
+
+    def __init__(self, keep: Callable[[dict[str, Any]], Any]) -> None:
+        self._keep = keep
+        self._lock = threading.Lock()
+        self._items: dict[str, Any] = {}
+        self._versions: dict[str, int] = {}  # also of what went since the last list
+        self._listed = 0  # version of the last list
+        self._observed: dict[str, Entry] = {}  # since the last list began
+        self._shown: Mapping[str, Any] | None = None
+
+    def items(self) -> Mapping[str, Any]:
+        with self._lock:
+            if self._shown is None:
+                self._shown = MappingProxyType(dict(self._items))
+            return self._shown
+
+    def get(self, key: str) -> Any:
+        with self._lock:
+            return self._items.get(key)
+
+    def entry(self, obj: dict[str, Any]) -> Entry:
+        metadata = obj["metadata"]
+        key = key_of(metadata.get("namespace") or "", metadata["name"])
+        return key, number_of(metadata.get("resourceVersion")), self._keep(obj)
+
+    def take(self, obj: dict[str, Any], *, is_gone: bool) -> bool:
+        """A watch's event. Whether it was news."""
+        entry = self.entry(obj)
+        with self._lock:
+            return self._put(entry, is_gone=is_gone)
+
+    def observe(self, obj: dict[str, Any]) -> bool:
+        """The answer of a call. Whether it was news."""
+        if "resourceVersion" not in obj.get("metadata", {}) or not obj["metadata"].get("name"):
+            return False
+        entry = self.entry(obj)
+        if entry[1] is None:
+            return False
+        with self._lock:
+            self._observed[entry[0]] = max(
+                entry, self._observed.get(entry[0], entry), key=lambda e: e[1] or 0
+            )
+            return self._put(entry)
+
+    def begin_list(self) -> None:
+        with self._lock:
+            self._observed.clear()
+
+    def end_list(self, found: Sequence[Entry], version: int | None) -> bool:
+        """Take over a whole list. Whether anything is different."""
+        with self._lock:
+            before, before_versions = self._items, self._versions
+            self._items = {key: kept for key, _, kept in found}
+            self._versions = {key: number for key, number, _ in found if number is not None}
+            self._listed, self._shown = version or 0, None
+            for entry in self._observed.values():
+                self._put(entry)
+            self._observed.clear()
+            return self._versions != before_versions or self._items.keys() != before.keys()
+
+    def _put(self, entry: Entry, *, is_gone: bool = False) -> bool:
+        key, number, kept = entry
+        if number is not None:
+            if number <= max(self._listed, self._versions.get(key, 0)):
+                return False
+            self._versions[key] = number
+        if is_gone:
+            self._items.pop(key, None)
+        elif key in self._items and self._items[key] == kept:
+            return False  # what is kept of it is the same
+        else:
+            self._items[key] = kept
+        self._shown = None
+        return True
+
+
+def number_of(version: Any) -> int | None:
+    """A resourceVersion as a number, None where it is none."""
+    return int(version) if isinstance(version, str) and version.isascii() and version.isdecimal() else None

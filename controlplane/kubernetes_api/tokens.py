@@ -1,0 +1,166 @@
+"""Where the token of a request comes from: the kubeconfig, a file that the kubelet replaces, a program."""
+
+from __future__ import annotations
+
+import os
+import random
+import subprocess
+import threading
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Protocol
+
+import orjson
+
+from controlplane.kubernetes_api.kubeconfig import clean_token
+from controlplane.remote_errors import Refused, Unreachable
+
+EXEC_FAILED = "exec_failed"
+
+_REREAD_SECONDS = 60.0  # the kubelet replaces a token long before its end
+_EXEC_SECONDS = 30.0
+_PAUSE_SECONDS = (1.0, 30.0)  # after a login that failed: first and longest, doubled, with jitter
+_EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
+# What a login program may see of our environment: no secret of ours is among them.
+_EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
+
+
+class TokenSource(Protocol):
+    """A token to send now, or none; `renew` drops it after the server refused it, False where there is no other."""
+
+    def current(self) -> str | None: ...
+
+    def renew(self) -> bool: ...
+
+
+class NoToken:
+    """The client certificate is who we are."""
+
+    def current(self) -> str | None:
+        return None
+
+    def renew(self) -> bool:
+        return False
+
+
+class FixedToken:
+    """A token written in the kubeconfig."""
+
+    def __init__(self, token: str) -> None:
+        self._token = token
+
+    def current(self) -> str | None:
+        return self._token
+
+    def renew(self) -> bool:
+        return False
+
+
+class MountedToken:
+    """A token in a file that is replaced from time to time, as in every pod."""
+
+    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
+        self._path, self._clock = path, clock
+        self._token, self._read_at = "", float("-inf")
+
+    def current(self) -> str | None:
+        if self._clock() - self._read_at > _REREAD_SECONDS:
+            try:
+                self._token = clean_token(self._path.read_text(encoding="ascii"))
+            except OSError as error:
+                raise Unreachable(f"The service account's token cannot be read: {error}") from error
+            except ValueError:  # its own words may quote the token
+                raise Unreachable("The service account's token is not a token.") from None
+            self._read_at = self._clock()
+        return self._token
+
+    def renew(self) -> bool:
+        refused, self._read_at = self._token, float("-inf")
+        return self.current() != refused
+
+
+class ExecToken:
+    """A token that a program prints (client.authentication.k8s.io), kept until shortly before its end."""
+
+    def __init__(self, plugin: Mapping[str, Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._plugin, self._clock = plugin, clock
+        self._lock = threading.Lock()
+        self._token: str | None = None
+        self._ends_at: datetime | None = None
+        self._failures, self._again_at = 0, 0.0
+        self._failure: Exception = Unreachable("no login was tried")
+
+    def current(self) -> str | None:
+        """Raises what `run_login` raises; the same for a while, since hundreds of threads may ask at once."""
+        with self._lock:
+            if self._token is None or self._is_ending():
+                if self._failures and self._clock() < self._again_at:
+                    raise self._failure.with_traceback(None)
+                self._log_in()
+            return self._token
+
+    def _log_in(self) -> None:
+        try:
+            self._token, self._ends_at = run_login(self._plugin)
+        except (Refused, Unreachable) as error:
+            self._failures, self._failure = self._failures + 1, error
+            longest = min(_PAUSE_SECONDS[1], _PAUSE_SECONDS[0] * 2 ** min(self._failures, 10))
+            self._again_at = self._clock() + longest * random.uniform(0.5, 1.0)
+            raise
+        self._failures = 0
+
+    def renew(self) -> bool:
+        with self._lock:
+            self._token = None
+        return True
+
+    def _is_ending(self) -> bool:
+        left = (self._ends_at - datetime.now(UTC)).total_seconds() if self._ends_at else float("inf")
+        return left < _EXEC_EARLY_SECONDS
+
+
+def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
+    """Run a kubeconfig's login program: its token and when that ends. Raises Refused, Unreachable."""
+    command, environment = _login_command(plugin)
+    version = str(plugin.get("apiVersion", ""))
+    request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
+    environment["KUBERNETES_EXEC_INFO"] = orjson.dumps(request).decode()
+    try:
+        done = subprocess.run(
+            command,
+            env=environment,
+            stdin=subprocess.DEVNULL,
+            capture_output=True,
+            timeout=_EXEC_SECONDS,
+            check=True,
+        )
+    except FileNotFoundError as error:
+        raise Refused(EXEC_FAILED, f"The login program {command[0]!r} is not on this server.") from error
+    except (OSError, ValueError, subprocess.SubprocessError) as error:
+        words = f"The login program {command[0]!r} failed ({type(error).__name__}). Its output is not kept."
+        raise Unreachable(words) from None  # the error carries the output, which may be a secret
+    return _read_credential(done.stdout, command[0])
+
+
+def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
+    """What is run, and its environment without our request. Raises Refused."""
+    environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
+    try:
+        environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}
+        return [str(plugin.get("command", "")), *map(str, plugin.get("args") or ())], environment
+    except (KeyError, TypeError):
+        raise Refused(EXEC_FAILED, "The kubeconfig's login program (exec) cannot be read.") from None
+
+
+def _read_credential(output: bytes, program: str) -> tuple[str, datetime | None]:
+    try:
+        status = orjson.loads(output)["status"]
+        token, end = clean_token(status["token"]), status.get("expirationTimestamp")
+        return token, datetime.fromisoformat(end.replace("Z", "+00:00")) if end else None
+    except (ValueError, KeyError, TypeError, AttributeError):
+        words = (
+            f"The login program {program!r} printed no token; certificates from programs are not supported."
+        )
+        raise Refused(EXEC_FAILED, words) from None

@@ -1,0 +1,79 @@
+"""A pod is taken away only when its log was read: by us, by another process, or by nobody any more."""
+
+from pathlib import Path
+
+import pytest
+
+from controlplane.engines.kubernetes.log_completion import BEGINNING_SECONDS, LOG_SECONDS, LogEnds
+from controlplane.engines.kubernetes.log_copier import LogCopier
+from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.credentials import Access
+from controlplane.logwriter import LogWriter
+from tests.waiting import wait_until
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ends(clock: Clock) -> LogEnds:
+    return LogEnds(LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: None), clock)
+
+
+def write(path: Path, *, is_complete: bool) -> None:
+    writer = LogWriter(str(path))
+    writer.add([(1, b"o", b"hello")])
+    if is_complete:
+        writer.end("exit 0")
+    writer.close()
+
+
+def test_another_process_is_waited_for_and_not_for_ever(ends: LogEnds, clock: Clock, tmp_path: Path) -> None:
+    path = tmp_path / "pod.log"
+    write(path, is_complete=False)
+    assert not ends.is_read("pod", path, 3600.0)  # however long ago the pod ended
+    clock.now = LOG_SECONDS - 1
+    assert not ends.is_read("pod", path, 7200.0)
+    clock.now = LOG_SECONDS + 1
+    assert ends.is_read("pod", path, 7200.0)
+    ends.forget("pod")
+    assert not ends.is_read("pod", path, 7200.0)
+    write(path, is_complete=True)
+    assert ends.is_read("pod", path, 7200.0)
+
+
+@pytest.mark.parametrize(
+    ("ended_seconds_ago", "is_read"),
+    [(None, True), (1.0, True), (3600.0, False)],  # never began; ended since we began; ended in our absence
+)
+def test_after_an_absence_nobody_has_begun_to_read_yet(
+    ends: LogEnds, clock: Clock, tmp_path: Path, ended_seconds_ago: float | None, is_read: bool
+) -> None:
+    clock.now = 2.0
+    assert ends.is_read("pod", tmp_path / "pod.log", ended_seconds_ago) is is_read
+    clock.now = BEGINNING_SECONDS + 1
+    assert ends.is_read("pod", tmp_path / "pod.log", ended_seconds_ago)
+
+
+def test_what_we_read_ourselves_is_waited_for_as_long_as_it_takes(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "pod.log"
+    source = LogSource("/log", "main", True, "exit 0")
+    copier = LogCopier(Client(Access("http://127.0.0.1:9", None)), lambda _name: source)
+    ends = LogEnds(copier, clock)
+    copier.want({"pod": str(path)})
+    wait_until(lambda: copier.is_wanted("pod"), what="the copier to have heard")
+    try:
+        for clock.now in (0.0, 2 * LOG_SECONDS):
+            assert not ends.is_read("pod", path, 3600.0)
+    finally:
+        copier.close()
