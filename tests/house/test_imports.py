@@ -92,18 +92,20 @@ LAYERS = {
     "jobs": "root",
     "datasets": "root",
     "datasets.code_manifest": "pure",
+    "datasets.manifests": "pure",
+    "datasets.ingest": "portable",
     "datasets.models": "models",
     "datasets.migrations": "models",
     "datasets.queries": "queries",
     "datasets.actions": "actions",
-    "datasets.storage": "engines",
+    "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "workloads": "workloads",
 }
 BELOW_ACTIONS = {"plain", "pure", "models", "queries", "access", "wake"}
 # layer -> layers of ours that it may import, besides itself
 MAY_IMPORT = {
-    "plain": {"pure"},
+    "plain": {"pure", "portable"},
     "pure": set(),
     "figures": set(),  # pure, and the one place that builds Plotly figures
     "seam": {"plain", "pure"},
@@ -127,7 +129,8 @@ MAY_IMPORT = {
     "gateway": {"plain", "pure", "models", "queries", "access", "attached", "actions", "seam", "live"},
     "api": {*BELOW_ACTIONS, "actions", "live"},
     "pages": {*BELOW_ACTIONS, "figures", "actions", "live"},
-    "cli": set(),
+    "portable": {"pure"},  # standard library alone: `yard` reads directories with the same code as the server
+    "cli": {"portable", "pure"},
     "supervisor": {"plain"},
     "workloads": set(),
 }
@@ -139,6 +142,7 @@ WITHOUT_DJANGO = {
     "cluster client",
     "rendering",
     "engines",
+    "portable",
     "cli",
     "supervisor",
     "workloads",

@@ -1,0 +1,186 @@
+"""Make a manifest of a directory: what the stat index has is taken from there, the rest is read by worker processes."""
+
+import os
+import selectors
+import time
+from array import array
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from datasets.ingest.reader import Failed, Read, Reader, Wanted
+from datasets.ingest.tree import Changes, Directory, Skipped, StatIndex, Walk, load_index, save_index, walk
+from datasets.ingest.worker import SinkSpec, Worker, open_sink
+from datasets.manifests import DIGEST_BYTES, Manifest, checked
+
+BATCH_FILES, BATCH_BYTES = 400, 8 << 20
+# Below this a second interpreter costs more than it brings.
+ALONE_FILES, ALONE_BYTES = 200, 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a sync is. `files` and `size_bytes`: of those that must be read."""
+
+    files_done: int
+    files: int
+    bytes_done: int
+    size_bytes: int
+
+
+@dataclass(slots=True)
+class Synced:
+    """What a sync found. `manifest` None: nothing changed since `version`."""
+
+    manifest: Manifest | None
+    version: str  # the manifest hash
+    files: int
+    files_read: int
+    bytes_read: int
+    skipped: list[Skipped] = field(default_factory=list)
+    failed: list[tuple[bytes, Failed]] = field(default_factory=list)
+
+
+class Cancelled(Exception):
+    """The caller asked to stop. What was stored stays and is found again."""
+
+
+def sync_tree(
+    root: Path,
+    sink: SinkSpec,
+    *,
+    index: Path | None = None,
+    base: str = "",
+    workers: int = 0,
+    report: Callable[[Progress], bool] = lambda _: True,
+) -> Synced:
+    """Read a directory into the lake behind `sink`.
+
+    `index`: the file with what the last sync saw; it counts when it was left by a sync of the version `base`, and "" or
+    None reads everything. `report` returns False to cancel. Files that could not be read are in `failed`: then no
+    version may be made of the manifest. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
+    """
+    walked_ns, start = time.time_ns(), os.fsencode(root)
+    found = walk(start)
+    known = load_index(index) if index and base else StatIndex()
+    changes = (known if known.version == base else StatIndex()).fill(found)
+    if changes.is_same and base:
+        return Synced(None, base, found.files, 0, 0, found.skipped)
+    job = _Job(found, changes, report)
+    job.read(start, sink, workers or min(4, os.cpu_count() or 1))
+    if job.failed:
+        return Synced(None, "", found.files, len(changes.places), job.bytes_done, found.skipped, job.failed)
+    manifest = manifest_of(found)
+    if index:
+        save_index(index, manifest.hash, found, walked_ns)
+    return Synced(manifest, manifest.hash, found.files, len(changes.places), job.bytes_done, found.skipped)
+
+
+def manifest_of(found: Walk) -> Manifest:
+    """Return the manifest of a walk whose digests are complete."""
+    rows: list[tuple[bytes, int, int, bytes]] = []
+    for directory in found.directories:
+        prefix = directory.path + b"/" if directory.path else b""
+        digests = bytes(directory.digests)
+        rows += (
+            (prefix + row[0], row[1], row[2], digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES])
+            for at, row in enumerate(directory.rows)
+        )
+    rows.sort()
+    return checked(
+        Manifest(
+            [row[0] for row in rows],
+            bytes(row[1] for row in rows),
+            array("Q", [row[2] for row in rows]),
+            b"".join(row[3] for row in rows),
+        )
+    )
+
+
+class _Job:
+    """The reading of one sync."""
+
+    def __init__(self, found: Walk, changes: Changes, report: Callable[[Progress], bool]) -> None:
+        self._directories, self._places, self._report = found.directories, changes.places, report
+        self._bytes = sum(self._row(place)[2] for place in self._places)
+        self.failed: list[tuple[bytes, Failed]] = []
+        self.files_done = self.bytes_done = 0
+
+    def read(self, root: bytes, sink: SinkSpec, workers: int) -> None:
+        """Read every changed file and write its digest into the walk."""
+        if not self._places:
+            return
+        if len(self._places) <= ALONE_FILES and self._bytes <= ALONE_BYTES:
+            reader = Reader(root, open_sink(sink))
+            self._take(self._places, reader.read(self._wanted(self._places)))
+            reader.flush()
+            return
+        crew = [Worker(root, sink) for _ in range(workers)]
+        try:
+            self._share_out(crew)
+            for worker in crew:
+                worker.finish()
+        finally:
+            for worker in crew:
+                worker.kill()
+
+    def _share_out(self, crew: Sequence[Worker]) -> None:
+        batches = self._batches()
+        at_work: dict[Worker, list[tuple[int, int]]] = {}
+        with selectors.DefaultSelector() as waiting:
+            for worker, batch in zip(crew, batches, strict=False):
+                waiting.register(worker.output, selectors.EVENT_READ, worker)
+                worker.start(self._wanted(batch))
+                at_work[worker] = batch
+            while at_work:
+                for key, _ in waiting.select():
+                    worker = key.data
+                    results, batch = worker.results(), at_work.pop(worker)
+                    if (following := next(batches, None)) is not None:
+                        worker.start(self._wanted(following))
+                        at_work[worker] = following
+                    else:
+                        waiting.unregister(worker.output)
+                    self._take(batch, results)
+
+    def _batches(self) -> Iterator[list[tuple[int, int]]]:
+        batch: list[tuple[int, int]] = []
+        size = 0
+        for place in self._places:
+            batch.append(place)
+            size += self._row(place)[2]
+            if len(batch) >= BATCH_FILES or size >= BATCH_BYTES:
+                yield batch
+                batch, size = [], 0
+        if batch:
+            yield batch
+
+    def _wanted(self, places: Sequence[tuple[int, int]]) -> list[Wanted]:
+        return [(self._path(place), self._row(place)[1]) for place in places]
+
+    def _take(self, places: Sequence[tuple[int, int]], results: Sequence[Read | Failed]) -> None:
+        for place, result in zip(places, results, strict=True):
+            if isinstance(result, str):
+                self.failed.append((self._path(place), result))
+                continue
+            self._write(self._directories[place[0]], place[1], result)
+            self.bytes_done += result[1]
+        self.files_done += len(places)
+        if not self._report(Progress(self.files_done, len(self._places), self.bytes_done, self._bytes)):
+            raise Cancelled
+
+    def _write(self, directory: Directory, at: int, result: Read) -> None:
+        digest, size, mtime = result
+        if not directory.digests:
+            directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
+        directory.digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES] = digest
+        name, kind, _, _, inode = directory.rows[at]
+        directory.rows[at] = (name, kind, size, mtime, inode)
+
+    def _row(self, place: tuple[int, int]) -> tuple[bytes, int, int, int, int]:
+        return self._directories[place[0]].rows[place[1]]
+
+    def _path(self, place: tuple[int, int]) -> bytes:
+        directory = self._directories[place[0]]
+        name = directory.rows[place[1]][0]
+        return directory.path + b"/" + name if directory.path else name

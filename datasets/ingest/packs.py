@@ -1,0 +1,88 @@
+"""The form in which many small contents travel and are stored: their bytes one after another, then an index.
+
+A pack is complete when its last bytes are: digest, offset and length of each content, their number, and a magic word.
+Its name is the SHA-256 of that index, so that the same contents in the same order are the same pack.
+"""
+
+import struct
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from hashlib import sha256
+
+PACK_BYTES = 16 << 20  # a pack is closed once it is this large
+CONTENT_MOST_BYTES = 8 << 20  # larger contents travel alone, in parts
+CONTENTS_MOST = 200_000
+PACK_MOST_BYTES = PACK_BYTES + CONTENT_MOST_BYTES + CONTENTS_MOST * 48 + 64
+
+_ROW = struct.Struct("<32sQQ")
+_TAIL = struct.Struct("<Q16s")
+_MAGIC = b"trainyard-pack-1"
+
+
+class PackInvalid(ValueError):
+    """The bytes are not a pack, or a content is not what its digest says."""
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where a content is in a pack."""
+
+    digest: bytes
+    offset: int
+    size_bytes: int
+
+
+def pack_index(contents: Iterable[tuple[bytes, int]]) -> bytes:
+    """Return the end of a pack of contents (digest, length) in this order."""
+    rows, offset = [], 0
+    for digest, size in contents:
+        rows.append(_ROW.pack(digest, offset, size))
+        offset += size
+    return b"".join((*rows, _TAIL.pack(len(rows), _MAGIC)))
+
+
+def pack_name(index: bytes) -> str:
+    """Return the name of the pack that ends with this index."""
+    return sha256(index).hexdigest()
+
+
+def read_index(pack: bytes | memoryview) -> tuple[list[Place], bytes]:
+    """Return the places in a pack, and its index. `pack` may be the end of one, if all of the index is in it. Raises
+    PackInvalid."""
+    if len(pack) < _TAIL.size:
+        raise PackInvalid("The pack is cut off.")
+    count, magic = _TAIL.unpack(pack[-_TAIL.size :])
+    size = count * _ROW.size + _TAIL.size
+    if magic != _MAGIC or count > CONTENTS_MOST or size > len(pack):
+        raise PackInvalid("These bytes are not a pack.")
+    index = bytes(pack[len(pack) - size :])
+    return [Place(*row) for row in _ROW.iter_unpack(index[: -_TAIL.size])], index
+
+
+def index_bytes(tail: bytes) -> int:
+    """Return how long the index is, from the last TAIL_BYTES of a pack. Raises PackInvalid."""
+    count, magic = _TAIL.unpack(tail)
+    if magic != _MAGIC or count > CONTENTS_MOST:
+        raise PackInvalid("These bytes are not a pack.")
+    return int(count) * _ROW.size + _TAIL.size
+
+
+TAIL_BYTES = _TAIL.size
+
+
+def checked_contents(pack: memoryview) -> Iterator[tuple[bytes, memoryview]]:
+    """Yield digest and bytes of each content of a pack that may come from anyone. Raises PackInvalid for the first one
+    that is not what its digest says, and for contents that do not fill the pack without gaps."""
+    places, index = read_index(pack)
+    end = len(pack) - len(index)
+    at = 0
+    for place in places:
+        if place.offset != at or place.size_bytes > end - at:
+            raise PackInvalid("The pack's contents do not follow one another.")
+        content = pack[at : at + place.size_bytes]
+        if sha256(content).digest() != place.digest:
+            raise PackInvalid(f"A content arrived damaged: it is not {place.digest.hex()}.")
+        yield place.digest, content
+        at += place.size_bytes
+    if at != end:
+        raise PackInvalid("The pack has bytes that belong to no content.")

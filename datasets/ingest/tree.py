@@ -1,0 +1,196 @@
+"""Walk a tree without following links, and compare it with what an earlier walk saw."""
+
+import marshal
+import os
+import stat
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
+
+# A file that changed less than this before the walk may change again within the same tick of the file system's clock:
+# its stat says nothing, and it is read again next time.
+RACY_NS = 2_000_000_000
+_FORMAT = 1
+_CHECK_BYTES = 16
+_UNKNOWN = -1  # a time that no file has
+
+Row = tuple[bytes, int, int, int, int]  # name, kind, bytes, mtime in ns, inode
+
+
+@dataclass(slots=True)
+class Directory:
+    """The files directly in one directory, by name. `digests`: of the rows in order, or empty before they are known."""
+
+    path: bytes  # from the root, "" for the root itself
+    rows: list[Row]
+    digests: bytearray = field(default_factory=bytearray)
+
+
+@dataclass(frozen=True, slots=True)
+class Skipped:
+    """A path that is in no version, and why: `link_leaves_tree`, `not_a_file`, `unreadable`."""
+
+    path: bytes
+    reason: str
+
+
+@dataclass(frozen=True, slots=True)
+class Walk:
+    """What a tree holds."""
+
+    directories: list[Directory]
+    skipped: list[Skipped]
+
+    @property
+    def files(self) -> int:
+        return sum(len(directory.rows) for directory in self.directories)
+
+
+class SourceMissing(Exception):
+    """The directory to read is not there, or not a directory."""
+
+
+def walk(root: bytes) -> Walk:
+    """Return every file and inner link below `root`. Sockets, pipes, devices and links out of the tree are skipped and
+    named. Raises SourceMissing."""
+    if not os.path.isdir(root):
+        raise SourceMissing(f"{os.fsdecode(root)} is not a directory.")
+    found = Walk([], [])
+    waiting = [b""]
+    while waiting:
+        path = waiting.pop()
+        try:
+            rows, below = _read_directory(root, path, found.skipped)
+        except OSError as error:
+            if not path:
+                raise SourceMissing(f"{os.fsdecode(root)}: {error.strerror}.") from error
+            found.skipped.append(Skipped(path, "unreadable"))
+            continue
+        waiting += below
+        if rows:
+            found.directories.append(Directory(path, rows))
+    found.directories.sort(key=lambda directory: directory.path)
+    return found
+
+
+def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[list[Row], list[bytes]]:
+    rows: list[Row] = []
+    below: list[bytes] = []
+    prefix = path + b"/" if path else b""
+    with os.scandir(os.path.join(root, path)) as entries:
+        for entry in entries:
+            if entry.is_dir(follow_symlinks=False):
+                below.append(prefix + entry.name)
+                continue
+            try:
+                status = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            mode = status.st_mode
+            if stat.S_ISREG(mode):
+                kind = EXECUTABLE if mode & 0o100 else FILE
+            elif stat.S_ISLNK(mode) and stays_inside(prefix, os.readlink(entry.path)):
+                kind = LINK
+            else:
+                reason = "link_leaves_tree" if stat.S_ISLNK(mode) else "not_a_file"
+                skipped.append(Skipped(prefix + entry.name, reason))
+                continue
+            rows.append((entry.name, kind, status.st_size, status.st_mtime_ns, status.st_ino))
+    rows.sort()
+    return rows, below
+
+
+def stays_inside(directory: bytes, target: bytes) -> bool:
+    """Whether a link in `directory` ("" or with a trailing slash) leads to a place in the tree, whatever other links
+    that obey this are in it; whether that place exists does not matter. `..` may only be at the target's beginning:
+    after the name of another link it would lead elsewhere than it reads."""
+    if not target or target.startswith(b"/"):
+        return False
+    parts = [part for part in target.split(b"/") if part not in (b"", b".")]
+    ups = next((place for place, part in enumerate(parts) if part != b".."), len(parts))
+    return b".." not in parts[ups:] and ups <= directory.count(b"/")
+
+
+@dataclass(slots=True)
+class Changes:
+    """What of a walk must be read: (place of the directory, place of the row) each."""
+
+    places: list[tuple[int, int]]
+    is_same: bool  # no file is new, changed or gone
+
+
+class StatIndex:
+    """What the last sync saw of a tree, in one file: a file with the same size, mtime and inode has the same content.
+
+    `version` is the manifest hash that the tree had. A missing or broken index is an empty one: everything is read.
+    """
+
+    def __init__(
+        self, version: str = "", directories: dict[bytes, tuple[list[Row], bytes]] | None = None
+    ) -> None:
+        self.version = version
+        self._directories = directories or {}
+
+    def fill(self, found: Walk) -> Changes:
+        """Write the known digests into the walk and return what is left."""
+        changes = Changes([], len(found.directories) == len(self._directories))
+        nothing: tuple[list[Row], bytes] = ([], b"")
+        for place, directory in enumerate(found.directories):
+            rows, digests = self._directories.get(directory.path, nothing)
+            if rows == directory.rows:
+                directory.digests = bytearray(digests)
+                continue
+            changes.is_same = False
+            changes.places += ((place, row) for row in _fill_rows(directory, rows, digests))
+        return changes
+
+
+def _fill_rows(directory: Directory, rows: list[Row], digests: bytes) -> Iterator[int]:
+    """Copy the digests of equal rows; yield the places of the others."""
+    known = {row: at for at, row in enumerate(rows)}
+    directory.digests = bytearray(len(directory.rows) * DIGEST_BYTES)
+    for place, row in enumerate(directory.rows):
+        at = known.get(row)
+        if at is None:
+            yield place
+        else:
+            digest = digests[at * DIGEST_BYTES : (at + 1) * DIGEST_BYTES]
+            directory.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES] = digest
+
+
+def load_index(path: Path) -> StatIndex:
+    """Return the index at a path of this user's own, or an empty one."""
+    try:
+        raw = path.read_bytes()
+        body = memoryview(raw)[_CHECK_BYTES:]
+        if blake2b(body, digest_size=_CHECK_BYTES).digest() != raw[:_CHECK_BYTES]:
+            return StatIndex()
+        form, version, directories = marshal.loads(body)
+        return StatIndex(version, directories) if form == _FORMAT else StatIndex()
+    except (OSError, ValueError, EOFError, TypeError):
+        return StatIndex()
+
+
+def save_index(path: Path, version: str, found: Walk, walked_ns: int) -> None:
+    """Replace the index. `walked_ns`: the wall clock before the walk."""
+    directories = {
+        directory.path: (_settled(directory.rows, walked_ns), bytes(directory.digests))
+        for directory in found.directories
+    }
+    body = marshal.dumps((_FORMAT, version, directories))
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_suffix(f".{os.getpid()}")
+    with open(os.open(fresh, os.O_CREAT | os.O_WRONLY | os.O_TRUNC, 0o600), "wb") as file:
+        file.write(blake2b(body, digest_size=_CHECK_BYTES).digest())
+        file.write(body)
+    fresh.replace(path)
+
+
+def _settled(rows: list[Row], walked_ns: int) -> list[Row]:
+    limit = walked_ns - RACY_NS
+    if all(row[3] < limit for row in rows):
+        return rows
+    return [row if row[3] < limit else (*row[:3], _UNKNOWN, row[4]) for row in rows]

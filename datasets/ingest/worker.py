@@ -1,0 +1,113 @@
+"""A process that reads files for a sync: one interpreter per core, since a file costs more Python than disk.
+
+It is a child of its own program, not a fork: `yard` and the control plane have threads. Frames on its standard input
+and output are a length and a marshalled tuple; it ends with its input.
+"""
+
+import marshal
+import os
+import struct
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
+from importlib import import_module
+from pathlib import Path
+from typing import Any, BinaryIO
+
+from datasets.ingest.reader import Failed, Read, Reader, Sink, Wanted
+
+_LENGTH = struct.Struct("<I")
+_ROOT = Path(__file__).resolve().parent.parent.parent
+# -I -S: no site packages and no environment, so that a start takes 20 ms
+_START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest import worker; worker.main()"
+
+SinkSpec = tuple[str, tuple[Any, ...]]  # "module:function" and its arguments, as plain values
+
+
+def open_sink(spec: SinkSpec) -> Sink:
+    """Return the sink that a spec describes."""
+    module, _, name = spec[0].partition(":")
+    opener: Callable[..., Sink] = getattr(import_module(module), name)
+    return opener(*spec[1])
+
+
+class WorkerFailed(Exception):
+    """A worker ended early; the message is the last line it wrote, which names the cause."""
+
+
+class Worker:
+    """A child process that reads files below `root` into a sink."""
+
+    def __init__(self, root: bytes, sink: SinkSpec) -> None:
+        self._process = subprocess.Popen(
+            [sys.executable, "-I", "-S", "-c", _START, str(_ROOT)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+        )
+        assert self._process.stdin
+        assert self._process.stdout
+        self._input, self.output = self._process.stdin, self._process.stdout
+        self._send((root, sink))
+
+    def start(self, files: Sequence[Wanted]) -> None:
+        """Let the worker read; `results` fetches the answer."""
+        self._send(tuple(files))
+
+    def results(self) -> list[Read | Failed]:
+        """Wait for the answer to `start`. Raises WorkerFailed."""
+        answer = _received(self.output)
+        if answer is None:
+            raise self._failure()
+        return list(answer)
+
+    def finish(self) -> None:
+        """Let the worker flush, and end it. Raises WorkerFailed."""
+        self._send(())
+        if _received(self.output) is None:
+            raise self._failure()
+        self.kill()
+
+    def kill(self) -> None:
+        """End the worker now. Safe to repeat."""
+        self._process.kill()
+        self._process.communicate()
+
+    def _send(self, frame: tuple[Any, ...]) -> None:
+        try:
+            _write(self._input, frame)
+        except BrokenPipeError as error:
+            raise self._failure() from error
+
+    def _failure(self) -> WorkerFailed:
+        assert self._process.stderr
+        said = self._process.stderr.read().decode(errors="replace").strip().splitlines()
+        return WorkerFailed(said[-1] if said else "A reading process was killed.")
+
+
+def main() -> None:
+    """Serve one parent."""
+    source, target = sys.stdin.buffer, sys.stdout.buffer
+    head = _received(source)
+    if head is None:
+        return
+    reader = Reader(head[0], open_sink(head[1]))
+    while (files := _received(source)) is not None:
+        if not files:
+            reader.flush()
+        _write(target, tuple(reader.read(files)))
+    os._exit(0)  # nothing to tear down: what counts was flushed
+
+
+def _write(pipe: BinaryIO | Any, frame: tuple[Any, ...]) -> None:
+    raw = marshal.dumps(frame)
+    pipe.write(_LENGTH.pack(len(raw)) + raw)
+    pipe.flush()
+
+
+def _received(pipe: BinaryIO | Any) -> Any:
+    head = pipe.read(_LENGTH.size)
+    if len(head) < _LENGTH.size:
+        return None
+    raw = pipe.read(_LENGTH.unpack(head)[0])
+    return marshal.loads(raw)

@@ -1,0 +1,266 @@
+"""The manifest of a dataset version: one sorted, hashed object that lists every file. Pure.
+
+A manifest is columns, not rows: 627,615 files load and compare in C loops, and the database keeps only the hash, the
+counts and the bytes. Paths are bytes as the file system has them, "/" between components, sorted bytewise.
+"""
+
+import re
+import struct
+import zlib
+from array import array
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+
+FILE, EXECUTABLE, LINK = 0, 1, 2  # kinds; the content of a link is its target
+DIGEST_BYTES = 32
+PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
+FILES_MOST = 50_000_000
+
+_MAGIC = b"trainyard-manifest-1\n"
+_HEAD = struct.Struct("<QQQ")  # files, bytes of the joined paths, bytes of the compressed columns
+_BLOCK = 16
+_AFTER_SLASH = b"0"  # the byte after "/": `directory + b"0"` sorts behind everything below `directory`
+# Empty components, "." and ".." and absolute paths, searched in all paths at once.
+_UNSAFE = re.compile(rb"[\0/](?:/|\0|\.\.?[\0/])")
+
+
+class ManifestInvalid(ValueError):
+    """The bytes are not a manifest, or one that names unsafe paths."""
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One file of a version."""
+
+    path: bytes
+    kind: int
+    size_bytes: int
+    digest: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """A file or a directory directly below a directory. For a directory: files and bytes of all that is below."""
+
+    name: bytes
+    is_directory: bool
+    files: int
+    size_bytes: int
+    kind: int = FILE
+    digest: bytes = b""
+
+
+@dataclass(frozen=True, slots=True)
+class Diff:
+    """Paths by what happened to them, each sorted. `changed`: other content or another kind."""
+
+    added: Sequence[bytes]
+    removed: Sequence[bytes]
+    changed: Sequence[bytes]
+
+    @property
+    def is_empty(self) -> bool:
+        return not (self.added or self.removed or self.changed)
+
+
+class Manifest:
+    """The files of a version, in columns of equal length. Immutable."""
+
+    def __init__(self, paths: list[bytes], kinds: bytes, sizes: "array[int]", digests: bytes) -> None:
+        self.paths, self.kinds, self.sizes, self.digests = paths, kinds, sizes, digests
+
+    def __len__(self) -> int:
+        return len(self.paths)
+
+    @cached_property
+    def size_bytes(self) -> int:
+        """The bytes of all files, each path counted."""
+        return sum(self.sizes)
+
+    @cached_property
+    def hash(self) -> str:
+        """The identity of the version: SHA-256 over the columns, in hexadecimal."""
+        return self._hashed(b"\0".join(self.paths))
+
+    def digest(self, place: int) -> bytes:
+        """The SHA-256 of one file's content."""
+        return self.digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]
+
+    def entry(self, place: int) -> Entry:
+        """One file, by its place in the order."""
+        return Entry(self.paths[place], self.kinds[place], self.sizes[place], self.digest(place))
+
+    def entries(self) -> Iterator[Entry]:
+        """Every file in order."""
+        return map(self.entry, range(len(self)))
+
+    def find(self, path: bytes) -> Entry | None:
+        """The file at a path, or None."""
+        place = bisect_left(self.paths, path)
+        return self.entry(place) if place < len(self) and self.paths[place] == path else None
+
+    def children(self, directory: bytes = b"", after: bytes = b"", limit: int = 1000) -> list[Child]:
+        """Return what is directly below a directory ("" for the top), in order, `after` a name. Costs what it
+        returns, not what the directory holds."""
+        prefix = directory + b"/" if directory else b""
+        place = bisect_left(self.paths, prefix + after + _AFTER_SLASH) if after else 0
+        place = max(place, bisect_left(self.paths, prefix))
+        found: list[Child] = []
+        while place < len(self) and len(found) < limit and self.paths[place].startswith(prefix):
+            name, slash, _ = self.paths[place][len(prefix) :].partition(b"/")
+            end = bisect_left(self.paths, prefix + name + _AFTER_SLASH, place) if slash else place + 1
+            if name != after:
+                found.append(self._child(name, bool(slash), place, end))
+            place = end
+        return found
+
+    def contents(self) -> list[bytes]:
+        """The distinct digests of all files."""
+        return list(set(_slices(self.digests)))
+
+    def encode(self) -> bytes:
+        """Return the stored form."""
+        joined = b"\0".join(self.paths)
+        packed = zlib.compress(joined + self.kinds + _packed(self.sizes), 1)
+        if "hash" not in self.__dict__:
+            self.__dict__["hash"] = self._hashed(joined)
+        return b"".join((_MAGIC, _HEAD.pack(len(self), len(joined), len(packed)), packed, self.digests))
+
+    def _child(self, name: bytes, is_directory: bool, place: int, end: int) -> Child:
+        size = sum(self.sizes[place:end])
+        if is_directory:
+            return Child(name, True, end - place, size)
+        return Child(name, False, 1, size, self.kinds[place], self.digest(place))
+
+    def _hashed(self, joined: bytes) -> str:
+        hashed = sha256(_MAGIC + _HEAD.pack(len(self), len(joined), 0))
+        for column in (joined, self.kinds, _packed(self.sizes), self.digests):
+            hashed.update(column)
+        return hashed.hexdigest()
+
+
+def make_manifest(entries: Iterable[Entry]) -> Manifest:
+    """Return the manifest of entries in any order. Raises ManifestInvalid."""
+    ordered = sorted(entries, key=lambda entry: entry.path)
+    return checked(
+        Manifest(
+            [entry.path for entry in ordered],
+            bytes(entry.kind for entry in ordered),
+            array("Q", [entry.size_bytes for entry in ordered]),
+            b"".join(entry.digest for entry in ordered),
+        )
+    )
+
+
+def decode(stored: bytes) -> Manifest:
+    """Return the manifest of a stored form. Raises ManifestInvalid for a broken one. Call `checked` on what comes from
+    a client: the lake holds none that was not."""
+    head = len(_MAGIC) + _HEAD.size
+    if not stored.startswith(_MAGIC) or len(stored) < head:
+        raise ManifestInvalid("This is not a manifest.")
+    count, joined_bytes, packed_bytes = _HEAD.unpack_from(stored, len(_MAGIC))
+    if count > FILES_MOST or len(stored) != head + packed_bytes + count * DIGEST_BYTES:
+        raise ManifestInvalid("The manifest is cut off.")
+    if joined_bytes > count * (PATH_MOST_BYTES + 1):
+        raise ManifestInvalid("The manifest has longer paths than a file system.")
+    columns = _inflated(stored[head : head + packed_bytes], joined_bytes + count * 9)
+    paths = columns[:joined_bytes].split(b"\0") if count else []
+    kinds = columns[joined_bytes : joined_bytes + count]
+    sizes = array("Q", struct.unpack(f"<{count}Q", columns[joined_bytes + count :]))
+    return Manifest(paths, kinds, sizes, stored[head + packed_bytes :])
+
+
+def checked(manifest: Manifest) -> Manifest:
+    """Return the manifest. Raises ManifestInvalid for paths that a tree cannot have or that leave it."""
+    paths = manifest.paths
+    if len(paths) != len(manifest.kinds) or any(kind > LINK for kind in set(manifest.kinds)):
+        raise ManifestInvalid("The manifest's columns do not fit together.")
+    if not paths:
+        return manifest
+    if paths != sorted(paths) or len(set(paths)) != len(paths):
+        raise ManifestInvalid("The manifest's paths are not sorted, or one is there twice.")
+    joined = b"\0".join(paths)
+    if _UNSAFE.search(b"\0%b\0" % joined) or joined.count(b"\0") != len(paths) - 1:
+        raise ManifestInvalid("The manifest names an absolute path, an empty one, or one with '.' or '..'.")
+    longest = max(map(len, paths))
+    if longest > PATH_MOST_BYTES:
+        raise ManifestInvalid(f"A path is longer than {PATH_MOST_BYTES} bytes.")
+    if longest > NAME_MOST_BYTES and any(len(name) > NAME_MOST_BYTES for name in _names(joined)):
+        raise ManifestInvalid(f"A name is longer than {NAME_MOST_BYTES} bytes.")
+    _check_no_file_is_a_directory(paths)
+    return manifest
+
+
+def compare(before: Manifest, after: Manifest) -> Diff:
+    """Return what `after` has that `before` has not, and the other way round."""
+    if before.paths == after.paths:
+        return Diff((), (), _changed(before.paths, _columns(before, ()), _columns(after, ())))
+    old, new = set(before.paths), set(after.paths)
+    removed, added = sorted(old - new), sorted(new - old)
+    common = [path for path in before.paths if path in new] if removed else before.paths
+    return Diff(added, removed, _changed(common, _columns(before, removed), _columns(after, added)))
+
+
+def _columns(manifest: Manifest, leave_out: Sequence[bytes]) -> tuple[bytes, bytes]:
+    """Return digests and kinds without those of some paths."""
+    digests, kinds, start = [], [], 0
+    for path in leave_out:
+        place = bisect_left(manifest.paths, path, start)
+        digests.append(manifest.digests[start * DIGEST_BYTES : place * DIGEST_BYTES])
+        kinds.append(manifest.kinds[start:place])
+        start = place + 1
+    digests.append(manifest.digests[start * DIGEST_BYTES :])
+    return b"".join(digests), b"".join((*kinds, manifest.kinds[start:]))
+
+
+def _changed(paths: list[bytes], old: tuple[bytes, bytes], new: tuple[bytes, bytes]) -> list[bytes]:
+    """Return the paths whose columns differ: by blocks first, since most blocks of two versions are equal."""
+    changed: list[bytes] = []
+    for start in range(0, len(paths), _BLOCK):
+        end = min(start + _BLOCK, len(paths))
+        block = slice(start * DIGEST_BYTES, end * DIGEST_BYTES)
+        if old[0][block] == new[0][block] and old[1][start:end] == new[1][start:end]:
+            continue
+        changed += [paths[place] for place in range(start, end) if _differs(old, new, place)]
+    return changed
+
+
+def _differs(old: tuple[bytes, bytes], new: tuple[bytes, bytes], place: int) -> bool:
+    digest = slice(place * DIGEST_BYTES, (place + 1) * DIGEST_BYTES)
+    return old[0][digest] != new[0][digest] or old[1][place] != new[1][place]
+
+
+def _slices(digests: bytes) -> list[bytes]:
+    return [digests[at : at + DIGEST_BYTES] for at in range(0, len(digests), DIGEST_BYTES)]
+
+
+def _names(joined: bytes) -> list[bytes]:
+    return joined.replace(b"/", b"\0").split(b"\0")
+
+
+def _packed(sizes: "array[int]") -> bytes:
+    return struct.pack(f"<{len(sizes)}Q", *sizes)
+
+
+def _inflated(packed: bytes, expected: int) -> bytes:
+    """Inflate to exactly this length: a manifest of a kilobyte cannot ask for a gigabyte."""
+    inflate = zlib.decompressobj()
+    try:
+        columns = inflate.decompress(packed, expected + 1)
+    except zlib.error as error:
+        raise ManifestInvalid(f"The manifest cannot be read: {error}.") from error
+    if len(columns) != expected or not inflate.eof:
+        raise ManifestInvalid("The manifest's columns have another length than it says.")
+    return columns
+
+
+def _check_no_file_is_a_directory(paths: list[bytes]) -> None:
+    directories = {path.rpartition(b"/")[0] for path in paths}
+    above = directories
+    while above := {path.rpartition(b"/")[0] for path in above if b"/" in path} - directories:
+        directories |= above
+    if both := directories.intersection(paths):
+        raise ManifestInvalid(f"{min(both)[:80]!r} is a file and a directory.")

@@ -1,0 +1,127 @@
+"""Which pack holds which content: an SQLite file beside the packs. It can be lost: every pack ends with its own index.
+
+A row per content, not per file of a version: 627,615 files that share contents with the version before add only what is
+new. A dict of them would take 150 MB in every process.
+"""
+
+import sqlite3
+import threading
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+WHOLE = ""  # the pack of a content that is a file of its own
+_AT_ONCE = 500  # parameters of a statement
+_SCHEMA = """
+CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
+CREATE TABLE IF NOT EXISTS contents (
+  digest BLOB PRIMARY KEY, pack INTEGER NOT NULL, offset INTEGER NOT NULL, size INTEGER NOT NULL
+) WITHOUT ROWID;
+"""
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Located:
+    """Where a content is: in a pack from `offset`, or a file of its own (`pack` WHOLE)."""
+
+    pack: str
+    offset: int
+    size_bytes: int
+    digest: bytes
+
+
+class ContentIndex:
+    """The index of a lake. Safe to use from several threads and processes."""
+
+    def __init__(self, path: Path) -> None:
+        self._lock = threading.Lock()
+        self._database = sqlite3.connect(path, timeout=60, check_same_thread=False, isolation_level=None)
+        self._database.execute("PRAGMA journal_mode=WAL")
+        self._database.execute("PRAGMA synchronous=NORMAL")
+        self._database.executescript(_SCHEMA)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._database.close()
+
+    def known(self, digests: Iterable[bytes]) -> set[bytes]:
+        """Return which contents are there."""
+        found: set[bytes] = set()
+        for some in _chunks(digests):
+            marks = ",".join("?" * len(some))
+            rows = self._rows(f"SELECT digest FROM contents WHERE digest IN ({marks})", some)  # noqa: S608  # marks
+            found.update(row[0] for row in rows)
+        return found
+
+    def locate(self, digests: Iterable[bytes]) -> list[Located]:
+        """Return where contents are, in the order of the packs; those that are not there are left out."""
+        found: list[Located] = []
+        for some in _chunks(digests):
+            marks = ",".join("?" * len(some))
+            sql = (
+                "SELECT packs.name, contents.offset, contents.size, contents.digest FROM contents"  # noqa: S608  # marks
+                f" JOIN packs ON packs.id = contents.pack WHERE contents.digest IN ({marks})"
+            )
+            found += (Located(*row) for row in self._rows(sql, some))
+        found.sort()
+        return found
+
+    def add(self, located: Sequence[Located]) -> None:
+        """Add contents; those that are there keep their first place."""
+        self._write("IGNORE", located)
+
+    def move(self, located: Sequence[Located]) -> None:
+        """Add contents, or change where they are."""
+        self._write("REPLACE", located)
+
+    def _write(self, conflict: str, located: Sequence[Located]) -> None:
+        with self._lock, self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            numbers = {name: self._number(name) for name in {one.pack for one in located}}
+            rows = [(one.digest, numbers[one.pack], one.offset, one.size_bytes) for one in located]
+            sql = f"INSERT OR {conflict} INTO contents VALUES (?, ?, ?, ?)"  # noqa: S608  # one of two words
+            self._database.executemany(sql, sorted(rows))
+
+    def forget(self, digests: Iterable[bytes]) -> None:
+        """Remove contents."""
+        with self._lock, self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.executemany(
+                "DELETE FROM contents WHERE digest = ?", [(digest,) for digest in digests]
+            )
+
+    def forget_pack(self, name: str) -> None:
+        """Remove a pack with its contents."""
+        with self._lock, self._database:
+            self._database.execute("BEGIN IMMEDIATE")
+            self._database.execute(
+                "DELETE FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)", (name,)
+            )
+            self._database.execute("DELETE FROM packs WHERE name = ?", (name,))
+
+    def packs(self) -> set[str]:
+        """Return the names of all packs."""
+        return {row[0] for row in self._rows("SELECT name FROM packs WHERE name != ?", (WHOLE,))}
+
+    def of_pack(self, name: str) -> list[Located]:
+        """Return the contents of one pack (WHOLE: all that are files of their own)."""
+        sql = (
+            "SELECT ?, offset, size, digest FROM contents WHERE pack = (SELECT id FROM packs WHERE name = ?)"
+        )
+        return [Located(*row) for row in self._rows(sql, (name, name))]
+
+    def _number(self, name: str) -> int:
+        self._database.execute("INSERT OR IGNORE INTO packs (name) VALUES (?)", (name,))
+        return int(self._database.execute("SELECT id FROM packs WHERE name = ?", (name,)).fetchone()[0])
+
+    def _rows(self, sql: str, values: Sequence[object]) -> list[tuple[Any, ...]]:
+        with self._lock:
+            return self._database.execute(sql, values).fetchall()
+
+
+def _chunks(digests: Iterable[bytes]) -> Iterator[list[bytes]]:
+    source = iter(digests)
+    while some := list(islice(source, _AT_ONCE)):
+        yield some

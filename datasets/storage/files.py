@@ -1,0 +1,106 @@
+"""Copying, sharing and flushing files: what a file system can do, found out by trying."""
+
+import ctypes
+import errno
+import fcntl
+import os
+from enum import StrEnum
+from functools import cache
+from pathlib import Path
+
+from datasets.storage.base import Blocked
+
+_FICLONE = 0x40049409
+# What a file system answers that cannot share extents, or not between these two files.
+_CANNOT_CLONE = frozenset(
+    (errno.EPERM, errno.ENOTSUP, errno.EXDEV, errno.ENOTTY, errno.ENOSYS, errno.EINVAL, errno.EAGAIN)
+)
+_CHUNK_BYTES = 4 << 20
+READ_ONLY = 0o444
+
+
+class Sharing(StrEnum):
+    """How bytes came to a second place."""
+
+    REFLINK = "reflink"
+    HARD_LINK = "hard_link"
+    COPY = "copy"
+
+
+def reflink(source: Path | bytes, target: Path) -> bool:
+    """Make `target` share the extents of `source`; False when the file system cannot. Raises OSError for the rest."""
+    if os.stat(source).st_dev in _no_reflink:
+        return False
+    with open(source, "rb") as old, open(target, "xb") as new:
+        try:
+            fcntl.ioctl(new.fileno(), _FICLONE, old.fileno())
+            return True
+        except OSError as error:
+            if error.errno not in _CANNOT_CLONE:
+                raise
+            if error.errno in (errno.ENOTSUP, errno.ENOTTY, errno.ENOSYS):
+                _no_reflink.add(os.fstat(old.fileno()).st_dev)
+    os.unlink(target)
+    return False
+
+
+_no_reflink: set[int] = set()
+
+
+def hard_link(source: Path | bytes, target: Path) -> bool:
+    """Make `target` another name of `source`; False across file systems, at the limit of links or without the right."""
+    try:
+        os.link(source, target, follow_symlinks=False)
+    except OSError as error:
+        if error.errno in (errno.EXDEV, errno.EMLINK, errno.EPERM, errno.ENOTSUP, errno.EACCES):
+            return False
+        raise
+    return True
+
+
+def copy_file(source: Path | bytes, target: Path) -> None:
+    """Copy bytes inside the kernel."""
+    with open(source, "rb") as old, open(target, "xb") as new:
+        while os.sendfile(new.fileno(), old.fileno(), None, _CHUNK_BYTES):
+            pass
+
+
+def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
+    """Write a new file."""
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, mode)
+    try:
+        for piece in pieces:
+            left = memoryview(piece)
+            while left:
+                left = left[os.write(descriptor, left) :]
+    finally:
+        os.close(descriptor)
+
+
+def sync_file_system(path: Path) -> None:
+    """Return once all that was written to the file system of `path` is on disk: one wait for thousands of files, where
+    an fsync of each waits for the journal every time."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        if _libc().syncfs(descriptor) != 0:
+            raise OSError(ctypes.get_errno(), os.strerror(ctypes.get_errno()), str(path))
+    finally:
+        os.close(descriptor)
+
+
+def blocked(error: OSError) -> Blocked | OSError:
+    """Return what a person can do about an error of the file system, or the error itself."""
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return Blocked(
+            "disk_full", "The lake's disk is full; make room, then repeat: what was stored is kept."
+        )
+    if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
+        return Blocked("not_writable", f"The lake's folder cannot be written: {error.strerror}.")
+    if error.errno in (errno.EIO, errno.ESTALE, errno.ENOTCONN):
+        return Blocked("unreachable", f"The lake's file system does not answer: {error.strerror}.")
+    return error
+
+
+@cache
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)

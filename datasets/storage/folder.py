@@ -1,0 +1,457 @@
+"""The lake as a folder.
+
+    objects/ab/cdef...   one content each, of those above WHOLE_BYTES
+    packs/ab/cdef....    many small contents each
+    manifests/ab/cdef... encoded manifests
+    parts/               large contents that are arriving
+    staging/             files before they get their name
+    quarantine/          contents that were found damaged
+    index.sqlite         where each content is; made again from the packs when it is missing
+
+A file gets its name by rename, and the index names a content only after a flush. A process killed at any moment leaves
+files that the index does not name; they are written again by the next sync, or removed by `collect`.
+"""
+
+import fcntl
+import os
+import time
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from hashlib import sha256
+from pathlib import Path
+from uuid import uuid4
+
+from datasets.ingest.packs import (
+    TAIL_BYTES,
+    PackInvalid,
+    checked_contents,
+    index_bytes,
+    pack_index,
+    pack_name,
+    read_index,
+)
+from datasets.ingest.reader import Content, FileChanged, hash_file
+from datasets.manifests import decode
+from datasets.storage.base import (
+    UNLIMITED,
+    Budget,
+    Collected,
+    ContentDamaged,
+    ContentMissing,
+    Verified,
+)
+from datasets.storage.contents import WHOLE, ContentIndex, Located
+from datasets.storage.files import (
+    READ_ONLY,
+    Sharing,
+    blocked,
+    hard_link,
+    reflink,
+    sync_file_system,
+    write_new,
+)
+
+WHOLE_BYTES = 256 << 10  # contents above this are files of their own: they can be shared by link
+_FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
+
+
+class FolderLake:
+    """A lake in a folder that this process can write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            for name in _FOLDERS:
+                (root / name).mkdir(parents=True, exist_ok=True)
+            is_new = not (root / "index.sqlite").exists()
+            self._index = ContentIndex(root / "index.sqlite")
+        except OSError as error:
+            raise blocked(error) from error
+        self._unflushed: list[Located] = []
+        if is_new:
+            self._adopt_unindexed(UNLIMITED)
+
+    def close(self) -> None:
+        """Close the index."""
+        self._index.close()
+
+    def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
+        """See Lake."""
+        wanted = set(digests)
+        return wanted - self._index.known(wanted)
+
+    def put_pack(self, pack: memoryview) -> None:
+        """See Lake."""
+        contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
+        lacking = self.lacking(content.digest for content in contents)
+        self.put_contents([content for content in contents if content.digest in lacking])
+        self.flush()
+
+    def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> None:
+        """Store contents whose digests were computed here; `flush` makes them known. `adopt` HARD_LINK lets a large
+        content share the file it was read from: only where its owner allows it, since an edit of one edits both."""
+        try:
+            small = [content for content in contents if len(content.data) <= WHOLE_BYTES]
+            if small:
+                self._write_pack(small)
+            for content in contents:
+                if len(content.data) > WHOLE_BYTES:
+                    self._write_object(content, adopt)
+        except OSError as error:
+            raise blocked(error) from error
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK) -> None:
+        """Store a large file of this machine that had this digest. Raises FileChanged."""
+        status = os.stat(path)
+        with self._staged() as fresh:
+            if not self._shares(path, status.st_mtime_ns, fresh, adopt):
+                self._copy(digest, path, size_bytes, fresh)
+            os.rename(fresh, self._named("objects", digest.hex()))
+        self._unflushed.append(Located(WHOLE, 0, size_bytes, digest))
+
+    def flush(self) -> None:
+        """Make what was put known, once it is on disk."""
+        if not self._unflushed:
+            return
+        try:
+            sync_file_system(self.root)
+        except OSError as error:
+            raise blocked(error) from error
+        added, self._unflushed = self._unflushed, []
+        self._index.add(added)
+
+    def part_bytes(self, digest: bytes) -> int:
+        """See Lake."""
+        try:
+            return (self.root / "parts" / digest.hex()).stat().st_size
+        except FileNotFoundError:
+            return 0
+
+    def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
+        """See Lake."""
+        if not self.lacking([digest]):
+            return size_bytes
+        path = self.root / "parts" / digest.hex()
+        try:
+            arrived = _append(path, offset, data, size_bytes)
+            if arrived == size_bytes:
+                self._finish_parts(digest, path, size_bytes)
+        except OSError as error:
+            raise blocked(error) from error
+        return arrived
+
+    def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
+        """See Lake."""
+        [located] = self.locate([digest])
+        length = located.size_bytes - offset if length is None else min(length, located.size_bytes - offset)
+        with open(self.path_of(located), "rb", buffering=0) as file:
+            return os.pread(file.fileno(), max(0, length), located.offset + offset)
+
+    def read_many(
+        self, digests: Sequence[bytes], budget: Budget = UNLIMITED
+    ) -> Iterator[tuple[bytes, bytes]]:
+        """See Lake."""
+        located = self.locate(digests)
+        for path, contents in self._by_file(located):
+            budget.check()
+            with open(path, "rb", buffering=0) as file:
+                for one in contents:
+                    yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
+
+    def locate(self, digests: Iterable[bytes]) -> list[Located]:
+        """Return where contents are, in the order of the packs. Raises ContentMissing."""
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        if len(located) != len(wanted):
+            missing = min(wanted - {one.digest for one in located})
+            raise ContentMissing(f"The lake has no content {missing.hex()}.")
+        return located
+
+    def path_of(self, located: Located) -> Path:
+        """The file that holds a content."""
+        if located.pack == WHOLE:
+            return self._path("objects", located.digest.hex())
+        return self._path("packs", located.pack)
+
+    def put_manifest(self, name: str, stored: bytes) -> None:
+        """See Lake."""
+        target = self._named("manifests", name)
+        if target.exists():
+            return
+        try:
+            with self._staged() as fresh:
+                write_new(fresh, stored)
+                sync_file_system(self.root)
+                os.rename(fresh, target)
+        except OSError as error:
+            raise blocked(error) from error
+
+    def manifest(self, name: str) -> bytes:
+        """See Lake."""
+        try:
+            return self._path("manifests", name).read_bytes()
+        except FileNotFoundError as error:
+            raise ContentMissing(f"The lake has no manifest {name}.") from error
+
+    def verify(self, digests: Iterable[bytes], budget: Budget = UNLIMITED) -> Verified:
+        """See Lake."""
+        wanted = set(digests)
+        located = self._index.locate(wanted)
+        damaged: list[Located] = []
+        for path, contents in self._by_file(located):
+            budget.check()
+            damaged += _damaged(path, contents)
+        for one in damaged:
+            self._quarantine(one)
+        missing = sorted(wanted - {one.digest for one in located})
+        size = sum(one.size_bytes for one in located)
+        return Verified(len(located), size, missing, [one.digest for one in damaged])
+
+    @contextmanager
+    def in_use(self) -> Iterator[None]:
+        """See Lake."""
+        with self._lock(fcntl.LOCK_SH):
+            yield
+
+    def collect(
+        self,
+        live_manifests: Callable[[], Iterable[str]],
+        *,
+        older_than_seconds: float,
+        budget: Budget = UNLIMITED,
+    ) -> Collected:
+        """See Lake."""
+        self._adopt_unindexed(budget)
+        with self._lock(fcntl.LOCK_EX):
+            names = set(live_manifests())
+            live: set[bytes] = set()
+            for name in names:
+                live.update(decode(self.manifest(name)).contents())
+            before = time.time() - older_than_seconds
+            packs, pack_bytes = self._collect_packs(live, before, budget)
+            objects, object_bytes = self._collect_objects(live, before)
+            manifests = self._collect_manifests(names, before)
+            self._collect_broken_off(before)
+            return Collected(packs, objects, manifests, pack_bytes + object_bytes)
+
+    def _write_pack(self, contents: Sequence[Content]) -> None:
+        index = pack_index((content.digest, len(content.data)) for content in contents)
+        name = pack_name(index)
+        with self._staged() as fresh:
+            write_new(fresh, b"".join((*(content.data for content in contents), index)))
+            os.rename(fresh, self._named("packs", name))
+        places, _ = read_index(index)
+        self._unflushed += (Located(name, one.offset, one.size_bytes, one.digest) for one in places)
+
+    def _write_object(self, content: Content, adopt: Sharing) -> None:
+        with self._staged() as fresh:
+            if not (content.path and self._shares(content.path, content.mtime_ns, fresh, adopt)):
+                write_new(fresh, content.data)
+            os.rename(fresh, self._named("objects", content.digest.hex()))
+        self._unflushed.append(Located(WHOLE, 0, len(content.data), content.digest))
+
+    def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
+        """Make `fresh` share the bytes of a file, if the file system can and the file was not written since."""
+        shared = adopt != Sharing.COPY and (
+            reflink(path, fresh) or (adopt == Sharing.HARD_LINK and hard_link(path, fresh))
+        )
+        if shared and os.stat(path).st_mtime_ns != mtime_ns:
+            os.unlink(fresh)
+            return False
+        if shared:
+            os.chmod(fresh, READ_ONLY)
+        return shared
+
+    def _copy(self, digest: bytes, path: bytes, size: int, fresh: Path) -> None:
+        with open(path, "rb", buffering=0) as source, open(fresh, "xb", buffering=0) as target:
+            if hash_file(source.fileno(), size, target.write) != digest:
+                raise FileChanged
+            os.fchmod(target.fileno(), READ_ONLY)
+
+    def _finish_parts(self, digest: bytes, path: Path, size: int) -> None:
+        with open(path, "rb", buffering=0) as file:
+            found = hash_file(file.fileno(), size)
+        if found != digest:
+            path.unlink()
+            raise ContentDamaged(digest)
+        path.chmod(READ_ONLY)
+        os.rename(path, self._named("objects", digest.hex()))
+        self._unflushed.append(Located(WHOLE, 0, size, digest))
+        self.flush()
+
+    def _quarantine(self, located: Located) -> None:
+        path = self.path_of(located)
+        self._index.forget([located.digest])
+        if located.pack == WHOLE:
+            os.rename(path, self.root / "quarantine" / located.digest.hex())
+        else:
+            with open(path, "rb", buffering=0) as file:
+                data = os.pread(file.fileno(), located.size_bytes, located.offset)
+            (self.root / "quarantine" / located.digest.hex()).write_bytes(data)
+
+    def _by_file(self, located: Sequence[Located]) -> Iterator[tuple[Path, list[Located]]]:
+        start = 0
+        for place, one in enumerate(located):
+            following = located[place + 1] if place + 1 < len(located) else None
+            if following is None or one.pack == WHOLE or following.pack != one.pack:
+                yield self.path_of(one), list(located[start : place + 1])
+                start = place + 1
+
+    def _adopt_unindexed(self, budget: Budget) -> None:
+        """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
+        known = self._index.packs()
+        for path in self._all("packs"):
+            budget.check()
+            if (name := _name(path)) not in known:
+                self._adopt_pack(path, name)
+        objects = {one.digest for one in self._index.of_pack(WHOLE)}
+        for path in self._all("objects"):
+            budget.check()
+            if (digest := bytes.fromhex(_name(path))) not in objects:
+                self._adopt_object(path, digest)
+        self.flush()
+
+    def _adopt_pack(self, path: Path, name: str) -> None:
+        try:
+            places = [Located(name, place.offset, place.size_bytes, place.digest) for place in _places(path)]
+        except PackInvalid:
+            path.unlink()
+            return
+        damaged = {one.digest for one in _damaged(path, places)}
+        self._unflushed += (one for one in places if one.digest not in damaged)
+
+    def _adopt_object(self, path: Path, digest: bytes) -> None:
+        located = Located(WHOLE, 0, path.stat().st_size, digest)
+        if _damaged(path, [located]):
+            path.unlink()
+        else:
+            self._unflushed.append(located)
+
+    def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
+        count = size = 0
+        for path in list(self._all("packs")):
+            budget.check()
+            if path.stat().st_mtime > before:
+                continue
+            held = self._index.of_pack(_name(path))
+            wanted = [one for one in held if one.digest in live]
+            alive = sum(one.size_bytes for one in wanted)
+            full = sum(one.size_bytes for one in held)
+            if wanted and (len(wanted) == len(held) or alive * 2 > full):
+                continue
+            if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
+                self._write_pack([Content(*one) for one in _read(path, wanted)])
+                sync_file_system(self.root)
+                moved, self._unflushed = self._unflushed, []
+                self._index.move(moved)
+            self._index.forget_pack(_name(path))
+            path.unlink()
+            count, size = count + 1, size + full - alive
+        return count, size
+
+    def _collect_objects(self, live: set[bytes], before: float) -> tuple[int, int]:
+        dead = [one for one in self._index.of_pack(WHOLE) if one.digest not in live]
+        dead = [one for one in dead if _mtime(self.path_of(one)) <= before]
+        self._index.forget(one.digest for one in dead)
+        for one in dead:
+            self.path_of(one).unlink(missing_ok=True)
+        return len(dead), sum(one.size_bytes for one in dead)
+
+    def _collect_manifests(self, live: set[str], before: float) -> int:
+        dead = [path for path in self._all("manifests") if _name(path) not in live and _mtime(path) <= before]
+        for path in dead:
+            path.unlink()
+        return len(dead)
+
+    def _collect_broken_off(self, before: float) -> None:
+        for folder in ("staging", "parts", "quarantine"):
+            for path in (self.root / folder).iterdir():
+                if _mtime(path) <= before:
+                    path.unlink(missing_ok=True)
+
+    @contextmanager
+    def _staged(self) -> Iterator[Path]:
+        fresh = self.root / "staging" / uuid4().hex
+        try:
+            yield fresh
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    @contextmanager
+    def _lock(self, kind: int) -> Iterator[None]:
+        with open(self.root / "lock", "a") as file:  # closing it unlocks
+            fcntl.flock(file, kind)
+            yield
+
+    def _path(self, folder: str, name: str) -> Path:
+        return self.root / folder / name[:2] / name[2:]
+
+    def _named(self, folder: str, name: str) -> Path:
+        path = self._path(folder, name)
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    def _all(self, folder: str) -> Iterator[Path]:
+        return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
+
+
+def _append(path: Path, offset: int, data: memoryview, size: int) -> int:
+    """Append to a file what it has not; return its length. One process at a time writes it."""
+    with open(path, "ab", buffering=0) as file:
+        fcntl.flock(file, fcntl.LOCK_EX)
+        held = os.fstat(file.fileno()).st_size
+        skip = held - offset
+        if skip < 0 or skip >= len(data) or offset + len(data) > size:
+            return held
+        left = data[skip:]
+        while left:
+            left = left[file.write(left) :]
+        return os.fstat(file.fileno()).st_size
+
+
+def _places(path: Path) -> Sequence[Located] | list[Located]:
+    size = path.stat().st_size
+    with open(path, "rb", buffering=0) as file:
+        if size < TAIL_BYTES:
+            raise PackInvalid("The pack is cut off.")
+        tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
+        places, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
+    return [Located("", place.offset, place.size_bytes, place.digest) for place in places]
+
+
+def _read(path: Path, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
+    with open(path, "rb", buffering=0) as file:
+        for one in located:
+            yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
+
+
+def _damaged(path: Path, located: Sequence[Located]) -> list[Located]:
+    """Return the contents of a file that are not what their digests say."""
+    damaged = []
+    with open(path, "rb", buffering=0) as file:
+        for one in located:
+            if one.pack == WHOLE:
+                found = _hash_whole(file.fileno(), one.size_bytes)
+            else:
+                found = sha256(os.pread(file.fileno(), one.size_bytes, one.offset)).digest()
+            if found != one.digest:
+                damaged.append(one)
+    return damaged
+
+
+def _hash_whole(descriptor: int, size: int) -> bytes:
+    try:
+        return hash_file(descriptor, size)
+    except FileChanged:
+        return b""
+
+
+def _name(path: Path) -> str:
+    return path.parent.name + path.name
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return 0.0

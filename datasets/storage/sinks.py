@@ -1,0 +1,52 @@
+"""A lake as the target of a sync on its own machine: what worker processes open (see datasets.ingest.worker)."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from datasets.ingest.reader import Content
+from datasets.ingest.worker import SinkSpec
+from datasets.storage.files import Sharing
+from datasets.storage.folder import FolderLake
+
+FLUSH_BYTES = 512 << 20  # what a process killed in the middle stores again, at most
+
+
+class FolderSink:
+    """Writes into a folder lake of this machine."""
+
+    def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
+        self._lake, self._adopt, self._unflushed = lake, adopt, 0
+
+    def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
+        """See datasets.ingest.reader.Sink."""
+        return self._lake.lacking(digests)
+
+    def put_contents(self, contents: Sequence[Content]) -> None:
+        """See datasets.ingest.reader.Sink."""
+        self._lake.put_contents(contents, self._adopt)
+        self._count(sum(len(content.data) for content in contents))
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+        """See datasets.ingest.reader.Sink."""
+        self._lake.put_file(digest, path, size_bytes, self._adopt)
+        self._count(size_bytes)
+
+    def flush(self) -> None:
+        """See datasets.ingest.reader.Sink."""
+        self._lake.flush()
+
+    def _count(self, size: int) -> None:
+        self._unflushed += size
+        if self._unflushed >= FLUSH_BYTES:
+            self._lake.flush()
+            self._unflushed = 0
+
+
+def folder_sink(root: str, adopt: str) -> FolderSink:
+    """Open the lake in a worker."""
+    return FolderSink(FolderLake(Path(root)), Sharing(adopt))
+
+
+def sink_of_folder(root: Path, adopt: Sharing = Sharing.REFLINK) -> SinkSpec:
+    """Return what a worker opens to write into a folder lake."""
+    return f"{__name__}:folder_sink", (str(root), adopt.value)

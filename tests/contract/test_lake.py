@@ -1,0 +1,351 @@
+"""What every lake does, and what a sync into one survives."""
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+from contextlib import suppress
+from hashlib import sha256
+from itertools import count
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+
+from datasets.ingest.engine import Cancelled, sync_tree
+from datasets.ingest.packs import PackInvalid, pack_index
+from datasets.ingest.tree import SourceMissing
+from datasets.manifests import LINK, Manifest
+from datasets.storage.base import Budget, ContentDamaged, ContentMissing, DeadlineExceeded
+from datasets.storage.base import Cancelled as BudgetCancelled
+from datasets.storage.contents import WHOLE
+from datasets.storage.files import Sharing
+from datasets.storage.folder import WHOLE_BYTES, FolderLake
+from datasets.storage.materialise import materialise
+from datasets.storage.sinks import sink_of_folder
+
+LARGE = os.urandom(WHOLE_BYTES + 1)
+
+
+@pytest.fixture
+def lake(tmp_path: Path):
+    with_folder = FolderLake(tmp_path / "lake")
+    yield with_folder
+    with_folder.close()
+
+
+@pytest.fixture
+def source(tmp_path: Path) -> Path:
+    """A tree with a small file, a twin, a large one, an executable, a link and a name that is not UTF-8."""
+    root = tmp_path / "source"
+    (root / "sub" / "deep").mkdir(parents=True)
+    (root / "a.txt").write_bytes(b"alpha")
+    (root / "sub" / "twin.txt").write_bytes(b"alpha")
+    (root / "sub" / "large.bin").write_bytes(LARGE)
+    (root / "run.sh").write_bytes(b"#!/bin/sh\n")
+    (root / "run.sh").chmod(0o755)
+    (root / "sub" / "link").symlink_to("../a.txt")
+    (root / "sub" / "deep" / "loop").symlink_to("loop")
+    (root / os.fsdecode(b"n\xff" + b"m" * 250)).write_bytes(b"")
+    return root
+
+
+def synced(source: Path, lake: FolderLake, **options) -> Manifest:
+    found = sync_tree(source, sink_of_folder(lake.root), **options)
+    assert found.manifest is not None
+    assert not found.failed
+    return found.manifest
+
+
+def contents_of(root: Path) -> dict[bytes, bytes]:
+    """Every file and link below a directory."""
+    found = {}
+    for directory, _, names in os.walk(os.fsencode(root)):
+        for name in names:
+            path = os.path.join(directory, name)
+            content = (
+                b"->" + os.readlink(path) if os.path.islink(path) else Path(os.fsdecode(path)).read_bytes()
+            )
+            found[os.path.relpath(path, os.fsencode(root))] = content
+    return found
+
+
+def pack(*contents: bytes) -> memoryview:
+    index = pack_index((sha256(content).digest(), len(content)) for content in contents)
+    return memoryview(b"".join((*contents, index)))
+
+
+def test_a_tree_comes_back_as_it_was(source, lake, tmp_path):
+    manifest = synced(source, lake)
+    done = materialise(lake, manifest, tmp_path / "out")
+    assert contents_of(tmp_path / "out") == contents_of(source)
+    assert done.files == len(manifest) == 7
+    assert os.access(tmp_path / "out" / "run.sh", os.X_OK)
+    assert (tmp_path / "out" / "a.txt").stat().st_mode & 0o222 == 0
+
+
+def test_a_second_sync_reads_nothing_and_a_changed_file_alone_is_read(source, lake, tmp_path):
+    index = tmp_path / "index"
+    for path in (
+        source / "a.txt",
+        source / "sub" / "twin.txt",
+        source / "sub" / "large.bin",
+        source / "run.sh",
+    ):
+        os.utime(path, (1, 1))
+    for link in (source / "sub" / "link", source / "sub" / "deep" / "loop"):
+        os.utime(link, (1, 1), follow_symlinks=False)
+    os.utime(os.fsencode(source) + b"/n\xff" + b"m" * 250, (1, 1))
+    first = synced(source, lake, index=index)
+    again = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
+    assert (again.manifest, again.version, again.files_read) == (None, first.hash, 0)
+    (source / "a.txt").write_bytes(b"other")
+    changed = sync_tree(source, sink_of_folder(lake.root), index=index, base=first.hash)
+    assert changed.files_read == 1
+    assert changed.manifest is not None
+    assert changed.manifest.find(b"a.txt").digest == sha256(b"other").digest()
+
+
+def test_a_file_written_just_before_the_walk_is_read_again(source, lake, tmp_path):
+    """Two writes within one tick of the file system's clock leave one mtime and one size."""
+    first = synced(source, lake, index=tmp_path / "index")
+    status = (source / "a.txt").stat()
+    (source / "a.txt").write_bytes(b"ALPHA")
+    os.utime(source / "a.txt", ns=(status.st_atime_ns, status.st_mtime_ns))
+    again = sync_tree(source, sink_of_folder(lake.root), index=tmp_path / "index", base=first.hash)
+    assert again.manifest is not None
+    assert again.manifest.find(b"a.txt").digest == sha256(b"ALPHA").digest()
+
+
+def test_an_index_of_another_version_or_a_broken_one_counts_for_nothing(source, lake, tmp_path):
+    first = synced(source, lake, index=tmp_path / "index")
+    assert synced(source, lake, index=tmp_path / "index", base="0" * 64).hash == first.hash
+    (tmp_path / "index").write_bytes(b"\0" * 40)
+    assert synced(source, lake, index=tmp_path / "index", base=first.hash).hash == first.hash
+
+
+def test_what_is_no_file_and_links_out_of_the_tree_are_skipped_and_named(source, lake):
+    (source / "out").symlink_to("/etc/passwd")
+    (source / "up").symlink_to("sub/../../up")
+    os.mkfifo(source / "pipe")
+    with socket.socket(socket.AF_UNIX) as server:
+        here = os.open(source, os.O_RDONLY)
+        server.bind(f"/proc/self/fd/{here}/socket")
+        os.close(here)
+        found = sync_tree(source, sink_of_folder(lake.root))
+    assert {(skipped.path, skipped.reason) for skipped in found.skipped} == {
+        (b"out", "link_leaves_tree"),
+        (b"up", "link_leaves_tree"),
+        (b"pipe", "not_a_file"),
+        (b"socket", "not_a_file"),
+    }
+    assert found.manifest is not None
+    assert found.manifest.find(b"sub/link").kind == LINK
+
+
+def test_a_source_that_is_not_there_is_named(tmp_path, lake):
+    with pytest.raises(SourceMissing, match="nowhere"):
+        sync_tree(tmp_path / "nowhere", sink_of_folder(lake.root))
+
+
+def test_a_file_that_changes_under_every_read_is_named_and_makes_no_version(source, lake, monkeypatch):
+    status, ticks = os.fstat, count()
+
+    def restless(descriptor: int) -> SimpleNamespace:
+        real = status(descriptor)
+        return SimpleNamespace(st_size=real.st_size, st_mtime_ns=next(ticks))
+
+    monkeypatch.setattr("datasets.ingest.reader.os.fstat", restless)
+    found = sync_tree(source, sink_of_folder(lake.root))
+    assert found.manifest is None
+    assert (b"a.txt", "changing") in found.failed
+
+
+def test_a_file_that_vanishes_after_the_walk_is_named(source, lake, monkeypatch):
+    opened = os.open
+
+    def gone(path, *rest, **more):
+        if isinstance(path, bytes) and path.endswith(b"a.txt"):
+            raise FileNotFoundError(path)
+        return opened(path, *rest, **more)
+
+    monkeypatch.setattr("datasets.ingest.reader.os.open", gone)
+    found = sync_tree(source, sink_of_folder(lake.root))
+    assert (found.manifest, found.failed) == (None, [(b"a.txt", "gone")])
+
+
+def test_a_cancelled_sync_stops_and_goes_on_where_it_was(source, lake):
+    with pytest.raises(Cancelled):
+        sync_tree(source, sink_of_folder(lake.root), report=lambda _: False)
+    assert len(synced(source, lake)) == 7
+
+
+def test_contents_are_stored_once(source, lake):
+    synced(source, lake)
+    packs = {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
+    (source / "again").mkdir()
+    (source / "again" / "copy.bin").write_bytes(LARGE)
+    (source / "again" / "a.txt").write_bytes(b"alpha")
+    synced(source, lake)
+    assert packs == {path: path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file()}
+    assert len([path for path in (lake.root / "objects").rglob("*") if path.is_file()]) == 1
+
+
+def test_a_pack_may_be_sent_twice_and_a_damaged_one_leaves_nothing(lake):
+    lake.put_pack(pack(b"one", b"two"))
+    lake.put_pack(pack(b"one", b"two"))
+    assert lake.read(sha256(b"two").digest()) == b"two"
+    broken = bytearray(pack(b"three", b"four"))
+    broken[0] ^= 1
+    for bad in (broken, pack(b"three")[:-1], memoryview(b""), memoryview(b"x" * 100)):
+        with pytest.raises(PackInvalid):
+            lake.put_pack(memoryview(bad))
+    assert lake.lacking([sha256(b"three").digest(), sha256(b"four").digest(), sha256(b"one").digest()]) == {
+        sha256(b"three").digest(),
+        sha256(b"four").digest(),
+    }
+
+
+def test_a_large_content_arrives_in_parts_and_goes_on_after_a_break(lake):
+    digest, size = sha256(LARGE).digest(), len(LARGE)
+    assert lake.put_part(digest, 0, memoryview(LARGE[:1000]), size) == 1000
+    assert lake.put_part(digest, 0, memoryview(LARGE[:1000]), size) == 1000
+    assert lake.put_part(digest, 5000, memoryview(LARGE[5000:6000]), size) == 1000
+    assert lake.part_bytes(digest) == 1000
+    assert lake.lacking([digest])
+    assert lake.put_part(digest, 500, memoryview(LARGE[500:]), size) == size
+    assert lake.read(digest, 10, 20) == LARGE[10:30]
+    wrong = sha256(b"another").digest()
+    with pytest.raises(ContentDamaged):
+        lake.put_part(wrong, 0, memoryview(LARGE), size)
+    assert lake.part_bytes(wrong) == 0
+
+
+def test_a_lost_index_is_made_again_from_the_packs(source, lake):
+    manifest = synced(source, lake)
+    lake.close()
+    for path in lake.root.glob("index.sqlite*"):
+        path.unlink()
+    again = FolderLake(lake.root)
+    assert not again.lacking(manifest.contents())
+    again.close()
+
+
+def test_damaged_content_is_found_moved_away_and_stored_again_by_the_next_sync(source, lake, tmp_path):
+    manifest = synced(source, lake)
+    for digest in (sha256(LARGE).digest(), sha256(b"alpha").digest()):
+        [located] = lake.locate([digest])
+        path = lake.path_of(located)
+        path.chmod(0o644)
+        with open(path, "r+b") as file:
+            file.seek(located.offset)
+            file.write(b"!")
+    with pytest.raises(ContentDamaged):
+        materialise(lake, manifest, tmp_path / "out")
+    assert not (tmp_path / "out").exists()
+    assert not (tmp_path / "out.part").exists()
+    found = lake.verify(manifest.contents())
+    assert set(found.quarantined) == {sha256(LARGE).digest(), sha256(b"alpha").digest()}
+    assert set(lake.verify(manifest.contents()).missing) == set(found.quarantined)
+    synced(source, lake)
+    assert not lake.verify(manifest.contents()).missing
+    materialise(lake, manifest, tmp_path / "out")
+    assert contents_of(tmp_path / "out") == contents_of(source)
+
+
+def test_collection_keeps_what_is_live_and_removes_the_rest(source, lake, tmp_path):
+    old = synced(source, lake)
+    lake.put_manifest(old.hash, old.encode())
+    (source / "sub" / "large.bin").unlink()
+    (source / "b.txt").write_bytes(b"beta")
+    new = synced(source, lake)
+    lake.put_manifest(new.hash, new.encode())
+    (lake.root / "staging" / "broken-off").write_bytes(b"x")
+    collected = lake.collect(lambda: [new.hash], older_than_seconds=0)
+    assert (collected.objects, collected.manifests) == (1, 1)
+    assert not list((lake.root / "staging").iterdir())
+    assert lake.lacking(old.contents()) == {sha256(LARGE).digest()}
+    with pytest.raises(ContentMissing):
+        lake.manifest(old.hash)
+    materialise(lake, new, tmp_path / "out")
+    assert contents_of(tmp_path / "out") == contents_of(source)
+
+
+def test_a_pack_that_is_mostly_dead_is_written_again_without_the_dead(lake):
+    from datasets.manifests import FILE, Entry, make_manifest
+
+    lake.put_pack(pack(b"keep", b"x" * 1000))
+    live = make_manifest([Entry(b"kept", FILE, 4, sha256(b"keep").digest())])
+    lake.put_manifest(live.hash, live.encode())
+    collected = lake.collect(lambda: [live.hash], older_than_seconds=0)
+    assert collected.packs == 1
+    assert lake.read(sha256(b"keep").digest()) == b"keep"
+    assert lake.lacking([sha256(b"x" * 1000).digest()])
+    assert lake.collect(lambda: [live.hash], older_than_seconds=0).packs == 0
+
+
+def test_young_content_of_no_version_is_kept(lake):
+    lake.put_pack(pack(b"arriving"))
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([sha256(b"arriving").digest()])
+
+
+def test_budgets_end_calls(source, lake, tmp_path):
+    manifest = synced(source, lake)
+    with pytest.raises(DeadlineExceeded):
+        materialise(lake, manifest, tmp_path / "out", budget=Budget(seconds=-1))
+    with pytest.raises(BudgetCancelled):
+        lake.verify(manifest.contents(), Budget(is_cancelled=lambda: True))
+    assert not (tmp_path / "out").exists()
+
+
+def test_adopted_files_are_read_only_and_share_their_bytes(source, lake):
+    found = sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    assert found.manifest is not None
+    [located] = lake.locate([sha256(LARGE).digest()])
+    assert located.pack == WHOLE
+    stored, original = lake.path_of(located).stat(), (source / "sub" / "large.bin").stat()
+    assert stored.st_ino == original.st_ino or stored.st_nlink == 1  # linked, or reflinked where the disk can
+    assert stored.st_mode & 0o222 == 0
+
+
+def test_a_writable_tree_shares_nothing_that_can_be_written_through(source, lake, tmp_path):
+    manifest = synced(source, lake)
+    materialise(lake, manifest, tmp_path / "out", is_writable=True)
+    (tmp_path / "out" / "sub" / "large.bin").write_bytes(b"edited")
+    assert lake.read(sha256(LARGE).digest()) == LARGE
+
+
+SYNC = """
+import sys
+from pathlib import Path
+from datasets.ingest.engine import sync_tree
+from datasets.storage.sinks import sink_of_folder
+sync_tree(Path(sys.argv[1]), sink_of_folder(Path(sys.argv[2])), workers=2)
+"""
+
+
+def kill_after(seconds: float, command: list[str]) -> None:
+    with subprocess.Popen(command, cwd=Path(__file__).parents[2]) as child:
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(seconds)
+        child.send_signal(signal.SIGKILL)
+
+
+def test_a_killed_sync_loses_nothing_and_leaves_nothing(tmp_path, lake):
+    source = tmp_path / "many"
+    source.mkdir()
+    for number in range(1500):
+        (source / str(number)).write_bytes(os.urandom(2000))
+    for killed in range(4):
+        kill_after(0.05 * killed, [sys.executable, "-c", SYNC, str(source), str(lake.root)])
+    manifest = synced(source, lake)
+    lake.put_manifest(manifest.hash, manifest.encode())
+    lake.collect(lambda: [manifest.hash], older_than_seconds=0)
+    assert not list((lake.root / "staging").iterdir())
+    assert not lake.verify(manifest.contents()).quarantined
+    assert (
+        sum(path.stat().st_size for path in (lake.root / "packs").rglob("*") if path.is_file())
+        < 3 * 1500 * 2100
+    )

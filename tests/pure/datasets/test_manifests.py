@@ -1,0 +1,114 @@
+"""Manifests: what they hold, what they refuse, and that a comparison agrees with the obvious one."""
+
+from array import array
+from hashlib import sha256
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from datasets.manifests import (
+    EXECUTABLE,
+    FILE,
+    Child,
+    Entry,
+    Manifest,
+    ManifestInvalid,
+    checked,
+    compare,
+    decode,
+    make_manifest,
+)
+
+
+def manifest(**files: str) -> Manifest:
+    """A manifest of paths (`__` for a slash) and contents."""
+    return make_manifest(
+        Entry(path.replace("__", "/").encode(), FILE, len(text), sha256(text.encode()).digest())
+        for path, text in files.items()
+    )
+
+
+NAMES = st.binary(min_size=1, max_size=3).filter(
+    lambda name: not {0, 0x2F} & set(name) and name not in (b".", b"..")
+)
+TREES = st.dictionaries(
+    st.lists(NAMES, min_size=1, max_size=3).map(b"/".join),
+    st.tuples(st.sampled_from([FILE, EXECUTABLE]), st.sampled_from([b"a", b"b"])),
+    max_size=12,
+).filter(lambda tree: not any(other.startswith(path + b"/") for path in tree for other in tree))
+
+
+def of(tree: dict[bytes, tuple[int, bytes]]) -> Manifest:
+    return make_manifest(
+        Entry(path, kind, len(text), sha256(text).digest()) for path, (kind, text) in tree.items()
+    )
+
+
+@given(TREES)
+def test_what_is_stored_is_what_is_read(tree):
+    made = of(tree)
+    read = checked(decode(made.encode()))
+    assert list(read.entries()) == list(made.entries())
+    assert read.hash == made.hash
+    assert [entry.path for entry in read.entries()] == sorted(tree)
+
+
+@given(TREES, TREES)
+def test_a_comparison_agrees_with_the_obvious_one(old, new):
+    diff = compare(of(old), of(new))
+    assert list(diff.added) == sorted(new.keys() - old.keys())
+    assert list(diff.removed) == sorted(old.keys() - new.keys())
+    assert list(diff.changed) == sorted(path for path in new.keys() & old.keys() if new[path] != old[path])
+
+
+@given(TREES, st.integers(1, 4))
+def test_pages_of_a_directory_are_all_of_it(tree, limit):
+    made = of(tree)
+    found: list[Child] = []
+    while page := made.children(after=found[-1].name if found else b"", limit=limit):
+        found += page
+    assert sorted(child.name for child in found) == sorted({path.split(b"/")[0] for path in tree})
+    assert sum(child.files for child in found) == len(tree)
+    assert sum(child.size_bytes for child in found) == made.size_bytes
+
+
+def test_equal_trees_have_one_hash_and_a_changed_bit_has_another():
+    assert manifest(a="1", b__c="2").hash == manifest(b__c="2", a="1").hash
+    executable = make_manifest([Entry(b"a", EXECUTABLE, 1, sha256(b"1").digest())])
+    assert executable.hash != manifest(a="1").hash
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        b"/etc/passwd", b"../up", b"a/../../b", b"a//b", b"a/./b", b".", b"..", b"", b"a/", b"a/..",
+        b"n" * 256, b"/".join([b"d" * 200] * 30),
+    ],
+)  # fmt: skip
+def test_a_path_that_no_tree_may_have_is_refused(path):
+    with pytest.raises(ManifestInvalid):
+        make_manifest([Entry(path, FILE, 0, bytes(32))])
+
+
+@pytest.mark.parametrize("paths", [[b"a", b"a/b"], [b"a/b", b"a/b/c/d"], [b"b", b"a"], [b"a", b"a"]])
+def test_paths_that_cannot_be_together_are_refused(paths):
+    columns = Manifest(paths, bytes(len(paths)), array("Q", [0] * len(paths)), bytes(32 * len(paths)))
+    with pytest.raises(ManifestInvalid):
+        checked(columns)
+
+
+def test_a_cut_off_or_inflated_manifest_is_refused():
+    stored = manifest(a="1", b="2").encode()
+    for broken in (b"", stored[:-1], stored[:30], stored + b"x", b"PK" + stored[2:]):
+        with pytest.raises(ManifestInvalid):
+            decode(broken)
+
+
+def test_a_file_of_the_tree_is_found_by_its_path():
+    made = manifest(a="1", b__c="22")
+    entry = made.find(b"b/c")
+    assert entry is not None
+    assert entry.size_bytes == 2
+    assert made.find(b"b") is None
+    assert made.find(b"zz") is None
