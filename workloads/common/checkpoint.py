@@ -23,9 +23,14 @@ def checkpoint_dir() -> Path:
 
     Trainyard keeps the place over all attempts of a job, so a preempted job finds them again.
     """
-    folder = Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
+    folder = shared_dir()
     is_gang = int(os.environ.get("TRAINYARD_WORLD_SIZE", "1")) > 1
     return folder / f"rank-{os.environ.get('TRAINYARD_RANK', '0')}" if is_gang else folder
+
+
+def shared_dir() -> Path:
+    """Where a job keeps checkpoints of which one worker writes and any reads."""
+    return Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
 
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:

@@ -1,0 +1,143 @@
+"""One elastic training that meets everything, for test_elastic.py; prints what came of it as JSON. Run by itself, since
+workers are forked from this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from tests.waiting import slowness
+from workloads.common import membership
+from workloads.elastic.launch import Crew
+from workloads.elastic.train import main as train
+
+ARGUMENTS = (
+    "--samples",
+    "96",
+    "--work-ms",
+    "0",
+    "--checkpoint-steps",
+    "0",
+    "--policy",
+    "linear_learning_rate",
+)
+RESIZES = 6
+
+
+class Story:
+    """The crew, and how to wait for it on a machine of any speed."""
+
+    def __init__(self, folder: Path, name: str, epochs: int) -> None:
+        os.environ["TRAINYARD_CHECKPOINT_DIR"] = str(folder / name / "checkpoints")
+        arguments = [*ARGUMENTS, "--epochs", str(epochs)]
+        self.crew = Crew(folder / name, lambda: train(arguments))
+
+    def until(self, is_so: Callable[[], bool]) -> None:
+        self.crew.until(is_so, 30 * slowness())
+
+    def switched(self) -> None:
+        """Wait until all members train in the newest generation."""
+
+        def is_so() -> bool:
+            found = [self.crew.workers[number].status for number in self.crew.members]
+            return all(
+                one is not None
+                and one.state == membership.TRAINING
+                and one.generation == self.crew.generation
+                for one in found
+            )
+
+        self.until(is_so)
+
+    def grow(self, count: int) -> None:
+        fresh = self.crew.start(count)
+        self.until(lambda: self.crew.is_ready(fresh))
+        self.crew.publish([*self.crew.members, *fresh])
+        self.switched()
+
+    def shrink_to(self, numbers: list[int]) -> None:
+        leavers = set(self.crew.members) - set(numbers)
+        self.crew.publish(numbers)
+        self.switched()
+        self.until(lambda: all(not self.crew.workers[number].is_alive for number in leavers))
+
+    def lose(self, number: int) -> None:
+        """Kill a member without a word and wait for the world without it."""
+        before = self.crew.generation
+        self.crew.kill(number)
+        self.until(lambda: self.crew.generation > before)
+        self.switched()
+
+    def end(self) -> dict[str, Any]:
+        """Stop the rest as the control plane does, and return what every worker said last."""
+        for number in self.crew.members:
+            self.crew.kill(number, signal.SIGTERM)
+        self.until(lambda: all(not worker.is_alive for worker in self.crew.workers.values()))
+        statuses = {
+            number: json.loads((worker.folder / membership.STATUS).read_text())
+            for number, worker in self.crew.workers.items()
+        }
+        codes = {number: worker.exit_code for number, worker in self.crew.workers.items()}
+        return {"statuses": statuses, "exit_codes": codes}
+
+
+def planned(folder: Path) -> dict[str, Any]:
+    story, draw = Story(folder, "planned", 100_000), random.Random(7)
+    try:
+        story.grow(2)
+        for _ in range(RESIZES):
+            members = list(story.crew.members)
+            if len(members) < 2 or (len(members) < 4 and draw.random() < 0.5):
+                story.grow(draw.randint(1, 2))
+            else:
+                story.shrink_to(sorted(draw.sample(members, draw.randint(1, len(members) - 1))))
+        return story.end()
+    finally:
+        story.crew.close()
+
+
+def failures(folder: Path) -> dict[str, Any]:
+    story = Story(folder, "failures", 100_000)
+    try:
+        story.grow(4)
+        story.lose(0)  # hosts the store
+        story.lose(2)
+        story.grow(1)
+        fresh = story.crew.start(1)  # a newcomer that dies before the generation that has it
+        story.until(lambda: story.crew.is_ready(fresh))
+        story.crew.kill(fresh[0])
+        story.crew.publish([*story.crew.members, *fresh])
+        story.until(lambda: story.crew.generation >= 6)
+        story.switched()
+        return story.end()
+    finally:
+        story.crew.close()
+
+
+def whole(folder: Path) -> dict[str, Any]:
+    """To the end of its epochs."""
+    story = Story(folder, "whole", 3)
+    try:
+        fresh = story.crew.start(3)
+        story.until(lambda: story.crew.is_ready(fresh))
+        story.crew.publish(fresh)
+        story.until(lambda: all(not worker.is_alive for worker in story.crew.workers.values()))
+        return story.end()
+    finally:
+        story.crew.close()
+
+
+def main() -> None:
+    folder = Path(sys.argv[1])
+    os.environ["TRAINYARD_WORLD_SIZE"] = "2"
+    json.dump({story.__name__: story(folder) for story in (planned, failures, whole)}, sys.stdout)
+
+
+if __name__ == "__main__":
+    main()

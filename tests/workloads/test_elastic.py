@@ -1,0 +1,87 @@
+"""A training that grows, shrinks and loses workers, in real processes: no step is lost, no sample is seen twice."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(scope="module")
+def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What tests/workloads/elastic_run.py saw."""
+    ran = subprocess.run(
+        [sys.executable, "-m", "tests.workloads.elastic_run", str(tmp_path_factory.mktemp("elastic"))],
+        cwd=REPOSITORY,
+        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert ran.returncode == 0, ran.stderr
+    found: dict[str, Any] = json.loads(ran.stdout)
+    return found
+
+
+def switches(story: dict[str, Any]) -> list[dict[str, Any]]:
+    return [switch for status in story["statuses"].values() for switch in status["switches"]]
+
+
+def test_planned_resizes_lose_and_repeat_no_step(told: dict[str, Any]):
+    found = switches(told["planned"])
+    assert len({switch["generation"] for switch in found}) == 7
+    assert all(switch["is_planned"] for switch in found)
+    assert {(one["lost_steps"], one["repeated_steps"], one["interrupted_steps"]) for one in found} == {
+        (0, 0, 0)
+    }
+
+
+def test_all_members_switch_at_the_same_step_to_the_same_world(told: dict[str, Any]):
+    for story in (told["planned"], told["failures"]):
+        worlds: dict[int, set[tuple[int, int]]] = {}
+        for switch in switches(story):
+            worlds.setdefault(switch["generation"], set()).add((switch["step"], switch["workers"]))
+        assert all(len(seen) == 1 for seen in worlds.values()), worlds
+
+
+def test_every_sample_comes_once_per_epoch_over_random_resizes_and_kills(told: dict[str, Any]):
+    for story in (told["planned"], told["failures"]):
+        furthest = max(story["statuses"].values(), key=lambda status: status["step"])
+        assert furthest["epochs_done"] >= 1
+        assert furthest["epochs_exact"] == furthest["epochs_done"]
+
+
+def test_who_leaves_by_plan_ends_with_0_and_who_is_stopped_with_143(told: dict[str, Any]):
+    codes = told["planned"]["exit_codes"]
+    left = {number for number, status in told["planned"]["statuses"].items() if status["generation"] < 7}
+    assert {codes[number] for number in left} == {0}
+    assert {codes[number] for number in set(codes) - left} == {143}
+
+
+def test_survivors_of_a_kill_go_on_in_process_also_when_the_store_was_hosted_there(told: dict[str, Any]):
+    story = told["failures"]
+    assert story["exit_codes"]["0"] == story["exit_codes"]["2"] == -9
+    assert story["exit_codes"]["1"] == story["exit_codes"]["3"] == 143
+    mine = [one for one in story["statuses"]["1"]["switches"] if not one["is_planned"]]
+    assert [(one["lost_steps"], one["interrupted_steps"]) for one in mine[:2]] == [(0, 1), (0, 1)]
+    assert [one["workers"] for one in mine[:2]] == [3, 2]
+
+
+def test_a_newcomer_that_dies_before_it_joins_is_left_behind(told: dict[str, Any]):
+    story = told["failures"]
+    assert story["exit_codes"]["5"] == -9
+    assert story["statuses"]["5"]["generation"] == 0
+    assert [one["workers"] for one in story["statuses"]["1"]["switches"]][-1] == 3
+
+
+def test_a_run_without_any_change_ends_by_itself(told: dict[str, Any]):
+    story = told["whole"]
+    assert set(story["exit_codes"].values()) == {0}
+    assert {(one["epochs_done"], one["epochs_exact"]) for one in story["statuses"].values()} == {(3, 3)}

@@ -1,0 +1,392 @@
+"""Train on a number of workers that changes while the weights stay in memory.
+
+    with World.joined(device, replica, epochs, policy) as world:
+        for step in world.steps():
+            loss = mean_loss(model, step.indexes)     # 0.0 * something where indexes is empty
+            loss.backward()
+            if step.average(model.parameters()):      # False: a peer was lost; the same samples come again
+                optimizer.step()
+
+Under Trainyard the world follows the membership file (workloads/common/membership.py): a new generation takes effect
+at a step boundary on which all members agree. A dead peer breaks the collective call of the others; they wait for the
+generation without it and form again in process. Under torchrun, MPI or plain variables the world is fixed.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import socket
+import threading
+import time
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict
+from datetime import timedelta
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed
+from torch._C._distributed_c10d import PrefixStore, TCPStore
+
+from workloads.common import membership
+from workloads.common.distributed import joined_ranks
+from workloads.common.membership import Mailbox, Member, Membership, Status, Switch
+from workloads.common.sampling import Epochs, Policy, digest_of
+from workloads.common.stopping import StopRequest
+
+FORM_SECONDS = 1.5  # for members that have all arrived to connect
+COLLECTIVE_SECONDS = 60.0  # a frozen peer is killed by the owner long before
+POLL_SECONDS = 0.003
+BEAT_SECONDS = 0.5
+LEAVE_ALONE_SECONDS = 2.0  # after SIGTERM, if no peer got one: the others go on
+HOST = "TRAINYARD_ELASTIC_HOST"
+
+
+class Replica(Protocol):
+    """What is equal on all workers: weights, optimizer, schedule."""
+
+    def state(self) -> dict[str, Any]: ...
+
+    def load(self, state: dict[str, Any]) -> None: ...
+
+
+class Step:
+    """One step of this worker: `indexes` of its samples, and the factor for its learning rate."""
+
+    def __init__(self, world: World, indexes: Tensor) -> None:
+        self.indexes = indexes
+        self.number = world.step + 1
+        self.learning_rate_factor = world.learning_rate_factor
+        self.is_complete = False
+        self._world = world
+
+    def average(self, parameters: Iterable[torch.nn.Parameter]) -> bool:
+        """Replace gradients by their mean over all samples of the step. Returns False if a peer was lost meanwhile:
+        gradients are void then and the step must not be applied."""
+        tensors = [parameter for parameter in parameters if parameter.requires_grad]
+        self.is_complete = self._world.average(tensors, self.indexes)
+        return self.is_complete
+
+
+class World:
+    """The workers that train together now. `has_left`: this one is a member no more; `is_stopped`: the job is told to
+    end, and the state is that of a step boundary."""
+
+    def __init__(self, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy) -> None:
+        self.device, self.replica, self.epochs, self.policy = device, replica, epochs, policy
+        self.rank, self.size, self.generation, self.step = 0, 1, 0, 0
+        self.has_left = self.is_stopped = False
+        self._stop = StopRequest()
+        self._stopped_at: float | None = None
+        self._size_before, self._switched_at_step = 1, -(10**9)
+        self._has_state = False  # until it has been given one, or has given its own to the others
+        self._agreed = 0  # newest generation that any member has been given
+        self._seen, self._digest = 0, 0
+        self._stepped_at = time.monotonic()
+        self._busy_since = time.monotonic()
+        self._member: _Membered | None = None
+
+    @classmethod
+    @contextmanager
+    def joined(
+        cls, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy, first_step: int = 0
+    ) -> Iterator[World]:
+        """Join the job's workers, as many as there are, and leave them at the end of the block. Blocks until this
+        worker is a member. `first_step`: completed steps of the checkpoint that the replica was loaded from."""
+        world = cls(device, replica, epochs, policy)
+        world.step = first_step
+        if membership.DIRECTORY not in os.environ:
+            with joined_ranks(device) as place:
+                world._enter(place.rank, place.world_size, 1)
+                world._agree_on_state()
+                yield world
+            return
+        world._member = _Membered(world, Path(os.environ[membership.DIRECTORY]))
+        try:
+            world._member.switch(is_planned=True)
+            yield world
+        finally:
+            world._member.close()
+
+    @property
+    def is_first(self) -> bool:
+        return self.rank == 0
+
+    @property
+    def is_asked_to_stop(self) -> bool:
+        """Whether this worker got SIGTERM."""
+        return bool(self._stop)
+
+    @property
+    def learning_rate_factor(self) -> float:
+        """By what to multiply the learning rate at this step."""
+        since = self.step - self._switched_at_step
+        return self.policy.learning_rate_factor(self.size, self._size_before, since)
+
+    def steps(self) -> Iterator[Step]:
+        """Yield steps until the epochs are over, the job is to stop, or this worker has left."""
+        while not (self.epochs.is_over or self.has_left or self.is_stopped):
+            global_batch = self.policy.global_batch(self.size)
+            step = Step(self, self.epochs.share(self.rank, self.size, global_batch))
+            self._busy_since = time.monotonic()
+            yield step
+            if step.is_complete:
+                self._complete(global_batch)
+
+    def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
+        """See Step.average."""
+        try:
+            seen = self._exchange(indexes)
+            _average(parameters, len(indexes), seen)
+        except (RuntimeError, distributed.DistError) as error:
+            if self._member is None:
+                raise
+            self._member.recover(error)
+            return False
+        return True
+
+    def _exchange(self, indexes: Tensor) -> int:
+        """Agree with all members on what happens at the end of this step. Returns the samples of all."""
+        busy = time.monotonic() - self._busy_since
+        newest = self.generation if self._member is None else self._member.newest(busy)
+        mine = [newest, len(indexes), digest_of(indexes), int(bool(self._stop))]
+        rows = self._gather(mine)
+        self._agreed = max(row[0] for row in rows)
+        self._seen, self._digest = sum(row[1] for row in rows), sum(row[2] for row in rows)
+        self.is_stopped = self._is_stopping([bool(row[3]) for row in rows])
+        return self._seen
+
+    def _is_stopping(self, asked: list[bool]) -> bool:
+        """Whether the job ends after this step: all were asked to, so that one worker's end is not that of the job."""
+        if not self._stop:
+            return all(asked)
+        now = time.monotonic()
+        self._stopped_at = self._stopped_at or now
+        if not all(asked) and now - self._stopped_at > LEAVE_ALONE_SECONDS:
+            self.has_left = True
+        return all(asked)
+
+    def _complete(self, global_batch: int) -> None:
+        self.step += 1
+        self._stepped_at = time.monotonic()
+        self.epochs.advance(self._seen, self._digest, global_batch)
+        if self._member is not None and self._agreed > self.generation and not self.is_stopped:
+            self._member.switch(is_planned=True)
+
+    def _enter(self, rank: int, size: int, generation: int) -> None:
+        self._size_before = self.size if self.generation else size
+        self.rank, self.size, self.generation = rank, size, generation
+        self._switched_at_step = self.step
+
+    def _agree_on_state(self) -> int:
+        """Give every member the state of the one that is furthest; ranks are at most one step apart. Returns how many
+        completed steps are lost, which is 0 while one member of the old world is left."""
+        rows = self._gather([self.step, int(self._has_state), self.epochs.done])
+        source = max(range(len(rows)), key=lambda rank: (rows[rank][1], rows[rank][0], -rank))
+        if len({tuple(row) for row in rows}) > 1 or not rows[source][1]:
+            self._share_state(source)
+        return max(row[0] for row in rows) - self.step
+
+    def _share_state(self, source: int) -> None:
+        packed = io.BytesIO()
+        if self.rank == source:
+            state = {
+                "replica": self.replica.state(),
+                "epochs": self.epochs.state(),
+                "policy": asdict(self.policy),  # a newcomer was started with other numbers
+                "step": self.step,
+            }
+            torch.save(state, packed)
+        size = torch.tensor([packed.tell()], device=self.device)
+        distributed.broadcast(size, source)
+        data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
+        if self.rank == source:
+            data.copy_(torch.frombuffer(packed.getbuffer(), dtype=torch.uint8))
+        distributed.broadcast(data, source)
+        if self.rank != source:
+            self._load(io.BytesIO(data.cpu().numpy().tobytes()))
+
+    def _load(self, packed: io.BytesIO) -> None:
+        state = torch.load(packed, weights_only=True, map_location=self.device)
+        self.replica.load(state["replica"])
+        self.epochs.load(state["epochs"])
+        self.policy = Policy(**state["policy"])
+        self.step = int(state["step"])
+
+    def _gather(self, numbers: list[int]) -> list[list[int]]:
+        mine = torch.tensor(numbers, dtype=torch.int64, device=self.device)
+        rows = [torch.empty_like(mine) for _ in range(self.size)]
+        distributed.all_gather(rows, mine)
+        return [row.tolist() for row in rows]
+
+
+class _Membered:
+    """The world's side of a membership: its mailbox, its store, and the way from one generation to the next."""
+
+    def __init__(self, world: World, directory: Path) -> None:
+        self._world = world
+        self._mailbox = Mailbox(directory)
+        host = os.environ.get(HOST, "127.0.0.1")
+        if host == "127.0.0.1":
+            os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+        self._store = TCPStore(host, 0, is_master=True, wait_for_workers=False)
+        self._peers: dict[str, TCPStore] = {}
+        member = int(os.environ.get("TRAINYARD_RANK", "0"))
+        self._status = Status(member, f"{host}:{self._store.port}")
+        self._mailbox.report(self._status)
+        self._closing = threading.Event()
+        threading.Thread(target=self._beat, name="elastic-beat", daemon=True).start()
+
+    def newest(self, busy_seconds: float) -> int:
+        """Return the number of the newest generation that this worker has been given."""
+        self._status.busy_seconds += (busy_seconds - self._status.busy_seconds) / 10
+        found = self._mailbox.membership()
+        return self._world.generation if found is None else found.generation
+
+    def switch(self, *, is_planned: bool, interrupted: int = 0) -> None:
+        """Go to the newest generation, and on to the next if that fails; blocks until this worker trains or has
+        left."""
+        world, began = self._world, self._world._stepped_at
+        step_before, lost = world.step, None
+        while lost is None:
+            found = self._await_newer(world.generation)
+            if found is None or found.rank_of(self._status.id) is None:
+                self._leave()
+                return
+            try:
+                lost = world._agree_on_state() if self._form(found) else None
+            except (RuntimeError, OSError):
+                is_planned = False
+            if lost is None:
+                _dissolve()
+                self._peers.clear()
+                self._note_broken(found.generation)
+        world._has_state = True
+        pause = time.monotonic() - began if step_before else 0.0
+        self._note_switch(pause, lost, interrupted, is_planned)
+
+    def recover(self, error: BaseException) -> None:
+        """Form again without the peer that was lost."""
+        print(f"elastic: generation {self._world.generation} broke: {_first_line(error)}", flush=True)
+        _dissolve()
+        self._note_broken(self._world.generation)
+        self.switch(is_planned=False, interrupted=1)
+
+    def close(self) -> None:
+        """Leave the group; the owner learns it from the status and the end of the process."""
+        self._closing.set()
+        _dissolve()
+        if self._status.state != membership.LEFT:
+            self._update(membership.LEFT)
+
+    def _await_newer(self, than: int) -> Membership | None:
+        """Wait for a newer generation; None if the job is told to stop meanwhile."""
+        while True:
+            found = self._mailbox.membership()
+            if found is not None and found.generation > than:
+                is_first_of_this = self._status.generation == 0 and found.rank_of(self._status.id) is None
+                if not is_first_of_this:  # a newcomer waits until it is a member
+                    return found
+            if self._world._stop:
+                return None
+            time.sleep(POLL_SECONDS)
+
+    def _form(self, found: Membership) -> bool:
+        """Build the process group of a generation. False if a newer one came meanwhile."""
+        _dissolve()
+        world, rank = self._world, found.rank_of(self._status.id)
+        assert rank is not None
+        world._enter(rank, len(found.members), found.generation)
+        self._status.generation = found.generation
+        store = PrefixStore(f"generation-{found.generation}", self._store_of(found.members[0]))
+        store.add("arrived", 1)
+        while store.add("arrived", 0) < len(found.members):
+            newest = self._mailbox.membership()
+            if newest is not None and newest.generation > found.generation:
+                return False
+            if world._stop:
+                raise RuntimeError("told to stop while the world was forming")
+            time.sleep(POLL_SECONDS)
+        self._connect(store, rank, len(found.members))
+        return True
+
+    def _connect(self, store: PrefixStore, rank: int, size: int) -> None:
+        is_cuda = self._world.device.type == "cuda"
+        distributed.init_process_group(
+            "nccl" if is_cuda else "gloo",
+            store=store,
+            rank=rank,
+            world_size=size,
+            timeout=timedelta(seconds=FORM_SECONDS),
+            device_id=self._world.device if is_cuda else None,
+        )
+        group = distributed.distributed_c10d._get_default_group()
+        group._get_backend(self._world.device)._set_default_timeout(timedelta(seconds=COLLECTIVE_SECONDS))
+
+    def _store_of(self, member: Member) -> TCPStore:
+        if member.id == self._status.id:
+            return self._store
+        if member.address not in self._peers:
+            host, _, port = member.address.rpartition(":")
+            # refused at once where nothing listens; the store's own constructor would retry until its limit
+            socket.create_connection((host, int(port)), FORM_SECONDS).close()
+            limit = timedelta(seconds=FORM_SECONDS)
+            self._peers[member.address] = TCPStore(host, int(port), is_master=False, timeout=limit)
+        return self._peers[member.address]
+
+    def _note_broken(self, generation: int) -> None:
+        self._status.generation = generation
+        self._update(membership.BROKEN)
+
+    def _note_switch(self, pause: float, lost: int, interrupted: int, is_planned: bool) -> None:
+        world = self._world
+        cost = Switch(
+            world.generation, world.step, world.size, time.time(), pause, lost, 0, interrupted, is_planned
+        )
+        self._status.switches.append(cost)
+        self._update(membership.TRAINING)
+        if world.is_first:
+            print(
+                f"elastic: generation {world.generation}, {world.size} workers, step {world.step},"
+                f" pause {pause:.3f} s, {lost} steps lost",
+                flush=True,
+            )
+
+    def _leave(self) -> None:
+        self._world.has_left = True
+        _dissolve()
+        self._update(membership.LEFT)
+
+    def _update(self, state: str) -> None:
+        world, status = self._world, self._status
+        status.state, status.step = state, world.step
+        status.epochs_done, status.epochs_exact = world.epochs.done, world.epochs.exact
+        self._mailbox.report(status)
+
+    def _beat(self) -> None:
+        while not self._closing.wait(BEAT_SECONDS):
+            self._mailbox.beat()
+
+
+def _average(parameters: list[torch.nn.Parameter], mine: int, all_samples: int) -> None:
+    """Mean of the gradients, each worker weighted by its samples, in one all-reduce."""
+    gradients = [
+        torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
+    ]
+    flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) * (mine / max(1, all_samples))
+    distributed.all_reduce(flat)
+    for parameter, part in zip(
+        parameters, torch.split(flat, [one.numel() for one in gradients]), strict=True
+    ):
+        parameter.grad = part.view_as(parameter)
+
+
+def _dissolve() -> None:
+    if distributed.is_initialized():
+        distributed.destroy_process_group()
+
+
+def _first_line(error: BaseException) -> str:
+    return str(error).partition("\n")[0][:200]

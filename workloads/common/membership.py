@@ -1,0 +1,155 @@
+"""The two files through which an elastic job's workers and the owner of its membership agree.
+
+The owner (Trainyard, or a test) replaces `membership.json`: a generation number and the members in rank order. Each
+worker replaces `status.json`: where it listens, which generation it trains in, and what each switch cost. Generations
+have one writer and only grow, so no two worlds can train under the same number. Imports no torch.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, field
+from pathlib import Path
+from typing import Any
+
+DIRECTORY = "TRAINYARD_ELASTIC_DIR"
+MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
+SWITCHES_KEPT = 20
+
+READY = "ready"  # warmed up, waits for a generation that has it
+TRAINING = "training"
+BROKEN = "broken"  # lost its peers; waits for the next generation
+LEFT = "left"
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """A worker by the number that it keeps for life, and where its store listens: `host:port`."""
+
+    id: int
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
+class Membership:
+    """The members of one generation, in rank order."""
+
+    generation: int
+    members: tuple[Member, ...]
+
+    def rank_of(self, member: int) -> int | None:
+        """Return the rank of a member, None if it is not one."""
+        return next((rank for rank, one in enumerate(self.members) if one.id == member), None)
+
+
+@dataclass(frozen=True, slots=True)
+class Switch:
+    """What one change of generation cost. `step`: completed steps when it happened. `lost_steps`: completed steps that
+    no member had any more; `repeated_steps`: completed steps that were computed again; `interrupted_steps`: steps that
+    a failure cut short and that ran again in the new world. `pause_seconds`: from the last step of this worker in the
+    old generation until it could go on. `at`: Unix seconds. `is_planned`: no failure led to it.
+    """
+
+    generation: int
+    step: int
+    workers: int
+    at: float
+    pause_seconds: float
+    lost_steps: int = 0
+    repeated_steps: int = 0
+    interrupted_steps: int = 0
+    is_planned: bool = True
+
+
+@dataclass(slots=True)
+class Status:
+    """What a worker says of itself. `busy_seconds`: its mean time per step without waiting for others. `epochs_exact`
+    of `epochs_done` epochs saw every sample exactly once."""
+
+    id: int
+    address: str
+    state: str = READY
+    generation: int = 0
+    step: int = 0
+    busy_seconds: float = 0.0
+    epochs_done: int = 0
+    epochs_exact: int = 0
+    switches: list[Switch] = field(default_factory=list)
+
+
+class Mailbox:
+    """One worker's directory."""
+
+    def __init__(self, directory: Path) -> None:
+        self._directory = directory
+        self._seen: tuple[int, int] | None = None
+        self._membership: Membership | None = None
+
+    def membership(self) -> Membership | None:
+        """Return the newest membership, None before the first. Costs one `stat` while nothing has changed."""
+        try:
+            found = os.stat(self._directory / MEMBERSHIP)
+        except FileNotFoundError:
+            return None
+        mark = (found.st_ino, found.st_mtime_ns)
+        if mark != self._seen:
+            newest = read_membership(json.loads((self._directory / MEMBERSHIP).read_text()))
+            if self._membership is None or newest.generation > self._membership.generation:
+                self._membership = newest
+            self._seen = mark
+        return self._membership
+
+    def publish(self, membership: Membership) -> None:
+        """Replace the membership; for its owner."""
+        replace_file(self._directory / MEMBERSHIP, json.dumps(asdict(membership)))
+
+    def report(self, status: Status) -> None:
+        """Replace the status and ring the owner's doorbell, where there is one."""
+        status.switches = status.switches[-SWITCHES_KEPT:]
+        replace_file(self._directory / STATUS, json.dumps(asdict(status)))
+        self._ring()
+
+    def beat(self) -> None:
+        """Show that the process is alive: the status file gets the present time."""
+        try:
+            os.utime(self._directory / STATUS)
+        except FileNotFoundError:
+            pass  # the pod's directory is being removed
+
+    def status(self) -> Status | None:
+        """Return what the worker last said; None before that."""
+        try:
+            return read_status(json.loads((self._directory / STATUS).read_text()))
+        except FileNotFoundError:
+            return None
+
+    def _ring(self) -> None:
+        try:
+            doorbell = os.open(self._directory / DOORBELL, os.O_WRONLY | os.O_NONBLOCK)
+        except OSError:
+            return  # no doorbell, or no listener: the owner also looks by itself
+        try:
+            os.write(doorbell, b".")
+        except BlockingIOError:
+            pass  # full: it rings already
+        finally:
+            os.close(doorbell)
+
+
+def read_membership(data: Mapping[str, Any]) -> Membership:
+    """Return the membership in parsed JSON."""
+    return Membership(int(data["generation"]), tuple(Member(**member) for member in data["members"]))
+
+
+def read_status(data: Mapping[str, Any]) -> Status:
+    """Return the status in parsed JSON."""
+    return Status(**{**data, "switches": [Switch(**switch) for switch in data["switches"]]})
+
+
+def replace_file(path: Path, text: str) -> None:
+    """Write a file so that readers see the old text or the new, never a part."""
+    fresh = path.with_name(f".{path.name}.{os.getpid()}")
+    fresh.write_text(text)
+    fresh.replace(path)

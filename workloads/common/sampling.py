@@ -1,0 +1,115 @@
+"""Every sample exactly once per epoch, however many workers there are from one step to the next."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from typing import Any
+
+import torch
+from torch import Tensor
+
+CONSTANT_GLOBAL_BATCH = "constant_global_batch"
+LINEAR_LEARNING_RATE = "linear_learning_rate"
+POLICIES = (CONSTANT_GLOBAL_BATCH, LINEAR_LEARNING_RATE)
+RAMP_STEPS = 20
+
+_GOLDEN = -7046029254386353131  # 2**64 / golden ratio as a signed number: spreads neighbours over all bits
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """How batch size and learning rate follow the number of workers. `batch_size` is that of one worker when there are
+    `reference_workers`.
+
+    `constant_global_batch`: workers divide the same global batch, the learning rate stays. `linear_learning_rate`: each
+    worker keeps its batch, and the learning rate grows with the global batch, over RAMP_STEPS steps after a switch.
+    """
+
+    batch_size: int
+    reference_workers: int = 1
+    name: str = CONSTANT_GLOBAL_BATCH
+
+    def __post_init__(self) -> None:
+        if self.name not in POLICIES:
+            raise ValueError(f"{self.name!r} is not one of {', '.join(POLICIES)}.")
+        if self.batch_size < 1 or self.reference_workers < 1:
+            raise ValueError("batch_size and reference_workers must be 1 or more.")
+
+    def global_batch(self, workers: int) -> int:
+        """Samples of one step over all workers."""
+        return self.batch_size * (self.reference_workers if self.name == CONSTANT_GLOBAL_BATCH else workers)
+
+    def learning_rate_factor(self, workers: int, before: int, steps_since_switch: int) -> float:
+        """By what to multiply the learning rate; `before`: the workers before the last switch."""
+        if self.name == CONSTANT_GLOBAL_BATCH:
+            return 1.0
+        ramp = min(1.0, (steps_since_switch + 1) / RAMP_STEPS)
+        return (before + (workers - before) * ramp) / self.reference_workers
+
+
+@dataclass(slots=True)
+class Epochs:
+    """Where a run is in its data: the same on all workers after every step. `seen` and `digest` come from what the
+    workers really trained on, not from `position`."""
+
+    samples: int
+    epochs: int
+    seed: int = 0
+    epoch: int = 0
+    position: int = 0
+    seen: int = 0
+    digest: int = 0
+    done: int = 0
+    exact: int = 0
+    _order: tuple[int, Tensor] | None = field(default=None, repr=False)
+
+    @property
+    def is_over(self) -> bool:
+        return self.epoch >= self.epochs
+
+    def share(self, rank: int, workers: int, global_batch: int) -> Tensor:
+        """Return the indexes of this worker's part of the next step; parts differ by one sample at most, and may be
+        empty at the end of an epoch."""
+        batch = self._epoch_order()[self.position : self.position + global_batch]
+        return batch[rank::workers]
+
+    def advance(self, seen: int, digest: int, global_batch: int) -> None:
+        """Complete a step in which all workers together saw `seen` samples with this sum of digests."""
+        self.position += global_batch
+        self.seen += seen
+        self.digest = _wrapped(self.digest + digest)
+        if self.position >= self.samples:
+            self._close_epoch()
+
+    def state(self) -> dict[str, int]:
+        """What a worker that joins needs."""
+        names = ("epoch", "position", "seen", "digest", "done", "exact")
+        return {name: getattr(self, name) for name in names}
+
+    def load(self, state: dict[str, Any]) -> None:
+        """Take over the state of another worker, or of a checkpoint."""
+        for name, value in state.items():
+            setattr(self, name, int(value))
+
+    def _close_epoch(self) -> None:
+        self.done += 1
+        self.exact += self.seen == self.samples and self.digest == digest_of(torch.arange(self.samples))
+        self.epoch, self.position, self.seen, self.digest = self.epoch + 1, 0, 0, 0
+
+    def _epoch_order(self) -> Tensor:
+        if self._order is None or self._order[0] != self.epoch:
+            generator = torch.Generator().manual_seed(self.seed + self.epoch)
+            self._order = (self.epoch, torch.randperm(self.samples, generator=generator))
+        return self._order[1]
+
+
+def digest_of(indexes: Tensor) -> int:
+    """Return a 64-bit number that the same set of samples always has, whatever their order, and two different multisets
+    of the same size practically never share: the sum of their hashes."""
+    mixed = (indexes.long() + 1) * _GOLDEN
+    mixed = (mixed ^ (mixed >> 29)) * _GOLDEN
+    return int((mixed ^ (mixed >> 32)).sum())
+
+
+def _wrapped(number: int) -> int:
+    return (number + 2**63) % 2**64 - 2**63

@@ -1,0 +1,193 @@
+"""Run an elastic training on this machine without Trainyard: `python -m workloads.elastic.launch --workers 3 [-- ...]`.
+
+`Crew` owns the membership as the control plane does: it starts workers, by fork from a process that has torch
+imported, publishes generations, and forms a new one when a worker ends. Tests and bench/elastic use it too.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import tempfile
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch._dynamo  # noqa: F401  the first optimizer imports it, in 2 s: here once for all workers
+
+from workloads.common import membership
+from workloads.common.membership import Mailbox, Member, Membership, Status
+
+TICK_SECONDS = 0.004
+FROZEN_SECONDS = 5.0
+
+
+@dataclass(slots=True)
+class Worker:
+    """One worker process; `exit_code` None while it lives, negative for a signal."""
+
+    id: int
+    pid: int
+    folder: Path
+    mailbox: Mailbox
+    exit_code: int | None = None
+
+    @property
+    def status(self) -> Status | None:
+        return self.mailbox.status()
+
+    @property
+    def is_alive(self) -> bool:
+        return self.exit_code is None
+
+    @property
+    def log(self) -> str:
+        return (self.folder / "log").read_text()
+
+
+class Crew:
+    """The workers of one training and their membership. Call `tick` often, or wait with `until`."""
+
+    def __init__(self, folder: Path, program: Callable[[], int], min_workers: int = 1) -> None:
+        self._folder, self._program, self._min_workers = folder, program, min_workers
+        self.workers: dict[int, Worker] = {}
+        self.members: tuple[int, ...] = ()
+        self.generation = 0
+
+    def start(self, count: int) -> list[int]:
+        """Fork so many workers, which warm up beside the training. Returns their numbers."""
+        first = len(self.workers)
+        return [self._fork(number).id for number in range(first, first + count)]
+
+    def is_ready(self, numbers: Sequence[int]) -> bool:
+        """Whether all of these can become members."""
+        return all(self.workers[number].status is not None for number in numbers)
+
+    def publish(self, numbers: Sequence[int]) -> int:
+        """Begin a generation with these members, which are ready. Returns its number."""
+        statuses = {number: self.workers[number].status for number in numbers}
+        members = tuple(Member(number, status.address) for number, status in statuses.items() if status)
+        self.generation, self.members = self.generation + 1, tuple(member.id for member in members)
+        for worker in self.workers.values():
+            if worker.is_alive:
+                worker.mailbox.publish(Membership(self.generation, members))
+        return self.generation
+
+    def tick(self) -> None:
+        """Take note of ends, kill what is frozen, and go on with the rest."""
+        for worker in self.workers.values():
+            if worker.is_alive:
+                self._look_after(worker)
+        alive = [number for number in self.members if self.workers[number].is_alive]
+        if len(alive) < self._min_workers or not alive:
+            return
+        is_gone = len(alive) < len(self.members) and not self._is_over()
+        if is_gone or self._is_broken(alive):
+            self.publish(alive)
+
+    def until(self, is_so: Callable[[], bool], seconds: float) -> None:
+        """Tick until something is so. Raises TimeoutError with the workers' last words."""
+        end = time.monotonic() + seconds
+        while not is_so():
+            if time.monotonic() > end:
+                raise TimeoutError("\n".join(f"{one.id}: {one.log[-400:]}" for one in self.workers.values()))
+            self.tick()
+            time.sleep(TICK_SECONDS)
+
+    def steps(self) -> int:
+        """Completed steps, as the members' own files say."""
+        return max((self._step_of(number) for number in self.members), default=0)
+
+    def kill(self, number: int, which: int = signal.SIGKILL) -> None:
+        """Send a worker a signal if it lives."""
+        if self.workers[number].is_alive:
+            os.kill(self.workers[number].pid, which)
+
+    def close(self) -> None:
+        """Kill and reap what is left."""
+        for worker in self.workers.values():
+            if worker.is_alive:
+                os.kill(worker.pid, signal.SIGKILL)
+                worker.exit_code = os.waitstatus_to_exitcode(os.waitpid(worker.pid, 0)[1])
+
+    def _look_after(self, worker: Worker) -> None:
+        pid, waited = os.waitpid(worker.pid, os.WNOHANG)
+        if pid:
+            worker.exit_code = os.waitstatus_to_exitcode(waited)
+            return
+        beat = worker.folder / membership.STATUS
+        if worker.id in self.members and time.time() - beat.stat().st_mtime > FROZEN_SECONDS:
+            os.kill(worker.pid, signal.SIGKILL)
+
+    def _is_over(self) -> bool:
+        """Whether members have begun to end because the training did."""
+        return any(self.workers[number].exit_code == 0 for number in self.members)
+
+    def _is_broken(self, alive: Sequence[int]) -> bool:
+        """Whether a member gave this generation up although all live."""
+        statuses = [self.workers[number].status for number in alive]
+        return any(
+            one is not None and one.state == membership.BROKEN and one.generation == self.generation
+            for one in statuses
+        )
+
+    def _step_of(self, number: int) -> int:
+        status = self.workers[number].status
+        return 0 if status is None else status.step
+
+    def _fork(self, number: int) -> Worker:
+        folder = self._folder / str(number)
+        folder.mkdir(parents=True)
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            self._run(number, folder)
+        worker = Worker(number, pid, folder, Mailbox(folder))
+        self.workers[number] = worker
+        return worker
+
+    def _run(self, number: int, folder: Path) -> None:
+        """The child: never returns."""
+        code = 1
+        try:
+            log = os.open(folder / "log", os.O_WRONLY | os.O_CREAT | os.O_APPEND)
+            os.dup2(log, 1)
+            os.dup2(log, 2)
+            os.environ |= {membership.DIRECTORY: str(folder), "TRAINYARD_RANK": str(number)}
+            code = self._program()
+        finally:
+            if sys.exc_info()[0] is not None:
+                traceback.print_exc()
+            sys.stdout.flush()
+            sys.stderr.flush()
+            os._exit(code)
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Train with so many workers to the end; a worker that dies is missed by no one."""
+    from workloads.elastic.train import main as train
+
+    parser = argparse.ArgumentParser(prog="workloads.elastic.launch", description="Elastic training, alone.")
+    parser.add_argument("--workers", type=int, default=2)
+    parser.add_argument("rest", nargs="*", help="arguments of workloads.elastic.train")
+    options = parser.parse_args(arguments)
+    os.environ["TRAINYARD_WORLD_SIZE"] = str(options.workers)
+    with tempfile.TemporaryDirectory() as folder:
+        crew = Crew(Path(folder), lambda: train(options.rest))
+        try:
+            numbers = crew.start(options.workers)
+            crew.until(lambda: crew.is_ready(numbers), 60)
+            crew.publish(numbers)
+            crew.until(lambda: all(not worker.is_alive for worker in crew.workers.values()), 86_400)
+            print("".join(worker.log for worker in crew.workers.values()), end="")
+            return max(abs(worker.exit_code or 0) for worker in crew.workers.values())
+        finally:
+            crew.close()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
