@@ -147,6 +147,7 @@ export class LogViewer {
     const section = this.awaited && this.source.book.section(this.awaited.attempt);
     if (!section || this.matches || section.last < this.awaited.n) return;
     this.scroll.go((this.source.book.rowOf(section, this.awaited.n) - ABOVE) * ROW);
+    this.reached = this.awaited;
     this.awaited = null;
   }
 
@@ -154,6 +155,7 @@ export class LogViewer {
   #scrolled() {
     const by = this.scroll.moved();
     if (!by) return;
+    this.reached = null;
     if (!this.matches) this.following = this.scroll.isNearEnd(by > 0 ? NEAR_END : 1);
     this.draw();
   }
@@ -187,15 +189,17 @@ export class LogViewer {
     return items;
   }
 
-  // what is read stays where it is when rows come or grow above it
+  // what is read stays in its place when rows come or grow above it
   #stay(shown) {
     const { anchor } = this.drawn ?? {};
     if (!anchor || this.drawn.shown !== shown || this.drawn.version === shown.version) return;
     this.scroll.top += (shown.startOf(anchor) - anchor.start) * ROW;
   }
 
+  // until the first scroll the line that was asked for: the lines above it may take more rows than was known
   #remember(shown, items) {
-    const anchor = items.find((item) => !item.note && item.start * ROW >= this.scroll.top);
+    const isReached = ({ note, n, section }) => !note && n === this.reached?.n && section.attempt === this.reached.attempt;
+    const anchor = items.find(isReached) ?? items.find((item) => !item.note && item.start * ROW >= this.scroll.top);
     this.drawn = { shown, version: shown.version, anchor, items };
   }
 

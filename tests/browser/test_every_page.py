@@ -19,14 +19,17 @@ from tests.browser.every_page import (
     fill,
     routes,
 )
-from tests.browser.page_checks import EVERYWHERE, HANGING, SPILL, STRETCHED
+from tests.browser.page_checks import EDGES, EVERYWHERE, HANGING, SPILL, STRETCHED, TOUCHING
 from tools.install import AXE
 
 pytestmark = pytest.mark.browser
 
 # tall, so that every chart is drawn
-WIDEST, WIDE, NARROW = ({"width": width, "height": 2400} for width in (2560, 1440, 400))
-TAGS = ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]
+WIDEST, WIDE, TABLET, NARROW, NARROWEST = (
+    {"width": width, "height": 2400} for width in (2560, 1440, 768, 390, 320)
+)
+TAGS = ("wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice")
+CONTRAST = ("color-contrast",)
 READY = """() => (!document.getElementById("live") || document.querySelector("#live[data-state=live]"))
   && [...document.querySelectorAll(".chart-plot, [data-shell]")]
     .every((drawn) => !drawn.checkVisibility() || drawn.querySelector(".main-svg, .xterm-screen"))"""
@@ -34,15 +37,25 @@ AUDIT = """async (tags) => (await axe.run({runOnly: tags, resultTypes: ["violati
   .flatMap(({id, nodes}) => nodes.map((node) => `${id}: ${node.html.slice(0, 160)} ${node.failureSummary}`))"""
 
 
+# The letters of WCAG 1.4.12 and the longest state of the feed, for the narrowest screen of WCAG 1.4.10.
+SPREAD = """() => {
+  const sheet = new CSSStyleSheet();
+  sheet.replaceSync("* { letter-spacing: 0.12em !important; word-spacing: 0.16em !important; }");
+  document.adoptedStyleSheets = [sheet];
+  const feed = document.querySelector("#live");
+  if (feed) [feed.dataset.state, feed.firstElementChild.textContent] = ["lost", "Offline since 12:34:56"];
+}"""
+
+
 @dataclass(frozen=True)
 class Look:
-    """The page in one theme, width and direction, and what is asked of it there."""
+    """The page in one theme, width and direction, and what is asked of it there: `audit` are rules or tags of axe."""
 
     name: str
     size: ViewportSize
     theme: Literal["light", "dark"] = "light"
     direction: str = "ltr"
-    asks_axe: bool = True
+    audit: tuple[str, ...] = ()
     checks: tuple[str, ...] = EVERYWHERE
 
     def findings(self, page: Page) -> Iterator[str]:
@@ -52,18 +65,21 @@ class Look:
         page.evaluate("(direction) => { document.documentElement.dir = direction; }", self.direction)
         page.wait_for_function("(theme) => document.documentElement.dataset.theme === theme", arg=self.theme)
         page.wait_for_function(READY)
-        found = page.evaluate(AUDIT, TAGS) if self.asks_axe else []
+        found = page.evaluate(AUDIT, self.audit) if self.audit else []
         for finding in [*found, *(finding for check in self.checks for finding in page.evaluate(check))]:
             yield f"{self.name}: {finding}"
 
 
+# Each differs little from the one before it: what charts draw anew for every width is most of the time. The theme
+# changes nothing but colours, so that wide and dark asks for contrast alone; narrow is dark, since light was wide.
 LOOKS = (
-    Look("widest", WIDEST, asks_axe=False, checks=(HANGING, STRETCHED)),
-    Look("light", WIDE),
-    Look("dark", WIDE, "dark"),
-    Look("narrow", NARROW),
-    Look("narrow, right to left", NARROW, direction="rtl", asks_axe=False, checks=(SPILL,)),
-    Look("right to left", WIDE, direction="rtl", asks_axe=False, checks=(SPILL,)),
+    Look("light", WIDE, audit=TAGS),
+    Look("right to left", WIDE, direction="rtl", checks=(SPILL,)),
+    Look("dark", WIDE, "dark", audit=CONTRAST, checks=(EDGES,)),
+    Look("narrow", NARROW, "dark", audit=TAGS),
+    Look("narrow, right to left", NARROW, "dark", direction="rtl", checks=(SPILL,)),
+    Look("tablet", TABLET, "dark", checks=(SPILL, TOUCHING)),
+    Look("widest", WIDEST, "dark", checks=(SPILL, HANGING, STRETCHED)),
 )
 
 
@@ -136,4 +152,7 @@ def expect_nothing(page: Page) -> None:
         page.wait_for_load_state("networkidle")
     page.evaluate(AXE.read_text())
     found = [finding for look in LOOKS for finding in look.findings(page)]
+    page.set_viewport_size(NARROWEST)
+    page.evaluate(SPREAD)
+    found += [f"narrowest: {finding}" for finding in page.evaluate(SPILL)]
     assert not found, "\n".join(found)

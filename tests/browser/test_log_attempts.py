@@ -17,6 +17,8 @@ SPELL = """async (texts) => {
   const { spelled } = await import(new URL("progressline.js", document.querySelector("script[src*='js/app']").src));
   return texts.map(spelled);
 }"""
+TARGET_TOP = """(view) => view.querySelector(".is-target").getBoundingClientRect().top
+  - view.getBoundingClientRect().top - view.clientTop"""
 REPORT = {"trainyard": 1, "epoch": 1, "epochs": 2, "step": 5, "total_steps": 10, "loss": 0.40218}
 SPELLED = "epoch 1/2  step 5/10  loss 0.4022"
 PRINT = f"echo {shlex.quote(json.dumps(REPORT))}; echo {'long ' * 100}end; sleep 300"
@@ -142,8 +144,9 @@ def test_wrapped_lines_keep_their_place(yard: Yard, open_as: Open):
         "(rows) => rows.map((row) => [row.getBoundingClientRect().top, row.getBoundingClientRect().bottom])"
     )
     assert all(below[0] == above[1] for above, below in pairwise(rows))
-    top = page.locator(".is-target").bounding_box()["y"] - view.bounding_box()["y"]
-    assert 0 <= top <= 300
+    assert view.evaluate(TARGET_TOP) == 100, (
+        "five rows above the line, however many rows the lines above it take"
+    )
 
 
 def test_a_search_finds_lines_as_they_are_shown(yard: Yard, open_as: Open):

@@ -73,26 +73,6 @@ def test_a_viewer_sees_no_buttons_that_change_anything(yard: Yard, open_as: Open
     assert page.locator("main form, main .actions button").count() == 0
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
-@pytest.mark.parametrize("width", [390, 768, 1280, 1920])
-def test_no_width_spills(yard: Yard, open_as: Open, scheme: str, width: int):
-    job = yard.submit("a-rather-long-name-for-a-job-of-the-kind-that-people-do-choose")
-    yard.wait_for(job, "running")
-    watched = open_as("root", viewport={"width": width, "height": 900}, color_scheme=scheme)
-    for path in (
-        "/",
-        "/jobs",
-        "/projects/team-a",
-        f"/jobs/{job}",
-        "/new/job",
-        "/nodes",
-        "/analytics",
-        "/users",
-    ):
-        watched.go(path)
-        assert watched.page.evaluate(SPILL) <= 0, path
-
-
 def test_the_menu_of_a_narrow_screen(open_as: Open):
     page = open_as("ana", viewport={"width": 390, "height": 800}).page
     assert not page.locator("#nav").is_visible()
