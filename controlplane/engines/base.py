@@ -13,6 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
 from typing import Any, Protocol, TypeAlias
+from uuid import UUID
 
 from controlplane.logs import LogPage
 from controlplane.remote_errors import Refused, Unreachable
@@ -429,6 +430,14 @@ def parts_of(name: str) -> tuple[str, int, int] | None:
     if not job_id or not all(number.isdecimal() for number in numbers):
         return None
     return job_id, int(numbers[0]), int(numbers[1])
+
+
+def is_job_id(text: str) -> bool:
+    """Return whether `text` is a job's id; objects of other owners in the cluster may resemble ours."""
+    try:
+        return str(UUID(text)) == text
+    except ValueError:
+        return False
 
 
 def check_pod_name(name: str) -> None:

@@ -19,7 +19,7 @@ from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, Engi
 from controlplane.gateway.limits import connect_on_thread
 from controlplane.live.identity import Credential, identify
 from controlplane.live.wire import Scope
-from controlplane.loop.attached import attached_clusters, close_engines, engine_for
+from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
 from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job, Pod

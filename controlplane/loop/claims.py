@@ -4,7 +4,7 @@ from datetime import UTC, datetime, timedelta
 
 from django.db.models.functions import Now
 
-from controlplane.loop.holders import new_token
+from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Lease
 
 COLLECT_LEASE = "collect"

@@ -6,15 +6,15 @@ from collections.abc import Callable
 from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, keep, release
+from controlplane.loop.cluster_warnings import tell_of_leftovers
 from controlplane.loop.decide import decide
-from controlplane.loop.findings import tell_of_leftovers
+from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.loop.inventory import sync_nodes
+from controlplane.loop.job_transitions import move_jobs, remove_expired
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
-from controlplane.loop.settle import move_jobs, remove_expired
 from controlplane.models import Cluster, Cycle
 from jobs import lifecycle
 from jobs.models import Job

@@ -5,8 +5,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
+from controlplane.loop.delegated import OURS, Offered, decide_by_cluster
 from controlplane.loop.observe import Observation
-from controlplane.loop.offers import OURS, Offered, decide_by_cluster
 from controlplane.models import Cluster
 from controlplane.scheduling.cycle import decide as decide_purely
 from controlplane.scheduling.plan import Plan

@@ -14,8 +14,8 @@ from controlplane.actions.clusters import candidate, settle_check
 from controlplane.credentials import engine_settings
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused
-from controlplane.loop.attached import engine_for
-from controlplane.loop.offers import refuse_offer
+from controlplane.loop.delegated import refuse_offer
+from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Cluster, Command
 from jobs.models import Pod

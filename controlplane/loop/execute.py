@@ -25,8 +25,8 @@ from controlplane.engines.base import (
     EngineRefused,
     EngineUnreachable,
 )
+from controlplane.loop.claim_tokens import new_token
 from controlplane.loop.effects import carry_out, note_done, note_given_up, note_waiting
-from controlplane.loop.holders import new_token
 from controlplane.models import Cluster, Command
 
 logger = logging.getLogger(__name__)

@@ -14,12 +14,12 @@ from django.utils import timezone
 
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
-from controlplane.loop.batches import Change, change_rows, one_by_one
-from controlplane.loop.evictions import send_back
-from controlplane.loop.glances import OPEN, Compared, glance
-from controlplane.loop.looks import Looks
-from controlplane.loop.offers import standing_offers
-from controlplane.loop.settle import settle_jobs
+from controlplane.loop.bulk_update import Change, change_rows, one_by_one
+from controlplane.loop.delegated import standing_offers
+from controlplane.loop.external_preemptions import send_back
+from controlplane.loop.job_transitions import settle_jobs
+from controlplane.loop.pod_diff import OPEN, Compared, glance
+from controlplane.loop.pod_lookup import Looks
 from controlplane.models import Cluster, Command, Event, Node
 from jobs.models import Job, Pod
 from jobs.releasing import release

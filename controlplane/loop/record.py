@@ -15,7 +15,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
-from controlplane.loop.batches import Change, change_rows
+from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.observe import Observation, Told
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project

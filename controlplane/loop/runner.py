@@ -16,14 +16,14 @@ from django.db import close_old_connections, connections
 from django.utils import timezone
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.loop.attached import attached_clusters, close_engines, engine_for
-from controlplane.loop.collecting import collect_once
-from controlplane.loop.copying import LogKeeper
+from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cycle import run_cycle
+from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
-from controlplane.loop.holders import free_what_the_dead_hold
+from controlplane.loop.log_shipping import LogKeeper
+from controlplane.loop.project_sync import sync_projects_once, untold_bell
 from controlplane.loop.statistics import refresh_statistics
-from controlplane.loop.tenants import sync_projects_once, untold_bell
+from controlplane.loop.telemetry_step import collect_once
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Cluster
 from controlplane.telemetry.rollup import roll_up

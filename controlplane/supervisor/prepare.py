@@ -80,7 +80,7 @@ def _register_clusters() -> None:
     from controlplane.access import SYSTEM
     from controlplane.actions.clusters import register_cluster
     from controlplane.engines.registry import parse_clusters
-    from controlplane.loop.attached import engine_for
+    from controlplane.loop.engine_pool import engine_for
     from controlplane.loop.inventory import sync_nodes
     from controlplane.models import Cluster
 

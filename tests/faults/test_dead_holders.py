@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 from django.utils import timezone
 
+from controlplane.loop.claim_tokens import free_what_the_dead_hold, new_token
 from controlplane.loop.claims import claim
-from controlplane.loop.holders import free_what_the_dead_hold, new_token
 from controlplane.models import Command, Lease
 from tests.builders import make_cluster
 

@@ -76,7 +76,7 @@ LAYERS = {
     "jobs.stopping": "actions",
     "jobs.limits": "queries",
     "controlplane.loop": "loop",
-    "controlplane.loop.attached": "attached",
+    "controlplane.loop.engine_pool": "engine_pool",
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
     "controlplane.telemetry": "telemetry",
@@ -120,13 +120,13 @@ MAY_IMPORT = {
         "pure",
         "models",
     },  # opened where an engine is, sealed by the verbs; no face has them
-    "attached": {"plain", "pure", "models", "credentials", "seam", "engines"},  # where engines are opened
+    "engine_pool": {"plain", "pure", "models", "credentials", "seam", "engines"},  # where engines are opened
     "wake": {"plain"},
     "actions": {*BELOW_ACTIONS, "credentials"},
     "telemetry": {"plain", "pure", "models", "queries", "seam", "engines"},
-    "loop": {*BELOW_ACTIONS, "attached", "credentials", "actions", "seam", "engines", "telemetry"},
+    "loop": {*BELOW_ACTIONS, "engine_pool", "credentials", "actions", "seam", "engines", "telemetry"},
     "live": {"plain", "pure", "models", "queries", "access"},
-    "gateway": {"plain", "pure", "models", "queries", "access", "attached", "actions", "seam", "live"},
+    "gateway": {"plain", "pure", "models", "queries", "access", "engine_pool", "actions", "seam", "live"},
     "api": {*BELOW_ACTIONS, "actions", "live"},
     "pages": {*BELOW_ACTIONS, "figures", "actions", "live"},
     "portable": {"pure"},  # standard library alone: `yard` reads directories with the same code as the server

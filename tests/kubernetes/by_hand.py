@@ -15,10 +15,10 @@ from controlplane.access import Actor
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.loop import cycle
-from controlplane.loop.attached import give_engine
 from controlplane.loop.cycle import run_cycle
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import execute_due
-from controlplane.loop.tenants import sync_projects_once
+from controlplane.loop.project_sync import sync_projects_once
 from controlplane.models import Cluster, Command, Project
 from jobs.actions import delete_job
 from jobs.models import Allocation, Job, Pod

@@ -24,7 +24,7 @@ from controlplane.actions.outcomes import Conflict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.manifests import read_devices
-from controlplane.loop.attached import give_engine
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Lease, Project
 from jobs import lifecycle

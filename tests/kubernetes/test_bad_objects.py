@@ -9,7 +9,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.kubernetes import reports, tenancy_sync
-from controlplane.loop.tenants import sync_projects_once
+from controlplane.loop.project_sync import sync_projects_once
 from controlplane.models import Command
 from jobs.models import Attempt
 from tests.builders import make_job

@@ -13,7 +13,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import EngineRefused, GangMember
 from controlplane.engines.kubernetes import kai, tenancy_sync
-from controlplane.loop.tenants import sync_projects_once
+from controlplane.loop.project_sync import sync_projects_once
 from controlplane.models import Command
 from jobs.models import Allocation, Attempt, Job
 from tests.builders import make_job

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.kubernetes import kai
-from controlplane.loop.tenants import sync_projects_once
+from controlplane.loop.project_sync import sync_projects_once
 from jobs.actions import stop_job
 from tests.builders import make_job
 from tests.kube import MERGE, KubeCluster, gpu_labels, kube_cluster

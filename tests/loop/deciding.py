@@ -6,8 +6,8 @@ from typing import Any
 from controlplane.engines import base
 from controlplane.engines.base import PodReport, PodSpec, Verdict
 from controlplane.engines.memory import MemoryEngine, _Pod
-from controlplane.loop import tenants
-from controlplane.loop.attached import give_engine
+from controlplane.loop import project_sync
+from controlplane.loop.engine_pool import give_engine
 from controlplane.models import Cluster
 from tests.loop.plant import Plant
 
@@ -72,13 +72,13 @@ class DecidingPlant(Plant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        tenants._awaited.clear()  # of tests before: their clusters had the same keys
+        project_sync._awaited.clear()  # of tests before: their clusters had the same keys
         Cluster.objects.filter(pk=self.cluster.pk).update(scheduler="kai")
         self.cluster.refresh_from_db()
 
     def tick(self, seconds: float = 0.0) -> None:
         if not self.is_slow_to_tell:
-            assert tenants.sync_projects_once()
+            assert project_sync.sync_projects_once()
         super().tick(seconds)
 
     def restart_engine(self) -> None:

@@ -6,8 +6,8 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.engines.memory import MemoryEngine, VirtualClock
-from controlplane.loop.attached import give_engine
 from controlplane.loop.cycle import run_cycle
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import execute_due
 from controlplane.models import Cluster
 from jobs.models import Allocation, Job

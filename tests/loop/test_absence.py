@@ -5,7 +5,7 @@ from django.db import connections
 
 from controlplane.engines.memory import MemoryEngine, VirtualClock
 from controlplane.loop import cycle, runner
-from controlplane.loop.attached import give_engine
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.runner import Runner
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Command

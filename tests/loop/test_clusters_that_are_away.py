@@ -15,9 +15,9 @@ from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes import liveness
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.loop import cycle
-from controlplane.loop.attached import give_engine
 from controlplane.loop.claims import is_fresh
 from controlplane.loop.cycle import run_cycle
+from controlplane.loop.engine_pool import give_engine
 from controlplane.models import Cluster, Lease
 from tests.builders import make_job, make_project
 from tests.servers import free_port

@@ -15,9 +15,9 @@ from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import effects, execute
-from controlplane.loop.attached import give_engine
+from controlplane.loop.cluster_warnings import tell_of_leftovers
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import AHEAD, ENDS, STARTING_SECONDS, STARTS, Lane, execute_due
-from controlplane.loop.findings import tell_of_leftovers
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod

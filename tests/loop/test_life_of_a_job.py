@@ -11,11 +11,11 @@ from controlplane.actions.nodes import drain_node
 from controlplane.actions.outcomes import Conflict
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop.attached import give_engine
-from controlplane.loop.collecting import collect_once
 from controlplane.loop.cycle import run_cycle
+from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.reconcile import _write
+from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod

@@ -8,7 +8,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.loop.settle import move_jobs
+from controlplane.loop.job_transitions import move_jobs
 from controlplane.loop.statistics import refresh_statistics
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_counters, make_job, make_project

@@ -15,7 +15,7 @@ from controlplane.actions.clusters import settle_check
 from controlplane.credentials import engine_settings
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.registry import check_cluster
-from controlplane.loop.attached import close_engines, engine_for
+from controlplane.loop.engine_pool import close_engines, engine_for
 from controlplane.models import Cluster, Command
 from tests.app.api.client import Api
 from tests.cast import Cast

@@ -8,7 +8,7 @@ from django.conf import settings
 from controlplane.engines.base import WRITES_LOG_STORE
 from controlplane.logs import log_path
 from controlplane.logwriter import LogWriter
-from controlplane.loop.copying import LOOK_BACK_SECONDS, LogKeeper
+from controlplane.loop.log_shipping import LOOK_BACK_SECONDS, LogKeeper
 from controlplane.models import Lease
 from jobs.models import Pod
 from tests.builders import make_job, make_project

@@ -4,10 +4,10 @@ import pytest
 
 from controlplane.credentials import encrypt
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop import attached
-from controlplane.loop.attached import attached_clusters, close_engines, engine_for, give_engine
-from controlplane.loop.collecting import collect_once
-from controlplane.loop.copying import LogKeeper
+from controlplane.loop import engine_pool
+from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for, give_engine
+from controlplane.loop.log_shipping import LogKeeper
+from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster
 
 pytestmark = pytest.mark.django_db
@@ -31,7 +31,7 @@ def opened(monkeypatch):
         events.append(("open", number))
         return Told(number, settings)
 
-    monkeypatch.setattr(attached, "open_engine", open_engine)
+    monkeypatch.setattr(engine_pool, "open_engine", open_engine)
     yield events
     close_engines()
 

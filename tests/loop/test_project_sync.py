@@ -5,10 +5,10 @@ import pytest
 from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import runner
-from controlplane.loop.attached import give_engine
 from controlplane.loop.claims import claim
+from controlplane.loop.engine_pool import give_engine
+from controlplane.loop.project_sync import LEASE, sync_projects_once, untold_bell
 from controlplane.loop.runner import Runner
-from controlplane.loop.tenants import LEASE, sync_projects_once, untold_bell
 from controlplane.models import Cluster, Department, Event, Lease, Membership
 from tests.builders import make_cluster, make_job, make_project, make_user
 

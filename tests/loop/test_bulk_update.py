@@ -5,8 +5,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.access import SYSTEM
-from controlplane.loop import settle
-from controlplane.loop.batches import Change, change_rows
+from controlplane.loop import job_transitions
+from controlplane.loop.bulk_update import Change, change_rows
 from jobs.actions import delete_job, stop_job, suspend_job
 from jobs.kinds.settle import Step
 from jobs.models import Job
@@ -42,7 +42,7 @@ def test_a_stop_that_comes_while_a_job_goes_back_to_the_queue_is_not_lost(plant)
     suspend_job(job, actor=SYSTEM)
     as_read = Job.objects.select_related("project").get(pk=job.pk)
     stop_job(job, actor=SYSTEM)
-    settle._settle([(as_read, Step("suspended"))], timezone.now())
+    job_transitions._settle([(as_read, Step("suspended"))], timezone.now())
     job.refresh_from_db()
     assert (job.state, job.next_state) == ("stopping", "stopped")
     plant.settle()
@@ -56,7 +56,7 @@ def test_a_job_that_is_deleted_in_the_moment_of_its_end_goes_at_once(plant):
     stop_job(job, actor=SYSTEM)
     as_read = Job.objects.select_related("project").get(pk=job.pk)
     delete_job(job, actor=SYSTEM)
-    settle._settle([(as_read, Step("stopped"))], timezone.now())
+    job_transitions._settle([(as_read, Step("stopped"))], timezone.now())
     assert Job.objects.filter(pk=job.pk, state="stopping").exists()
     plant.settle()
     assert not Job.objects.exists()

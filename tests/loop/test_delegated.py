@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.engines.base import EngineRefused, Verdict
-from controlplane.loop.tenants import HELD_SECONDS, sync_projects_once, untold_bell
+from controlplane.loop.project_sync import HELD_SECONDS, sync_projects_once, untold_bell
 from controlplane.models import Command, Department, Event, Node, Project
 from controlplane.queries.events import seen_event
 from jobs.actions import edit_job, resume_job, stop_job, suspend_job

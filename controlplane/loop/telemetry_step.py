@@ -5,8 +5,8 @@ from collections.abc import Collection
 from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
-from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is_fresh, release
+from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster
 from controlplane.telemetry.collect import collect
 from jobs.kinds.registry import KINDS

@@ -10,7 +10,7 @@ from django.db.models import F, Min, Q
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
-from controlplane.loop.batches import Change, change_rows
+from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.mentions import public

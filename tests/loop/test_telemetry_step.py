@@ -8,8 +8,8 @@ import pytest
 
 from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop.attached import give_engine
-from controlplane.loop.collecting import collect_once
+from controlplane.loop.engine_pool import give_engine
+from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, NodePool
 from controlplane.telemetry import collect as collecting
 from jobs.models import Job, Pod
@@ -151,7 +151,7 @@ def broken(engine: MemoryEngine, cluster: Cluster, now: object) -> None:
 def test_one_clusters_gap_is_not_anothers(plant, other, monkeypatch):
     """Whatever keeps us from looking at one cluster, its jobs run on and the idle jobs of the others end."""
     far, near = notebook(plant, "team-b", other), notebook(plant)
-    monkeypatch.setattr("controlplane.loop.collecting.collect", broken)
+    monkeypatch.setattr("controlplane.loop.telemetry_step.collect", broken)
     watch(plant, 30)
     assert standing(far)[0] == "running"
     assert standing(near) == ("timed_out", "interactive_idle")

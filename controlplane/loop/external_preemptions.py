@@ -7,9 +7,8 @@ from django.db import transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
-from controlplane.engines.base import PodReport
-from controlplane.loop.glances import Glance
-from controlplane.loop.identities import is_job_id
+from controlplane.engines.base import PodReport, is_job_id
+from controlplane.loop.pod_diff import Glance
 from controlplane.models import Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import PREEMPTED

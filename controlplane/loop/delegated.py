@@ -16,12 +16,11 @@ from django.db import transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines import base
-from controlplane.engines.base import EngineRefused, PodReport
-from controlplane.loop.attached import engine_for
-from controlplane.loop.identities import is_job_id
+from controlplane.engines.base import EngineRefused, PodReport, is_job_id
+from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
-from controlplane.loop.tenants import untold_projects
+from controlplane.loop.project_sync import untold_projects
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers

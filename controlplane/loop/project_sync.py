@@ -20,9 +20,9 @@ from controlplane.engines.base import (
     EngineUnreachable,
     ProjectReport,
 )
-from controlplane.loop.attached import attached_clusters, engine_for
 from controlplane.loop.claims import claim, keep, release
-from controlplane.loop.findings import note_finding
+from controlplane.loop.cluster_warnings import note_finding
+from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster, Membership, Project
 
 logger = logging.getLogger(__name__)
