@@ -18,10 +18,12 @@ from controlplane.wsgi import application as wsgi_application
 # isort: split
 from django.conf import settings
 
-from controlplane.fair_queue import Clients
-from controlplane.header_limits import STATUS, HeaderRefusal, header_refusal
-from controlplane.health import PATHS, Probes
-from controlplane.hop import Hop
+from controlplane.http.fair_queue import Clients
+from controlplane.http.header_limits import STATUS, HeaderRefusal, header_refusal
+from controlplane.http.health import PATHS, Probes
+from controlplane.http.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password, is_sign_in
+from controlplane.http.throttle import Throttle, TooManyAttempts
+from controlplane.http.wsgi_bridge import Hop
 from controlplane.live import logstream, watch
 from controlplane.live.hub import close_hub
 from controlplane.live.identity import is_foreign, is_own_host, token_of
@@ -36,8 +38,6 @@ from controlplane.live.wire import (
     refuse_websocket,
     serve_stream,
 )
-from controlplane.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password, is_sign_in
-from controlplane.throttle import Throttle, TooManyAttempts
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")

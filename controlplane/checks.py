@@ -11,7 +11,7 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
-from controlplane import environment
+from controlplane.config import environment
 
 BOOTSTRAP_TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
@@ -58,7 +58,7 @@ def _check_clusters() -> Iterator[CheckMessage]:
 
 
 def _check_kubernetes() -> Iterator[CheckMessage]:
-    from controlplane.cluster_settings import SettingsInvalid, parse_settings
+    from controlplane.clusters.settings import SettingsInvalid, parse_settings
 
     given, problem = settings.KUBERNETES.get("settings", {}), ""
     if not settings.KUBERNETES.keys() <= {"scheduler", "settings"} or not isinstance(given, dict):

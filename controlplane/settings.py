@@ -1,4 +1,4 @@
-"""Every setting, from the environment only; the defaults just run. See controlplane/environment.py for the list."""
+"""Django settings, read from the environment only; controlplane/config/environment.py lists the variables."""
 
 import os
 import secrets
@@ -7,9 +7,9 @@ from pathlib import Path
 from tempfile import NamedTemporaryFile
 from urllib.parse import urlsplit
 
-from controlplane import environment as env
-from controlplane.service_hosts import services_host
-from controlplane.state_files import make_private
+from controlplane.config import environment as env
+from controlplane.config.service_hosts import services_host
+from controlplane.config.state_files import make_private
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
@@ -79,14 +79,14 @@ INSTALLED_APPS = [
 MIDDLEWARE = [
     "django.middleware.security.SecurityMiddleware",
     "whitenoise.middleware.WhiteNoiseMiddleware",
-    "controlplane.browser_policy.ContentSecurityPolicyMiddleware",
-    "controlplane.input_policy.NulPolicyMiddleware",
+    "controlplane.http.csp.ContentSecurityPolicyMiddleware",
+    "controlplane.http.reject_nul.NulPolicyMiddleware",
     "django.contrib.sessions.middleware.SessionMiddleware",
     "django.middleware.locale.LocaleMiddleware",
     "django.middleware.common.CommonMiddleware",
     "django.middleware.csrf.CsrfViewMiddleware",
     "django.contrib.auth.middleware.AuthenticationMiddleware",
-    "controlplane.user_note.UserNoteMiddleware",
+    "controlplane.http.request_user.UserNoteMiddleware",
     "django.contrib.messages.middleware.MessageMiddleware",
     "django.middleware.clickjacking.XFrameOptionsMiddleware",
 ]
@@ -179,12 +179,12 @@ LOGGING = {
     "disable_existing_loggers": False,
     "formatters": {
         "line": {
-            "()": "controlplane.log_lines.RedactingFormatter",
+            "()": "controlplane.config.log_filters.RedactingFormatter",
             "format": "{asctime} {levelname} {name} {message}",
             "style": "{",
         }
     },
-    "filters": {"client_faults": {"()": "controlplane.log_lines.ClientFaultFilter"}},
+    "filters": {"client_faults": {"()": "controlplane.config.log_filters.ClientFaultFilter"}},
     "handlers": {
         "stderr": {"class": "logging.StreamHandler", "formatter": "line", "filters": ["client_faults"]}
     },

@@ -2,10 +2,10 @@
 
 from django.urls import include, path
 
-from controlplane import exposition
+from controlplane.http import metrics
 
 urlpatterns = [
-    path("metrics", exposition.metrics, name="metrics"),
+    path("metrics", metrics.metrics, name="metrics"),
     path("api/v1/", include("controlplane.api.urls")),
     path("", include("dashboards.urls")),
 ]

@@ -7,6 +7,7 @@ from typing import Any
 import orjson
 from channels.generic.websocket import AsyncWebsocketConsumer
 
+from controlplane.http.throttle import Rate
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.feeds import now_text
 from controlplane.live.frames import Frame, error_frame, pong_frame
@@ -14,7 +15,6 @@ from controlplane.live.hub import hub
 from controlplane.live.identity import BEARER
 from controlplane.live.listener import Listener
 from controlplane.live.wire import Message, Receive, Scope, Send, refuse_websocket
-from controlplane.throttle import Rate
 
 MESSAGE_MOST_BYTES = 4096
 # A page follows a few topics when it opens; a script that follows many sends them at once.

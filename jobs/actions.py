@@ -9,7 +9,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_audits
-from controlplane.actions.outcomes import Conflict, Invalid, invalid
+from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from jobs import lifecycle

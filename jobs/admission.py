@@ -12,9 +12,9 @@ from typing import Any, Generic, TypeVar
 from django.conf import settings
 from django.db.models import Count, Max
 
-from controlplane.actions.outcomes import Conflict
-from controlplane.catalogue import ImageUnknown
-from controlplane.cluster_settings import WITH_CREDENTIALS
+from controlplane.actions.errors import Conflict
+from controlplane.clusters.settings import WITH_CREDENTIALS
+from controlplane.config.images import ImageUnknown
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from jobs import lifecycle

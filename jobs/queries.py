@@ -18,8 +18,8 @@ from django.db import connections
 from django.db.models import F, QuerySet
 from django.utils import timezone
 
+from controlplane.config.service_hosts import ServiceAddress
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
-from controlplane.service_hosts import ServiceAddress
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation

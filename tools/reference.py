@@ -9,8 +9,8 @@ sys.path.insert(0, str(ROOT))
 
 import yaml  # noqa: E402  needs the path above
 
+from controlplane.config.environment import SETTINGS  # noqa: E402  the same
 from controlplane.engines.kubernetes import rbac, tenancy  # noqa: E402  the same
-from controlplane.environment import SETTINGS  # noqa: E402  the same
 
 SETTINGS_PAGE = ROOT / "docs" / "reference" / "settings.md"
 PROJECT_ROLES = (ROOT / "deploy" / "rbac.yaml", ROOT / "deploy" / "chart" / "files" / "rbac.yaml")
@@ -34,7 +34,7 @@ def settings_page() -> str:
             "# Settings",
             "",
             "All of them come from the environment, all are optional, and an impossible one is refused at start with a",
-            "hint. This page is written by `make reference` from `controlplane/environment.py`.",
+            "hint. This page is written by `make reference` from `controlplane/config/environment.py`.",
             "",
             "| variable | default | what it does |",
             "|---|---|---|",

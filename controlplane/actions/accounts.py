@@ -13,7 +13,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, Forbidden, require_admin, require_write
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import Conflict, Invalid, invalid
+from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.models import Event, SetupLink, Token, User
 from jobs.kinds.checks import FieldError
 

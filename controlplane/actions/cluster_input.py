@@ -10,8 +10,8 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.actions.clusters import ENGINES
-from controlplane.actions.outcomes import Invalid, invalid
-from controlplane.cluster_settings import SettingsInvalid, parse_settings
+from controlplane.actions.errors import Invalid, invalid
+from controlplane.clusters.settings import SettingsInvalid, parse_settings
 from jobs.kinds import checks
 from jobs.kinds.checks import FieldError, Refused
 

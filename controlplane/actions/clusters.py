@@ -17,12 +17,12 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, require_admin
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import Conflict, invalid
-from controlplane.cluster_settings import WITH_CREDENTIALS
-from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
+from controlplane.clusters.node_names import name_here, name_there, some_of
+from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
-from controlplane.node_names import name_here, name_there, some_of
 from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod

@@ -7,7 +7,7 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
 from controlplane.models import Department, Event
 

@@ -3,9 +3,9 @@ so that each look-up by an owner is limited and leaves an audit row, also on a d
 
 from controlplane.access import Actor, project_for
 from controlplane.actions.audit import write_lasting_audit
-from controlplane.actions.outcomes import invalid
+from controlplane.actions.errors import invalid
+from controlplane.http.throttle import Throttle
 from controlplane.models import Project, Role, User
-from controlplane.throttle import Throttle
 
 PREFIX_LEAST = 2  # characters: one letter would list a small site in 26 requests
 NAMES_MOST = 10

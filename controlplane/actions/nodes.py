@@ -5,7 +5,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Event, Node, NodePool
 from jobs.lifecycle import QUEUED

@@ -6,7 +6,7 @@ from django.utils import timezone
 from controlplane.access import Actor, Forbidden, require_admin, require_write
 from controlplane.actions.accounts import BOOTSTRAP, require_strong_password
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import invalid
+from controlplane.actions.errors import invalid
 from controlplane.actions.sign_in import check_password
 from controlplane.models import Event, Token, User
 

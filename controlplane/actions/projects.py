@@ -7,8 +7,8 @@ from django.db import IntegrityError, transaction
 
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
-from controlplane.actions.outcomes import Conflict, invalid
-from controlplane.cluster_settings import WITH_CREDENTIALS
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.loop.wake import wake
 from controlplane.models import (
     Cluster,

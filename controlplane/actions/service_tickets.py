@@ -7,8 +7,8 @@ from django.db import transaction
 from django.utils import timezone
 
 from controlplane.actions.accounts import digest_of
+from controlplane.config.service_hosts import ServiceAddress
 from controlplane.models import ServiceTicket
-from controlplane.service_hosts import ServiceAddress
 
 TICKET_LIFE = timedelta(seconds=60)
 

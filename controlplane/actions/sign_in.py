@@ -13,8 +13,8 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.actions.accounts import BOOTSTRAP, digest_of, token_owner
+from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.models import Token, User
-from controlplane.throttle import Throttle, TooManyAttempts
 
 logger = logging.getLogger(__name__)
 

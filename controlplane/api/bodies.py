@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from controlplane.actions.outcomes import Invalid
+from controlplane.actions.errors import Invalid
 from controlplane.api.problems import Problem
 from jobs.kinds.checks import FieldError, Reader, Refused, pointer_part
 

@@ -10,9 +10,9 @@ from django.http import Http404, HttpResponse, UnreadablePostError
 from rest_framework import exceptions as rest
 
 from controlplane.access import Forbidden, NotVisible
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.api.problems import Problem, problem_response
-from controlplane.throttle import TooManyAttempts
+from controlplane.http.throttle import TooManyAttempts
 from jobs.lifecycle import IllegalMove
 
 logger = logging.getLogger(__name__)

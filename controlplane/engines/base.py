@@ -15,7 +15,7 @@ from datetime import datetime
 from typing import Any, Protocol, TypeAlias
 from uuid import UUID
 
-from controlplane.logs import LogPage
+from controlplane.logstore.reader import LogPage
 from controlplane.remote_errors import Refused, Unreachable
 
 # Pod states. `succeeded` and `failed` are final.

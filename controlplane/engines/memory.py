@@ -19,7 +19,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
-from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
+from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import (
     Capabilities,
@@ -35,12 +35,12 @@ from controlplane.engines.base import (
     Shell,
     UsageReport,
 )
-from controlplane.engines.catalogue import command_line
-from controlplane.engines.plain import PlainEngine
+from controlplane.engines.defaults import PlainEngine
+from controlplane.engines.images import command_line
 from controlplane.engines.simulated import check_spec, simulated_nodes
 from controlplane.engines.usage import known_sum
-from controlplane.logs import LogPage, read_page
-from controlplane.logwriter import STDOUT, LogWriter
+from controlplane.logstore.reader import LogPage, read_page
+from controlplane.logstore.writer import STDOUT, LogWriter
 
 Clock = Callable[[], datetime]
 SIGTERM_EXIT_CODE = 143

@@ -46,7 +46,7 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
 
     settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local
     engine "nvml" instead of the mapping takes the machine's own GPUs. A Kubernetes cluster has the knobs of
-    `controlplane.cluster_settings`, and beside them "credentials", "scheduler" and "cluster" (its name).
+    `controlplane.clusters.settings`, and beside them "credentials", "scheduler" and "cluster" (its name).
     """
     if kind == "local":
         from controlplane.engines.local.engine import LocalEngine

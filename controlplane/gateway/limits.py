@@ -13,7 +13,7 @@ from contextlib import contextmanager
 from typing import TypeVar
 from weakref import WeakValueDictionary
 
-from controlplane.throttle import Slots, TooManyAtOnce
+from controlplane.http.throttle import Slots, TooManyAtOnce
 
 T = TypeVar("T")
 

@@ -17,6 +17,7 @@ from django.conf import settings
 from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.accounts import TOKEN_PREFIX
 from controlplane.actions.service_tickets import redeem_service_ticket
+from controlplane.config.service_hosts import ServiceAddress
 from controlplane.gateway import cookies, tickets
 from controlplane.gateway import headers as rules
 from controlplane.gateway.admission import (
@@ -51,7 +52,6 @@ from controlplane.live.wire import (
     query,
     refuse_websocket,
 )
-from controlplane.service_hosts import ServiceAddress
 
 OURS = "/.trainyard/"  # paths on a job's host that are never the job's
 ENTER, OPEN = "/.trainyard/enter", "/.trainyard/open"

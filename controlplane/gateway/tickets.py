@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from django.conf import settings
 
+from controlplane.config.service_hosts import ServiceAddress
 from controlplane.live.identity import Credential
-from controlplane.service_hosts import ServiceAddress
 
 if TYPE_CHECKING:
     from cryptography.fernet import Fernet

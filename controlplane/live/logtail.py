@@ -9,7 +9,7 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.logs import LogGap, LogLine, LogPage, log_path, read_page, tail
+from controlplane.logstore.reader import LogGap, LogLine, LogPage, log_path, read_page, tail
 from jobs.models import Job
 from jobs.queries import is_silent
 

@@ -11,7 +11,7 @@ from django.conf import settings
 from django.utils import timezone
 
 from controlplane.actions.clusters import candidate, settle_check
-from controlplane.credentials import engine_settings
+from controlplane.clusters.credentials import engine_settings
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused
 from controlplane.loop.delegated import refuse_offer

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from django.conf import settings
 
-from controlplane.credentials import CredentialsUnreadable, engine_settings
+from controlplane.clusters.credentials import CredentialsUnreadable, engine_settings
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
 from controlplane.engines.registry import open_engine
 from controlplane.models import Cluster

@@ -17,7 +17,7 @@ from django.db.models import Case, F, Q, QuerySet, Value, When
 from django.db.models.functions import Now
 from django.utils import timezone
 
-from controlplane.credentials import installation
+from controlplane.clusters.credentials import installation
 from controlplane.engines.base import (
     CLUSTER_FAILED,
     DISRUPTIONS,

@@ -7,12 +7,12 @@ from typing import Any
 
 from django.db import transaction
 
-from controlplane.cluster_settings import WITH_CREDENTIALS
+from controlplane.clusters.node_names import some_of
+from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.loop.bulk_update import one_by_one
 from controlplane.loop.cluster_warnings import note_finding
 from controlplane.models import Cluster, Device, Event, Node, NodePool
-from controlplane.node_names import some_of
 from controlplane.telemetry.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device

@@ -13,7 +13,7 @@ from django.conf import settings
 from django.db.models import Q
 
 from controlplane.engines.base import WRITES_LOG_STORE, EngineUnreachable, parts_of
-from controlplane.logs import log_path, tail
+from controlplane.logstore.reader import log_path, tail
 from controlplane.loop.claims import claim, release, renew
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster

@@ -6,7 +6,7 @@ from typing import Any
 from django.conf import settings
 
 from controlplane.engines.base import DeviceShare, GangMember, PodSpec, SecretValue, pod_name
-from controlplane.logs import log_path
+from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS

@@ -7,9 +7,9 @@ from django.utils import timezone
 class Cluster(models.Model):
     """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it.
 
-    `credentials` is encrypted (controlplane.credentials) and never shown. A cluster whose engine needs a look first
-    is `checking` until that was made, then `attached` or `refused`; `checks` is what was found: [{"name", "outcome":
-    "ok" | "warning" | "failed", "message", "without_it"}]. The loop works for attached clusters only.
+    `credentials` is encrypted (controlplane.clusters.credentials) and never shown. A cluster whose engine needs a
+    preflight check is `checking` until its result, then `attached` or `refused`; `checks` is the result: [{"name",
+    "outcome": "ok" | "warning" | "failed", "message", "without_it"}]. The loop works for attached clusters only.
     """
 
     CHECKING, ATTACHED, REFUSED = "checking", "attached", "refused"

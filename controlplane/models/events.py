@@ -26,7 +26,7 @@ class Counter(models.Model):
     """A named number of this database.
 
     `event` and `submission` only grow: updating them last in a transaction makes their order the commit order.
-    `installation` is drawn once and stays (controlplane.credentials).
+    `installation` is drawn once and stays (controlplane.clusters.credentials).
     """
 
     name = models.CharField(max_length=32, primary_key=True)

@@ -7,8 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.catalogue import ADDED, BUILT_IN, Catalogue, load_catalogue
-from controlplane.cluster_settings import WITH_CREDENTIALS
+from controlplane.clusters.settings import WITH_CREDENTIALS
+from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
 from controlplane.models import Project
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job

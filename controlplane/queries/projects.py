@@ -6,7 +6,7 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from controlplane.cluster_settings import KNOBS
+from controlplane.clusters.settings import KNOBS
 from controlplane.models import Department, Device, Membership, Project
 from controlplane.models.projects import Share
 from jobs.kinds.spec import decimal

@@ -10,8 +10,8 @@ import os
 import sys
 from collections.abc import Callable, Mapping
 
-from controlplane.environment import SettingInvalid
-from controlplane.state_files import close_below, make_private
+from controlplane.config.environment import SettingInvalid
+from controlplane.config.state_files import close_below, make_private
 from controlplane.supervisor import prepare, programs, web
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, read_instance
 

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from controlplane import environment
-from controlplane.state_files import make_private
+from controlplane.config import environment
+from controlplane.config.state_files import make_private
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 MAX_WEB_PROCESSES = 64

@@ -10,7 +10,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from controlplane.environment import SettingInvalid
+from controlplane.config.environment import SettingInvalid
 
 
 def main() -> int:
@@ -44,7 +44,7 @@ def close_state_files() -> None:
     """Take other users' rights from everything that the instance keeps, the database included wherever it is."""
     from django.conf import settings
 
-    from controlplane.state_files import close_below, close_database
+    from controlplane.config.state_files import close_below, close_database
 
     close_below(settings.STATE_DIR)
     database = settings.DATABASES["default"]
@@ -110,7 +110,7 @@ def _edit_kubernetes(name: str, engine: str) -> None:
 
     from controlplane.access import SYSTEM
     from controlplane.actions.clusters import edit_cluster
-    from controlplane.actions.outcomes import Conflict, Invalid
+    from controlplane.actions.errors import Conflict, Invalid
     from controlplane.models import Cluster
 
     cluster = Cluster.objects.filter(name=name, engine=engine, detached_at=None).first()

@@ -9,7 +9,7 @@ import django
 import uvicorn
 from django.conf import settings
 
-from controlplane.connections import Limits, ServerConfig
+from controlplane.http.connections import Limits, ServerConfig
 
 GRACE_SECONDS = 3  # open event streams and websockets end then; clients resume by event number
 

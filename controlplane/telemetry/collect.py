@@ -13,9 +13,9 @@ from django.db import transaction
 from django.db.models import Q
 
 from controlplane.engines.base import USAGE, Engine, EngineUnreachable, PodUsage, UsageReport
-from controlplane.logs import log_path, read_page, tail
+from controlplane.logstore.progress import Progress, find_progress
+from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
-from controlplane.progress import Progress, find_progress
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
 from controlplane.telemetry.samples import STEP_SECONDS, Bucket

@@ -12,7 +12,7 @@ from typing import TypeVar
 
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage, part_of
-from controlplane.progress import Progress
+from controlplane.logstore.progress import Progress
 from jobs.models import Allocation
 
 STALE_AFTER = timedelta(seconds=STALE_AFTER_SECONDS)

@@ -19,8 +19,8 @@ from controlplane.actions.clusters import (
     edit_cluster,
     register_cluster,
 )
-from controlplane.actions.outcomes import Conflict, Invalid, invalid
-from controlplane.cluster_settings import KNOBS, WITH_CREDENTIALS
+from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.clusters.settings import KNOBS, WITH_CREDENTIALS
 from controlplane.models import Cluster
 from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of

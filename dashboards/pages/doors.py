@@ -13,9 +13,9 @@ from django.views.decorators.cache import never_cache
 from django.views.decorators.http import require_http_methods, require_POST
 
 from controlplane.actions.accounts import is_setup_link_open, use_setup_link
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.actions.sign_in import check_password
-from controlplane.throttle import TooManyAttempts
+from controlplane.http.throttle import TooManyAttempts
 from dashboards.pages.errors import used_link
 
 

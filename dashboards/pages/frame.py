@@ -15,7 +15,7 @@ from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
 
 from controlplane.access import Actor, Forbidden, NotVisible
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.models import User
 from dashboards.pages.words import words
 from dashboards.reads.frame import clusters, nav_counts

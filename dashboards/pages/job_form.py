@@ -11,7 +11,7 @@ from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_for, visible_jobs
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
 from controlplane.queries.images import image_notice, known_images
 from dashboards.command_line import yard_submit

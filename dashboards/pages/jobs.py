@@ -19,7 +19,7 @@ from controlplane.access import (
     visible_jobs,
     visible_project_names,
 )
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Role
 from dashboards.command_line import yard_submit
 from dashboards.lists.jobs import JOBS

@@ -19,10 +19,10 @@ from controlplane.actions.accounts import (
     issue_token,
     revoke_token,
 )
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.actions.passwords import set_password
+from controlplane.http.throttle import TooManyAttempts
 from controlplane.models import Token, User
-from controlplane.throttle import TooManyAttempts
 from dashboards.lists.jobs import BESIDE, JOBS, latest_of
 from dashboards.lists.table import list_page, table
 from dashboards.lists.tokens import TOKENS

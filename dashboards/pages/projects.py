@@ -13,7 +13,7 @@ from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, project_for, require_admin, role_in
 from controlplane.actions.directory import find_user, user_names_starting_with
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.actions.projects import (
     OWNER_FIELDS,
     create_project,
@@ -24,8 +24,8 @@ from controlplane.actions.projects import (
     set_member,
     taken_along,
 )
+from controlplane.http.throttle import TooManyAttempts
 from controlplane.models import Cluster, Project, Role, User
-from controlplane.throttle import TooManyAttempts
 from dashboards.lists.jobs import BESIDE, JOBS, unfinished_of
 from dashboards.lists.projects import PROJECTS
 from dashboards.lists.table import list_page, table

@@ -14,7 +14,7 @@ from django.utils.translation import gettext_lazy, ngettext, ngettext_lazy
 from django.views.decorators.http import require_http_methods
 
 from controlplane.access import Actor, Forbidden, NotVisible, visible_jobs
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.models import Membership, Role
 from dashboards.lists.table import Text
 from dashboards.pages.asking import Named, Question, ask

@@ -7,7 +7,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_names
-from controlplane.logs import LogPage, log_path, read_page
+from controlplane.logstore.reader import LogPage, log_path, read_page
 from controlplane.models import Event, Sample
 from controlplane.queries.events import seen_event
 from dashboards import formats

@@ -13,8 +13,8 @@ from django.utils import timezone
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_project_names
-from controlplane.logs import log_path, read_page
-from controlplane.progress import latest_progress
+from controlplane.logstore.progress import latest_progress
+from controlplane.logstore.reader import log_path, read_page
 from controlplane.scheduling.reasons import PREEMPTED, STARTED_OVER_QUOTA
 from dashboards import formats
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, STARTING, SUSPENDED

@@ -9,7 +9,7 @@ from django.conf import settings
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
-from controlplane.logs import line_before, log_path, tail
+from controlplane.logstore.reader import line_before, log_path, tail
 from dashboards.reads.job import events
 from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job

@@ -8,9 +8,9 @@ from pathlib import Path
 from django.conf import settings
 from django.db.models import Count, Q, Sum
 
-from controlplane.logs import log_path, read_page
+from controlplane.logstore.progress import Progress, parse_progress
+from controlplane.logstore.reader import log_path, read_page
 from controlplane.models import Device, Project
-from controlplane.progress import Progress, parse_progress
 from controlplane.telemetry.metrics import GPU_CAPACITY, GPU_MEMORY, GPU_UTILIZATION, GPUS_ALLOCATED
 from controlplane.telemetry.queries import first_sample, series
 from dashboards.charts.allocation import summed

@@ -19,7 +19,7 @@ from controlplane.api.problems import Problem, bad_request
 from controlplane.api.query import BIGGEST
 from controlplane.api.schemas import POD, SCALE_OPERATION, ref
 from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
-from controlplane.logs import LogPage, log_path, read_page, tail
+from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod, ScaleOperation

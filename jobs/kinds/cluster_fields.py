@@ -4,7 +4,7 @@ import re
 from typing import Any
 
 from controlplane import quantities
-from controlplane.cluster_settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
+from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
 from jobs.kinds import checks
 from jobs.kinds.checks import Refused
 

@@ -15,7 +15,7 @@ from tests.access.world import PEOPLE, Target, World
 
 pytestmark = pytest.mark.django_db
 METHODS = ("GET", "POST", "PUT", "PATCH", "DELETE")
-OTHER_ROUTES = {"metrics"}  # for Prometheus, with a token of its own: tests/app/test_exposition.py
+OTHER_ROUTES = {"metrics"}  # for Prometheus, with a token of its own: tests/app/test_metrics.py
 NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it is the project
     "clusters/": ("memory",),
     "nodes/": ("dgx1-1",),

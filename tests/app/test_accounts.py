@@ -20,7 +20,7 @@ from controlplane.actions.accounts import (
     token_owner,
     use_setup_link,
 )
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import AuditEntry, SetupLink, Token, User
 
 pytestmark = pytest.mark.django_db

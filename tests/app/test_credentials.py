@@ -5,7 +5,13 @@ import re
 import pytest
 from pytest_django import Settings
 
-from controlplane.credentials import CredentialsUnreadable, decrypt, encrypt, engine_settings, installation
+from controlplane.clusters.credentials import (
+    CredentialsUnreadable,
+    decrypt,
+    encrypt,
+    engine_settings,
+    installation,
+)
 from controlplane.models import Cluster, Counter
 
 SECRET = {"kubeconfig": "token: hush-hush", "context": "prod"}

@@ -8,9 +8,9 @@ from controlplane.access import SYSTEM, Forbidden, NotVisible
 from controlplane.actions import directory
 from controlplane.actions.accounts import create_user
 from controlplane.actions.directory import user_names_starting_with
-from controlplane.actions.outcomes import Invalid
+from controlplane.actions.errors import Invalid
+from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.models import AuditEntry
-from controlplane.throttle import Throttle, TooManyAttempts
 from tests.app.api.client import Api
 from tests.app.api.conftest import api as api
 from tests.cast import Cast

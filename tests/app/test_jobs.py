@@ -6,7 +6,7 @@ import pytest
 from django.db import IntegrityError, connection
 
 from controlplane.access import NotVisible
-from controlplane.actions.outcomes import Conflict, Invalid
+from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import AuditEntry, Event
 from jobs.actions import (
     clone_body,

@@ -5,7 +5,7 @@ from django.contrib.auth import hashers
 
 from controlplane.actions.accounts import create_setup_link
 from controlplane.actions.sign_in import forget_attempts
-from controlplane.password_routes import hashes_password
+from controlplane.http.password_routes import hashes_password
 from tests.cast import make_cast
 
 PASSWORD = "correct horse battery"

@@ -3,7 +3,7 @@
 import pytest
 
 from controlplane.access import Forbidden
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import (
     create_project,
     delete_project,

@@ -2,7 +2,7 @@
 
 from django.test import override_settings
 
-from controlplane.service_hosts import services_host
+from controlplane.config.service_hosts import services_host
 from dashboards.templatetags.look import port_of
 from jobs.queries import service_urls
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from playwright.sync_api import Page
 
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 from tests.browser.conftest import Open, Yard
 from tests.waiting import wait_until
 

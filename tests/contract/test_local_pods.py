@@ -15,7 +15,7 @@ from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec
 from controlplane.engines.local import gauges, processes
 from controlplane.engines.local.records import PodDir
-from controlplane.progress import latest_progress
+from controlplane.logstore.progress import latest_progress
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 

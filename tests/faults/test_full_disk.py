@@ -13,8 +13,8 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.local.output import Output
 from controlplane.engines.local.records import PodDir
-from controlplane.logs import read_page
-from controlplane.logwriter import STDOUT
+from controlplane.logstore.reader import read_page
+from controlplane.logstore.writer import STDOUT
 from controlplane.supervisor.children import LARGEST_LOG_BYTES, Child
 from controlplane.supervisor.programs import Program
 from tests.contract.harness import EngineCase, make_case

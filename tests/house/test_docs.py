@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from controlplane.checks import CLIENT_VARIABLES
+from controlplane.config.environment import SETTINGS
 from controlplane.engines.kubernetes import rbac
-from controlplane.environment import SETTINGS
 from tests.house.sources import ROOT, python_files
 from tools import reference
 

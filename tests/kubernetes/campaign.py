@@ -20,7 +20,7 @@ from django.db import connections
 from django.db.models import Q
 
 from controlplane.access import Actor, NotVisible
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.manifests import read_devices

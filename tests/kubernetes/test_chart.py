@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controlplane.cluster_settings import parse_settings
+from controlplane.clusters.settings import parse_settings
 from controlplane.engines.kubernetes import rbac, tenancy
 from controlplane.engines.kubernetes.config import profile_from
 from tests.kube import KubeCluster

@@ -19,7 +19,7 @@ from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.objects import IN_USE_SECONDS, REMEMBERED_SECONDS
 from controlplane.engines.registry import open_engine
 from controlplane.kubernetes_api.credentials import access_of_kubeconfig
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 from controlplane.loop.runner import TENANTS_EVERY
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import MERGE

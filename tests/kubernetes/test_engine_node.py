@@ -16,8 +16,8 @@ from controlplane.engines import base
 from controlplane.engines.base import PodSpec, ProjectReport
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
-from controlplane.logs import LogGap, LogLine, read_page, tail
-from controlplane.progress import latest_progress
+from controlplane.logstore.progress import latest_progress
+from controlplane.logstore.reader import LogGap, LogLine, read_page, tail
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings, make_case
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy

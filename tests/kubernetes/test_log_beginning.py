@@ -18,8 +18,8 @@ from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
-from controlplane.logs import read_page, tail
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.reader import read_page, tail
+from controlplane.logstore.writer import LogWriter
 from tests.waiting import wait_until
 
 LOG = "/api/v1/namespaces/n/pods/pod/log"

@@ -9,7 +9,7 @@ from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 from tests.waiting import wait_until
 
 

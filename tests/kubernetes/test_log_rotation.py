@@ -17,7 +17,7 @@ from controlplane.engines.kubernetes.log_gaps import MAY_BE_GONE
 from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access
-from controlplane.logs import LogPage, read_page, tail
+from controlplane.logstore.reader import LogPage, read_page, tail
 from tests.waiting import wait_until
 
 HANGS = 1

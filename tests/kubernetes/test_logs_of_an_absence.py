@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.engines.base import ProjectReport
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.logs import read_page, tail
+from controlplane.logstore.reader import read_page, tail
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import fault_proxy

@@ -15,7 +15,7 @@ import uvicorn
 from django.conf import settings
 from websockets.sync.client import ClientConnection, connect
 
-from controlplane.connections import Limits, ServerConfig
+from controlplane.http.connections import Limits, ServerConfig
 from tests.waiting import wait_until
 
 

@@ -6,10 +6,10 @@ import threading
 import pytest
 from django.conf import settings
 
-from controlplane.fair_queue import Clients, FairQueue, QueueFull
-from controlplane.hop import Hop, credential_in
-from controlplane.user_note import USER_KEY
-from tests.live.test_hop import Exchange, scope_of
+from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
+from controlplane.http.request_user import USER_KEY
+from controlplane.http.wsgi_bridge import Hop, credential_in
+from tests.live.test_wsgi_bridge import Exchange, scope_of
 
 SESSION = settings.SESSION_COOKIE_NAME.encode()
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator
 import pytest
 from django.contrib.auth import hashers
 
-import controlplane.hop
+import controlplane.http.wsgi_bridge
 from controlplane import asgi
 from controlplane.actions.sign_in import forget_attempts
-from controlplane.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
-from controlplane.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
-from controlplane.throttle import Throttle
+from controlplane.http.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
+from controlplane.http.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
+from controlplane.http.throttle import Throttle
 from tests.live.server import Server, running
 from tests.waiting import wait_until
 
@@ -122,7 +122,7 @@ def test_a_body_that_stops_is_ended(quick):
 
 
 def test_a_body_that_trickles_in_is_ended(server, monkeypatch):
-    monkeypatch.setattr(controlplane.hop, "BODY_MOST_SECONDS", 0.2)
+    monkeypatch.setattr(controlplane.http.wsgi_bridge, "BODY_MOST_SECONDS", 0.2)
     head = b"POST /api/v1/whoami HTTP/1.1\r\n" + HOST + b"Content-Length: 1000\r\n\r\n{"
     with open_socket(server, head) as connection:
         answer = answer_of(connection)
@@ -198,7 +198,7 @@ def test_an_address_has_a_share_and_loopback_has_none(live_db, monkeypatch):
     with running(Limits(per_address=2)) as server:
         held = [open_socket(server) for _ in range(5)]
         assert server.request("GET", "/healthz").status == 200
-        monkeypatch.setattr("controlplane.connections.is_loopback", lambda key: False)
+        monkeypatch.setattr("controlplane.http.connections.is_loopback", lambda key: False)
         response = server.request("GET", "/healthz")
         assert response.status == 429
         assert response.headers["retry-after"]

@@ -9,8 +9,8 @@ from django.conf import settings
 from controlplane.access import SYSTEM
 from controlplane.actions import accounts, projects
 from controlplane.live import logstream, logtail
-from controlplane.logs import log_path, read_page
-from controlplane.logwriter import STDERR, STDOUT, LogWriter
+from controlplane.logstore.reader import log_path, read_page
+from controlplane.logstore.writer import STDERR, STDOUT, LogWriter
 from controlplane.models import Event
 from dashboards.reads.job import log_text
 from jobs.models import Job

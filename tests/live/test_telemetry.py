@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PodUsage, UsageReport
-from controlplane.logs import log_path
+from controlplane.logstore.reader import log_path
 from controlplane.models import Cluster, Device, Event, Sample
 from controlplane.telemetry import collect as collecting
 from controlplane.telemetry import rollup

@@ -12,7 +12,7 @@ import pytest
 from django.db.models import Sum
 
 from controlplane.access import Actor
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.engines.base import PodReport
 from controlplane.loop import cycle, execute
 from controlplane.models import Command, Device, Event, Lease

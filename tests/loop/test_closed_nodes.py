@@ -5,8 +5,8 @@ from dataclasses import replace
 import pytest
 
 from controlplane.access import Actor
+from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import confirm_dead
-from controlplane.actions.outcomes import Conflict
 from controlplane.models import Node
 from jobs.models import Job
 from tests.builders import make_job, make_project, make_user

@@ -7,8 +7,8 @@ import pytest
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.clusters import detach_cluster
+from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import confirm_dead, uncordon_node
-from controlplane.actions.outcomes import Conflict
 from controlplane.actions.projects import delete_project
 from controlplane.engines.base import PodReport
 from controlplane.loop.inventory import sync_nodes

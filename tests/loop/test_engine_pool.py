@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.credentials import encrypt
+from controlplane.clusters.credentials import encrypt
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import engine_pool
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for, give_engine

@@ -7,8 +7,8 @@ from datetime import timedelta
 import pytest
 
 from controlplane.access import SYSTEM, Actor
+from controlplane.actions.errors import Conflict
 from controlplane.actions.nodes import drain_node
-from controlplane.actions.outcomes import Conflict
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.cycle import run_cycle

@@ -6,8 +6,8 @@ import pytest
 from django.conf import settings
 
 from controlplane.engines.base import WRITES_LOG_STORE
-from controlplane.logs import log_path
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.reader import log_path
+from controlplane.logstore.writer import LogWriter
 from controlplane.loop.log_shipping import LOOK_BACK_SECONDS, LogKeeper
 from controlplane.models import Lease
 from jobs.models import Pod

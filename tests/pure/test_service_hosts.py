@@ -2,8 +2,8 @@
 
 import pytest
 
-from controlplane.environment import SettingInvalid
-from controlplane.service_hosts import ServiceAddress, services_host
+from controlplane.config.environment import SettingInvalid
+from controlplane.config.service_hosts import ServiceAddress, services_host
 
 JOB = "0c5a1c4e-55c0-4cf2-8f5e-000000000000"
 NOTEBOOK = ServiceAddress(JOB, 8888)

@@ -4,7 +4,7 @@ import pytest
 from django.test import override_settings
 
 from controlplane.checks import check_settings
-from controlplane.service_hosts import ServicesHost
+from controlplane.config.service_hosts import ServicesHost
 
 
 def findings() -> dict[str, str]:

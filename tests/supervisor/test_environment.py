@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from controlplane.environment import SettingInvalid, database
-from controlplane.health import failing_check
+from controlplane.config.environment import SettingInvalid, database
+from controlplane.http.health import failing_check
 from controlplane.models import Lease
 
 URL = "postgres://yard:p%40ss@db.example.org:6432/yard"

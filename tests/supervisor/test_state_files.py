@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.environment import SettingInvalid
-from controlplane.state_files import close_below, close_database, make_private
+from controlplane.config.environment import SettingInvalid
+from controlplane.config.state_files import close_below, close_database, make_private
 from tests.servers import CHECKOUT
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from controlplane.progress import Progress, parse_progress
+from controlplane.logstore.progress import Progress, parse_progress
 from workloads.common import checkpoint
 from workloads.common.devices import memory_fraction, take_device
 from workloads.common.progress import Meter, report

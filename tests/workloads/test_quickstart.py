@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import PodSpec
-from controlplane.progress import Progress, find_progress, latest_progress
+from controlplane.logstore.progress import Progress, find_progress, latest_progress
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 

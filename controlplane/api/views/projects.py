@@ -8,7 +8,7 @@ from django.db.models import QuerySet
 
 from controlplane.access import Actor, NotVisible, project_for, require_admin, visible_projects
 from controlplane.actions.directory import find_user
-from controlplane.actions.outcomes import Invalid
+from controlplane.actions.errors import Invalid
 from controlplane.actions.projects import (
     create_project,
     delete_project,

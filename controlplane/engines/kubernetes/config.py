@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.cluster_settings import EVERY_POOL, KNOBS, parse_settings
+from controlplane.clusters.settings import EVERY_POOL, KNOBS, parse_settings
 from controlplane.engines.base import NOT_SUPPORTED, EngineRefused
 from controlplane.engines.kubernetes import names
 
@@ -39,7 +39,7 @@ _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 @dataclass(frozen=True, slots=True)
 class ClusterProfile:
-    """One cluster as our objects must be made for it. Each field is told in `controlplane.cluster_settings`.
+    """One cluster as our objects must be made for it. Each field is told in `controlplane.clusters.settings`.
 
     `installation` tells our objects from those of another control plane on the same cluster, `scheduler` is who
     decides: "planner" (we) or "kai", `has_mpi_operator` is what the last look found.

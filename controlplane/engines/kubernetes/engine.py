@@ -51,7 +51,7 @@ from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import ApiError, Client
 from controlplane.kubernetes_api.credentials import Access, access_from
-from controlplane.logs import LogPage, log_path, read_page
+from controlplane.logstore.reader import LogPage, log_path, read_page
 
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
 FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from controlplane.engines.kubernetes.log_copier import LogCopier
-from controlplane.logs import tail
+from controlplane.logstore.reader import tail
 
 WAIT_SECONDS = 0.5  # an order that is put off comes again
 LOG_SECONDS = 600.0  # so long somebody is waited for who began to copy it and is not heard of

@@ -35,8 +35,8 @@ from controlplane.engines.kubernetes.log_gaps import (
 from controlplane.engines.kubernetes.log_streams import LogNotThere, LogStreams, StreamRefused, is_removed
 from controlplane.engines.kubernetes.log_target import FIRST_PAUSE_SECONDS, LogSource, WantedLog
 from controlplane.kubernetes_api.client import Client
-from controlplane.logs import tail
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.reader import tail
+from controlplane.logstore.writer import LogWriter
 
 log = logging.getLogger(__name__)
 

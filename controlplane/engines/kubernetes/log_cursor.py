@@ -11,8 +11,8 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
 from typing import TypeAlias
 
-from controlplane.logs import LogLine
-from controlplane.logwriter import MAX_TEXT_BYTES, STDOUT
+from controlplane.logstore.reader import LogLine
+from controlplane.logstore.writer import MAX_TEXT_BYTES, STDOUT
 
 Piece: TypeAlias = tuple[int, bytes, bytes]  # as LogWriter.add takes it: Unix ms, kind, text
 

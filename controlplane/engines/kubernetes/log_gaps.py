@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from controlplane.engines.kubernetes.log_cursor import Piece, time_of
 from controlplane.engines.kubernetes.log_target import WantedLog
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 
 _NEW_FILE = "the node began a new file then"
 MAY_BE_GONE = "the node may have begun a new file before this was read"

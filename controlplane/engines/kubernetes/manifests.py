@@ -19,9 +19,9 @@ from controlplane.engines.base import (
     NodeReport,
     PodSpec,
 )
-from controlplane.engines.identity import devices_held, identity, threads
 from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
+from controlplane.engines.pod_env import devices_held, identity, threads
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 WORK_DIR = "/work"

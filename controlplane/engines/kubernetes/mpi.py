@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.engines.base import PodSpec
 from controlplane.engines.kubernetes import names
-from controlplane.engines.launching import SSH_OPTIONS, host_files, launch_variables
+from controlplane.engines.mpi_hostfile import SSH_OPTIONS, host_files, launch_variables
 
 LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"

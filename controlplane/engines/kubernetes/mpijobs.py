@@ -16,7 +16,7 @@ from typing import Any
 from controlplane.engines.base import CANNOT_SHARE, EngineRefused, PodSpec, pod_name
 from controlplane.engines.kubernetes import manifests, mpi, names
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.launching import host_files
+from controlplane.engines.mpi_hostfile import host_files
 
 GROUP_VERSION = "kubeflow.org/v2beta1"
 LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"  # in the anchor's data

@@ -1,7 +1,7 @@
 """An engine whose nodes have a suffix to their names, where those of another cluster are called the same.
 
 Everything below it, and what is in the cluster, has the cluster's own names; everything above it only sees those of
-`controlplane.node_names`.
+`controlplane.clusters.node_names`.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
+from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.base import (
     Capabilities,
     DepartmentReport,
@@ -22,8 +23,7 @@ from controlplane.engines.base import (
     Shell,
     UsageReport,
 )
-from controlplane.logs import LogPage
-from controlplane.node_names import name_here, name_there
+from controlplane.logstore.reader import LogPage
 
 
 def with_suffix(engine: Engine, suffix: str) -> Engine:

@@ -15,7 +15,7 @@ from datetime import UTC, datetime, timedelta
 from email.utils import parsedate_to_datetime
 from typing import Any, TypeAlias
 
-from controlplane.cluster_settings import SettingsInvalid
+from controlplane.clusters.settings import SettingsInvalid
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import dcgm
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from

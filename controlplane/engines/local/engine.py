@@ -19,10 +19,11 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from controlplane.catalogue import ADDED, BUILT_IN, Image, load_catalogue
+from controlplane.config.images import ADDED, BUILT_IN, Image, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
-from controlplane.engines.catalogue import command_line
+from controlplane.engines.defaults import PlainEngine
+from controlplane.engines.images import command_line
 from controlplane.engines.local import reports
 from controlplane.engines.local.command import LocalProcess
 from controlplane.engines.local.environment import (
@@ -38,9 +39,8 @@ from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, o
 from controlplane.engines.local.ports import lease_ports, release_ports
 from controlplane.engines.local.records import PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
-from controlplane.engines.plain import PlainEngine
 from controlplane.engines.simulated import check_spec
-from controlplane.logs import LogPage, read_page
+from controlplane.logstore.reader import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
 LOG_MOST_BYTES = 1 << 30  # of one pod's log, unless the cluster's settings say otherwise

@@ -11,9 +11,9 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.engines.base import NodeReport, PodSpec
-from controlplane.engines.identity import devices_held, identity, threads
-from controlplane.engines.launching import host_files, launch_variables
 from controlplane.engines.local.processes import TOKEN_VARIABLE
+from controlplane.engines.mpi_hostfile import host_files, launch_variables
+from controlplane.engines.pod_env import devices_held, identity, threads
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"(\$?)\$\(([A-Za-z_][A-Za-z0-9_]*)\)")

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 
 from controlplane.engines.base import NodeReport, PodSpec, PodUsage, UsageReport
 from controlplane.engines.usage import STALE_AFTER_SECONDS, device_usage
-from controlplane.progress import Progress, latest_progress
+from controlplane.logstore.progress import Progress, latest_progress
 
 
 @dataclass(frozen=True, slots=True)

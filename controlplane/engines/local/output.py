@@ -8,7 +8,7 @@ Imported by the shim: next to nothing may be imported here.
 
 from __future__ import annotations
 
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 
 KEPT_BYTES = 1 << 20
 CHUNK_BYTES = 64 * 1024

@@ -13,7 +13,7 @@ from controlplane.engines.base import PodReport
 from controlplane.engines.local import processes
 from controlplane.engines.local.ports import HOST
 from controlplane.engines.local.records import ExitRecord, PodDir, Prepared, StartRecord
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.writer import LogWriter
 
 
 def report(pod: PodDir) -> PodReport:

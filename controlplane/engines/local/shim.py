@@ -23,7 +23,7 @@ sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[
 
 from controlplane.engines.local import processes
 from controlplane.engines.local.output import Output
-from controlplane.logwriter import STDERR, STDOUT
+from controlplane.logstore.writer import STDERR, STDOUT
 
 TYPE_CHECKING = False
 if TYPE_CHECKING:

@@ -11,7 +11,7 @@ from django.db import DatabaseError
 
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.accounts import create_user
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import create_project, set_member
 from controlplane.loop.claims import is_fresh
 from controlplane.models import Cluster, Project, Role, User

@@ -7,8 +7,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.actions.sign_in import register_bootstrap_token
+from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.models import Token, User
-from controlplane.throttle import Throttle, TooManyAttempts
 from tests.app.api.client import Api
 from tests.cast import PASSWORD, Cast
 

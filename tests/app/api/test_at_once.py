@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 from django.db import connection, transaction
 
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import edit_project
 from controlplane.models import Cluster, Project
 from jobs.actions import edit_job, scale_job

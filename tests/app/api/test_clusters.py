@@ -10,7 +10,7 @@ import pytest
 from django.apps import apps
 
 from controlplane.actions.clusters import candidate, settle_check
-from controlplane.credentials import decrypt, engine_settings
+from controlplane.clusters.credentials import decrypt, engine_settings
 from controlplane.models import AuditEntry, Cluster, Command, Event
 from jobs.models import Attempt, Pod
 from tests.app.api.client import Api

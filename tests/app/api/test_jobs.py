@@ -10,7 +10,7 @@ import pytest
 from django.conf import settings
 from django.utils import timezone
 
-from controlplane.logs import log_path
+from controlplane.logstore.reader import log_path
 from controlplane.models import Cluster, Event, Node, Sample
 from controlplane.telemetry.rollup import STEPS
 from jobs.models import Allocation, Job, Pod

@@ -12,7 +12,7 @@ import pytest
 from django.apps import apps
 
 from controlplane.actions.clusters import settle_check
-from controlplane.credentials import engine_settings
+from controlplane.clusters.credentials import engine_settings
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.registry import check_cluster
 from controlplane.loop.engine_pool import close_engines, engine_for

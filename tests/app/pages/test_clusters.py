@@ -9,7 +9,7 @@ from django.test import Client
 from django.utils import timezone
 
 from controlplane.actions.clusters import settle_check
-from controlplane.credentials import decrypt
+from controlplane.clusters.credentials import decrypt
 from controlplane.models import Cluster, Command, Device, Node, User
 from tests.app.api.test_clusters import BAD, GOOD, KUBECONFIG, SECRET
 from tests.builders import make_project

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from controlplane.logs import line_before, log_path
-from controlplane.logwriter import LogWriter
+from controlplane.logstore.reader import line_before, log_path
+from controlplane.logstore.writer import LogWriter
 from controlplane.models import Event, User
 from dashboards.reads.log_index import log_index
 from jobs.models import Attempt, Job

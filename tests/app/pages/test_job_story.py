@@ -9,7 +9,7 @@ import pytest
 from django.test import Client
 from django.utils import timezone
 
-from controlplane.logs import log_path
+from controlplane.logstore.reader import log_path
 from controlplane.models import User
 from dashboards.reads import job_story as story
 from dashboards.reads.job import FIGURES, curves, figures

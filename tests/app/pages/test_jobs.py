@@ -10,7 +10,7 @@ from django.db import connection
 from django.test import Client
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.logs import log_path
+from controlplane.logstore.reader import log_path
 from controlplane.models import Cluster, User
 from controlplane.queries.images import known_images
 from dashboards.pages.job_form import Unreadable, to_body, to_fields

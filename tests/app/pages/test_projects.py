@@ -6,8 +6,8 @@ import pytest
 from django.test import Client
 
 from controlplane.actions import directory
+from controlplane.http.throttle import Throttle
 from controlplane.models import AuditEntry, Cluster, Membership, Node, Project, User
-from controlplane.throttle import Throttle
 from dashboards.pages.fields import parse_duration, write_duration
 from tests.builders import make_job
 from tests.cast import Cast

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 from django.test import Client
 
-from controlplane.actions.outcomes import Conflict
+from controlplane.actions.errors import Conflict
 from controlplane.models import Membership, User
 from dashboards.pages import selected
 from jobs.models import Job

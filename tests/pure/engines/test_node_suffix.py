@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.clusters.node_names import name_here, name_there
 from controlplane.engines.base import Engine, GangMember, PodReport, PodSpec
 from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.memory import MemoryEngine, VirtualClock
-from controlplane.node_names import name_here, name_there
 from tests.contract.harness import SETTINGS, EngineCase
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from controlplane.catalogue import BUILT_IN, load_catalogue
+from controlplane.config.images import BUILT_IN, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodSpec
 from controlplane.engines.local.environment import device_variables, pod_environment

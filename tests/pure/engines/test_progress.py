@@ -9,8 +9,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane.logwriter import STDOUT, LogWriter
-from controlplane.progress import Progress, latest_progress, parse_progress
+from controlplane.logstore.progress import Progress, latest_progress, parse_progress
+from controlplane.logstore.writer import STDOUT, LogWriter
 
 
 def line(**fields: object) -> str:

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.catalogue import BUILT_IN, ImageUnknown, load_catalogue
+from controlplane.config.images import BUILT_IN, ImageUnknown, load_catalogue
 from controlplane.engines.local.environment import expand
 from controlplane.engines.registry import DEFAULT_CLUSTERS, ClustersSyntaxError, open_engine, parse_clusters
 

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from controlplane.cluster_settings import KNOBS, SettingsInvalid, parse_settings
+from controlplane.clusters.settings import KNOBS, SettingsInvalid, parse_settings
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import DEFAULT_POOL, POOL_LABELS, ClusterProfile, profile_from
 

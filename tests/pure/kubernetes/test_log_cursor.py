@@ -11,8 +11,8 @@ import pytest
 
 from controlplane.engines.kubernetes.log_cursor import Beginning, Cursor, Lines, Piece, stamp_ms
 from controlplane.engines.kubernetes.log_target import LogSource, WantedLog
-from controlplane.logs import read_page, tail
-from controlplane.logwriter import MAX_TEXT_BYTES, LogWriter
+from controlplane.logstore.reader import read_page, tail
+from controlplane.logstore.writer import MAX_TEXT_BYTES, LogWriter
 
 NOON = 1_795_262_400_000  # 2026-11-21T12:00:00Z
 

@@ -5,7 +5,7 @@ read on the event loop, the view runs on the process's only worker thread, and a
 hop. One thread, because CPU-bound views on several threads only fight for the interpreter. Streamed answers are
 pulled chunk by chunk, so that a slow client never holds the thread.
 
-Requests that hash a password (see controlplane/password_routes.py) run on threads of their own: a hash takes 0.3 to
+Requests that hash a password (controlplane/http/password_routes.py) run on threads of their own: a hash takes 0.3 to
 1.3 s, releases the interpreter, and would delay every page on the one thread.
 """
 
@@ -23,9 +23,9 @@ from typing import Any, TypeAlias
 from django.conf import settings
 from django.db import connections
 
-from controlplane.fair_queue import Clients, FairQueue, QueueFull
+from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
+from controlplane.http.request_user import USER_KEY
 from controlplane.live.wire import Headers, Message, Receive, Scope, Send, problem
-from controlplane.user_note import USER_KEY
 
 logger = logging.getLogger(__name__)
 

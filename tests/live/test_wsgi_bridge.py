@@ -8,7 +8,14 @@ from wsgiref.validate import validator
 
 import pytest
 
-from controlplane.hop import BODY_MOST_BYTES, CHUNK_BYTES, FIRST_HOP_BYTES, FORM_MOST_BYTES, Hop, make_environ
+from controlplane.http.wsgi_bridge import (
+    BODY_MOST_BYTES,
+    CHUNK_BYTES,
+    FIRST_HOP_BYTES,
+    FORM_MOST_BYTES,
+    Hop,
+    make_environ,
+)
 from tests.waiting import wait_until
 
 

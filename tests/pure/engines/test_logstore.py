@@ -11,9 +11,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from controlplane import logs
-from controlplane.logs import LogPage, read_page, tail
-from controlplane.logwriter import MAX_TEXT_BYTES, STDERR, STDOUT, LogWriter
+from controlplane.logstore import reader
+from controlplane.logstore.reader import LogPage, read_page, tail
+from controlplane.logstore.writer import MAX_TEXT_BYTES, STDERR, STDOUT, LogWriter
 
 
 @pytest.fixture
@@ -71,7 +71,7 @@ def test_every_stream_comes_out_as_it_went_in(chunks: list[tuple[bytes, bytes]],
         raw = Path(f"{folder}/log").read_bytes().splitlines(keepends=True) if not chunks else None
     assert raw is None or len(raw) == 1
     assert [line.n for line in page.lines] == list(range(1, len(page.lines) + 1))
-    for kind, stream in logs.STREAMS.items():
+    for kind, stream in reader.STREAMS.items():
         given_bytes = b"".join(data for chunk_kind, data in chunks if chunk_kind == kind)
         if not flushes:  # a flush may cut a character in two, which decoding cannot mend
             assert joined(page, stream) == given_bytes.decode("utf-8", "replace")
@@ -191,8 +191,8 @@ def test_a_time_beyond_the_last_one_is_held_to_it_and_an_endless_one_is_damage(p
     path.parent.mkdir()
     path.write_bytes(b"1 99999999999999999999 O hi\n2 " + b"9" * 5000 + b" O endless\n3 7 o fine\n")
     page = read_page(path)
-    assert [(line.text, line.time_ms) for line in page.lines] == [("hi", logs.LATEST_MS), ("fine", 7)]
-    assert datetime.fromtimestamp(logs.LATEST_MS / 1000, UTC).year == 9999
+    assert [(line.text, line.time_ms) for line in page.lines] == [("hi", reader.LATEST_MS), ("fine", 7)]
+    assert datetime.fromtimestamp(reader.LATEST_MS / 1000, UTC).year == 9999
     assert len(page.gaps) == 1
 
 
@@ -263,8 +263,8 @@ def test_the_tail_reads_little_of_a_long_log(path: Path, monkeypatch):
     with open(path, "ab") as file:
         file.write(path.read_bytes() * 100_000)
     starts = []
-    original = logs._seek_record
-    monkeypatch.setattr(logs, "_seek_record", lambda file, at: starts.append(at) or original(file, at))
+    original = reader._seek_record
+    monkeypatch.setattr(reader, "_seek_record", lambda file, at: starts.append(at) or original(file, at))
     assert len(tail(path, 10).lines) == 10
     assert starts[0] > path.stat().st_size - 200_000
 
@@ -274,7 +274,7 @@ def test_a_search_finds_lines_in_any_case_and_goes_on_where_it_stopped(path: Pat
     assert texts(read_page(path, search="loss")) == ["Loss 1", "loss 2", "<b>LOSS</b>"]
     first = read_page(path, 0, 2, search="loss")
     assert texts(read_page(path, first.next_offset, 2, search="loss")) == ["<b>LOSS</b>"]
-    monkeypatch.setattr(logs, "SCAN_BYTES", 10)
+    monkeypatch.setattr(reader, "SCAN_BYTES", 10)
     page, found = read_page(path, search="nothing like it"), 0
     while not page.complete:
         found += 1

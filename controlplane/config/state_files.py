@@ -5,7 +5,7 @@ import stat
 from collections.abc import Iterator
 from pathlib import Path
 
-from controlplane.environment import SettingInvalid
+from controlplane.config.environment import SettingInvalid
 
 OTHERS = 0o077
 UMASK = 0o077  # of every process of the control plane

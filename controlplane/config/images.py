@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-BUILT_IN = Path(__file__).resolve().parents[1] / "workloads" / "catalogue.toml"
+BUILT_IN = Path(__file__).resolve().parents[2] / "workloads" / "catalogue.toml"
 ADDED = "images.toml"  # in the state directory
 
 

@@ -1,4 +1,4 @@
-"""Which user a request was answered as, noted where controlplane/hop.py finds it."""
+"""Which user a request was answered as, noted where controlplane/http/wsgi_bridge.py finds it."""
 
 from collections.abc import Callable
 

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 from urllib.parse import urlsplit
 
-from controlplane.environment import SettingInvalid
+from controlplane.config.environment import SettingInvalid
 
 LOCAL = "localhost"
 NAME_MOST = 253 - 43  # what DNS allows, less the label and its dot

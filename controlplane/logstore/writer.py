@@ -8,7 +8,7 @@ output is missing here and `x` is the end of the log, both without a number of t
 output as it is, any bytes but a newline: a record cannot be forged, because whatever a job prints stands
 behind the three fields.
 
-The shim imports this file at every start of a pod, so it imports next to nothing: `controlplane.logs` reads.
+The shim imports this file at every start of a pod, so it imports next to nothing: `controlplane.logstore.reader` reads.
 """
 
 from __future__ import annotations

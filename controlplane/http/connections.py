@@ -22,7 +22,7 @@ import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 
-from controlplane.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
+from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
 
 SWEEP_SECONDS = 0.5
 LINGER_SECONDS = (

@@ -1,6 +1,6 @@
 """Read pods' logs, whichever engine wrote them: pages from a byte offset, the tail, a search.
 
-The one store is a file per (job, attempt, rank) in the format of `controlplane.logwriter`. Output is data:
+The one store is a file per (job, attempt, rank) in the format of `controlplane.logstore.writer`. Output is data:
 bytes that are not UTF-8 become replacement characters here, and nothing here makes markup of it. Standard
 library only.
 """
@@ -15,7 +15,7 @@ from functools import lru_cache
 from pathlib import Path
 from typing import BinaryIO
 
-from controlplane.logwriter import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
+from controlplane.logstore.writer import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
 SCAN_BYTES = 8 * 1024 * 1024  # how much one call reads at most, so that a search in a huge log comes back

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from controlplane.catalogue import Catalogue, ImageUnknown
+from controlplane.config.images import Catalogue, ImageUnknown
 from controlplane.engines.base import IMAGE_UNKNOWN, EngineRefused, PodSpec
 
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.logs import LogLine, tail
+from controlplane.logstore.reader import LogLine, tail
 
 LOOK_BACK_LINES = 200
 
