@@ -25,9 +25,7 @@ from controlplane.http.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_p
 from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.http.wsgi_bridge import Hop
 from controlplane.live import logstream, watch
-from controlplane.live.hub import close_hub
-from controlplane.live.identity import is_foreign, is_own_host, token_of
-from controlplane.live.wire import (
+from controlplane.live.asgi import (
     Application,
     Receive,
     Scope,
@@ -38,6 +36,8 @@ from controlplane.live.wire import (
     refuse_websocket,
     serve_stream,
 )
+from controlplane.live.hub import close_hub
+from controlplane.live.identity import is_foreign, is_own_host, token_of
 from dashboards.routing import websocket_application
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")

@@ -8,13 +8,13 @@ import orjson
 from channels.generic.websocket import AsyncWebsocketConsumer
 
 from controlplane.http.throttle import Rate
+from controlplane.live.asgi import Message, Receive, Scope, Send, refuse_websocket
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.feeds import now_text
 from controlplane.live.frames import Frame, error_frame, pong_frame
 from controlplane.live.hub import hub
 from controlplane.live.identity import BEARER
 from controlplane.live.listener import Listener
-from controlplane.live.wire import Message, Receive, Scope, Send, refuse_websocket
 
 MESSAGE_MOST_BYTES = 4096
 # A page follows a few topics when it opens; a script that follows many sends them at once.

@@ -17,8 +17,8 @@ from django.db import DatabaseError, InterfaceError, connections
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
 from controlplane.gateway.limits import connect_on_thread
+from controlplane.live.asgi import Scope
 from controlplane.live.identity import Credential, identify
-from controlplane.live.wire import Scope
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
 from jobs.lifecycle import ACTIVE_STATES, QUEUED

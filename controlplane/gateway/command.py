@@ -16,8 +16,8 @@ from controlplane.access import Actor
 from controlplane.engines.base import INVALID_POD, EngineRefused, Process
 from controlplane.gateway.admission import in_engine, in_thread, until_refused
 from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
+from controlplane.live.asgi import Receive, Scope, Send
 from controlplane.live.identity import Credential
-from controlplane.live.wire import Receive, Scope, Send
 from jobs.actions import record_command
 from jobs.models import Job
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 from django.conf import settings
 
-from controlplane.live.wire import Headers, Scope
+from controlplane.live.asgi import Headers, Scope
 
 _OURS = re.compile(rb"(?:__(?:host|secure)-)?yard_", re.IGNORECASE)
 

@@ -18,8 +18,8 @@ from controlplane.config.service_hosts import ServiceAddress
 from controlplane.gateway.admission import NotSignedIn, find_port, in_thread
 from controlplane.gateway.pages import ask_for_token, is_navigation, redirect, refuse, refuse_access
 from controlplane.gateway.proxy import ENTER, OPEN, TARGET, UNESCAPED
+from controlplane.live.asgi import Receive, Scope, Send, host_of, query
 from controlplane.live.identity import SESSION, Credential, credential_of
-from controlplane.live.wire import Receive, Scope, Send, host_of, query
 
 PATH = re.compile(
     rb"/services/(?P<job_id>[0-9a-fA-F]{8}(?:-[0-9a-fA-F]{4}){3}-[0-9a-fA-F]{12})/(?P<port>[1-9][0-9]{0,4})"

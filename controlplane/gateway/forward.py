@@ -10,8 +10,8 @@ from contextlib import ExitStack
 from controlplane.gateway.admission import admit_service, until_refused
 from controlplane.gateway.limits import exchanging
 from controlplane.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
+from controlplane.live.asgi import Receive, Scope, Send
 from controlplane.live.identity import Credential
-from controlplane.live.wire import Receive, Scope, Send
 
 PATH = re.compile(r"/ws/forward/(?P<job_id>[0-9a-fA-F-]{36})/(?P<port>[0-9]{1,5})/?")
 READ_BYTES = 65536

@@ -9,7 +9,7 @@ from __future__ import annotations
 from urllib.parse import urlsplit
 
 from controlplane.gateway import cookies
-from controlplane.live.wire import Headers
+from controlplane.live.asgi import Headers
 
 # Nobody else's page may show a job's page in a frame and have clicks land there.
 FRAMES = b"frame-ancestors 'self'"

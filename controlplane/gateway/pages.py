@@ -5,7 +5,7 @@ from http import HTTPStatus
 
 from controlplane.access import Forbidden, NotVisible
 from controlplane.gateway.admission import NotRunning, NotSignedIn
-from controlplane.live.wire import Headers, Scope, Send, answer, header, problem
+from controlplane.live.asgi import Headers, Scope, Send, answer, header, problem
 
 TITLES = {
     "service_not_running": "Nothing answers here",

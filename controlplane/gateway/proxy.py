@@ -40,8 +40,7 @@ from controlplane.gateway.pages import (
 )
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
-from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
-from controlplane.live.wire import (
+from controlplane.live.asgi import (
     Headers,
     Message,
     Receive,
@@ -52,6 +51,7 @@ from controlplane.live.wire import (
     query,
     refuse_websocket,
 )
+from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
 
 OURS = "/.trainyard/"  # paths on a job's host that are never the job's
 ENTER, OPEN = "/.trainyard/enter", "/.trainyard/open"

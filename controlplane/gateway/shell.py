@@ -15,8 +15,8 @@ from controlplane.access import Actor
 from controlplane.engines.base import Shell
 from controlplane.gateway.admission import in_engine, in_thread, until_refused
 from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
+from controlplane.live.asgi import Receive, Scope, Send, query
 from controlplane.live.identity import Credential
-from controlplane.live.wire import Receive, Scope, Send, query
 from jobs.actions import record_shell
 from jobs.models import Job
 

@@ -13,8 +13,8 @@ from websockets.typing import Subprotocol
 from controlplane.gateway.admission import NoAnswer, Service
 from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.upstream import public_address
+from controlplane.live.asgi import Headers, Receive, Scope, Send, refuse_websocket
 from controlplane.live.identity import BEARER
-from controlplane.live.wire import Headers, Receive, Scope, Send, refuse_websocket
 
 OPEN_SECONDS = 5.0
 MOST_MESSAGE_BYTES = 16 << 20

@@ -11,7 +11,7 @@ import h11
 
 from controlplane.gateway.admission import NoAnswer, Service
 from controlplane.gateway.limits import exchanging
-from controlplane.live.wire import Headers, Receive
+from controlplane.live.asgi import Headers, Receive
 
 READ_BYTES = 64 * 1024
 MOST_HEADER_BYTES = 64 * 1024

@@ -12,8 +12,8 @@ from django.db import DatabaseError, connection
 from django.db.migrations.executor import MigrationExecutor
 from django.db.models.functions import Now
 
+from controlplane.live.asgi import Headers, Receive, Scope, Send
 from controlplane.live.shared import SharedReads
-from controlplane.live.wire import Headers, Receive, Scope, Send
 from controlplane.models import Lease
 
 FRESH_SECONDS = 10

@@ -25,7 +25,7 @@ from django.db import connections
 
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.http.request_user import USER_KEY
-from controlplane.live.wire import Headers, Message, Receive, Scope, Send, problem
+from controlplane.live.asgi import Headers, Message, Receive, Scope, Send, problem
 
 logger = logging.getLogger(__name__)
 

@@ -2,9 +2,9 @@
 
 from django.db import DatabaseError
 
+from controlplane.live.asgi import Scope
 from controlplane.live.hub import hub
 from controlplane.live.identity import SESSION, Identity, credential_of, is_own_origin
-from controlplane.live.wire import Scope
 
 
 class Refused(Exception):

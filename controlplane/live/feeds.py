@@ -17,7 +17,7 @@ from controlplane.live.frames import Frame, Window, change_frame, state_frame
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.listener import Listener
 from controlplane.live.logtail import LogTail
-from controlplane.live.reading import one_moment
+from controlplane.live.snapshot_read import one_moment
 from controlplane.live.state import Reading, State
 from controlplane.live.topics import Topic
 from controlplane.models import Event, Project

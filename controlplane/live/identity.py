@@ -20,7 +20,7 @@ from django.utils import timezone
 from django.utils.crypto import constant_time_compare
 
 from controlplane.access import Actor
-from controlplane.live.wire import Scope, header, host_of
+from controlplane.live.asgi import Scope, header, host_of
 from controlplane.models import Membership, Token, User
 
 BEARER = "bearer"

@@ -19,12 +19,12 @@ from django.utils import timezone
 
 from controlplane.access import NotVisible, job_for
 from controlplane.http.throttle import Slots, TooManyAtOnce
+from controlplane.live.asgi import Receive, Scope, Send, header, problem, query
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.logtail import gap_record, line_record
 from controlplane.live.shared import SharedReads
 from controlplane.live.watch import STREAM_HEADERS, challenge, chunk, refuse_unknown, until_left
-from controlplane.live.wire import Receive, Scope, Send, header, problem, query
 from controlplane.logstore.reader import LogLine, log_path, read_page, tail
 from jobs.lifecycle import is_final
 from jobs.models import Job

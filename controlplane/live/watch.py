@@ -8,13 +8,13 @@ Last-Event-ID goes on exactly where it was.
 import asyncio
 from collections.abc import Iterable, Set
 
+from controlplane.live.asgi import Message, Receive, Scope, Send, header, problem, query
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.frames import Frame
 from controlplane.live.hub import DETAILS, TOPICS_MOST, hub
 from controlplane.live.identity import Identity
 from controlplane.live.listener import Listener
 from controlplane.live.topics import UNKNOWN, parse_topic
-from controlplane.live.wire import Message, Receive, Scope, Send, header, problem, query
 
 FIELDS = frozenset({"topics", "since"})
 MOST_DIGITS = 18  # of an event number

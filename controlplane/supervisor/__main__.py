@@ -6,11 +6,11 @@ import subprocess
 import sys
 import time
 
-from controlplane.supervisor import keeper as keeping
 from controlplane.supervisor import programs
+from controlplane.supervisor import supervise as keeping
 from controlplane.supervisor.children import PR_SET_PDEATHSIG, PRCTL, Child
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, claim, read_instance
-from controlplane.supervisor.keeper import Keeper, answers, is_make_waiting, tell
+from controlplane.supervisor.supervise import Keeper, answers, is_make_waiting, tell
 
 
 def main() -> int:

@@ -17,9 +17,9 @@ from controlplane.logstore.progress import Progress, find_progress
 from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.telemetry.metrics import SAMPLED
-from controlplane.telemetry.readings import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
 from controlplane.telemetry.samples import STEP_SECONDS, Bucket
-from controlplane.telemetry.spoken import Spoken, completed
+from controlplane.telemetry.sampling import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
+from controlplane.telemetry.self_reported import Spoken, completed
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod

@@ -11,7 +11,7 @@ from django.urls import reverse
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
-from controlplane.live.reading import one_moment
+from controlplane.live.snapshot_read import one_moment
 from controlplane.models import Event, Node, Role
 from controlplane.queries import overview as queries
 from controlplane.queries.overview import DeviceSums, JobGroup, NodeCounts

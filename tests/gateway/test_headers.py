@@ -6,7 +6,7 @@ import pytest
 
 from controlplane.gateway import cookies
 from controlplane.gateway import headers as rules
-from controlplane.live.wire import Headers
+from controlplane.live.asgi import Headers
 
 ADDRESS = "127.0.0.1:4000"
 

@@ -18,8 +18,8 @@ from controlplane.gateway import admission, command, limits
 from controlplane.gateway.admission import NoAnswer, NotSignedIn, NotVisible, Service, until_refused
 from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.sockets import carry_websocket
+from controlplane.live.asgi import Message
 from controlplane.live.identity import Credential
-from controlplane.live.wire import Message
 
 STUCK, WELL = 6666, 8888
 

@@ -14,7 +14,7 @@ LAYERS = {
     "controlplane": "root",  # settings, urls, apps, checks, asgi: where the parts are put together
     "controlplane.management": "root",
     "controlplane.supervisor": "supervisor",
-    "controlplane.supervisor.apart": "root",
+    "controlplane.supervisor.component": "root",
     "controlplane.supervisor.prepare": "root",
     "controlplane.supervisor.web": "root",
     "controlplane.http": "http",

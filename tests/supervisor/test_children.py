@@ -10,7 +10,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from controlplane.supervisor import children, keeper
+from controlplane.supervisor import children, supervise
 from controlplane.supervisor.children import Child
 from controlplane.supervisor.programs import Program
 from tests.waiting import wait_until
@@ -56,7 +56,7 @@ def test_who_ignores_sigterm_is_killed_after_the_grace(
     child.start(100.0)
     wait_until(lambda: child.log_path.read_text() == "deaf\n", what="the child's start")
     process = child.process
-    keeper._end([child], 0.1)
+    supervise._end([child], 0.1)
     assert process is not None
     assert process.returncode == -signal.SIGKILL
     assert "probe did not end" in capsys.readouterr().out

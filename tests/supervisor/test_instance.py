@@ -14,7 +14,7 @@ import redis as redis_client
 
 from controlplane.supervisor import programs
 from controlplane.supervisor.instance import CannotStart, Instance, bind, claim, read_instance
-from controlplane.supervisor.keeper import is_make_waiting
+from controlplane.supervisor.supervise import is_make_waiting
 from tests import servers
 from tests.waiting import wait_until
 

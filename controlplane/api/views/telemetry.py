@@ -11,7 +11,7 @@ from controlplane.api import query
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import bad_request
 from controlplane.api.schemas import ref
-from controlplane.live.reading import one_moment
+from controlplane.live.snapshot_read import one_moment
 from controlplane.live.state import overview_document, read_overview
 from controlplane.models import Event
 from controlplane.telemetry.queries import METRICS, SUBJECTS, series

@@ -68,7 +68,7 @@ securityContext: {{- include "trainyard.podSecurity" . | nindent 2 }}
 name: {{ index . 1 }}
 image: {{ include "trainyard.image" $root | quote }}
 imagePullPolicy: {{ $root.Values.image.pullPolicy }}
-command: [python, -m, controlplane.supervisor.apart]
+command: [python, -m, controlplane.supervisor.component]
 args: [{{ index . 1 }}]
 env: {{- include "trainyard.env" $root | nindent 2 }}
 securityContext:

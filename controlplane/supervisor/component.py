@@ -1,4 +1,4 @@
-"""`python -m controlplane.supervisor.apart ROLE`: one part of the control plane, in a process or container of its own.
+"""`python -m controlplane.supervisor.component ROLE`: run one component of the control plane in its own process.
 
 `make up` runs all parts on one machine; here whatever starts containers is the supervisor. The parts then share
 PostgreSQL, Redis, the secret key and, for web, worker and loop, the directory of pods' logs (STATE_DIR/logs).

@@ -18,7 +18,7 @@ from tests import servers
 from tests.servers import CHECKOUT, free_port
 from tests.waiting import wait_until
 
-PART = [sys.executable, "-m", "controlplane.supervisor.apart"]
+PART = [sys.executable, "-m", "controlplane.supervisor.component"]
 
 
 def variables(state_dir: Path, **more: str) -> dict[str, str]:
