@@ -22,11 +22,11 @@ from jobs.admission import (
     paths_not_allowed,
     too_large,
 )
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
-from jobs.stopping import job_event, move, remove, send_towards
+from jobs.transitions import job_event, move, remove, send_towards
 
 REFUSALS_TOLD = 100  # fields of one submission, of however many jobs
 LONGEST_COMMAND = 2000  # characters of a command in the audit log
@@ -226,7 +226,7 @@ def begin_stop(
     actor: Actor,
     details: dict[str, Any] | None = None,
 ) -> Job:
-    """Send a job towards `next_state`, with its event and wake-up. See jobs.stopping.send_towards."""
+    """Send a job towards `next_state`, with its event and wake-up. See jobs.transitions.send_towards."""
     with transaction.atomic():
         event = send_towards(
             job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor

@@ -18,7 +18,7 @@ from controlplane.config.images import ImageUnknown
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from jobs import lifecycle
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 

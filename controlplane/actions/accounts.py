@@ -15,7 +15,7 @@ from controlplane.access import SYSTEM, Actor, Forbidden, require_admin, require
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.models import Event, SetupLink, Token, User
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 
 TOKEN_PREFIX = "yard_"
 TOKEN_DAYS = 90

@@ -12,8 +12,8 @@ from django.conf import settings
 from controlplane.actions.clusters import ENGINES
 from controlplane.actions.errors import Invalid, invalid
 from controlplane.clusters.settings import SettingsInvalid, parse_settings
-from jobs.kinds import checks
-from jobs.kinds.checks import FieldError, Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import FieldError, Refused
 
 KUBECONFIG_BYTES = 256 * 1024
 CREDENTIAL_FIELDS = ("kubeconfig", "context", "in_cluster", "allow_exec")
@@ -110,7 +110,7 @@ def _nodes_settings(value: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _node_settings(name: str, node: Any) -> dict[str, Any]:
-    where = "/nodes/" + checks.pointer_part(name)
+    where = "/nodes/" + fields.pointer_part(name)
     if not NODE_NAME.fullmatch(name):
         raise Refused(
             "not_a_node_name", "A node's name is made of DNS labels, at most 253 characters.", where
@@ -121,9 +121,9 @@ def _node_settings(name: str, node: Any) -> dict[str, Any]:
         )
     try:
         return {
-            "devices": checks.whole(0, 64)(node.get("devices")),
-            "memory_mib": checks.whole(1, 10_000_000)(node.get("memory_mib")),
-            "pool": checks.dns_label(50)(node.get("pool", "default")),
+            "devices": fields.whole(0, 64)(node.get("devices")),
+            "memory_mib": fields.whole(1, 10_000_000)(node.get("memory_mib")),
+            "pool": fields.dns_label(50)(node.get("pool", "default")),
         }
     except Refused as refused:
         raise Refused(refused.code, refused.detail, where) from refused

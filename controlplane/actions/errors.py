@@ -1,6 +1,6 @@
 """How an action refuses: named codes that every face shows the same way."""
 
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 
 
 class Conflict(Exception):

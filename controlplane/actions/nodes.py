@@ -10,8 +10,8 @@ from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Event, Node, NodePool
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
-from jobs.releasing import release
-from jobs.stopping import send_towards
+from jobs.release import release
+from jobs.transitions import send_towards
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:

@@ -25,7 +25,7 @@ from controlplane.models import (
 from controlplane.queries.projects import namespace_of
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
-from jobs.stopping import remove
+from jobs.transitions import remove
 
 PALETTE_SIZE = 12
 OWNER_FIELDS = frozenset({"description", "interactive_max_seconds", "interactive_idle_seconds"})

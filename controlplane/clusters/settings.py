@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import checks
-from jobs.kinds.checks import FieldError, Names, Reader, Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import FieldError, Names, Reader, Refused
 
 LABEL_NAME = r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?"
 SUBDOMAIN = r"[a-z0-9](?:[-a-z0-9.]{0,251}[a-z0-9])?"
@@ -77,20 +77,20 @@ def or_empty(reader: Reader) -> Reader:
 
 def labels(value: Any) -> dict[str, str]:
     """Labels as a cluster takes them, without those that are ours to give."""
-    read = checks.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
+    read = fields.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
     return _not_ours(read)
 
 
 def annotations(value: Any) -> dict[str, str]:
     """Annotations, without those that are ours to give."""
-    return _not_ours(checks.mapped(QUALIFIED_NAMES, checks.text(4096), 64)(value))
+    return _not_ours(fields.mapped(QUALIFIED_NAMES, fields.text(4096), 64)(value))
 
 
 def _not_ours(read: dict[str, str]) -> dict[str, str]:
     for key in read:
         if key.startswith(OURS):
             raise Refused(
-                "reserved_name", f"{key} is set by Trainyard itself.", "/" + checks.pointer_part(key)
+                "reserved_name", f"{key} is set by Trainyard itself.", "/" + fields.pointer_part(key)
             )
     return read
 
@@ -120,11 +120,11 @@ def prometheus(value: Any) -> dict[str, Any]:
         raise Refused(
             "bad_prometheus", 'Give {"url": ...} or {"namespace": ..., "service": ..., "port": ...}.'
         )
-    name = checks.dns_label(63)
+    name = fields.dns_label(63)
     return {
         "namespace": name(value["namespace"]),
         "service": name(value["service"]),
-        "port": checks.whole(1, 65535)(value["port"]),
+        "port": fields.whole(1, 65535)(value["port"]),
     }
 
 
@@ -147,21 +147,21 @@ def topology(value: Any) -> dict[str, str]:
 
 def host_paths(value: Any) -> dict[str, str]:
     """{"/in/the/pod": "/on/the/node"}, none of them where a pod has something else."""
-    paths: dict[str, str] = checks.mapped(MOUNT_PATHS, mount_path, 20)(value)
+    paths: dict[str, str] = fields.mapped(MOUNT_PATHS, mount_path, 20)(value)
     for inside, outside in paths.items():
         is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
         if is_taken or ".." in f"{inside}/{outside}".split("/"):
             raise Refused(
                 "bad_path",
                 f"Give absolute paths without '..', and none in {', '.join(TAKEN_PATHS)}.",
-                "/" + checks.pointer_part(inside),
+                "/" + fields.pointer_part(inside),
             )
     return paths
 
 
 def url(value: Any) -> str:
     """An http or https address without a user name."""
-    address: str = checks.text(2000)(value)
+    address: str = fields.text(2000)(value)
     if not URL.fullmatch(address):
         raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
     return address
@@ -178,14 +178,14 @@ resource_prefix = name_like(
 mount_path = name_like(MOUNT_PATHS.pattern, MOUNT_PATHS.longest, MOUNT_PATHS.words)
 pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "the name of a node pool, or *")
 _effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
-_user = checks.optional(checks.whole(1, 2**31 - 1))
+_user = fields.optional(fields.whole(1, 2**31 - 1))
 
 GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
 
 KNOBS: dict[str, Knob] = {
     "gpu_resource": Knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs."),
     "extra_resources": Knob(
-        checks.listed(resource_prefix, 50),
+        fields.listed(resource_prefix, 50),
         (
             "ephemeral-storage",
             "hugepages-",
@@ -204,19 +204,19 @@ KNOBS: dict[str, Knob] = {
     ),
     "node_selector": Knob(labels, {}, "Only nodes with all of these labels are used; empty: every node."),
     "node_suffix": Knob(
-        or_empty(checks.dns_label(50)),
+        or_empty(fields.dns_label(50)),
         "",
         "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has nodes of"
         " the same names.",
     ),
-    "tolerations": Knob(checks.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."),
+    "tolerations": Knob(fields.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."),
     "spot_pools": Knob(
-        checks.listed(pool, 100),
+        fields.listed(pool, 100),
         (),
         "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.",
     ),
     "images": Knob(
-        checks.mapped(IMAGE_NAMES, image, 1000),
+        fields.mapped(IMAGE_NAMES, image, 1000),
         {},
         "Short names of images: {'quickstart': 'registry/...:1'}.",
     ),
@@ -227,7 +227,7 @@ KNOBS: dict[str, Knob] = {
         "When nodes pull images; empty: as the cluster does.",
     ),
     "image_pull_secrets": Knob(
-        checks.listed(object_name, 20),
+        fields.listed(object_name, 20),
         (),
         "Secrets of a project's namespace with which all images are pulled.",
     ),
@@ -243,7 +243,7 @@ KNOBS: dict[str, Knob] = {
         "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.",
     ),
     "shm_mib": Knob(
-        checks.optional(checks.whole(1, 10_000_000)),
+        fields.optional(fields.whole(1, 10_000_000)),
         None,
         "Shared memory of jobs that ask for a large one, in MiB; null: half of the pod's memory.",
     ),
@@ -256,7 +256,7 @@ KNOBS: dict[str, Knob] = {
         or_empty(object_name), "", "The scheduler that binds pods; empty: the default one."
     ),
     "control_namespace": Knob(
-        checks.dns_label(63), "trainyard", "The namespace of the control plane, which may reach pods' ports."
+        fields.dns_label(63), "trainyard", "The namespace of the control plane, which may reach pods' ports."
     ),
     "namespace_prefix": Knob(
         name_like(re.compile(r"[a-z](?:[-a-z0-9]{0,11})"), 12, "1 to 12 small letters, digits and hyphens"),
@@ -264,10 +264,10 @@ KNOBS: dict[str, Knob] = {
         "What the namespace of a project begins with.",
     ),
     "prometheus": Knob(
-        checks.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
+        fields.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
     ),
     "env": Knob(
-        checks.mapped(checks.ENV_NAMES, checks.text(4096), 100),
+        fields.mapped(fields.ENV_NAMES, fields.text(4096), 100),
         {},
         "Variables of all pods; a job's own win.",
     ),
@@ -284,24 +284,24 @@ KNOBS: dict[str, Knob] = {
     "run_as_group": Knob(
         _user, 1000, "The group of pods and of their working directory; null: the image's own."
     ),
-    "network_policy": Knob(checks.switch, True, "Whether pods of one project are closed to those of others."),
+    "network_policy": Knob(fields.switch, True, "Whether pods of one project are closed to those of others."),
     "metadata_access": Knob(
-        checks.switch,
+        fields.switch,
         False,
         "Whether pods reach the cloud's metadata addresses, where whoever asks is given the rights of the node; without"
         " it the network policy keeps them off.",
     ),
     "mps_memory_limit": Knob(
-        checks.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
+        fields.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
     ),
     "mpi_operator": Knob(
-        checks.optional(checks.switch),
+        fields.optional(fields.switch),
         None,
         "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no"
         " work_storage_class is set, since hosts' working directories end with their pods there.",
     ),
     "host_network": Knob(
-        checks.switch, False, "Whether pods use the node's network; needs pod_security privileged."
+        fields.switch, False, "Whether pods use the node's network; needs pod_security privileged."
     ),
     "host_paths": Knob(
         host_paths,
@@ -313,7 +313,7 @@ KNOBS: dict[str, Knob] = {
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
     """Every knob with its value, defaults filled in; lists become tuples. Raises SettingsInvalid with all errors."""
-    settings, errors = checks.read_fields(body, KNOBS, "setting")
+    settings, errors = fields.read_fields(body, KNOBS, "setting")
     errors = errors or _check_together(settings)
     if errors:
         raise SettingsInvalid(errors)

@@ -30,7 +30,7 @@ from controlplane.scheduling.view import ClusterView, PodPlacement
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
-from jobs.stopping import send_towards
+from jobs.transitions import send_towards
 
 OURS = "planner"  # of Cluster.scheduler: we decide
 LOST_AFTER_SECONDS = 5  # an offered pod that the engine has not shown for this long is lost

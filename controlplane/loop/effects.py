@@ -81,7 +81,7 @@ def _forget_job(cluster: Cluster, command: Command) -> None:
 
 
 def _unless_gone(_function: object, _path: str, error: tuple[type, BaseException, TracebackType]) -> None:
-    """A job is forgotten twice (jobs.stopping.remove): the other order may be at the same files."""
+    """A job is forgotten twice (jobs.transitions.remove): the other order may be at the same files."""
     if not isinstance(error[1], FileNotFoundError):
         raise error[1]
 

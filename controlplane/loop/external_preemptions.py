@@ -14,7 +14,7 @@ from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import PREEMPTED
 from jobs import lifecycle
 from jobs.models import Job
-from jobs.stopping import send_towards
+from jobs.transitions import send_towards
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[Glance]) -> None:

@@ -1,4 +1,4 @@
-"""Move jobs by how their pods stand, and end those that are over a limit. Rules are pure (jobs.kinds.settle)."""
+"""Move jobs by the state of their pods, and end those over a limit (rules: jobs.kinds.attempt_outcome)."""
 
 from collections import defaultdict
 from collections.abc import Sequence
@@ -16,11 +16,11 @@ from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import DISRUPTED, words_for
 from jobs import lifecycle
+from jobs.kinds.attempt_outcome import PodStanding, Step, next_step, waits_for
 from jobs.kinds.registry import KINDS
-from jobs.kinds.settle import PodStanding, Step, next_step, waits_for
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
-from jobs.stopping import ending, job_event, move, order_stops, remove, send_towards
+from jobs.transitions import ending, job_event, move, order_stops, remove, send_towards
 
 REMIND_AFTER_SECONDS = 30
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent

@@ -11,7 +11,7 @@ from controlplane.scheduling.view import PodPlacement
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
-from jobs.stopping import STOP_GRACE_SECONDS
+from jobs.transitions import STOP_GRACE_SECONDS
 
 
 def start_payload(

@@ -22,8 +22,8 @@ from controlplane.loop.pod_diff import OPEN, Compared, glance
 from controlplane.loop.pod_lookup import Looks
 from controlplane.models import Cluster, Command, Event, Node
 from jobs.models import Job, Pod
-from jobs.releasing import release
-from jobs.stopping import LATE_START_SECONDS
+from jobs.release import release
+from jobs.transitions import LATE_START_SECONDS
 
 logger = logging.getLogger(__name__)
 

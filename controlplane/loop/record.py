@@ -27,7 +27,7 @@ from jobs import lifecycle
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
-from jobs.stopping import job_event, send_towards
+from jobs.transitions import job_event, send_towards
 
 LONGEST_MESSAGE = 500
 BATCH = 200  # attempts begun in one transaction, with one query each for their pods, devices and orders

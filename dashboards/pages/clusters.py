@@ -27,8 +27,8 @@ from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
 from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.reads import clusters as reads
-from jobs.kinds import checks
-from jobs.kinds.checks import Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
 
 ENGINE = "kubernetes"  # what can be attached from the browser
 KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings")  # never the kubeconfig
@@ -116,7 +116,7 @@ def _cluster_for(name: str) -> Cluster:
 
 def _attach(request: HttpRequest, actor: Actor) -> Cluster:
     try:
-        name = checks.dns_label(50)(request.POST.get("name", "").strip())
+        name = fields.dns_label(50)(request.POST.get("name", "").strip())
     except Refused as refused:
         raise invalid("/name", refused.code, refused.detail) from refused
     return register_cluster(
@@ -160,7 +160,7 @@ def _kubeconfig(request: HttpRequest) -> str:
     try:
         if isinstance(chosen, UploadedFile):
             text = chosen.read(KUBECONFIG_BYTES + 1).decode()
-        return str(checks.text(KUBECONFIG_BYTES)(text))
+        return str(fields.text(KUBECONFIG_BYTES)(text))
     except UnicodeDecodeError as error:
         raise invalid("/kubeconfig", "kubeconfig_unreadable", _("The file is not text.")) from error
     except Refused as refused:

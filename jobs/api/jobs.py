@@ -32,7 +32,7 @@ from jobs.actions import (
     submit_jobs,
     suspend_job,
 )
-from jobs.kinds import checks
+from jobs.kinds import fields
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
@@ -41,7 +41,7 @@ from jobs.queries import job_columns, job_detail, scale_shape, shape_jobs
 
 _priority = {**INTEGER, "minimum": 0, "maximum": 1000}
 CHANGES = {
-    "priority": BodyField(checks.whole(0, 1000), _priority),
+    "priority": BodyField(fields.whole(0, 1000), _priority),
     "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
@@ -60,15 +60,15 @@ BATCH_MOST = 500  # jobs; as many of a usual size fit into a body
 
 def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
     """Submissions as they are: the action reads them."""
-    bodies: tuple[dict[str, Any], ...] = checks.listed(_one_body, BATCH_MOST)(value)
+    bodies: tuple[dict[str, Any], ...] = fields.listed(_one_body, BATCH_MOST)(value)
     if not bodies:
-        raise checks.Refused("too_few", "Give at least one job.")
+        raise fields.Refused("too_few", "Give at least one job.")
     return bodies
 
 
 def _one_body(value: Any) -> Any:
     if not isinstance(value, dict):
-        raise checks.Refused("not_an_object", "A job is a JSON object.")
+        raise fields.Refused("not_an_object", "A job is a JSON object.")
     return value
 
 

@@ -5,8 +5,8 @@ from typing import Any
 
 from controlplane import quantities
 from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
-from jobs.kinds import checks
-from jobs.kinds.checks import Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
 _NATIVE = re.compile(
@@ -15,7 +15,7 @@ _NATIVE = re.compile(
 _LONGEST_QUANTITY = 64
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu", "gpu.intel.com/")
 
-pull_secrets = checks.listed(object_name, 20)
+pull_secrets = fields.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
@@ -24,16 +24,16 @@ def secret_key(value: Any) -> dict[str, str]:
         raise Refused("not_a_secret_key", 'Name the secret and its key: {"secret": "wandb", "key": "token"}.')
     key = name_like(_SECRET_KEY, 253, "a key of a secret: letters, digits, '-', '_' and '.'")
     return {
-        "secret": checks.inside(object_name, value["secret"], "/secret"),
-        "key": checks.inside(key, value["key"], "/key"),
+        "secret": fields.inside(object_name, value["secret"], "/secret"),
+        "key": fields.inside(key, value["key"], "/key"),
     }
 
 
 def extra_resources(value: Any) -> dict[str, str]:
     """{"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: what each pod gets beside GPUs, CPUs and memory."""
-    wanted: dict[str, str] = checks.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
+    wanted: dict[str, str] = fields.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
     for name, asked in wanted.items():
-        _check_extra(name, asked, "/" + checks.pointer_part(name))
+        _check_extra(name, asked, "/" + fields.pointer_part(name))
     return wanted
 
 

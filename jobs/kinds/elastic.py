@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.kinds.base import Batch
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 
 
 @dataclass(frozen=True, slots=True)

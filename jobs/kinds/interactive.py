@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from jobs.kinds.base import Batch, refuse_worker_bounds
-from jobs.kinds.checks import FieldError
+from jobs.kinds.fields import FieldError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,8 +3,8 @@
 import posixpath
 from typing import Any
 
-from jobs.kinds import checks
-from jobs.kinds.checks import Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
 
 _KEYS = {"host_path", "mount_path"}
 
@@ -20,7 +20,7 @@ def host_mount(value: Any) -> dict[str, str]:
         )
     if set(value) != _KEYS:
         raise Refused("not_a_mount", "A mount has host_path and mount_path, and nothing else.")
-    paths = {key: checks.inside(checks.absolute_path, value[key], f"/{key}") for key in sorted(_KEYS)}
+    paths = {key: fields.inside(fields.absolute_path, value[key], f"/{key}") for key in sorted(_KEYS)}
     plain = {key: normal_path(path) for key, path in paths.items()}
     if plain["mount_path"] == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import checks, cluster_fields, mounts
-from jobs.kinds.checks import FieldError, Reader
+from jobs.kinds import cluster_fields, fields, mounts
+from jobs.kinds.fields import FieldError, Reader
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400
@@ -30,41 +30,41 @@ class Field:
     default: Any
 
 
-_seconds = checks.optional(checks.whole(1, LONGEST_SECONDS))
-_words = checks.listed(checks.text(checks.ENV_VALUE_BYTES), 1000)
+_seconds = fields.optional(fields.whole(1, LONGEST_SECONDS))
+_words = fields.listed(fields.text(fields.ENV_VALUE_BYTES), 1000)
 
 FIELDS: dict[str, Field] = {
-    "name": Field(checks.dns_label(63), None),
-    "kind": Field(checks.text(16), None),
-    "image": Field(checks.text(500), ""),
+    "name": Field(fields.dns_label(63), None),
+    "kind": Field(fields.text(16), None),
+    "image": Field(fields.text(500), ""),
     "command": Field(_words, ()),
     "args": Field(_words, ()),
-    "working_dir": Field(checks.optional(checks.absolute_path), None),
-    "env": Field(checks.mapped(checks.ENV_NAMES, checks.text(checks.ENV_VALUE_BYTES), 100), {}),
-    "secret_env": Field(checks.mapped(checks.ENV_NAMES, cluster_fields.secret_key, 100), {}),
+    "working_dir": Field(fields.optional(fields.absolute_path), None),
+    "env": Field(fields.mapped(fields.ENV_NAMES, fields.text(fields.ENV_VALUE_BYTES), 100), {}),
+    "secret_env": Field(fields.mapped(fields.ENV_NAMES, cluster_fields.secret_key, 100), {}),
     "image_pull_secrets": Field(cluster_fields.pull_secrets, ()),
-    "gpus": Field(checks.optional(checks.milli_gpus), None),
-    "gpu_memory_mib": Field(checks.optional(checks.whole(1, 10_000_000)), None),
-    "cpus": Field(checks.milli_cpus, 1000),
-    "memory_mib": Field(checks.whole(1, 100_000_000), 1024),
+    "gpus": Field(fields.optional(fields.milli_gpus), None),
+    "gpu_memory_mib": Field(fields.optional(fields.whole(1, 10_000_000)), None),
+    "cpus": Field(fields.milli_cpus, 1000),
+    "memory_mib": Field(fields.whole(1, 100_000_000), 1024),
     "extra_resources": Field(cluster_fields.extra_resources, {}),
-    "workers": Field(checks.whole(1, 10_000), 1),
-    "min_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
-    "max_workers": Field(checks.optional(checks.whole(1, 10_000)), None),
-    "preemptible": Field(checks.optional(checks.switch), None),
-    "priority": Field(checks.optional(checks.whole(0, 1000)), None),
-    "node_pool": Field(checks.optional(checks.dns_label(50)), None),
-    "compute_template": Field(checks.not_yet("compute templates"), None),
-    "large_shm": Field(checks.switch, False),
+    "workers": Field(fields.whole(1, 10_000), 1),
+    "min_workers": Field(fields.optional(fields.whole(1, 10_000)), None),
+    "max_workers": Field(fields.optional(fields.whole(1, 10_000)), None),
+    "preemptible": Field(fields.optional(fields.switch), None),
+    "priority": Field(fields.optional(fields.whole(0, 1000)), None),
+    "node_pool": Field(fields.optional(fields.dns_label(50)), None),
+    "compute_template": Field(fields.not_yet("compute templates"), None),
+    "large_shm": Field(fields.switch, False),
     "max_runtime_seconds": Field(_seconds, None),
     "expected_runtime_seconds": Field(_seconds, None),
-    "retries": Field(checks.whole(0, 100), 0),
+    "retries": Field(fields.whole(0, 100), 0),
     "ttl_seconds_after_finished": Field(_seconds, None),
-    "labels": Field(checks.mapped(checks.LABEL_NAMES, checks.text(63), 64), {}),
-    "ports": Field(checks.listed(checks.port, 20), ()),
-    "volumes": Field(checks.listed(mounts.host_mount, 50), ()),
-    "datasets": Field(checks.not_yet("datasets"), ()),
-    "snapshot_on": Field(checks.not_yet("snapshots"), ()),
+    "labels": Field(fields.mapped(fields.LABEL_NAMES, fields.text(63), 64), {}),
+    "ports": Field(fields.listed(fields.port, 20), ()),
+    "volumes": Field(fields.listed(mounts.host_mount, 50), ()),
+    "datasets": Field(fields.not_yet("datasets"), ()),
+    "snapshot_on": Field(fields.not_yet("snapshots"), ()),
 }
 
 
@@ -72,7 +72,7 @@ def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
     """Return the job's fields in inside units (`gpus` and `cpus` in thousandths) with defaults filled in.
     Raises SpecInvalid with every refused field, not only the first.
     """
-    spec, errors = checks.read_fields(body, FIELDS, "field")
+    spec, errors = fields.read_fields(body, FIELDS, "field")
     errors += [_missing(name) for name in ("name", "kind") if name not in body]
     if not errors:
         errors = _check_together(spec, body) or _check_size(spec)

@@ -8,7 +8,7 @@ from controlplane.access import SYSTEM
 from controlplane.loop import job_transitions
 from controlplane.loop.bulk_update import Change, change_rows
 from jobs.actions import delete_job, stop_job, suspend_job
-from jobs.kinds.settle import Step
+from jobs.kinds.attempt_outcome import Step
 from jobs.models import Job
 from tests.builders import make_job, make_project
 

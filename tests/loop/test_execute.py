@@ -21,7 +21,7 @@ from controlplane.loop.execute import AHEAD, ENDS, STARTING_SECONDS, STARTS, Lan
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
 from jobs.models import Attempt, Pod
-from jobs.stopping import LATE_START_SECONDS
+from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
 from tests.waiting import wait_until
 

@@ -20,7 +20,7 @@ from controlplane.models import Cluster, Command, Device, Event, Lease, Node
 from jobs.actions import delete_job, resume_job, stop_job, suspend_job
 from jobs.models import Allocation, Job, Pod
 from jobs.queries import job_detail
-from jobs.stopping import LATE_START_SECONDS
+from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project, make_user
 
 

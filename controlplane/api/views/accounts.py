@@ -25,31 +25,31 @@ from controlplane.api.problems import Problem
 from controlplane.api.query import whole_id
 from controlplane.api.schemas import BOOLEAN, STRING, TOKEN, USER, nullable, ref
 from controlplane.models import Membership, Token, User
-from jobs.kinds import checks
+from jobs.kinds import fields
 
 LOGIN_TOKEN_DAYS = 30
 
-_name = BodyField(checks.text(100), {**STRING, "maxLength": 100}, is_required=True)
-_username = BodyField(checks.text(150), {**STRING, "maxLength": 150}, is_required=True)
-_password = BodyField(checks.text(1000), {**STRING, "maxLength": 1000}, is_required=True)
-_switch = BodyField(checks.switch, BOOLEAN)
+_name = BodyField(fields.text(100), {**STRING, "maxLength": 100}, is_required=True)
+_username = BodyField(fields.text(150), {**STRING, "maxLength": 150}, is_required=True)
+_password = BodyField(fields.text(1000), {**STRING, "maxLength": 1000}, is_required=True)
+_switch = BodyField(fields.switch, BOOLEAN)
 LOGIN = {"username": _username, "password": _password}
 NEW_TOKEN = {
     "name": _name,
     "days": BodyField(
-        checks.whole(1, TOKEN_MOST_DAYS),
+        fields.whole(1, TOKEN_MOST_DAYS),
         {"type": "integer", "minimum": 1, "maximum": TOKEN_MOST_DAYS, "default": TOKEN_DAYS},
     ),
     "is_read_only": _switch,
-    "user": BodyField(checks.optional(checks.text(150)), nullable(STRING)),
+    "user": BodyField(fields.optional(fields.text(150)), nullable(STRING)),
 }
 NEW_USER = {
     "username": _username,
-    "password": BodyField(checks.optional(checks.text(1000)), nullable(STRING)),
-    "email": BodyField(checks.text(254), STRING),
+    "password": BodyField(fields.optional(fields.text(1000)), nullable(STRING)),
+    "email": BodyField(fields.text(254), STRING),
     "is_admin": _switch,
 }
-_secret = BodyField(checks.text(1000), {**STRING, "maxLength": 1000})
+_secret = BodyField(fields.text(1000), {**STRING, "maxLength": 1000})
 USER_CHANGES = {
     "is_admin": _switch,
     "is_active": _switch,

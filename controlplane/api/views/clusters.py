@@ -32,8 +32,8 @@ from controlplane.api.problems import bad_request
 from controlplane.api.schemas import BOOLEAN, CLUSTER, NODE, NODE_POOL, OBJECT, STRING, nullable, ref
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
-from jobs.kinds import checks
-from jobs.kinds.checks import Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
 from jobs.models import Job
 
 KNOWN_SCHEDULERS = sorted({name for known in SCHEDULERS.values() for name in known})
@@ -46,23 +46,23 @@ def _object(value: Any) -> dict[str, Any]:
     return value
 
 
-_name = BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
+_name = BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True)
 CLUSTER_CHANGES = {
-    "scheduler": BodyField(checks.text(16), {**STRING, "enum": KNOWN_SCHEDULERS}),
+    "scheduler": BodyField(fields.text(16), {**STRING, "enum": KNOWN_SCHEDULERS}),
     "settings": BodyField(_object, OBJECT),
-    "kubeconfig": BodyField(checks.text(KUBECONFIG_BYTES), {**STRING, "writeOnly": True}),
-    "context": BodyField(checks.text(253), STRING),
-    "in_cluster": BodyField(checks.switch, BOOLEAN),
-    "allow_exec": BodyField(checks.switch, BOOLEAN),
+    "kubeconfig": BodyField(fields.text(KUBECONFIG_BYTES), {**STRING, "writeOnly": True}),
+    "context": BodyField(fields.text(253), STRING),
+    "in_cluster": BodyField(fields.switch, BOOLEAN),
+    "allow_exec": BodyField(fields.switch, BOOLEAN),
 }
 NEW_CLUSTER = {
     "name": _name,
-    "engine": BodyField(checks.text(16), {**STRING, "enum": list(ENGINES)}, is_required=True),
+    "engine": BodyField(fields.text(16), {**STRING, "enum": list(ENGINES)}, is_required=True),
     **CLUSTER_CHANGES,
 }
-NEW_POOL = {"name": _name, "cluster": BodyField(checks.text(50), STRING)}
+NEW_POOL = {"name": _name, "cluster": BodyField(fields.text(50), STRING)}
 NODE_CHANGES = {
-    "node_pool": BodyField(checks.optional(checks.dns_label(50)), nullable(STRING), is_required=True)
+    "node_pool": BodyField(fields.optional(fields.dns_label(50)), nullable(STRING), is_required=True)
 }
 
 CLUSTERS = Listing(

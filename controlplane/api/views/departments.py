@@ -11,10 +11,10 @@ from controlplane.api.schemas import DEPARTMENT, STRING, ref
 from controlplane.api.views.projects import SHARE_COLUMNS, SHARE_FIELDS
 from controlplane.models import Department
 from controlplane.queries.projects import department_rows
-from jobs.kinds import checks
+from jobs.kinds import fields
 
 NEW_DEPARTMENT = {
-    "name": BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
+    "name": BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
     **SHARE_FIELDS,
 }
 DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at", "id")}, "name", {})

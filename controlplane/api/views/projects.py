@@ -25,17 +25,17 @@ from controlplane.api.paging import Filter, Listing, fields_parameter, paged, tr
 from controlplane.api.schemas import INTEGER, MEMBER, NUMBER, PROJECT, STRING, listed, nullable, ref
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
-from jobs.kinds import checks
-from jobs.kinds.checks import FieldError, Refused
+from jobs.kinds import fields
+from jobs.kinds.fields import FieldError, Refused
 from jobs.kinds.registry import KINDS
 
 MOST_GPUS = 1_000_000
-_SECONDS = checks.optional(checks.whole(1, 10 * 365 * 86400))
+_SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
 
 
 def _gpus(value: Any) -> int:
     """A decimal count of GPUs, in steps of 0.001 -> milli-GPUs."""
-    count = checks.number(value)
+    count = fields.number(value)
     if not 0 <= count <= MOST_GPUS:
         raise Refused("out_of_range", f"This must be from 0 to {MOST_GPUS:,} GPUs.")
     milli = round(count * 1000)
@@ -48,7 +48,7 @@ def _member(value: Any) -> dict[str, str]:
     """{"user": "ana", "role": "owner"}."""
     if not isinstance(value, dict) or set(value) != {"user", "role"}:
         raise Refused("not_a_member", 'A member is {"user": "ana", "role": "owner"}.')
-    user = checks.text(150)(value["user"])
+    user = fields.text(150)(value["user"])
     if value["role"] not in Role.ORDER:
         raise Refused("unknown_role", f"The role is one of: {', '.join(Role.ORDER)}.", "/role")
     return {"user": user, "role": value["role"]}
@@ -61,9 +61,9 @@ def _node_pools(value: Any) -> dict[str, list[str]]:
     for kind in value:
         if kind not in KINDS:
             known = ", ".join(sorted(KINDS))
-            raise Refused("unknown_kind", f"The kind is one of: {known}.", "/" + checks.pointer_part(kind))
-    reader = checks.listed(checks.dns_label(50), 100)
-    return {kind: list(checks.inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
+            raise Refused("unknown_kind", f"The kind is one of: {known}.", "/" + fields.pointer_part(kind))
+    reader = fields.listed(fields.dns_label(50), 100)
+    return {kind: list(fields.inside(reader, pools, f"/{kind}")) for kind, pools in value.items()}
 
 
 def _read_only(value: Any) -> None:
@@ -74,9 +74,9 @@ _seconds_schema = nullable({**INTEGER, "minimum": 1})
 _count = {**NUMBER, "minimum": 0}
 SHARE_FIELDS = {
     "gpu_quota": BodyField(_gpus, _count),
-    "over_quota_weight": BodyField(checks.optional(_gpus), nullable(_count)),
-    "gpu_limit": BodyField(checks.optional(_gpus), nullable(_count)),
-    "priority": BodyField(checks.whole(0, 1000), {**INTEGER, "minimum": 0, "maximum": 1000}),
+    "over_quota_weight": BodyField(fields.optional(_gpus), nullable(_count)),
+    "gpu_limit": BodyField(fields.optional(_gpus), nullable(_count)),
+    "priority": BodyField(fields.whole(0, 1000), {**INTEGER, "minimum": 0, "maximum": 1000}),
 }
 SHARE_COLUMNS = {
     "gpu_quota": "gpu_quota_milli",
@@ -84,24 +84,24 @@ SHARE_COLUMNS = {
     "gpu_limit": "gpu_limit_milli",
 }
 CHANGES = {
-    "description": BodyField(checks.text(500), {**STRING, "maxLength": 500}),
+    "description": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
     **SHARE_FIELDS,
-    "department": BodyField(checks.optional(checks.text(50)), nullable(STRING)),
-    "cluster": BodyField(checks.text(50), STRING),
+    "department": BodyField(fields.optional(fields.text(50)), nullable(STRING)),
+    "cluster": BodyField(fields.text(50), STRING),
     "node_pools": BodyField(_node_pools, {"type": "object", "additionalProperties": listed(STRING)}),
     "interactive_max_seconds": BodyField(_SECONDS, _seconds_schema),
     "interactive_idle_seconds": BodyField(_SECONDS, _seconds_schema),
-    "members": BodyField(checks.listed(_member, 1000), listed(ref("Member"))),
+    "members": BodyField(fields.listed(_member, 1000), listed(ref("Member"))),
     "status": BodyField(_read_only, {}),
     "created_at": BodyField(_read_only, {}),
 }
 NEW_PROJECT = {
-    "name": BodyField(checks.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
+    "name": BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),
     **CHANGES,
 }
 NEW_MEMBER = {
-    "user": BodyField(checks.text(150), STRING, is_required=True),
-    "role": BodyField(checks.text(16), {**STRING, "enum": list(Role.ORDER)}, is_required=True),
+    "user": BodyField(fields.text(150), STRING, is_required=True),
+    "role": BodyField(fields.text(16), {**STRING, "enum": list(Role.ORDER)}, is_required=True),
 }
 NEW_ROLE = {"role": NEW_MEMBER["role"]}
 
@@ -134,10 +134,10 @@ class Projects(ApiView):
     @operation("Create a project", answer=ref("Project"), status=201, body=NEW_PROJECT)
     def post(self, call: Call) -> Answer:
         require_admin(call.actor)
-        fields, members = _fields(call.body)
+        columns, members = _fields(call.body)
         cluster = _cluster_named(call.body.get("cluster"))
-        _check_pools(cluster, fields.get("node_pools", {}))
-        project = create_project({**fields, "cluster": cluster}, actor=call.actor)
+        _check_pools(cluster, columns.get("node_pools", {}))
+        project = create_project({**columns, "cluster": cluster}, actor=call.actor)
         for member in members or ():
             _set_member(call.actor, project, member)
         return Answer(_shown(project), 201, revision=_revision(project))
@@ -157,14 +157,14 @@ class ProjectDetail(ApiView):
     def patch(self, call: Call, name: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.OWNER)
         call.require_match(project, _revision)
-        fields, members = _fields(call.body)
+        columns, members = _fields(call.body)
         if "cluster" in call.body:
-            fields["cluster"] = _cluster_named(call.body["cluster"])
-        is_moved = fields.get("cluster", project.cluster) != project.cluster
+            columns["cluster"] = _cluster_named(call.body["cluster"])
+        is_moved = columns.get("cluster", project.cluster) != project.cluster
         pools = project.node_pools if is_moved else {}
-        _check_pools(fields.get("cluster", project.cluster), fields.get("node_pools", pools))
-        if fields:
-            edit_project(project, fields, actor=call.actor)
+        _check_pools(columns.get("cluster", project.cluster), columns.get("node_pools", pools))
+        if columns:
+            edit_project(project, columns, actor=call.actor)
         if members is not None:
             _replace_members(call.actor, project, members)
         return Answer(_shown(project), revision=_revision(project))
@@ -237,12 +237,12 @@ def _shown(project: Project) -> dict[str, Any]:
 
 
 def _fields(body: dict[str, Any]) -> tuple[dict[str, Any], Sequence[dict[str, str]] | None]:
-    """Split a body into model fields and members."""
+    """Split a body into model columns and members."""
     rest = {name: value for name, value in body.items() if name not in ("members", "cluster", "department")}
-    fields = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
+    columns = {SHARE_COLUMNS.get(name, name): value for name, value in rest.items()}
     if "department" in body:
-        fields["department"] = _department_named(body["department"])
-    return fields, body.get("members")
+        columns["department"] = _department_named(body["department"])
+    return columns, body.get("members")
 
 
 def _department_named(name: str | None) -> Department | None:

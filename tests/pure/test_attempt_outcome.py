@@ -3,8 +3,8 @@
 import pytest
 
 from controlplane.scheduling.reasons import REASONS
+from jobs.kinds.attempt_outcome import DISRUPTION_BACKOFF_SECONDS, PodStanding, Step, next_step, waits_for
 from jobs.kinds.registry import KINDS
-from jobs.kinds.settle import DISRUPTION_BACKOFF_SECONDS, PodStanding, Step, next_step, waits_for
 
 TRAIN = KINDS["train"]
 DISRUPTIONS = (

@@ -11,7 +11,7 @@ from django.db import connection, connections
 from controlplane.access import SYSTEM
 from controlplane.actions import nodes
 from controlplane.models import Node
-from jobs import releasing
+from jobs import release
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_counters, make_job, make_project
 from tests.loop.plant import Plant
@@ -79,7 +79,7 @@ def halted(monkeypatch, owner: Any, name: str) -> tuple[threading.Event, threadi
 
 
 def test_both_count(spread, start, monkeypatch):
-    is_there, go_on = halted(monkeypatch, releasing, "record_allocation")
+    is_there, go_on = halted(monkeypatch, release, "record_allocation")
     first = start(lambda: nodes.confirm_dead(node_of(spread, 2), actor=SYSTEM))
     assert is_there.wait(20)  # what is left is written, and not committed
     second = start(lambda: nodes.confirm_dead(node_of(spread, 1), actor=SYSTEM))
