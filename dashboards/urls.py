@@ -4,18 +4,18 @@ from django.urls import path, re_path
 
 from dashboards.pages import (
     analytics,
+    auth,
     charts,
     clusters,
-    counts,
-    doors,
     job_form,
     jobs,
+    nav_counts,
     nodes,
     overview,
-    people,
     projects,
     search,
     selected,
+    users,
 )
 
 NODE = r"(?P<name>[^/]+)"
@@ -56,11 +56,11 @@ urlpatterns = [
     re_path(
         r"^clusters/(?P<name>[^/]+)/do/(?P<verb>check|detach)$", clusters.cluster_verb, name="cluster-verb"
     ),
-    path("users", people.user_list, name="users"),
-    path("users/<str:username>", people.user_page, name="user"),
-    re_path(rf"^users/(?P<username>[^/]+)/do/(?P<verb>{USER_VERBS})$", people.user_verb, name="user-verb"),
-    path("tokens", people.token_list, name="tokens"),
-    path("tokens/<int:token_id>/revoke", people.token_revoke, name="token-revoke"),
+    path("users", users.user_list, name="users"),
+    path("users/<str:username>", users.user_page, name="user"),
+    re_path(rf"^users/(?P<username>[^/]+)/do/(?P<verb>{USER_VERBS})$", users.user_verb, name="user-verb"),
+    path("tokens", users.token_list, name="tokens"),
+    path("tokens/<int:token_id>/revoke", users.token_revoke, name="token-revoke"),
     path("analytics", analytics.analytics, name="analytics"),
     path("analytics.csv", analytics.analytics_csv, name="analytics-csv"),
     path("charts/utilisation.json", charts.utilisation, name="chart-utilisation"),
@@ -72,9 +72,9 @@ urlpatterns = [
     path("charts/jobs/<str:job_id>/<str:name>.json", charts.job_curve, name="chart-job"),
     path("charts/analytics/<str:name>.json", analytics.analytics_chart, name="chart-analytics"),
     re_path(r"^charts/template/(?P<theme>light|dark)\.json$", charts.template, name="chart-template"),
-    path("counts.json", counts.counts, name="counts"),
+    path("counts.json", nav_counts.counts, name="counts"),
     path("search.json", search.search, name="search"),
-    path("login", doors.sign_in, name="login"),
-    path("logout", doors.sign_out, name="logout"),
-    path("setup/<str:secret>", doors.set_up, name="setup"),
+    path("login", auth.sign_in, name="login"),
+    path("logout", auth.sign_out, name="logout"),
+    path("setup/<str:secret>", auth.set_up, name="setup"),
 ]

@@ -61,9 +61,9 @@ class Output:
     def data(self, document: Any) -> None:
         """The document as JSON, YAML or through the jsonpath."""
         if self.form == "yaml":
-            from controlplane.cli import yamlout
+            from controlplane.cli import yaml_dump
 
-            self.stream.write(yamlout.dump(document))
+            self.stream.write(yaml_dump.dump(document))
         elif self.form.startswith(JSONPATH):
             self._jsonpath(document)
         else:

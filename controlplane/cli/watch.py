@@ -10,7 +10,7 @@ from functools import partial
 from controlplane.cli.errors import DONE
 from controlplane.cli.output import Output
 from controlplane.cli.session import Session
-from controlplane.cli.streams import SILENCE_SECONDS, Bell, patiently
+from controlplane.cli.sse import SILENCE_SECONDS, Bell, patiently
 
 SETTLE_SECONDS = 0.3
 _CLEAR_SCREEN = "\x1b[H\x1b[J"

@@ -10,7 +10,7 @@ from django.utils.html import format_html
 from django.utils.safestring import SafeString
 
 from dashboards import formats
-from dashboards.templatetags.look import meter, since
+from dashboards.templatetags.ui import meter, since
 
 Cell = Callable[[Mapping[str, Any]], str]
 Text = str | Promise

@@ -32,7 +32,7 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, named
 from dashboards.reads.projects import palette
-from dashboards.templatetags.look import asked, badge, gpu_use, node_link, ran, since
+from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, STATES
 from jobs.models import Job, Pod

@@ -29,7 +29,7 @@ from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, Text, in_order, named
 from dashboards.reads.devices import device_nodes
 from dashboards.reads.projects import palette
-from dashboards.templatetags.look import since
+from dashboards.templatetags.ui import since
 from jobs.lifecycle import STOPPING
 from jobs.models import Pod
 

@@ -14,7 +14,7 @@ from controlplane.access import Actor
 from controlplane.models import Token
 from dashboards.lists import cells
 from dashboards.lists.table import Column, ListView, Row, in_order
-from dashboards.templatetags.look import moment
+from dashboards.templatetags.ui import moment
 
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:

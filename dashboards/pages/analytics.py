@@ -20,8 +20,8 @@ from dashboards.charts.users import users_chart
 from dashboards.charts.utilisation import utilisation_chart
 from dashboards.charts.waiting import waiting_chart
 from dashboards.formats import NBSP
+from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.charts import answer, theme
-from dashboards.pages.frame import show, signed_in
 from dashboards.reads import history, series
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}

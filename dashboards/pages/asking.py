@@ -10,7 +10,7 @@ from django.http import HttpRequest, HttpResponse
 from django.utils.translation import gettext as _
 
 from controlplane.access import Actor
-from dashboards.pages.frame import show
+from dashboards.pages.base_page import show
 
 
 @dataclass(frozen=True, slots=True)

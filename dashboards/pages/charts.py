@@ -13,7 +13,7 @@ from dashboards.charts.palette import Theme
 from dashboards.charts.series import Chart
 from dashboards.charts.templates import template_json, theme_of
 from dashboards.charts.utilisation import device_chart, job_use_chart, utilisation_chart
-from dashboards.pages.frame import signed_in
+from dashboards.pages.base_page import signed_in
 from dashboards.reads import history, series
 
 SHORTEST, LONGEST = 60, 400 * 86400

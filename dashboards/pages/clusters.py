@@ -25,7 +25,7 @@ from controlplane.models import Cluster
 from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
-from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 from jobs.kinds import fields
 from jobs.kinds.fields import Refused

@@ -8,7 +8,7 @@ from django.shortcuts import render
 from django.utils.translation import gettext as _
 
 from controlplane.models import User
-from dashboards.pages.frame import actor_of, show
+from dashboards.pages.base_page import actor_of, show
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:

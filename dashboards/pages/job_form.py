@@ -15,8 +15,8 @@ from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
 from controlplane.queries.images import image_notice, known_images
 from dashboards.command_line import yard_submit
+from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.fields import parse_duration, write_duration
-from dashboards.pages.frame import show, signed_in
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
 from jobs.kinds.registry import KINDS

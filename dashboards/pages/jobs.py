@@ -24,7 +24,7 @@ from controlplane.models import Role
 from dashboards.command_line import yard_submit
 from dashboards.lists.jobs import JOBS
 from dashboards.lists.table import list_page
-from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import job as job_reads
 from dashboards.reads import job_story as story
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index

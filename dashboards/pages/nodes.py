@@ -14,7 +14,7 @@ from controlplane.quantities import in_words
 from controlplane.queries.nodes import node_detail
 from dashboards.lists.nodes import NODES
 from dashboards.lists.table import list_page
-from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads.devices import device_nodes, held_together, holders
 from dashboards.reads.projects import palette
 

@@ -11,7 +11,7 @@ from django.utils.translation import get_language
 
 from controlplane.access import Actor, visible_project_names
 from controlplane.models import Event
-from dashboards.pages.frame import show, signed_in
+from dashboards.pages.base_page import show, signed_in
 from dashboards.reads.overview import overview_page, usable_project
 
 FRESH_SECONDS = (

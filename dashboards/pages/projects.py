@@ -30,8 +30,8 @@ from dashboards.lists.jobs import BESIDE, JOBS, unfinished_of
 from dashboards.lists.projects import PROJECTS
 from dashboards.lists.table import list_page, table
 from dashboards.pages.asking import ask
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import DurationField, GpuField, NameField
-from dashboards.pages.frame import attempt, show, signed_in
 from dashboards.pages.questions import about_removal
 from dashboards.reads import projects as reads
 

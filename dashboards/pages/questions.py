@@ -8,7 +8,7 @@ from django.utils.translation import ngettext
 from controlplane.models import Project, Token, User
 from dashboards import formats
 from dashboards.pages.asking import Question
-from dashboards.reads.people import live_tokens, unfinished_jobs
+from dashboards.reads.users import live_tokens, unfinished_jobs
 
 ASKED = ("lock", "promote", "demote")  # verbs on users that are asked about; the others act at once
 

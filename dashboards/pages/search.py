@@ -8,7 +8,7 @@ from django.utils.translation import gettext as _
 
 from controlplane.access import Actor, visible_projects
 from controlplane.models import Node
-from dashboards.pages.frame import signed_in
+from dashboards.pages.base_page import signed_in
 from dashboards.reads.jobs import find
 
 MOST = 8

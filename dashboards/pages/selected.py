@@ -18,8 +18,8 @@ from controlplane.actions.errors import Conflict
 from controlplane.models import Membership, Role
 from dashboards.lists.table import Text
 from dashboards.pages.asking import Named, Question, ask
-from dashboards.pages.frame import signed_in
-from dashboards.templatetags.look import count_gpus
+from dashboards.pages.base_page import signed_in
+from dashboards.templatetags.ui import count_gpus
 from jobs import actions
 from jobs.lifecycle import FINAL_STATES, LOOKS, STOPPING, SUSPENDED
 from jobs.models import Job

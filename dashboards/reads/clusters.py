@@ -5,7 +5,7 @@ from typing import Any
 
 from controlplane.models import Cluster
 from controlplane.queries.nodes import cluster_rows
-from dashboards.reads.frame import shown_state
+from dashboards.reads.base_page import shown_state
 
 Row = dict[str, Any]
 TONES = {"attached": "good", "checking": "accent", "refused": "bad", "unreachable": "bad"}

@@ -1,4 +1,4 @@
-// Numbers, units and times as people read them. dashboards/templatetags/look.py says the same on the server:
+// Numbers, units and times as people read them. dashboards/templatetags/ui.py says the same on the server:
 // the first live frame must not change a single character of the page.
 
 const language = document.documentElement.lang || "en";

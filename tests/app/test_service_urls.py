@@ -3,7 +3,7 @@
 from django.test import override_settings
 
 from controlplane.config.service_hosts import services_host
-from dashboards.templatetags.look import port_of
+from dashboards.templatetags.ui import port_of
 from jobs.queries import service_urls
 
 JOB = "0c5a1c4e-55c0-4cf2-8f5e-000000000000"

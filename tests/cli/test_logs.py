@@ -5,7 +5,7 @@ import json
 import pytest
 
 from controlplane.cli.commands.logs import spelt_progress
-from controlplane.cli.streams import Event, EventParser
+from controlplane.cli.sse import Event, EventParser
 from tests.browser.samples import PROGRESS_LINES
 from tests.cli.conftest import JOB_ID, job
 from tests.cli.scripted import Reply, events, page, problem

@@ -6,7 +6,7 @@ import math
 import pytest
 import yaml
 
-from controlplane.cli import jsonpath, yamlout
+from controlplane.cli import jsonpath, yaml_dump
 from controlplane.cli.errors import CliError
 from controlplane.cli.output import as_json
 from controlplane.cli.tables import Column, plain_table
@@ -109,7 +109,7 @@ AWKWARD = {
     "document", [AWKWARD, [], {}, None, "text", 3, [AWKWARD, AWKWARD], [[]], [{}], {"a": [[{}]]}]
 )
 def test_yaml_reads_back_as_the_same(document):
-    assert yaml.safe_load(yamlout.dump(document)) == document
+    assert yaml.safe_load(yaml_dump.dump(document)) == document
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
-from controlplane.cli.streams import resuming
+from controlplane.cli.sse import resuming
 
 PAGE_LINES = 1000
 ATTACH_LINES = 10

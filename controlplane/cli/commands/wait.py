@@ -10,7 +10,7 @@ from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, job_id
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
-from controlplane.cli.streams import SILENCE_SECONDS, Bell, patiently
+from controlplane.cli.sse import SILENCE_SECONDS, Bell, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")

@@ -5,7 +5,7 @@ import re
 import pytest
 
 from dashboards.gpu_use import LOOKS, Use, use_of
-from dashboards.templatetags.look import gpu_use
+from dashboards.templatetags.ui import gpu_use
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,9 @@ from dashboards.lists.table import list_page, table
 from dashboards.lists.tokens import TOKENS
 from dashboards.lists.users import USERS
 from dashboards.pages.asking import ask
-from dashboards.pages.frame import attempt, show, signed_in
+from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.questions import ASKED, about_token, about_user
-from dashboards.reads import people as reads
+from dashboards.reads import users as reads
 
 
 @signed_in

@@ -17,8 +17,8 @@ from django.utils.translation import gettext_noop, ngettext
 from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.models import User
-from dashboards.pages.words import words
-from dashboards.reads.frame import clusters, nav_counts
+from dashboards.pages.js_messages import words
+from dashboards.reads.base_page import clusters, nav_counts
 
 # of clusters' states
 WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}

@@ -3,8 +3,8 @@
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
 from controlplane.access import Actor
-from dashboards.pages.frame import signed_in
-from dashboards.reads.frame import nav_counts
+from dashboards.pages.base_page import signed_in
+from dashboards.reads.base_page import nav_counts
 
 
 @signed_in
