@@ -7,6 +7,7 @@ from django.db.models import Sum
 
 from controlplane.models import Command
 from controlplane.telemetry.allocation import record_allocation
+from jobs.command_kinds import POD
 from jobs.lifecycle import ACTIVE_STATES
 from jobs.models import Allocation, Job, Pod
 
@@ -17,7 +18,9 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
     _leave_the_rest(pods)
     Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
     record_allocation(now)
-    orders = Command.objects.filter(pod_name__in=[pod.name for pod in pods], state=Command.PENDING)
+    orders = Command.objects.filter(
+        subject_kind=POD, subject_id__in=[pod.name for pod in pods], state=Command.PENDING
+    )
     orders.update(state=Command.DONE, error=why, finished_at=now)
 
 

@@ -12,6 +12,7 @@ from controlplane.access import Actor, reread
 from controlplane.models import Command, Event
 from controlplane.scheduling.mentions import told
 from jobs import lifecycle
+from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
 from jobs.models import Job, Pod
 
 STOP_GRACE_SECONDS = 10
@@ -66,9 +67,10 @@ def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     pods = Pod.objects.filter(job=job, released_at=None).values_list("name", "node__cluster_id")
     Command.objects.bulk_create(
         Command(
-            kind=Command.STOP_POD,
+            kind=STOP_POD,
             cluster_id=cluster_id,
-            pod_name=name,
+            subject_kind=POD,
+            subject_id=name,
             payload={"grace_seconds": grace_seconds, "project": job.project.name},
         )
         for name, cluster_id in pods
@@ -81,9 +83,10 @@ def remove(job: Job, actor: Actor) -> Event:
     # again after a while: a start that was on its way may have made a working directory meanwhile
     for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):
         Command.objects.create(
-            kind=Command.FORGET_JOB,
+            kind=FORGET_JOB,
             cluster_id=job.project.cluster_id,
-            pod_name=str(job.pk),
+            subject_kind=JOB,
+            subject_id=str(job.pk),
             not_before=timezone.now() + timedelta(seconds=wait),
         )
     job.delete()

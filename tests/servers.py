@@ -25,7 +25,12 @@ from tests.waiting import wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
-PROGRAM_MARKS = {"redis": "valkey-server", "web": "supervisor.web", "worker": " worker ", "beat": " beat "}
+PROGRAM_MARKS = {
+    "redis": "valkey-server",
+    "web": "supervisor.web",
+    "worker": "loop.host",
+    "tasks": "manage.py worker",
+}
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")
 
 
@@ -120,7 +125,7 @@ class ControlPlane:
     environment: dict[str, str] = field(repr=False)
 
     def children(self) -> dict[str, psutil.Process]:
-        """The supervisor's processes by name: redis, web, worker, beat."""
+        """The supervisor's processes by name: redis, web, worker, tasks."""
         named: dict[str, psutil.Process] = {}
         for child in psutil.Process(self.process.pid).children():
             words = words_of(child)

@@ -12,7 +12,6 @@ from datetime import datetime
 from typing import Any
 
 from django.db import IntegrityError, transaction
-from django.db.models import QuerySet
 from django.utils import timezone
 
 from controlplane.access import SYSTEM, Actor, require_admin
@@ -23,6 +22,7 @@ from controlplane.clusters.node_names import name_here, name_there, some_of
 from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.models.commands import CommandQuerySet
 from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
@@ -116,8 +116,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
     with transaction.atomic():
         _refuse_in_use(cluster)
         # nobody can carry out what is left of one that is away: its credentials go
-        told = {"state": Command.DONE, "error": "The cluster was detached.", "finished_at": timezone.now()}
-        _open_orders(cluster).update(**told)
+        _open_orders(cluster).cancel()
         Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
         Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
@@ -138,7 +137,7 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
     """Write what the look found. Nothing failed: the cluster is attached as it was looked at. Else one that was
     attached stays so, as it was, and any other is refused. Nothing is written when a later order looks again."""
     with transaction.atomic():
-        cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.cluster_id)
+        cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
             return
         failed = [check for check in checks if check["outcome"] == "failed"]
@@ -250,15 +249,19 @@ def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
         payload |= order.payload
     earlier.filter(state=Command.PENDING).update(state=Command.DONE, payload={}, finished_at=timezone.now())
     Command.objects.create(
-        kind=Command.CHECK_CLUSTER, cluster=cluster, pod_name=cluster.name, payload={**payload, **changes}
+        kind=Command.CHECK_CLUSTER,
+        cluster=cluster,
+        subject_kind="cluster",
+        subject_id=cluster.name,
+        payload={**payload, **changes},
     )
 
 
-def _open_orders(cluster: Cluster) -> QuerySet[Command]:
-    return Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
+def _open_orders(cluster: Cluster) -> CommandQuerySet:
+    return Command.objects.unfinished().filter(cluster=cluster)
 
 
-def _open_checks(cluster: Cluster) -> QuerySet[Command]:
+def _open_checks(cluster: Cluster) -> CommandQuerySet:
     return _open_orders(cluster).filter(kind=Command.CHECK_CLUSTER)
 
 

@@ -79,7 +79,7 @@ def delete_project(project: Project, *, actor: Actor) -> None:
         project_id, name = project.pk, project.name
         for job in Job.objects.filter(project=project).select_related("project"):
             remove(job, actor)
-        Command.objects.create(kind=Command.FORGET_PROJECT, cluster_id=project.cluster_id, pod_name=name)
+        _order_removal(project)
         project.delete()
         Event.objects.append(
             [Event(kind="project.deleted", project_id=project_id, actor=actor.name, message=name)]
@@ -151,17 +151,24 @@ def _leave_cluster(project: Project, cluster: Cluster) -> None:
             " delete them first (yard delete), or make another project there.",
         )
     _refuse_while_cleaning_up(project.name, cluster)
-    Command.objects.create(kind=Command.FORGET_PROJECT, cluster_id=project.cluster_id, pod_name=project.name)
+    _order_removal(project)
+
+
+def _order_removal(project: Project) -> None:
+    Command.objects.create(
+        kind=Command.FORGET_PROJECT,
+        cluster_id=project.cluster_id,
+        subject_kind="project",
+        subject_id=project.name,
+    )
 
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
     """The order to remove what a deleted project left in its cluster would take a new one's with it."""
     if cluster.engine not in WITH_CREDENTIALS:
         return
-    open_orders = Command.objects.filter(
-        kind=Command.FORGET_PROJECT, pod_name=name, state__in=(Command.PENDING, Command.CLAIMED)
-    )
-    if open_orders.exists():
+    removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])
+    if removals.unfinished().exists():
         raise Conflict(
             "project_cleaning_up",
             f"What an earlier {name} left in its cluster is still being removed; try again in a moment.",

@@ -29,7 +29,7 @@ def free_what_the_dead_hold() -> int:
     for pk, token in Command.objects.filter(state=Command.CLAIMED).values_list("pk", "claim_token"):
         if _is_dead(token):
             held = Command.objects.filter(pk=pk, state=Command.CLAIMED, claim_token=token)
-            freed += held.update(claim_expires_at=Now())
+            freed += held.update(claim_expires_at=Now(), sent_at=None)
     return freed
 
 

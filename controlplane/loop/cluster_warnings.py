@@ -2,6 +2,7 @@
 
 from django.db import transaction
 
+from controlplane.commands.registry import cleanup_kinds
 from controlplane.models import Cluster, Command, Event
 
 LONGEST_MESSAGE = 500
@@ -35,11 +36,11 @@ def note_finding(
 
 def tell_of_leftovers(cluster: Cluster) -> None:
     """Say what could not be cleaned up so far. It is tried until it is done."""
-    unfinished = Command.objects.filter(cluster=cluster, state__in=(Command.PENDING, Command.CLAIMED))
-    stuck = unfinished.filter(kind__in=Command.CLEANING_UP, tries__gte=Command.MOST_TRIES).order_by("pk")
+    cleanups = Command.objects.unfinished().of_kinds(cleanup_kinds())
+    stuck = cleanups.filter(cluster=cluster, tries__gte=Command.MOST_TRIES).order_by("pk")
     first = stuck.first()
     message = (
-        f"{stuck.count()} removals fail, the first that of {first.pod_name}: {first.error}" if first else ""
+        f"{stuck.count()} removals fail, the first that of {first.subject_id}: {first.error}" if first else ""
     )
     kinds = {"begins": "cluster.leftovers", "ends": "cluster.leftovers_removed"}
     note_finding(cluster, LEFTOVERS, message, without_it=LEFT, **kinds)

@@ -15,8 +15,9 @@ from typing import Any
 from django.db import transaction
 
 from controlplane.access import SYSTEM
+from controlplane.commands.errors import CommandRefused
 from controlplane.engines import base
-from controlplane.engines.base import EngineRefused, PodReport, is_job_id
+from controlplane.engines.base import PodReport, is_job_id
 from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
@@ -28,6 +29,7 @@ from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.reasons import CLUSTER_REFUSES
 from controlplane.scheduling.view import ClusterView, PodPlacement
 from jobs import lifecycle
+from jobs.command_kinds import POD, START_POD
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.transitions import send_towards
@@ -84,7 +86,7 @@ def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
     return staying
 
 
-def refuse_offer(command: Command, refusal: EngineRefused) -> None:
+def refuse_offer(command: Command, refusal: CommandRefused) -> None:
     """A job whose offer is refused for good cannot run there: it fails, as one whose start is refused. After what says
     nothing of the job it is offered again."""
     if refusal.code in base.DISRUPTIONS:
@@ -150,11 +152,9 @@ def _of_wanted_size(
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
     """The jobs whose pods the cluster does not take for now, with its words for that."""
-    orders = Command.objects.filter(
-        cluster=cluster, kind=Command.START_POD, state__in=(Command.PENDING, Command.CLAIMED)
-    )
+    orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
     found: dict[str, Offer] = {}
-    for name, words in orders.exclude(error="").order_by("-pk").values_list("pod_name", "error"):
+    for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
         parts = base.parts_of(name)
         if parts is not None and attempts.get(parts[0], -1) == parts[1] - 1:
             found[parts[0]] = Offer((), CLUSTER_REFUSES, words)
@@ -247,12 +247,12 @@ class _Order:
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
     """By job, for those whose next attempt was ordered."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
-    rows = Command.objects.filter(kind=Command.START_POD, pod_name__in=list(jobs)).order_by("pk")
+    rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
     return {
         jobs[name]: _Order((priority, list(pools or ()), list(avoided or ()), pods), finished_at)
         for name, priority, pools, avoided, pods, finished_at in rows.values_list(
-            "pod_name", *wishes, "finished_at"
+            "subject_id", *wishes, "finished_at"
         )
     }
 
@@ -261,7 +261,9 @@ def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> 
     rows = Job.objects.filter(pk__in=[wish.job for wish in wishes]).select_related("project")
     jobs = {str(job.pk): job for job in rows}
     Command.objects.bulk_create(
-        Command(kind=Command.START_POD, cluster=cluster, pod_name=payload["name"], payload=payload)
+        Command(
+            kind=START_POD, cluster=cluster, subject_kind=POD, subject_id=payload["name"], payload=payload
+        )
         for wish in wishes
         if wish.job in jobs
         for payload in offer_payloads(jobs[wish.job], wish.node_pools, avoided)

@@ -16,6 +16,7 @@ from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import DISRUPTED, words_for
 from jobs import lifecycle
+from jobs.command_kinds import STOP_POD
 from jobs.kinds.attempt_outcome import PodStanding, Step, next_step, waits_for
 from jobs.kinds.registry import KINDS
 from jobs.limits import limit_reached
@@ -259,8 +260,8 @@ def _remind(jobs: list[Job], now: datetime) -> None:
         if job.state != lifecycle.STOPPING:
             continue
         pods = Pod.objects.filter(job=job, released_at=None).values("name")
-        orders = Command.objects.filter(kind=Command.STOP_POD, pod_name__in=pods)
-        is_open = orders.filter(state__in=[Command.PENDING, Command.CLAIMED]).exists()
+        orders = Command.objects.filter(kind=STOP_POD, subject_id__in=pods)
+        is_open = orders.unfinished().exists()
         is_recent = orders.filter(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS)).exists()
         if not is_open and not is_recent:
             order_stops(job, grace_seconds=0)

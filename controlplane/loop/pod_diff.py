@@ -7,6 +7,7 @@ from uuid import UUID
 
 from controlplane.engines.base import PodReport
 from controlplane.models import Cluster, Command
+from jobs.command_kinds import START_POD
 from jobs.models import Pod
 
 EVERY_SECONDS = 60.0  # after which all are compared again, whatever is remembered
@@ -61,5 +62,5 @@ class Compared:
 
 
 def _to_be_started(cluster: Cluster) -> frozenset[str]:
-    starts = Command.objects.filter(cluster=cluster, kind=Command.START_POD, state__in=OPEN)
-    return frozenset(starts.values_list("pod_name", flat=True))
+    starts = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=OPEN)
+    return frozenset(starts.values_list("subject_id", flat=True))

@@ -21,6 +21,7 @@ from controlplane.loop.job_transitions import settle_jobs
 from controlplane.loop.pod_diff import OPEN, Compared, glance
 from controlplane.loop.pod_lookup import Looks
 from controlplane.models import Cluster, Command, Event, Node
+from jobs.command_kinds import FORGET_POD, POD, START_POD, STOP_POD
 from jobs.models import Job, Pod
 from jobs.release import release
 from jobs.transitions import LATE_START_SECONDS
@@ -106,8 +107,8 @@ def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) ->
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
     """Of the pods that the engine does not show, those that should be there, or whose start was given up."""
-    starts = Command.objects.filter(pod_name__in=[pod.name for pod in missing], kind=Command.START_POD)
-    columns = ("pod_name", "state", "tries", "finished_at")
+    starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
+    columns = ("subject_id", "state", "tries", "finished_at")
     rows = starts.order_by("pk").values_list(*columns) if missing else ()
     last = {name: (state, tries, at) for name, state, tries, at in rows}
     return frozenset(
@@ -177,11 +178,11 @@ def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> set
     """Order the end of pods that no row holds: forgotten once gone, stopped when they still run. One that does not
     end is ordered to again from time to time: its node may be away. Returns those that stay: they are no strays."""
     names = [report.name for report in strays]
-    orders = Command.objects.filter(pod_name__in=names, kind__in=(Command.STOP_POD, Command.FORGET_POD))
+    orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
-    is_tried = is_recent & (Q(kind=Command.STOP_POD) | Q(state=Command.FAILED))
-    rows = orders.filter(is_open | is_tried).values_list("pod_name", "state")
+    is_tried = is_recent & (Q(kind=STOP_POD) | Q(state=Command.FAILED))
+    rows = orders.filter(is_open | is_tried).values_list("subject_id", "state")
     told = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
     staying = _starting(names) | standing_offers(cluster, strays)
     awaited = _awaited(strays)
@@ -227,13 +228,16 @@ def _awaited(strays: list[PodReport]) -> set[str]:
 def _end_order(cluster: Cluster, report: PodReport, wait_seconds: int) -> Command:
     if report.is_proven_gone:
         at = timezone.now() + timedelta(seconds=wait_seconds)
-        return Command(kind=Command.FORGET_POD, cluster=cluster, pod_name=report.name, not_before=at)
+        return Command(
+            kind=FORGET_POD, cluster=cluster, subject_kind=POD, subject_id=report.name, not_before=at
+        )
     if report.state == POD_STARTING:
         logger.warning("pod %s runs without a row; it is stopped", report.name)
     return Command(
-        kind=Command.STOP_POD,
+        kind=STOP_POD,
         cluster=cluster,
-        pod_name=report.name,
+        subject_kind=POD,
+        subject_id=report.name,
         payload={"grace_seconds": 5},
         not_before=timezone.now(),
     )

@@ -24,6 +24,7 @@ from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.view import PodPlacement
 from controlplane.telemetry.allocation import record_allocation
 from jobs import lifecycle
+from jobs.command_kinds import POD, START_POD
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
@@ -265,9 +266,10 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
     shapes, by_rank = _shapes(job), {placement.rank: placement for placement in placements}
     for rank in by_rank:
         yield Command(
-            kind=Command.START_POD,
+            kind=START_POD,
             cluster_id=job.project.cluster_id,
-            pod_name=pod_name(str(job.pk), job.attempt, rank),
+            subject_kind=POD,
+            subject_id=pod_name(str(job.pk), job.attempt, rank),
             payload=start_payload(job, shapes[rank], by_rank, nodes.memory_mib),
         )
 

@@ -15,6 +15,7 @@ from django.conf import settings
 from django.db import close_old_connections, connections
 from django.utils import timezone
 
+from controlplane.commands.dispatch import Dispatcher
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cycle import run_cycle
@@ -44,13 +45,15 @@ LONGEST_SPARED_SECONDS = 2.0
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
 ROLLUP_SECONDS = 60.0  # at least, between two
 TENANTS_EVERY = 3  # seconds, where no bell rings
+DISPATCH_SECONDS = 5.0  # between looks for long commands whose backoff ended or whose worker died
 ALIVE = "loop.alive"
 
 
 class Runner:
-    """Runs until `stop`. `ring` makes it look at once."""
+    """Runs until `stop`. `ring` makes it look at once. Without a broker long commands are carried out here, with one by
+    Celery's workers."""
 
-    def __init__(self) -> None:
+    def __init__(self, *, has_broker: bool = True) -> None:
         self._is_stopping = threading.Event()
         self._cycle_bell = threading.Event()
         self._verb_bell = threading.Event()
@@ -60,6 +63,7 @@ class Runner:
         self._threads: list[threading.Thread] = []
         self._rolled_up_at = time.monotonic()
         self._logs = LogKeeper()
+        self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
         self._is_successor = False  # of whoever ran before us and was killed
 
     def start(self) -> None:
@@ -68,6 +72,7 @@ class Runner:
         listen(self.ring)
         self._spawn("cycle", self._cycle, self._cycle_bell)
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
+        self._spawn("dispatch", self._dispatch, self._dispatch_bell, period_seconds=DISPATCH_SECONDS)
         self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, untold_bell, period_seconds=TENANTS_EVERY)
@@ -87,12 +92,14 @@ class Runner:
         for thread in self._threads:
             thread.join(timeout_seconds)
         self._logs.stop()
+        self._dispatcher.close()
         close_engines()
 
     def ring(self) -> None:
         """Have a cycle run and commands be carried out at once: a verb may have written some, such as a stop."""
         self._verb_bell.set()
         self._cycle_bell.set()
+        self._dispatch_bell.set()
         self._ring_lanes()
 
     def _spawn(
@@ -134,6 +141,7 @@ class Runner:
         if not self._is_successor:
             if free_what_the_dead_hold():
                 self._ring_lanes()
+                self._dispatch_bell.set()
             self._is_successor = True
         self._hear_orders()
         began = time.monotonic()
@@ -195,6 +203,10 @@ class Runner:
             for lane in self._lanes.pop(cluster_id):
                 lane.close()
         close_engines(keep=wanted)
+
+    def _dispatch(self) -> None:
+        if not self._is_stopping.is_set():
+            self._dispatcher.dispatch()
 
     def _collect(self) -> None:
         if collect_once(timezone.now()) and time.monotonic() - self._rolled_up_at >= ROLLUP_SECONDS:

@@ -37,9 +37,7 @@ def _run(instance: Instance, began: float) -> int:
     try:
         prepared = _prepare(environment)
         os.close(gate_keeper)
-        keeper.children += [
-            Child(each, instance.control_dir) for each in programs.celery(instance, environment)
-        ]
+        keeper.children += [Child(each, instance.control_dir) for each in programs.celery(environment)]
         _keep(keeper, instance, began, prepared)
     finally:
         stopping = time.monotonic()

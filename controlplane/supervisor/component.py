@@ -66,11 +66,11 @@ def _web(instance: Instance) -> None:
 
 
 def _worker(instance: Instance) -> None:
-    _become(programs.celery(instance, os.environ)[0])
+    _become(programs.celery(os.environ)[0])
 
 
-def _beat(instance: Instance) -> None:
-    _become(programs.celery(instance, os.environ)[1])
+def _tasks(instance: Instance) -> None:
+    _become(programs.celery(os.environ)[1])
 
 
 def _loop(instance: Instance) -> None:
@@ -88,7 +88,7 @@ def _become(program: programs.Program) -> None:
 PARTS: dict[str, Callable[[Instance], None]] = {
     "web": _web,
     "worker": _worker,
-    "beat": _beat,
+    "tasks": _tasks,
     "loop": _loop,
     "migrate": _migrate,
 }

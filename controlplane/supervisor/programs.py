@@ -1,4 +1,4 @@
-"""What the supervisor runs: command lines and environments of Redis, the web server, the worker and beat."""
+"""What the supervisor runs: command lines and environments of Redis, the web server and the workers."""
 
 import os
 import secrets
@@ -73,15 +73,15 @@ def web(
     return [Program(name, command, environment, (handle, gate)) for name in names]
 
 
-def celery(instance: Instance, environment: Mapping[str, str]) -> list[Program]:
-    """The worker, which also runs the loop, and beat. Gossip and mingle serve fleets of workers; there is one."""
-    base = (sys.executable, "-m", "celery", "-A", "controlplane.celery_app")
-    level = ("-l", environment.get("TRAINYARD_LOG_LEVEL", "info"))
+def celery(environment: Mapping[str, str]) -> list[Program]:
+    """The worker that hosts the loop, and the one for long commands."""
+    base = (sys.executable, "-m", "celery", "-A", "controlplane.loop.host", "worker")
+    level = environment.get("TRAINYARD_LOG_LEVEL", "info")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    schedule = str(instance.control_dir / "beat-schedule")
+    tasks = (sys.executable, str(CHECKOUT / "manage.py"), "worker", "--loglevel", level)
     return [
-        Program("worker", (*base, "worker", *level, "-P", "threads", "-c", "2", *quiet), environment),
-        Program("beat", (*base, "beat", *level, "-s", schedule, "--pidfile="), environment),
+        Program("worker", (*base, "-l", level, "-P", "threads", "-c", "2", *quiet), environment),
+        Program("tasks", tasks, environment),
     ]
 
 

@@ -30,8 +30,7 @@ def roll_up(now: datetime) -> None:
     _delete(Event.objects.filter(at__lt=now - KEEP_EVENTS))
     _clear_ticks(now)
     _delete(Cycle.objects.filter(at__lt=now - KEEP_WORK))
-    done = (Command.DONE, Command.FAILED)
-    _delete(Command.objects.filter(state__in=done, finished_at__lt=now - KEEP_WORK))
+    _delete(Command.objects.filter(state__in=Command.FINISHED, finished_at__lt=now - KEEP_WORK))
     _delete(RememberedRequest.objects.filter(created_at__lt=now - KEEP_REQUESTS))
     _delete(Session.objects.filter(expire_date__lt=now))
 

@@ -32,7 +32,7 @@ class Nemesis:
         self._is_stopping = threading.Event()
         self._began = time.monotonic()
         self._deeds: list[Callable[[], str]] = [
-            *(lambda name=name: self.kill(name) for name in ("web", "worker", "worker", "beat", "redis")),
+            *(lambda name=name: self.kill(name) for name in ("web", "worker", "worker", "tasks", "redis")),
             self.flush,
             self.freeze,
             self.kill_amid_a_command,

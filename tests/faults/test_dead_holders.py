@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.loop.claim_tokens import free_what_the_dead_hold, new_token
 from controlplane.loop.claims import claim
 from controlplane.models import Command, Lease
+from jobs.command_kinds import FORGET_POD
 from tests.builders import make_cluster
 
 pytestmark = pytest.mark.django_db
@@ -29,9 +30,10 @@ def hold(token: str) -> Command:
     until = timezone.now() + timedelta(hours=1)
     Lease.objects.create(name="loop", token=token, expires_at=until)
     return Command.objects.create(
-        kind=Command.FORGET_POD,
+        kind=FORGET_POD,
         cluster=make_cluster(),
-        pod_name="a-1-0",
+        subject_kind="pod",
+        subject_id="a-1-0",
         state=Command.CLAIMED,
         claim_token=token,
         claim_expires_at=until,

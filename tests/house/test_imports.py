@@ -71,8 +71,15 @@ LAYERS = {
     "jobs.release": "actions",
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
+    "controlplane.commands": "loop",
+    "controlplane.commands.errors": "plain",
+    "controlplane.command_handlers": "loop",
+    "controlplane.registration": "registration",
+    "jobs.command_handlers": "loop",
+    "jobs.command_kinds": "pure",
     "controlplane.loop": "loop",
     "controlplane.loop.engine_pool": "engine_pool",
+    "controlplane.loop.host": "root",  # the process: Celery's application and the loop
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
     "controlplane.telemetry": "telemetry",
@@ -98,7 +105,7 @@ LAYERS = {
     "datasets.api": "api",
     "workloads": "workloads",
 }
-BELOW_ACTIONS = {"plain", "pure", "models", "queries", "access", "wake"}
+BELOW_ACTIONS = {"plain", "pure", "registration", "models", "queries", "access", "wake"}
 # layer -> layers of ours that it may import, besides itself
 MAY_IMPORT = {
     "plain": {"pure", "portable"},
@@ -118,11 +125,12 @@ MAY_IMPORT = {
     },  # opened where an engine is, sealed by the verbs; no face has them
     "engine_pool": {"plain", "pure", "models", "credentials", "seam", "engines"},  # where engines are opened
     "wake": {"plain"},
+    "registration": set(),  # finds modules by name, and imports none of ours itself
     "http": {"plain", "pure", "models", "queries", "live"},
     "actions": {*BELOW_ACTIONS, "credentials"},
     "telemetry": {"plain", "pure", "models", "queries", "seam", "engines"},
     "loop": {*BELOW_ACTIONS, "engine_pool", "credentials", "actions", "seam", "engines", "telemetry"},
-    "live": {"plain", "pure", "models", "queries", "access"},
+    "live": {"plain", "pure", "registration", "models", "queries", "access"},
     "gateway": {"plain", "pure", "models", "queries", "access", "engine_pool", "actions", "seam", "live"},
     "api": {*BELOW_ACTIONS, "actions", "live"},
     "pages": {*BELOW_ACTIONS, "figures", "actions", "live"},

@@ -29,6 +29,7 @@ from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Lease, Project
 from jobs import lifecycle
 from jobs.actions import delete_job, resume_job, stop_job, submit_job, suspend_job
+from jobs.command_kinds import FORGET_POD
 from jobs.models import Job, Pod
 from tests.builders import make_user
 from tests.kube import GPU, MERGE, KubeCluster, gpu_labels
@@ -327,14 +328,14 @@ def found(plant: Plant, collection: str) -> list[Raw]:
 
 def hurry() -> None:
     """What waits for its next try need not wait. Names that are held against late starts stay held."""
-    due = Command.objects.filter(state=Command.PENDING).exclude(kind=Command.FORGET_POD)
+    due = Command.objects.filter(state=Command.PENDING).exclude(kind=FORGET_POD)
     due.update(not_before=LONG_AGO)
     Job.objects.filter(state=lifecycle.QUEUED, not_before__isnull=False).update(not_before=LONG_AGO)
 
 
 def let_names_go() -> None:
     """No start is on its way any more."""
-    Command.objects.filter(state=Command.PENDING, kind=Command.FORGET_POD).update(not_before=LONG_AGO)
+    Command.objects.filter(state=Command.PENDING, kind=FORGET_POD).update(not_before=LONG_AGO)
 
 
 def free_claims(plant: Plant) -> None:

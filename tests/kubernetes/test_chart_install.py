@@ -1,4 +1,4 @@
-"""The chart installed by helm on a real node: migrations as its hook, web, worker and beat as pods, a job.
+"""The chart installed by helm on a real node: migrations as its hook, web and workers as pods, a job.
 
 The image is this machine's own (tools/kube/image.py), since there is no registry; the rest is as a site has it:
 a namespace of the standard `restricted`, a PostgreSQL and a Redis elsewhere, and the cluster attached from inside.
@@ -80,7 +80,7 @@ def values(urls: dict[str, str]) -> Raw:
         "image": {"repository": REPOSITORY, "tag": TAG, "pullPolicy": "Never"},
         "web": {"replicas": 1, **small},
         "worker": small,
-        "beat": small,
+        "tasks": small,
         "migrate": small,
         "nodeSelector": REAL_NODE,
         "logs": {"storageClass": "fast", "accessMode": "ReadWriteOnce", "size": "1Gi"},

@@ -11,12 +11,13 @@ from typing import Any
 import pytest
 from django.utils import timezone
 
+from controlplane.commands.registry import handler_for
+from controlplane.commands.run import CommandRun
 from controlplane.engines import base
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.reports import BIND_SECONDS, NODE_GONE_SECONDS
 from controlplane.loop import cycle
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.effects import carry_out
 from controlplane.models import Command
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_job
@@ -65,7 +66,7 @@ def test_an_hour_away_changes_nothing_for_what_runs_and_all_else_is_adopted(
     held, paths = devices(jobs["stays"]), {name: yard.path_of(job) for name, job in jobs.items()}
     late = make_job(project, "late")
     order = the_last_order_of_a_process(yard, late)
-    carry_out(yard.cluster, order)
+    handler_for(order.kind).run(CommandRun(order, "", yard.cluster))
     Command.objects.filter(pk=order.pk).update(state=Command.CLAIMED, claim_expires_at=LONG_AGO)
 
     yard.engine.close()

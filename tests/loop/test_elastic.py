@@ -9,6 +9,7 @@ from controlplane.loop.record import record
 from controlplane.models import Command, Event
 from controlplane.scheduling.cycle import decide
 from jobs.actions import scale_job
+from jobs.command_kinds import START_POD
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project
 from tests.loop.deciding import DecidingPlant
@@ -36,7 +37,7 @@ def test_it_starts_with_what_fits_and_everybody_is_told(plant):
     assert ranks(job) == [0, 1, 2]
     event = Event.objects.get(kind="job.starting", job_id=job.pk)
     assert (event.data["workers"], event.message) == (3, job.message)
-    orders = Command.objects.filter(kind=Command.START_POD, pod_name__startswith=str(job.pk)).order_by("pk")
+    orders = Command.objects.filter(kind=START_POD, subject_id__startswith=str(job.pk)).order_by("pk")
     specs = [pod_spec(order.payload) for order in orders]
     assert [(spec.rank, spec.world_size, spec.min_pods, spec.has_stable_names) for spec in specs] == [
         (rank, 3, 3, True) for rank in range(3)

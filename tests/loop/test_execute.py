@@ -10,16 +10,19 @@ import pytest
 from django.db import connections
 from django.utils import timezone
 
+from controlplane import command_handlers
 from controlplane.access import SYSTEM
 from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop import effects, execute
+from controlplane.loop import execute
 from controlplane.loop.cluster_warnings import tell_of_leftovers
 from controlplane.loop.engine_pool import give_engine
-from controlplane.loop.execute import AHEAD, ENDS, STARTING_SECONDS, STARTS, Lane, execute_due
+from controlplane.loop.execute import AHEAD, ENDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
+from jobs.command_handlers import STARTING_SECONDS
+from jobs.command_kinds import FORGET_JOB, FORGET_POD
 from jobs.models import Attempt, Pod
 from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
@@ -145,7 +148,7 @@ def test_a_start_that_was_given_up_and_comes_late_runs_nothing(plant, monkeypatc
     try_to_the_end(plant)
     plant.tick()
     monkeypatch.undo()
-    make_due_but_for(Command.FORGET_POD)
+    make_due_but_for(FORGET_POD)
     plant.settle()
     job.refresh_from_db()
     assert (job.state, job.attempt) == ("running", 2)
@@ -211,7 +214,7 @@ def in_a_thread(work) -> threading.Thread:
 def orders(cluster: Cluster, kind: str, names: list[str]) -> None:
     payloads = {"stop_pod": {"grace_seconds": 1}}
     Command.objects.bulk_create(
-        Command(kind=kind, cluster=cluster, pod_name=name, payload=payloads.get(kind, {})) for name in names
+        Command(kind=kind, cluster=cluster, subject_id=name, payload=payloads.get(kind, {})) for name in names
     )
 
 
@@ -232,7 +235,7 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
     payload |= {"name": "x", "job_id": "x", "job_name": "x", "project": "x"}
     payload |= {"attempt": 1, "rank": 0, "node": "x"}
     Command.objects.bulk_create(
-        Command(kind="start_pod", cluster=slow, pod_name=f"s-{number}", payload=payload)
+        Command(kind="start_pod", cluster=slow, subject_id=f"s-{number}", payload=payload)
         for number in range(2 * AHEAD * STARTS.width)
     )
     starts = Lane(slow.pk, STARTS)
@@ -328,7 +331,7 @@ def look_at(monkeypatch, state: str, found) -> Cluster:
     monkeypatch.setattr(registry, "check_cluster", check, raising=False)
     cluster = Cluster.objects.create(name="prod", engine="kubernetes", settings={}, state=state)
     Command.objects.create(
-        kind="check_cluster", cluster=cluster, pod_name="prod", payload={"scheduler": "planner"}
+        kind="check_cluster", cluster=cluster, subject_id="prod", payload={"scheduler": "planner"}
     )
     for _ in range(Command.MOST_TRIES):
         execute_due()
@@ -373,13 +376,14 @@ def test_an_end_that_cannot_be_written_keeps_no_other_and_is_given_up_in_time(pl
         told.append(checks[0]["message"])
 
     told: list[str] = []
-    monkeypatch.setattr(effects, "settle_check", settle)
+    monkeypatch.setattr(command_handlers, "settle_check", settle)
     monkeypatch.setattr(registry, "check_cluster", lambda kind, settings: [Found("api", "ok")])
     monkeypatch.setattr(plant.engine, "forget_project", lambda name: None)
     ours = {"cluster": plant.cluster}
     poison = Command.objects.create(kind="check_cluster", **ours)
     others = [
-        Command.objects.create(kind="forget_project", pod_name=name, **ours) for name in ("team-a", "team-b")
+        Command.objects.create(kind="forget_project", subject_id=name, **ours)
+        for name in ("team-a", "team-b")
     ]
     execute_due()
     assert {Command.objects.get(pk=other.pk).state for other in others} == {"done"}
@@ -400,7 +404,7 @@ def test_an_end_that_cannot_be_written_keeps_no_other_and_is_given_up_in_time(pl
 def test_a_deleted_project_is_forgotten(plant, monkeypatch):
     told = []
     monkeypatch.setattr(plant.engine, "forget_project", told.append)
-    Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    Command.objects.create(kind="forget_project", cluster=plant.cluster, subject_id="team-a")
     plant.tick()
     assert told == ["team-a"]
     assert Command.objects.get().state == "done"
@@ -424,7 +428,7 @@ def test_what_a_project_left_is_removed_in_time_and_told_of_until_then(plant, mo
         told.append(project)
 
     monkeypatch.setattr(plant.engine, "forget_project", forget)
-    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, subject_id="team-a")
     try_often(plant)
     order.refresh_from_db()
     assert order.state == "pending"
@@ -444,7 +448,7 @@ def test_what_waited_too_long_for_its_turn_is_not_begun_but_given_back(plant, mo
     """Its claim may have ended meanwhile, and another process be at it, or done."""
     told = []
     monkeypatch.setattr(plant.engine, "forget_project", told.append)
-    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, pod_name="team-a")
+    order = Command.objects.create(kind="forget_project", cluster=plant.cluster, subject_id="team-a")
     with monkeypatch.context() as patched:
         patched.setattr(execute, "BEGIN_SECONDS", -1)
         lane = Lane(plant.cluster.pk, ENDS)
@@ -469,7 +473,7 @@ def test_two_orders_to_forget_a_job_at_the_same_time_fail_neither(plant, setting
     for number in range(3):
         (logs / f"{number}-0.log").touch()
     monkeypatch.setattr(os, "unlink", after_the_other)
-    Command.objects.create(kind=Command.FORGET_JOB, cluster=plant.cluster, pod_name="job")
+    Command.objects.create(kind=FORGET_JOB, cluster=plant.cluster, subject_id="job")
     plant.tick()
     assert Command.objects.get().state == Command.DONE
     assert not logs.exists()

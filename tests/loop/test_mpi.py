@@ -1,6 +1,7 @@
 """An MPI job through the loop: a gang of which one pod launches, and whose end decides."""
 
 from controlplane.models import Command
+from jobs.command_kinds import START_POD
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project
 
@@ -24,7 +25,7 @@ def test_a_gang_of_equal_pods_starts_and_the_launcher_knows_them(plant):
         "worker",
         "worker",
     ]
-    launcher, *hosts = Command.objects.filter(kind=Command.START_POD).order_by("pk")
+    launcher, *hosts = Command.objects.filter(kind=START_POD).order_by("pk")
     told = [(member[0], member[1], len(member[3])) for member in launcher.payload["launches"]]
     assert told == [(number, rank(job, number).name, 2) for number in range(3)]
     assert [host.payload["launches"] for host in hosts] == [[], []]

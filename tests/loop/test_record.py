@@ -30,7 +30,7 @@ def test_a_start_that_the_database_refuses_keeps_none_of_the_others(plant):
     assert recorded.started == 2
     assert plant.states() == {"job-0": "starting", "job-1": "queued", "job-2": "starting"}
     assert Attempt.objects.count() == Pod.objects.count() == Allocation.objects.count() == 2
-    assert set(Command.objects.values_list("pod_name", flat=True)) == set(
+    assert set(Command.objects.values_list("subject_id", flat=True)) == set(
         Pod.objects.values_list("name", flat=True)
     )
     assert Event.objects.filter(kind="job.starting").count() == 2

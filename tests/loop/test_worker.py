@@ -25,7 +25,7 @@ def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
         "-c",
         BROKEN,
         "-A",
-        "controlplane.celery_app",
+        "controlplane.loop.host",
         "worker",
         "-P",
         "threads",
@@ -55,7 +55,7 @@ def signal_when_the_main_thread_sleeps():
     signal.pthread_kill(threading.get_ident(), signal.SIGTERM)
 
 start = threading.Thread(target=signal_when_the_main_thread_sleeps).start
-runloop.Runner = lambda: SimpleNamespace(start=start, stop=lambda: print("stopped"))
+runloop.Runner = lambda **_: SimpleNamespace(start=start, stop=lambda: print("stopped"))
 runloop.Command().handle()
 """
 

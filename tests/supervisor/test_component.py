@@ -1,4 +1,4 @@
-"""Web, worker and beat in processes of their own, on a PostgreSQL and a Redis that they share: what containers run."""
+"""Web server and workers in processes of their own, on one PostgreSQL and one Redis: what containers run."""
 
 import json
 import os
@@ -93,7 +93,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
         assert status_of(port, "/readyz") == 503  # no loop yet
         workers = [
             stack.enter_context(part(name, variables(tmp_path / name, **shared)))
-            for name in ("worker", "beat", "loop")
+            for name in ("worker", "tasks", "loop")
         ]
         wait_until(lambda: status_of(port, "/readyz") == 200, 60, "the loop's first cycle")
         wait_until(lambda: says(tmp_path / "worker", " ready"), 60, "the worker's connection to Redis")
@@ -102,7 +102,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
         for process in (web, *workers):
             process.send_signal(signal.SIGTERM)
         codes = [process.wait(15) for process in (web, *workers)]
-    # uvicorn ends in order, and then by the signal itself; beat may hear it while it starts
+    # uvicorn ends in order, and then by the signal itself; the worker may hear it while it starts
     assert codes[0] == -signal.SIGTERM
     assert codes[1] == codes[3] == 0
 
@@ -120,7 +120,7 @@ def test_a_part_without_what_the_parts_share_is_refused(tmp_path: Path) -> None:
 def test_a_part_that_is_none_is_refused_with_the_list(tmp_path: Path) -> None:
     refused = run_part("sever", variables(tmp_path))
     assert refused.returncode == 2
-    assert "web, worker, beat, loop, migrate" in refused.stderr
+    assert "web, worker, tasks, loop, migrate" in refused.stderr
 
 
 def test_a_short_secret_key_is_refused_before_the_database_is_touched(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""`make up` for real: Redis, web server, worker, beat and a pod, and what happens when each is killed."""
+"""`make up` for real: Redis, web server, the two workers and a pod, and what happens when each is killed."""
 
 import os
 import re
@@ -17,7 +17,7 @@ from tests import servers
 from tests.servers import CHECKOUT, ControlPlane, control_plane
 from tests.waiting import wait_until
 
-NAMES = ["redis", "web", "worker", "beat"]
+NAMES = ["redis", "web", "worker", "tasks"]
 FOREVER = ["/bin/sh", "-c", "echo pid $$; while :; do sleep 0.2; done"]
 
 

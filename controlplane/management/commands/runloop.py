@@ -16,7 +16,7 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         asked_to_stop = _stop_signal()
-        runner = Runner()
+        runner = Runner(has_broker=False)
         runner.start()
         os.read(asked_to_stop, 1)
         runner.stop()

@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.loop.execute import clusters_with_work
 from controlplane.models import AuditEntry, Cluster, Command, Device, Event, Node, Project
+from jobs.command_kinds import STOP_POD
 from jobs.models import Job, Pod
 from tests.app.api.client import Api
 from tests.app.api.placing import place
@@ -114,7 +115,7 @@ def test_a_project_moves_to_another_cluster_while_it_has_no_jobs(api: AsPerson, 
     moved = root.patch("projects/team-a", {"cluster": "second", "node_pools": {"train": ["other"]}})
     assert (moved.status, moved.body["cluster"]) == (200, "second")
     order = Command.objects.get(kind="forget_project")
-    assert (order.cluster.name, order.pod_name) == ("memory", "team-a")
+    assert (order.cluster.name, order.subject_id) == ("memory", "team-a")
     entry = AuditEntry.objects.filter(verb="project.edit").latest("pk")
     assert (entry.before["cluster"], entry.after["cluster"]) == ("memory", "second")
 
@@ -220,7 +221,9 @@ def test_a_dead_node_is_confirmed_and_gives_back_what_its_pods_held(api: AsPerso
     root, node = api("root"), Node.objects.get(name="dgx1-1")
     job = make_job(cast.project, "train", cast.ben)
     [pod] = place(job)
-    order = Command.objects.create(kind=Command.STOP_POD, cluster=node.cluster, pod_name=pod.name)
+    order = Command.objects.create(
+        kind=STOP_POD, cluster=node.cluster, subject_kind="pod", subject_id=pod.name
+    )
     assert root.post("nodes/dgx1-1/confirm-dead").code == "node_ready"
     Node.objects.filter(pk=node.pk).update(is_ready=False, message="Kubelet stopped posting node status.")
     assert root.get("nodes/dgx1-1").body["message"] == "Kubelet stopped posting node status."
@@ -273,7 +276,7 @@ def test_deleting_a_project_takes_its_namespace_along(api: AsPerson, cast: Cast)
     Cluster.objects.update(is_reachable=True)
     assert root.delete("projects/team-k").body == taken
     [order] = Command.objects.all()
-    assert (order.kind, order.cluster, order.pod_name) == ("forget_project", cluster, "team-k")
+    assert (order.kind, order.cluster, order.subject_id) == ("forget_project", cluster, "team-k")
     assert root.post("projects", {"name": "team-k", "cluster": "prod"}).code == "project_cleaning_up"
     assert root.delete("clusters/prod").code == "cluster_cleaning_up"
     Command.objects.update(state="done")
@@ -284,10 +287,10 @@ def test_a_cluster_that_is_away_takes_its_open_orders_along(api: AsPerson, cast:
     root, cluster = api("root"), make_cluster("prod", "kubernetes", nodes=0)
     orders = [("stop_pod", "pending"), ("forget_pod", "claimed"), ("forget_project", "pending")]
     Command.objects.bulk_create(
-        Command(cluster=cluster, kind=kind, state=state, pod_name="x") for kind, state in orders
+        Command(cluster=cluster, kind=kind, state=state, subject_id="x") for kind, state in orders
     )
     cluster.is_reachable = False
     cluster.save()
     assert root.delete("clusters/prod").status < 300
-    assert set(Command.objects.values_list("state", flat=True)) == {"done"}
+    assert set(Command.objects.values_list("state", flat=True)) == {"cancelled"}
     assert cluster.pk not in clusters_with_work()

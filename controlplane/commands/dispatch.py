@@ -1,0 +1,96 @@
+"""Send due long commands to their Celery queues, and again what a dead worker held or a wiped Redis lost.
+
+Only the loop sends: requests write a row and wake the loop, so that none waits for Redis. Where Redis does not answer,
+and in `manage.py runloop`, which has none, the loop carries them out on threads of its own.
+"""
+
+import logging
+from collections.abc import Iterable
+from concurrent.futures import ThreadPoolExecutor
+from datetime import timedelta
+
+from celery import current_app
+from django.db import connections
+from django.db.models import Q, QuerySet
+from django.db.models.functions import Now
+from kombu.exceptions import OperationalError
+from redis.exceptions import RedisError
+
+from controlplane.commands.outcomes import claimable
+from controlplane.commands.registry import kinds_on, task_queues
+from controlplane.commands.tasks import carry_out, carry_out_here
+from controlplane.models import Command
+
+logger = logging.getLogger(__name__)
+
+SEND_AGAIN_SECONDS = 60  # a task that is not begun by then may be lost; a second one does no harm
+MOST_QUEUED = 100  # tasks in one queue: without a worker it must not grow for ever
+LOCAL_THREADS = 2
+
+
+class Dispatcher:
+    """Sends tasks. One per loop; `dispatch` is called by one thread."""
+
+    def __init__(self, *, has_broker: bool = True) -> None:
+        self._has_broker = has_broker
+        self._local = ThreadPoolExecutor(LOCAL_THREADS, thread_name_prefix="long-command")
+
+    def dispatch(self) -> int:
+        """Send what is due and return how many commands that were."""
+        sent = 0
+        for queue in task_queues():
+            commands = _due(queue)
+            if commands and not (self._has_broker and _publish(queue, commands)):
+                for pk in commands:
+                    self._local.submit(_carry_out_in_thread, pk)
+            sent += len(commands)
+        return sent
+
+    def close(self) -> None:
+        """Begin nothing more. What is under way ends with the process, and its claim expires."""
+        self._local.shutdown(wait=False, cancel_futures=True)
+
+
+def carry_out_due() -> int:
+    """Carry out every due long command in this thread and return how many that were: for tests and replays."""
+    return sum(carry_out_here(pk) for pk in _unheld(task_queues()).values_list("pk", flat=True))
+
+
+def _due(queue: str) -> list[int]:
+    """Take the commands that are to be sent now: each for one loop, once a minute."""
+    lost = Q(sent_at=None) | Q(sent_at__lte=Now() - timedelta(seconds=SEND_AGAIN_SECONDS))
+    keys = list(_unheld([queue]).filter(lost).values_list("pk", flat=True)[:MOST_QUEUED])
+    return [pk for pk in keys if Command.objects.filter(lost, pk=pk).update(sent_at=Now())]
+
+
+def _unheld(queues: Iterable[str]) -> QuerySet[Command]:
+    due = Command.objects.filter(claimable(), kind__in=kinds_on(*queues), not_before__lte=Now())
+    return due.order_by("pk")
+
+
+def _publish(queue: str, keys: list[int]) -> bool:
+    """Send tasks for these commands. False when Redis does not answer."""
+    try:
+        if _waiting_in(queue) >= MOST_QUEUED:
+            return True
+        for pk in keys:
+            carry_out.apply_async((pk,), queue=queue, retry=False, expires=SEND_AGAIN_SECONDS)
+    except (OperationalError, RedisError, OSError) as error:
+        logger.warning("could not send to %s (%s); the loop carries its commands out itself", queue, error)
+        return False
+    return True
+
+
+def _waiting_in(queue: str) -> int:
+    with current_app.connection_for_write() as connection:
+        declared = connection.default_channel.queue_declare(queue=queue, durable=True, auto_delete=False)
+        return int(declared.message_count)
+
+
+def _carry_out_in_thread(pk: int) -> None:
+    try:
+        carry_out_here(pk)
+    except Exception:
+        logger.exception("command %s could not be carried out; it is tried again", pk)
+    finally:
+        connections.close_all()

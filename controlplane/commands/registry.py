@@ -1,0 +1,106 @@
+"""Command handlers: each app declares its own in a module `command_handlers`, which is imported when the first is
+looked up.
+
+    @register
+    class FillCache(CommandHandler):
+        kind, queue = "datasets.fill_cache", "data"
+
+        def run(self, run: CommandRun) -> object: ...
+
+A handler on ENGINE_STARTS or ENGINE_STOPS is one short call to a cluster's engine and runs on the loop's own threads.
+Any other queue is a Celery queue of that name, for work that takes seconds to hours; `manage.py worker` consumes it.
+"""
+
+from functools import cache
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.registration import app_modules
+
+if TYPE_CHECKING:
+    from controlplane.commands.run import CommandRun
+    from controlplane.models import Command
+
+ENGINE_STARTS, ENGINE_STOPS = "engine-starts", "engine-stops"
+ENGINE_QUEUES = (ENGINE_STARTS, ENGINE_STOPS)
+CLUSTERS = "clusters"  # the control plane's own long work
+
+
+class CommandHandler:
+    """How commands of one kind are carried out. One instance serves all threads: it keeps no state."""
+
+    kind: ClassVar[str]
+    queue: ClassVar[str]
+    max_tries: ClassVar[int | None] = 5  # None: retried until it succeeds or is cancelled
+    backoff_seconds: ClassVar[tuple[int, ...]] = (1, 2, 5, 10, 30)  # before the second try, the third, ...
+    is_cleanup: ClassVar[bool] = False  # removes what a deleted object left: retried for as long as it takes
+    goes_first: ClassVar[bool] = False  # before the others of its engine queue
+    has_secrets: ClassVar[bool] = False  # its payload is erased when it ends
+
+    def run(self, run: "CommandRun") -> Any:
+        """Carry the command out, outside any transaction, and return what `on_done` needs. Safe to repeat. Raise
+        CommandRefused, EngineRefused or EngineUnreachable; any other exception is a fault and is retried."""
+        raise NotImplementedError
+
+    def on_done(self, command: "Command", result: Any) -> None:
+        """Write what a run found, in the transaction that ends its command."""
+
+    def on_retry(self, command: "Command", refusal: CommandRefused) -> None:
+        """Write why the command waits for its next try."""
+
+    def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
+        """Write that the command failed for good, in the transaction that ends it."""
+
+    def is_final(self, refusal: CommandRefused) -> bool:
+        """Return whether another try would be refused in the same way."""
+        return not refusal.is_passing
+
+    def may_retry(self, command: "Command", refusal: CommandRefused) -> bool:
+        """Return whether to try again after a passing refusal or a fault. `command.tries` counts the tries so far."""
+        return self.max_tries is None or self.is_cleanup or command.tries < self.max_tries
+
+
+H = TypeVar("H", bound=type[CommandHandler])
+_handlers: dict[str, CommandHandler] = {}
+
+
+def register(handler: H) -> H:
+    """Declare the handler of a kind. Raises ValueError when the kind has one."""
+    if handler.kind in _handlers:
+        raise ValueError(f"Commands of kind {handler.kind} have a handler already.")
+    _handlers[handler.kind] = handler()
+    return handler
+
+
+def handler_for(kind: str) -> CommandHandler:
+    """Return the handler of a kind. Raises LookupError for one that no installed app declares."""
+    handler = _declared().get(kind)
+    if handler is None:
+        raise LookupError(f"No installed app handles commands of kind {kind}.")
+    return handler
+
+
+def kinds_on(*queues: str) -> tuple[str, ...]:
+    """Return the kinds whose commands are carried out on these queues."""
+    return tuple(kind for kind, handler in _declared().items() if handler.queue in queues)
+
+
+def cleanup_kinds() -> tuple[str, ...]:
+    """Return the kinds that remove what a deleted object left."""
+    return tuple(kind for kind, handler in _declared().items() if handler.is_cleanup)
+
+
+def task_queues() -> tuple[str, ...]:
+    """Return the Celery queues that handlers name, sorted."""
+    return tuple(sorted({handler.queue for handler in _declared().values()} - set(ENGINE_QUEUES)))
+
+
+def _declared() -> dict[str, CommandHandler]:
+    _discover()
+    return _handlers
+
+
+@cache
+def _discover() -> None:
+    for _ in app_modules("command_handlers"):
+        pass

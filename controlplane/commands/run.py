@@ -1,0 +1,74 @@
+"""What a handler gets: its command, and, for long work, the claim that it holds and how it reports progress."""
+
+import threading
+import time
+from datetime import timedelta
+from functools import cached_property
+
+from django.db import connection
+from django.db.models.functions import Now
+
+from controlplane.commands.errors import Cancelled
+from controlplane.models import Cluster, Command
+
+CLAIM_SECONDS = 30
+RENEW_SECONDS = 5.0  # also how soon a cancelled command is noticed by a handler that reports nothing
+REPORT_SECONDS = 1.0  # at least, between two writes of progress
+
+
+class CommandRun:
+    """One try at a command."""
+
+    def __init__(self, command: Command, token: str, cluster: Cluster | None = None) -> None:
+        self.command, self._token = command, token
+        self._is_lost = threading.Event()
+        self._ended = threading.Event()
+        self._reported_at = float("-inf")
+        if cluster is not None:
+            self.cluster = cluster
+
+    @cached_property
+    def cluster(self) -> Cluster:
+        """The cluster that the command concerns. Raises LookupError when it concerns none."""
+        return Cluster.objects.get(pk=self.command.required_cluster_id)
+
+    def report(self, done: int, total: int | None = None, message: str = "") -> None:
+        """Keep how far the work has come, in units of the handler's choice; at most one write a second. Raises
+        Cancelled."""
+        self.raise_if_cancelled()
+        if time.monotonic() - self._reported_at < REPORT_SECONDS and done != total:
+            return
+        self._reported_at = time.monotonic()
+        if not self._renew(progress={"done": done, "total": total, "message": message}):
+            raise Cancelled
+
+    def raise_if_cancelled(self) -> None:
+        """Raise Cancelled when the command was cancelled or another worker has it. Costs no query."""
+        if self._is_lost.is_set():
+            raise Cancelled
+
+    def __enter__(self) -> "CommandRun":
+        """Renew the claim in the background until the end of the block."""
+        self._keeper = threading.Thread(target=self._keep, name=f"claim-{self.command.pk}", daemon=True)
+        self._keeper.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._ended.set()
+        self._keeper.join()
+
+    def _keep(self) -> None:
+        try:
+            while not self._ended.wait(RENEW_SECONDS):
+                if not self._renew():
+                    return
+        finally:
+            connection.close()
+
+    def _renew(self, **values: object) -> bool:
+        """Extend the claim. False, from then on, when it is ours no more."""
+        ours = Command.objects.filter(pk=self.command.pk, state=Command.CLAIMED, claim_token=self._token)
+        expiry = Now() + timedelta(seconds=CLAIM_SECONDS)
+        if not ours.update(claim_expires_at=expiry, **values):
+            self._is_lost.set()
+        return not self._is_lost.is_set()

@@ -1,0 +1,53 @@
+"""Long commands: one Celery task carries a command's id; the row says everything else.
+
+A worker claims the row by conditional UPDATE and renews the claim while it works, so that a task that is delivered
+twice runs once, and one whose worker was killed is sent again (controlplane.commands.dispatch).
+"""
+
+from datetime import timedelta
+
+from celery import shared_task
+from django.db.models import F
+from django.db.models.functions import Now
+
+from controlplane.commands.errors import Cancelled
+from controlplane.commands.outcomes import claimable, complete, note_failure
+from controlplane.commands.registry import handler_for
+from controlplane.commands.run import CLAIM_SECONDS, CommandRun
+from controlplane.loop.claim_tokens import new_token
+from controlplane.models import Command
+
+
+@shared_task(acks_late=False, ignore_result=True)
+def carry_out(command_id: int) -> None:
+    """Carry out the command, unless another worker has it or it has ended."""
+    carry_out_here(command_id)
+
+
+def carry_out_here(command_id: int) -> bool:
+    """Carry out a long command in this thread, outside any transaction. False when there was nothing to do."""
+    token = new_token()
+    command = _claim(command_id, token)
+    if command is None:
+        return False
+    try:
+        with CommandRun(command, token) as run:
+            result = handler_for(command.kind).run(run)
+        complete(command, token, result)
+    except Cancelled:
+        pass
+    except Exception as error:  # noqa: BLE001  note_failure logs what is not expected
+        note_failure(command, token, error)
+    return True
+
+
+def _claim(command_id: int, token: str) -> Command | None:
+    due = Command.objects.filter(claimable(), pk=command_id, not_before__lte=Now())
+    claimed = due.update(
+        state=Command.CLAIMED,
+        claim_token=token,
+        claim_expires_at=Now() + timedelta(seconds=CLAIM_SECONDS),
+        tries=F("tries") + 1,
+        progress={},
+    )
+    return Command.objects.filter(pk=command_id).first() if claimed else None

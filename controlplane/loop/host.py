@@ -1,0 +1,37 @@
+"""The Celery worker that hosts the loop: `celery -A controlplane.loop.host worker`."""
+
+import logging
+from typing import TYPE_CHECKING
+
+from celery.signals import worker_init, worker_shutdown
+
+from controlplane.celery_app import app
+
+if TYPE_CHECKING:
+    from controlplane.loop.runner import Runner
+
+__all__ = ["app"]
+logger = logging.getLogger(__name__)
+
+_runner: "Runner | None" = None
+
+
+@worker_init.connect
+def start_loop(**_: object) -> None:
+    """Host the loop in the worker's process, from before the first connection to Redis."""
+    global _runner
+    try:
+        from controlplane.loop.runner import Runner
+
+        _runner = Runner()
+        _runner.start()
+    except Exception as error:
+        logger.exception("the worker ends: it cannot host the loop")
+        raise SystemExit(1) from error  # Celery runs on after any other error of a handler
+
+
+@worker_shutdown.connect
+def stop_loop(**_: object) -> None:
+    """Let the loop finish what is under way."""
+    if _runner is not None:
+        _runner.stop()

@@ -1,0 +1,45 @@
+"""`python manage.py worker`: a Celery worker for long commands. Several may run, on any machine that shares PostgreSQL
+and Redis with the control plane."""
+
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+from django.db import connection
+
+from controlplane.celery_app import app
+from controlplane.commands.registry import task_queues
+from controlplane.loop.claim_tokens import free_what_the_dead_hold
+from controlplane.loop.wake import ring
+
+# gossip, mingle and events serve Celery's own monitoring; the rows say what is under way
+QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
+
+
+class Command(BaseCommand):
+    """Run the worker in the foreground until SIGINT or SIGTERM."""
+
+    help = "Carry out long commands: checks of clusters, removals, and what other apps declare."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--queue", action="append", choices=task_queues(), help="only this queue")
+        parser.add_argument("--pool", choices=("threads", "prefork"), default="threads")
+        parser.add_argument("--concurrency", type=int, default=4, help="commands at a time")
+        parser.add_argument("--loglevel", default="info")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        if free_what_the_dead_hold():
+            ring()  # what a killed predecessor held is sent again at once
+        connection.close()
+        queues = ",".join(options["queue"] or task_queues())
+        app.worker_main(
+            [
+                "worker",
+                *("-Q", queues),
+                *("-P", options["pool"]),
+                *("-c", str(options["concurrency"])),
+                *("-l", options["loglevel"]),
+                *("-n", "tasks@%h"),
+                *QUIET,
+            ]
+        )
