@@ -3,6 +3,7 @@
 import os
 import re
 import signal
+import socket
 import stat
 import subprocess
 import sys
@@ -18,6 +19,14 @@ from tests.servers import CHECKOUT, ControlPlane, control_plane
 from tests.waiting import wait_until
 
 NAMES = ["redis", "web", "worker", "tasks"]
+KUBECONFIG = """
+apiVersion: v1
+kind: Config
+current-context: c
+contexts: [{name: c, context: {cluster: c, user: u}}]
+clusters: [{name: c, cluster: {server: "http://127.0.0.1:%d"}}]
+users: [{name: u, user: {token: t}}]
+"""
 FOREVER = ["/bin/sh", "-c", "echo pid $$; while :; do sleep 0.2; done"]
 
 
@@ -115,6 +124,30 @@ def test_all_processes_killed_at_once_come_back(running: ControlPlane, job: Runn
     )
     wait_until(running.is_ready, timeout=60, what="readiness")
     assert job.is_untouched(running)
+
+
+def test_a_long_command_whose_worker_is_killed_is_carried_out_by_the_next(running: ControlPlane) -> None:
+    """A check of a cluster that accepts connections and answers nothing."""
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        silent.settimeout(60)
+        body = {"name": "silent", "engine": "kubernetes"}
+        body["kubeconfig"] = KUBECONFIG % silent.getsockname()[1]
+        assert running.call("POST", "/api/v1/clusters", body)[0] == 201
+        with silent.accept()[0] as first:
+            killed = running.children()["tasks"]
+            assert owner_of(first) == killed.pid
+            killed.kill()
+            with silent.accept()[0] as second:
+                assert owner_of(second) == running.children()["tasks"].pid != killed.pid
+                assert running.call("DELETE", "/api/v1/clusters/silent")[0] == 204
+    wait_until(running.is_ready, timeout=60, what="readiness")
+
+
+def owner_of(connection: socket.socket) -> int:
+    """The process at the other end."""
+    port = connection.getpeername()[1]
+    found = (one for one in psutil.net_connections("tcp4") if one.laddr and one.laddr.port == port)
+    return next(one.pid for one in found if one.pid is not None)
 
 
 def test_a_caller_waits_while_the_web_server_starts_again(running: ControlPlane) -> None:
