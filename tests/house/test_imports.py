@@ -244,7 +244,9 @@ def is_known_root(path: Path) -> bool:
     """The composition roots are few and named: files right below a package, and commands."""
     module = module_of(path)
     depth = module.count(".")
-    return depth <= 1 or module.startswith(("controlplane.management", "controlplane.supervisor"))
+    return depth <= 1 or module.startswith(
+        ("controlplane.management", "controlplane.supervisor", "controlplane.loop.host")
+    )
 
 
 @pytest.mark.parametrize(
