@@ -23,7 +23,7 @@ from controlplane.http.header_limits import STATUS, HeaderRefusal, header_refusa
 from controlplane.http.health import PATHS, Probes
 from controlplane.http.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password, is_sign_in
 from controlplane.http.throttle import Throttle, TooManyAttempts
-from controlplane.http.wsgi_bridge import Hop
+from controlplane.http.wsgi_bridge import WsgiBridge
 from controlplane.live import logstream, watch
 from controlplane.live.asgi import (
     Application,
@@ -54,8 +54,8 @@ HASHING_MOST, HASHING_MOST_OF_CLIENT = 16, 8
 SIGN_INS_PER_MINUTE = 120
 
 clients = Clients()
-hop = Hop(wsgi_application, clients)
-hashing_hop = Hop(
+hop = WsgiBridge(wsgi_application, clients)
+hashing_hop = WsgiBridge(
     wsgi_application,
     clients,
     threads=HASHING_THREADS,

@@ -26,7 +26,7 @@ from jobs.kinds.fields import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
-from jobs.transitions import job_event, move, remove, send_towards
+from jobs.transitions import job_event, move, remove, request_transition
 
 REFUSALS_TOLD = 100  # fields of one submission, of however many jobs
 LONGEST_COMMAND = 2000  # characters of a command in the audit log
@@ -94,9 +94,9 @@ def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
         for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_TOLD]
     ]
-    untold = len(refusals) - len(errors)
-    if untold:
-        errors.append(FieldError("", "and_more", f"{untold} more fields are refused; correct these first."))
+    omitted = len(refusals) - len(errors)
+    if omitted:
+        errors.append(FieldError("", "and_more", f"{omitted} more fields are refused; correct these first."))
     return errors
 
 
@@ -180,7 +180,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
         if not job.is_final:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
             aim = {"next_state": lifecycle.STOPPED, "reason": "stopped_by_user", "message": message}
-            event = send_towards(job, **aim, details={}, actor=actor)
+            event = request_transition(job, **aim, details={}, actor=actor)
         if job.is_final:  # it was, or it held no pods, or it has ended by itself meanwhile
             event = remove(job, actor)
         Event.objects.append([event] if event else [])
@@ -226,9 +226,9 @@ def begin_stop(
     actor: Actor,
     details: dict[str, Any] | None = None,
 ) -> Job:
-    """Send a job towards `next_state`, with its event and wake-up. See jobs.transitions.send_towards."""
+    """Send a job towards `next_state`, with its event and wake-up. See jobs.transitions.request_transition."""
     with transaction.atomic():
-        event = send_towards(
+        event = request_transition(
             job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor
         )
         if event is None:

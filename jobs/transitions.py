@@ -20,7 +20,7 @@ STOP_GRACE_SECONDS = 10
 LATE_START_SECONDS = 60
 
 
-def send_towards(
+def request_transition(
     job: Job, *, next_state: str, reason: str, message: str, details: dict[str, Any], actor: Actor
 ) -> Event | None:
     """Move a job to `next_state`: at once when it holds no pods, else through `stopping` with a stop command for
@@ -36,7 +36,7 @@ def send_towards(
     if move(
         job, lifecycle.states_before(lifecycle.STOPPING), lifecycle.STOPPING, next_state=next_state, **fields
     ):
-        order_stops(job)
+        request_stops(job)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     if _retarget(job, next_state, fields):
         return job_event("job.stopping", job, actor, {"next_state": next_state})
@@ -62,7 +62,7 @@ def ending(job: Job, next_state: str) -> dict[str, Any]:
     return {"finished_at": now, "expires_at": expires_at, "queue_position": None, "not_before": None}
 
 
-def order_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
+def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     """Write a stop command for every pod of the job that is not proven gone."""
     pods = Pod.objects.filter(job=job, released_at=None).values_list("name", "node__cluster_id")
     Command.objects.bulk_create(

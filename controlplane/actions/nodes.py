@@ -11,7 +11,7 @@ from controlplane.models import Cluster, Event, Node, NodePool
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
 from jobs.release import release
-from jobs.transitions import send_towards
+from jobs.transitions import request_transition
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
@@ -132,7 +132,7 @@ def _lost_event(pod: Pod, node: Node, actor: Actor) -> Event:
 
 def _send_back(job: Job, node: Node, actor: Actor) -> Event | None:
     message = f"{node.name} is being drained."
-    return send_towards(
+    return request_transition(
         job,
         next_state=QUEUED,
         reason="node_drained",

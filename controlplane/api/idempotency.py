@@ -17,7 +17,7 @@ from django.utils import timezone
 from controlplane.api.errors import to_problem
 from controlplane.api.problems import PROBLEM_JSON, Problem, bad_request, problem_response
 from controlplane.api.renderers import JSON
-from controlplane.models import RememberedRequest, User
+from controlplane.models import IdempotencyRecord, User
 
 KEPT = timedelta(hours=24)
 REPLAYED = "Idempotency-Replayed"
@@ -51,7 +51,7 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
         with transaction.atomic():
             _forget_old()
             with transaction.atomic():
-                kept = RememberedRequest.objects.create(user=user, key=key, body_digest=digest)
+                kept = IdempotencyRecord.objects.create(user=user, key=key, body_digest=digest)
             response = _answer(work)
             if response.status_code in _NOT_KEPT:
                 kept.delete()
@@ -75,7 +75,7 @@ def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
 
 
 def _repeat(user: User, key: str, digest: str) -> HttpResponse:
-    kept = RememberedRequest.objects.filter(user=user, key=key).first()
+    kept = IdempotencyRecord.objects.filter(user=user, key=key).first()
     if kept is None:
         raise Problem(
             409, "request_in_progress", "The same key is at work; try again.", headers={"Retry-After": "1"}
@@ -95,14 +95,14 @@ def _repeat(user: User, key: str, digest: str) -> HttpResponse:
     return response
 
 
-def _keep(kept: RememberedRequest, response: HttpResponse) -> None:
+def _keep(kept: IdempotencyRecord, response: HttpResponse) -> None:
     headers = {name: response.headers[name] for name in _KEPT_HEADERS if name in response.headers}
     kept.status, kept.body = response.status_code, _sealed(orjson.dumps(headers) + b"\n" + response.content)
     kept.save(update_fields=["status", "body"])
 
 
 def _forget_old() -> None:
-    RememberedRequest.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
+    IdempotencyRecord.objects.filter(created_at__lt=timezone.now() - KEPT).delete()
 
 
 def _sealed(body: bytes) -> bytes:

@@ -1,6 +1,6 @@
 """What a command answers on standard output, in the shape that -o asks for: table, wide, json, yaml, jsonpath=...
 
-Data goes to standard output, talk to standard error, so that a pipe carries data alone.
+Data goes to standard output, messages to standard error: a pipe carries data alone.
 """
 
 from __future__ import annotations
@@ -22,12 +22,12 @@ _UNSAFE_IN_JSON = "[\x7f-\x9f\u200e\u200f\u202a-\u202e\u2066-\u2069]"
 
 
 class Output:
-    """Writes answers in one format to `stream`, talk to `talk`."""
+    """Write answers in one format to `stream`, messages to `stderr`."""
 
-    def __init__(self, form: str, environ: dict[str, str], stream: TextIO, talk: TextIO) -> None:
+    def __init__(self, form: str, environ: dict[str, str], stream: TextIO, stderr: TextIO) -> None:
         self.form = form
         self.stream = stream
-        self._talk = talk
+        self._stderr = stderr
         self.is_line_per_answer = False  # JSON on one line, so that a stream of answers can be told apart
         self.is_terminal = stream.isatty()
         self.is_coloured = terminal.is_coloured(environ, self.is_terminal)
@@ -74,9 +74,9 @@ class Output:
         self.stream.write("\n".join(map(terminal.visible, text.split("\n"))) + "\n")
 
     def say(self, text: str) -> None:
-        """A line of talk on standard error, after what was answered before it."""
+        """Write a message to standard error, after flushing the answers before it."""
         self.flush()
-        print("\n".join(map(terminal.visible, text.split("\n"))), file=self._talk, flush=True)
+        print("\n".join(map(terminal.visible, text.split("\n"))), file=self._stderr, flush=True)
 
     def flush(self) -> None:
         """Hand what was written to the reader."""

@@ -18,7 +18,7 @@ _INTRODUCTION = """\
 
 *Made from the program by `python -m controlplane.cli.reference`; a test holds the two together.*
 
-`yard` speaks HTTP to the control plane and nothing else. Data goes to standard output, talk to standard
+`yard` speaks HTTP to the control plane and nothing else. Data goes to standard output, messages to standard
 error; colour appears on a terminal alone and never with `NO_COLOR`. A command is named by one or two words;
 options may stand before or after it. A job is named by its name, which means the newest job of that name in the
 project, or by its id.

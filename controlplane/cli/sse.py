@@ -1,4 +1,4 @@
-"""Server-sent events: the parser, streams that resume after a break, and the bell that tells when to look again."""
+"""Server-sent events: a parser, streams that resume after a break, and notice of changes."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ T = TypeVar("T")
 # Reconnections without one event between them before we give up: about a minute.
 MAX_BREAKS = 30
 MAX_DELAY_SECONDS = 2.0
-# Who waits for the bell looks again after this long even when the feed is silent.
+# A waiting command polls after this long even when the feed is silent.
 SILENCE_SECONDS = 5.0
 
 
@@ -98,24 +98,24 @@ def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
     return look()
 
 
-class Bell:
-    """Rings whenever the live feed reports a change of `topic`; looking again is up to the caller.
+class ChangeListener:
+    """Wait for changes of `topic` on the live feed.
 
-    The feed only rings: what is shown comes from REST, so a feed that is silent, late or refused costs freshness
-    (SILENCE_SECONDS), never correctness.
+    The caller reads the new state by REST, so a silent, late or refused feed costs freshness (SILENCE_SECONDS), never
+    correctness.
     """
 
     def __init__(self, client: Client, topic: str) -> None:
         self._client = client
         self._topic = topic
-        self._rung = threading.Event()
+        self._changed = threading.Event()
         self._closed = threading.Event()
-        threading.Thread(target=self._listen, name="bell", daemon=True).start()
+        threading.Thread(target=self._listen, name="changes", daemon=True).start()
 
     def wait(self, seconds: float) -> None:
-        """Return at the next ring, after `seconds` at the latest; rings since the last call count."""
-        self._rung.wait(seconds)
-        self._rung.clear()
+        """Return at the next change, after `seconds` at the latest; changes since the last call count."""
+        self._changed.wait(seconds)
+        self._changed.clear()
 
     def close(self) -> None:
         """Stop listening at the next event."""
@@ -124,7 +124,7 @@ class Bell:
     def _listen(self) -> None:
         try:
             for _event in resuming(self._client, "watch", {"topics": self._topic}, self._pause):
-                self._rung.set()
+                self._changed.set()
                 if self._closed.is_set():
                     return
         except CliError:

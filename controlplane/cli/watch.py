@@ -10,7 +10,7 @@ from functools import partial
 from controlplane.cli.errors import DONE
 from controlplane.cli.output import Output
 from controlplane.cli.session import Session
-from controlplane.cli.sse import SILENCE_SECONDS, Bell, patiently
+from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
 SETTLE_SECONDS = 0.3
 _CLEAR_SCREEN = "\x1b[H\x1b[J"
@@ -21,7 +21,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)
-    bell = Bell(session.client, "overview")
+    changes = ChangeListener(session.client, "overview")
     try:
         while True:
             text = look() if shown is None else patiently(look, session.pause)
@@ -29,12 +29,12 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
                 _show(text, session.output)
                 shown = text
             session.output.flush()
-            bell.wait(SILENCE_SECONDS)
+            changes.wait(SILENCE_SECONDS)
             session.pause(SETTLE_SECONDS)  # one look for a burst of changes
     except KeyboardInterrupt:
         return DONE
     finally:
-        bell.close()
+        changes.close()
 
 
 def _captured(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> str:

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 from controlplane.engines.base import DepartmentReport, ProjectReport
 
 
-class PlainEngine:
+class EngineDefaults:
     """The calls of `engines.base.Engine` that such an engine has nothing to do for."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:

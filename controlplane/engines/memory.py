@@ -35,7 +35,7 @@ from controlplane.engines.base import (
     Shell,
     UsageReport,
 )
-from controlplane.engines.defaults import PlainEngine
+from controlplane.engines.defaults import EngineDefaults
 from controlplane.engines.images import command_line
 from controlplane.engines.simulated import check_spec, simulated_nodes
 from controlplane.engines.usage import known_sum
@@ -98,7 +98,7 @@ class _Pod:
     memory_used_mib: int = 0
 
 
-class MemoryEngine(PlainEngine):
+class MemoryEngine(EngineDefaults):
     """See the module's docstring. Thread-safe."""
 
     capabilities: Capabilities = frozenset(

@@ -7,7 +7,7 @@ from collections.abc import Iterable, Mapping
 from controlplane.engines.base import PodSpec
 
 
-def identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
+def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
     """Who the pod is, which nobody overrides. `ports`: declared port -> the one to listen on."""
     words = {
         "TRAINYARD_JOB": spec.job_name,
@@ -25,7 +25,7 @@ def identity(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
     return words
 
 
-def devices_held(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
+def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
     """Which devices the pod sees, and how much of each is its own."""
     share = min((share.milli_gpus for share in spec.devices), default=0)
     memory_mib = min((share.memory_mib for share in spec.devices), default=0)
@@ -36,6 +36,6 @@ def devices_held(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
     }
 
 
-def threads(spec: PodSpec) -> dict[str, str]:
+def thread_env(spec: PodSpec) -> dict[str, str]:
     """As many computing threads as the pod has whole CPUs; libraries would take all of the machine's."""
     return {"OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000))}

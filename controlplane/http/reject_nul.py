@@ -8,7 +8,7 @@ from django.http import HttpRequest, HttpResponse
 API = "/api/"  # names the field in its own refusal
 
 
-class NulPolicyMiddleware:
+class RejectNulMiddleware:
     """Refuses NUL in a cookie, an address, a query or a form once, before any page puts it into a query of its own."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

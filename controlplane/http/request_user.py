@@ -8,7 +8,7 @@ from django.utils.functional import SimpleLazyObject
 USER_KEY = "trainyard.user"  # in the WSGI environment, which is a request's META
 
 
-class UserNoteMiddleware:
+class RequestUserMiddleware:
     """Notes the user if the view has asked for one: looking here would cost static files a query."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:

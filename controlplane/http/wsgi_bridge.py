@@ -69,7 +69,7 @@ class _Answer:
     close: Callable[[], None]
 
 
-class Hop:
+class WsgiBridge:
     """An ASGI application that answers HTTP with a WSGI one, on `threads` threads, in the turns of a fair queue.
 
     `clients` is shared by the hops of a process. Several threads give their database connections back after each

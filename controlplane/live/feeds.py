@@ -66,7 +66,7 @@ class Feed:
 
 
 @dataclass(frozen=True, slots=True)
-class Ask:
+class SubscribeRequest:
     """A subscription that is waiting for its answer."""
 
     listener: Listener
@@ -86,12 +86,12 @@ class Update:
 
 
 @dataclass(slots=True)
-class Round:
+class TickResult:
     """What one look at the database found. `answers`: a feed for each ask, or the error code that refuses it."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)
-    answers: list[tuple[Ask, Feed | str]] = field(default_factory=list)
+    answers: list[tuple[SubscribeRequest, Feed | str]] = field(default_factory=list)
     identities: dict[Identity, Identity | None] = field(default_factory=dict)
     had_events: bool = False
     is_all: bool = False  # more happened than was read: everything counts as touched
@@ -109,38 +109,38 @@ class Reader:
     def look(
         self,
         feeds: Sequence[Feed],
-        asks: Sequence[Ask],
+        requests: Sequence[SubscribeRequest],
         identities: Iterable[Identity],
         *,
         is_recheck_due: bool,
-    ) -> Round:
+    ) -> TickResult:
         """Return what changed since the last look, and answers to asks. Identities are looked at again when that is
         due or an event says that somebody's rights have changed."""
         seq = Event.objects.last_seq()
-        if seq == self.seq and not asks and not is_recheck_due:
-            return Round(seq, updates=_log_updates(feeds, []))
+        if seq == self.seq and not requests and not is_recheck_due:
+            return TickResult(seq, updates=_log_updates(feeds, []))
         with one_moment():
             result, events = self._changes(feeds)
             if is_recheck_due or result.is_all or _is_about_rights(events):
                 result.identities = still_valid(identities, timezone.now())
-            result.answers = self._answers(feeds, asks, result)
+            result.answers = self._answers(feeds, requests, result)
         self._keep_overview()
         result.updates += _log_updates(feeds, events, is_all=result.is_all)
         self.seq = result.seq
         return result
 
-    def _changes(self, feeds: Sequence[Feed]) -> tuple[Round, Sequence[Event]]:
+    def _changes(self, feeds: Sequence[Feed]) -> tuple[TickResult, Sequence[Event]]:
         seq, before = Event.objects.last_seq(), self.seq
         if seq != before:
             self._forget()
         if before is None or seq == before:
-            return Round(seq), []
+            return TickResult(seq), []
         events = list(Event.objects.after(before, EVENTS_MOST))
         is_all = len(events) != seq - before
         touched = [feed for feed in feeds if feed.tail is None and _is_touched_by(feed, events, is_all)]
         read = [(feed, self._state_after(feed, seq, None if is_all else events)) for feed in touched]
         updates = [update for feed, state in read if (update := _update(feed, state, seq)) is not None]
-        return Round(seq, updates, had_events=True, is_all=is_all), events
+        return TickResult(seq, updates, had_events=True, is_all=is_all), events
 
     def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
         """The state after these events; None when more happened than was read."""
@@ -181,12 +181,12 @@ class Reader:
         self._readings = {name: kept for name, kept in self._readings.items() if name == topics.OVERVIEW}
 
     def _answers(
-        self, feeds: Sequence[Feed], asks: Sequence[Ask], found: Round
-    ) -> list[tuple[Ask, Feed | str]]:
+        self, feeds: Sequence[Feed], requests: Sequence[SubscribeRequest], found: TickResult
+    ) -> list[tuple[SubscribeRequest, Feed | str]]:
         gone = {update.feed for update in found.updates if update.is_gone}
         known = {feed.key: feed for feed in feeds if feed not in gone}
-        answers: list[tuple[Ask, Feed | str]] = []
-        for ask in asks:
+        answers: list[tuple[SubscribeRequest, Feed | str]] = []
+        for ask in requests:
             identity = found.identities.get(ask.listener.identity, ask.listener.identity)
             answers.append((ask, self._answer(ask.topic, identity, known, found.seq)))
         return answers

@@ -17,7 +17,7 @@ from typing import TypeVar
 from django.db import DatabaseError, InterfaceError, connections
 
 from controlplane.live import topics
-from controlplane.live.feeds import Ask, Feed, Key, Reader, Round, Update
+from controlplane.live.feeds import Feed, Key, Reader, SubscribeRequest, TickResult, Update
 from controlplane.live.frames import error_frame
 from controlplane.live.identity import Credential, Identity, identify
 from controlplane.live.listener import Listener
@@ -64,7 +64,7 @@ class Hub:
             Listener, dict[str, Feed | None]
         ] = {}  # topic -> its feed, None while it is asked for
         self._identities: defaultdict[Identity, set[Listener]] = defaultdict(set)
-        self._asks: list[Ask] = []
+        self._requests: list[SubscribeRequest] = []
         self._known: dict[Credential, tuple[float, Identity | None]] = {}
         self._work = asyncio.Event()
         self._task: asyncio.Task[None] | None = None
@@ -136,7 +136,7 @@ class Hub:
         listener.drop(topic.name)
         self._leave(self._listeners[listener].get(topic.name), listener)
         self._listeners[listener][topic.name] = None
-        self._asks.append(Ask(listener, topic, since))
+        self._requests.append(SubscribeRequest(listener, topic, since))
         self._work.set()
 
     def _leave(self, feed: Feed | None, listener: Listener) -> None:
@@ -182,16 +182,16 @@ class Hub:
         return max(wanted, (now - began) * (1 / self.pace.most_share - 1))
 
     async def _tick(self, now: float) -> None:
-        asks, self._asks = self._wanted_asks(), []
+        requests, self._requests = self._wanted_asks(), []
         is_recheck_due = now - self._last_recheck >= self.pace.recheck
         identities = list(self._identities)
         feeds = list(self._feeds.values())
         try:
             found = await self.in_thread(
-                lambda: self._reader.look(feeds, asks, identities, is_recheck_due=is_recheck_due)
+                lambda: self._reader.look(feeds, requests, identities, is_recheck_due=is_recheck_due)
             )
         except BaseException:
-            self._asks = asks + self._asks
+            self._requests = requests + self._requests
             raise
         if found.had_events:
             self._last_event = now
@@ -200,16 +200,16 @@ class Hub:
             self._sweep(now)
         self._apply(found)
 
-    def _wanted_asks(self) -> list[Ask]:
+    def _wanted_asks(self) -> list[SubscribeRequest]:
         """Return the asks to answer: the last one of each listener for a topic that it still waits for. One that was
         taken back costs no look at the database."""
-        last = {(ask.listener, ask.topic.name): ask for ask in self._asks}
+        last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
             ask for (one, name), ask in last.items() if one in waited and waited[one].get(name, self) is None
         ]
 
-    def _apply(self, found: Round) -> None:
+    def _apply(self, found: TickResult) -> None:
         """Hand out what a look found: rights first, so that nobody gets a frame that they may no longer see."""
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
@@ -277,7 +277,7 @@ class Hub:
             listener.offer(error_frame(name, topics.GONE, DETAILS[topics.GONE]))
         self._feeds.pop(feed.key, None)
 
-    def _place(self, ask: Ask, answer: Feed | str) -> None:
+    def _place(self, ask: SubscribeRequest, answer: Feed | str) -> None:
         listener, name = ask.listener, ask.topic.name
         followed = self._listeners.get(listener)
         if followed is None or followed.get(name, self) is not None:

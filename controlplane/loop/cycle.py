@@ -69,14 +69,14 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
-    haunted = _look(cluster, now)
+    nodes_with_orphans = _look(cluster, now)
     if not cluster.is_reachable:
         move_jobs(cluster, now)  # an operator may have said that its nodes are dead
     on_orders()  # for pods of jobs that ended or are to
     if _can_wait(cluster):
         return False
     began = time.perf_counter()
-    observation = observe(cluster, now, haunted)
+    observation = observe(cluster, now, nodes_with_orphans)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
     _planned[cluster.pk] = (time.perf_counter(), time.perf_counter() - began)

@@ -21,7 +21,7 @@ from controlplane.engines.base import PodReport, is_job_id
 from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
-from controlplane.loop.project_sync import untold_projects
+from controlplane.loop.project_sync import unsynced_projects
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.scheduling.ledger import WHOLE_GPU
 from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
@@ -32,7 +32,7 @@ from jobs import lifecycle
 from jobs.command_kinds import POD, START_POD
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
-from jobs.transitions import send_towards
+from jobs.transitions import request_transition
 
 OURS = "planner"  # of Cluster.scheduler: we decide
 LOST_AFTER_SECONDS = 5  # an offered pod that the engine has not shown for this long is lost
@@ -63,12 +63,12 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
     return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, orders, reports, now))
 
 
-def standing_offers(cluster: Cluster, strays: Sequence[PodReport]) -> set[str]:
+def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
     """Return the names of these pods without rows that are offers and stay. Those that are void use up their number:
     all of them where we decide (again)."""
     takes_offers = cluster.scheduler != OURS
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
-    for report in strays:
+    for report in orphans:
         parts = base.parts_of(report.name)
         if parts is not None and is_job_id(parts[0]):
             groups[parts[0], parts[1]].append(report)
@@ -98,7 +98,7 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
     if job is None or payload["node"]:
         return
     with transaction.atomic():
-        event = send_towards(
+        event = request_transition(
             job,
             next_state=lifecycle.FAILED,
             reason=refusal.code,
@@ -200,7 +200,7 @@ def _make_offers(
 
     What is not told is asked for here, after the jobs were read: a job's project was changed before it was submitted.
     """
-    jobs, untold = {job.id: job for job in view.jobs}, untold_projects(cluster, now)
+    jobs, unsynced = {job.id: job for job in view.jobs}, unsynced_projects(cluster, now)
     avoided = _cordoned(cluster)
     fresh: list[Wish] = []
     for wish in wishes:
@@ -209,7 +209,7 @@ def _make_offers(
         order, name = orders.get(wish.job), base.pod_name(wish.job, attempts[wish.job] + 1, 0)
         job = jobs[wish.job]
         if order is None:
-            if job.project not in untold:
+            if job.project not in unsynced:
                 fresh.append(wish)
             continue
         is_other = order.offers != (job.priority, list(wish.node_pools), avoided, job.pods)

@@ -8,16 +8,16 @@ from django.db import transaction
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
 from controlplane.engines.base import PodReport, is_job_id
-from controlplane.loop.pod_diff import Glance
+from controlplane.loop.pod_diff import PodKey
 from controlplane.models import Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import PREEMPTED
 from jobs import lifecycle
 from jobs.models import Job
-from jobs.transitions import send_towards
+from jobs.transitions import request_transition
 
 
-def send_back(reports: Mapping[str, PodReport], pods: Sequence[Glance]) -> None:
+def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
     """Send the jobs of these pods back to the queue where the engine says that they were preempted, also while they
     still run. Before their ends are read, so that they are told who got the room and use no retry."""
     taken = {
@@ -38,7 +38,7 @@ def _send_back(job: Job, report: PodReport) -> None:
         "milli_gpus": job.allocated_milli,
     }
     with transaction.atomic():
-        event = send_towards(
+        event = request_transition(
             job,
             next_state=lifecycle.QUEUED,
             reason=PREEMPTED,

@@ -66,7 +66,7 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
     """Return the devices of these nodes by node and index, as the rows have them now."""
     found: dict[int, dict[int, Device]] = defaultdict(dict)
     names = [report.name for report in reports]
-    for device in Device.every.filter(node__cluster=cluster, node__name__in=names):
+    for device in Device.all_objects.filter(node__cluster=cluster, node__name__in=names):
         found[device.node_id][device.index] = device
     return found
 
@@ -146,10 +146,10 @@ def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     if fresh:
-        Device.every.bulk_create(fresh)
+        Device.all_objects.bulk_create(fresh)
     changed = [device for index, device in known.items() if _update(device, reported.get(index))]
     if changed:
-        Device.every.bulk_update(changed, [*REPORTED, "is_present"])
+        Device.all_objects.bulk_update(changed, [*REPORTED, "is_present"])
     return bool(fresh or changed)
 
 

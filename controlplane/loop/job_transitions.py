@@ -21,7 +21,7 @@ from jobs.kinds.attempt_outcome import PodStanding, Step, next_step, waits_for
 from jobs.kinds.registry import KINDS
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
-from jobs.transitions import ending, job_event, move, order_stops, remove, send_towards
+from jobs.transitions import ending, job_event, move, remove, request_stops, request_transition
 
 REMIND_AFTER_SECONDS = 30
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
@@ -163,7 +163,7 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
         job, (lifecycle.STARTING, lifecycle.RUNNING), lifecycle.STOPPING, **fields, **_counted(job, step, now)
     ):
         return False
-    order_stops(job)
+    request_stops(job)
     return True
 
 
@@ -264,7 +264,7 @@ def _remind(jobs: list[Job], now: datetime) -> None:
         is_open = orders.unfinished().exists()
         is_recent = orders.filter(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS)).exists()
         if not is_open and not is_recent:
-            order_stops(job, grace_seconds=0)
+            request_stops(job, grace_seconds=0)
 
 
 def _enforce_limits(jobs: list[Job], now: datetime) -> None:
@@ -279,7 +279,7 @@ def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> None:
     if limit is None:
         return
     with transaction.atomic():
-        event = send_towards(
+        event = request_transition(
             job,
             next_state=lifecycle.TIMED_OUT,
             reason=limit.reason,

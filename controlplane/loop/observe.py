@@ -37,7 +37,7 @@ _JOB_COLUMNS = (
 
 
 @dataclass(frozen=True, slots=True)
-class Told:
+class HoldStatus:
     """What a queued job's row tells its user: why it waits, and where it stands in the queue."""
 
     reason: str
@@ -53,12 +53,12 @@ class Observation:
 
     view: ClusterView
     shares: Mapping[str, int]
-    told: Mapping[str, Told]
+    told: Mapping[str, HoldStatus]
 
 
-def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset()) -> Observation:
+def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] = frozenset()) -> Observation:
     """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards. Nodes in
-    `haunted` get nothing new (see reconcile)."""
+    `nodes_with_orphans` get nothing new (see reconcile)."""
     holders = _Placements(cluster)
     rows = _unfinished(cluster)
     refused = _refused_nodes(cluster, now)
@@ -68,14 +68,14 @@ def observe(cluster: Cluster, now: datetime, haunted: frozenset[str] = frozenset
     view = ClusterView(
         name=cluster.name,
         now=int(now.timestamp()),
-        nodes=_node_views(cluster, held, haunted),
+        nodes=_node_views(cluster, held, nodes_with_orphans),
         projects=tuple(_project_view(project) for project in projects),
         departments=_department_views(projects),
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
     )
     told = {
-        row["id"]: Told(row["reason"], row["message"], row["details"], row["queue_position"])
+        row["id"]: HoldStatus(row["reason"], row["message"], row["details"], row["queue_position"])
         for row in rows
         if row["state"] == lifecycle.QUEUED
     }
@@ -180,7 +180,7 @@ def _seconds(at: datetime | None) -> int | None:
 
 
 def _node_views(
-    cluster: Cluster, held: Mapping[tuple[str, int], int], haunted: frozenset[str]
+    cluster: Cluster, held: Mapping[tuple[str, int], int], nodes_with_orphans: frozenset[str]
 ) -> tuple[NodeView, ...]:
     devices: dict[int, list[DeviceView]] = defaultdict(list)
     rows = Device.objects.filter(node__cluster=cluster).order_by("node_id", "index")
@@ -210,7 +210,7 @@ def _node_views(
             milli_cpus=milli_cpus,
             memory_mib=memory_mib,
             extras=tuple(sorted(extras.items())),
-            is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in haunted,
+            is_schedulable=is_ready and not (is_cordoned or is_closed) and name not in nodes_with_orphans,
         )
         for key, name, pool, milli_cpus, memory_mib, extras, is_ready, is_cordoned, is_closed in nodes.values_list(
             *what

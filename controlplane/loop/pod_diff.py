@@ -14,7 +14,7 @@ EVERY_SECONDS = 60.0  # after which all are compared again, whatever is remember
 OPEN = (Command.PENDING, Command.CLAIMED)
 
 
-class Glance(NamedTuple):
+class PodKey(NamedTuple):
     """Of an unreleased pod's row so much as is read of all of them in every cycle."""
 
     key: int
@@ -25,13 +25,13 @@ class Glance(NamedTuple):
     job_id: UUID
 
 
-def glance(cluster: Cluster) -> list[Glance]:
+def pod_keys(cluster: Cluster) -> list[PodKey]:
     """The pods that hold something on a cluster, in the order of their keys."""
     held = Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk")
-    return [Glance(*row) for row in held.values_list("pk", "name", "state", "reason", "message", "job_id")]
+    return [PodKey(*row) for row in held.values_list("pk", "name", "state", "reason", "message", "job_id")]
 
 
-class Compared:
+class DiffCache:
     """Remembers rows that were found to say what their report says, until either changes."""
 
     def __init__(self) -> None:
@@ -39,7 +39,7 @@ class Compared:
         self._began_at = time.monotonic()
 
     def differing(
-        self, cluster: Cluster, held: Sequence[Glance], reports: Mapping[str, PodReport]
+        self, cluster: Cluster, held: Sequence[PodKey], reports: Mapping[str, PodReport]
     ) -> list[int]:
         """The keys of pods that have to be compared. One that the engine does not show, and whose start is still to be
         carried out, cannot be missed yet."""
@@ -55,7 +55,7 @@ class Compared:
             if (report := reports.get(pod.name)) is not None:
                 self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)
 
-    def _differs(self, pod: Glance, report: PodReport | None, awaited: frozenset[str]) -> bool:
+    def _differs(self, pod: PodKey, report: PodReport | None, awaited: frozenset[str]) -> bool:
         if report is None:
             return pod.state == "failed" or pod.name not in awaited
         return self._same.get(pod.key) != (report, pod.state, pod.reason, pod.message)

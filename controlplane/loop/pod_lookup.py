@@ -8,7 +8,7 @@ from jobs.models import Pod
 MOST_LOOKS = 50  # in one cycle: each is a call over the network, and the next cycle goes on
 
 
-class Looks:
+class PodLookup:
     """Of one cycle, at pods that should be there, by name. Once the engine does not answer it is not asked again."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:

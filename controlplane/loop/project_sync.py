@@ -45,7 +45,7 @@ class _Awaited:
     since: datetime
 
 
-untold_bell = threading.Event()  # rung for numbers that wait to be told
+sync_requested = threading.Event()  # set when a cluster lacks the latest numbers
 # an engine that opens anew was told nothing
 _told: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 _awaited: dict[int, Mapping[str, _Awaited]] = {}  # by cluster, then project
@@ -71,7 +71,7 @@ def sync_projects_once(on_told: Callable[[], None] = lambda: None) -> bool:
     return True
 
 
-def untold_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
+def unsynced_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
     """Return the projects of which the cluster was not told the numbers that the rows have now, and ring for them. What
     it refused for good counts as told, and none is returned for longer than HELD_SECONDS."""
     if not cluster.is_reachable:
@@ -82,7 +82,7 @@ def untold_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
     awaited = _await(numbers, _told.get(engine_for(cluster), {}), earlier, now)
     _awaited[cluster.pk] = awaited
     if any(name not in earlier or earlier[name].numbers != one.numbers for name, one in awaited.items()):
-        untold_bell.set()
+        sync_requested.set()
     return frozenset(name for name, one in awaited.items() if _is_held(one, now))
 
 

@@ -15,11 +15,11 @@ from django.utils import timezone
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.loop.bulk_update import Change, change_rows, one_by_one
-from controlplane.loop.delegated import standing_offers
+from controlplane.loop.delegated import open_offers
 from controlplane.loop.external_preemptions import send_back
 from controlplane.loop.job_transitions import settle_jobs
-from controlplane.loop.pod_diff import OPEN, Compared, glance
-from controlplane.loop.pod_lookup import Looks
+from controlplane.loop.pod_diff import OPEN, DiffCache, pod_keys
+from controlplane.loop.pod_lookup import PodLookup
 from controlplane.models import Cluster, Command, Event, Node
 from jobs.command_kinds import FORGET_POD, POD, START_POD, STOP_POD
 from jobs.models import Job, Pod
@@ -34,7 +34,7 @@ BATCH = 200  # pods written in one transaction: others write too
 LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
 _CLEARED = ""  # in place of the state of a start's order: finished ones are cleared away in time
 
-_compared: dict[int, Compared] = {}  # by cluster
+_diff_caches: dict[int, DiffCache] = {}  # by cluster
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
@@ -49,21 +49,21 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
         note_reachable(cluster, False, str(error))
         return frozenset()
     note_reachable(cluster, True, "")
-    held, compared = glance(cluster), _compared.setdefault(cluster.pk, Compared())
+    held, compared = pod_keys(cluster), _diff_caches.setdefault(cluster.pk, DiffCache())
     send_back(reports, held)
     keys = compared.differing(cluster, held, reports)
     pods = list(Pod.objects.filter(pk__in=keys).order_by("pk")) if keys else []
     states = {pod.pk: pod.state for pod in pods}
-    looks = Looks(engine, _overdue([pod for pod in pods if pod.name not in reports], now))
+    looks = PodLookup(engine, _overdue([pod for pod in pods if pod.name not in reports], now))
     changed = [pod for pod in pods if _compare(pod, reports.get(pod.name), looks, now)]
     compared.note(set(pods).difference(changed), reports)
     for first in range(0, len(changed), BATCH):
         one_by_one(changed[first : first + BATCH], lambda batch: _write(batch, states, now))
     names = {pod.name for pod in held}
-    strays = [report for name, report in reports.items() if name not in names]
-    staying = _clear_away(cluster, strays, now) if strays else set()
+    orphans = [report for name, report in reports.items() if name not in names]
+    staying = _clear_away(cluster, orphans, now) if orphans else set()
     settle_jobs(cluster, now)
-    return _haunted(strays, staying)
+    return _nodes_with_orphans(orphans, staying)
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
@@ -80,7 +80,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
     cluster.is_reachable = is_reachable
 
 
-def _compare(pod: Pod, report: PodReport | None, looks: Looks, now: datetime) -> bool:
+def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
     """Take a report over into the row (not saved yet). Returns true when something changed."""
     if report is None:
         if not looks.is_certain(pod):
@@ -174,21 +174,21 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
     )
 
 
-def _clear_away(cluster: Cluster, strays: list[PodReport], now: datetime) -> set[str]:
+def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
     """Order the end of pods that no row holds: forgotten once gone, stopped when they still run. One that does not
     end is ordered to again from time to time: its node may be away. Returns those that stay: they are no strays."""
-    names = [report.name for report in strays]
+    names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
     is_tried = is_recent & (Q(kind=STOP_POD) | Q(state=Command.FAILED))
     rows = orders.filter(is_open | is_tried).values_list("subject_id", "state")
     told = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
-    staying = _starting(names) | standing_offers(cluster, strays)
-    awaited = _awaited(strays)
+    staying = _starting(names) | open_offers(cluster, orphans)
+    awaited = _awaited(orphans)
     Command.objects.bulk_create(
         _end_order(cluster, report, LATE_START_SECONDS if report.name in awaited else 0)
-        for report in strays
+        for report in orphans
         if len(report.name) <= LONGEST_NAME  # of a longer one we know that we never made it
         and report.name not in staying
         and not _is_told(told.get(report.name), report)
@@ -201,11 +201,11 @@ def _is_told(state: str | None, report: PodReport) -> bool:
     return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
-def _haunted(strays: list[PodReport], staying: set[str]) -> frozenset[str]:
+def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozenset[str]:
     """Return the nodes of pods that are to end: as their rows say, as the engine says of those that have none."""
     left = {
         report.name: report.node
-        for report in strays
+        for report in orphans
         if report.name not in staying and not report.is_proven_gone
     }
     if not left:
@@ -219,9 +219,9 @@ def _starting(names: list[str]) -> set[str]:
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
-def _awaited(strays: list[PodReport]) -> set[str]:
+def _awaited(orphans: list[PodReport]) -> set[str]:
     """Return the pods of attempts that were stopped before they began. An offer that was withdrawn never was one."""
-    names = [report.name for report in strays if report.reason == STOPPED and report.started_at is None]
+    names = [report.name for report in orphans if report.reason == STOPPED and report.started_at is None]
     return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
 
 

@@ -16,7 +16,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
 from controlplane.loop.bulk_update import Change, change_rows
-from controlplane.loop.observe import Observation, Told
+from controlplane.loop.observe import HoldStatus, Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
 from controlplane.scheduling.mentions import public
@@ -28,7 +28,7 @@ from jobs.command_kinds import POD, START_POD
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
-from jobs.transitions import job_event, send_towards
+from jobs.transitions import job_event, request_transition
 
 LONGEST_MESSAGE = 500
 BATCH = 200  # attempts begun in one transaction, with one query each for their pods, devices and orders
@@ -112,7 +112,7 @@ def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
     if victim is None or beneficiary is None:
         return None
     details = {**preempt.details, "by_job": preempt.beneficiary, "by_name": beneficiary.name}
-    event = send_towards(
+    event = request_transition(
         victim,
         next_state=lifecycle.QUEUED,
         reason=preempt.reason,
@@ -274,7 +274,7 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
         )
 
 
-def _record_holds(told: Mapping[str, Told]) -> list[Event]:
+def _record_holds(told: Mapping[str, HoldStatus]) -> list[Event]:
     """Tell queued jobs what is new, with one event for all of them together."""
     if not told:
         return []
@@ -291,14 +291,14 @@ def _record_holds(told: Mapping[str, Told]) -> list[Event]:
     return [Event(kind="queue.changed", data={"jobs": list(told)[:500]})]
 
 
-def _news(hold: Hold, known: Told | None) -> Told | None:
+def _news(hold: Hold, known: HoldStatus | None) -> HoldStatus | None:
     """Return what a hold tells, or None when the row tells it already. Who took the GPUs, or what else ended its last
     attempt, is kept until the start."""
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
     details = {**kept, **hold.details, "is_promised": hold.is_promised}
     message = public(hold.reason, details)[:LONGEST_MESSAGE]
-    told = Told(hold.reason, message, details, hold.queue_position)
+    told = HoldStatus(hold.reason, message, details, hold.queue_position)
     return None if told == known else told
 
 

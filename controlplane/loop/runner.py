@@ -22,7 +22,7 @@ from controlplane.loop.cycle import run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
-from controlplane.loop.project_sync import sync_projects_once, untold_bell
+from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.loop.wake import listen, stop_listening
@@ -75,18 +75,18 @@ class Runner:
         self._spawn("dispatch", self._dispatch, self._dispatch_bell, period_seconds=DISPATCH_SECONDS)
         self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
-        self._spawn("tenants", self._sync_projects, untold_bell, period_seconds=TENANTS_EVERY)
+        self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
         self._spawn("statistics", _sparing(refresh_statistics, self._is_stopping), threading.Event())
         self._spawn("logs", _sparing(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
-        untold_bell.set()
+        sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
         """Finish what is under way and end. What does not end in time is picked up by its claim's expiry."""
         stop_listening(self.ring)
         self._is_stopping.set()
         self.ring()
-        untold_bell.set()
+        sync_requested.set()
         for lane in self._all_lanes():
             lane.close()
         for thread in self._threads:
@@ -219,7 +219,7 @@ class Runner:
         if not sync_projects_once(on_told=self._cycle_bell.set):
             # another process is at it and may have read the rows before our ring: look again soon
             self._is_stopping.wait(SHORT_BREATH_SECONDS)
-            untold_bell.set()
+            sync_requested.set()
 
     def _keep_logs(self) -> None:
         self._logs.look(timezone.now())

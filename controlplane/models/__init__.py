@@ -5,9 +5,9 @@ from controlplane.models.clusters import Cluster, Device, Node, NodePool
 from controlplane.models.commands import Command
 from controlplane.models.cycles import Cycle
 from controlplane.models.events import Counter, Event
+from controlplane.models.idempotency import IdempotencyRecord
 from controlplane.models.leases import Lease
 from controlplane.models.projects import Department, Project
-from controlplane.models.requests import RememberedRequest
 from controlplane.models.telemetry import Sample
 
 __all__ = [
@@ -19,12 +19,12 @@ __all__ = [
     "Department",
     "Device",
     "Event",
+    "IdempotencyRecord",
     "Lease",
     "Membership",
     "Node",
     "NodePool",
     "Project",
-    "RememberedRequest",
     "Role",
     "Sample",
     "ServiceTicket",

@@ -120,7 +120,7 @@ class Device(models.Model):
     is_foreign = models.BooleanField(default=False)
 
     objects = PresentDevices()
-    every = models.Manager["Device"]()
+    all_objects = models.Manager["Device"]()
 
     class Meta:
         constraints = [

@@ -17,7 +17,7 @@ from controlplane.logstore.progress import Progress, find_progress
 from controlplane.logstore.reader import log_path, read_page, tail
 from controlplane.models import Cluster, Device, Event
 from controlplane.telemetry.metrics import SAMPLED
-from controlplane.telemetry.samples import STEP_SECONDS, Bucket
+from controlplane.telemetry.samples import STEP_SECONDS, Accumulator
 from controlplane.telemetry.sampling import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
 from controlplane.telemetry.self_reported import Spoken, completed
 from jobs.kinds.registry import KINDS
@@ -38,7 +38,7 @@ LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may b
 class _Memory:
     """What one process remembers of a cluster between two seconds; losing it loses at most one step of samples."""
 
-    bucket: Bucket = field(default_factory=Bucket)
+    accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
     holders_at: datetime | None = None  # when GPU seconds were last added
     unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
@@ -116,9 +116,9 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     _take_devices(changes, cluster, look, now)
     _forget_waiting(changes, cluster)
     changes.write(now)
-    memory.bucket.turn(now)
-    sample_use(memory.bucket, cluster, reports, pods, usages)
-    memory.seq = sample_queue(memory.bucket, cluster, memory.seq)
+    memory.accumulator.turn(now)
+    sample_use(memory.accumulator, cluster, reports, pods, usages)
+    memory.seq = sample_queue(memory.accumulator, cluster, memory.seq)
     _count_gpu_seconds(memory, cluster, now)
 
 
@@ -129,7 +129,7 @@ def _count_gpu_seconds(memory: _Memory, cluster: Cluster, now: datetime) -> None
     if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
         memory.holders_at = now
     elif seconds >= STEP_SECONDS:
-        sample_holders(memory.bucket, cluster, seconds)
+        sample_holders(memory.accumulator, cluster, seconds)
         memory.holders_at = now
 
 

@@ -29,7 +29,7 @@ Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
 
 
 @dataclass(slots=True)
-class Extent:
+class Aggregate:
     """What a gauge did over a span: its bounds, and sum and number for the mean."""
 
     minimum: float
@@ -37,23 +37,23 @@ class Extent:
     total: float
     count: int = 1
 
-    def add(self, other: "Extent") -> None:
+    def add(self, other: "Aggregate") -> None:
         """Take another span of the same gauge in."""
         self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         self.total, self.count = self.total + other.total, self.count + other.count
 
 
-def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Extent]:
+def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Aggregate]:
     """Join samples (or anything with their columns) of a finer step into spans of a coarser one, in their order."""
-    extents: dict[tuple[Key, datetime], Extent] = {}
+    aggregates: dict[tuple[Key, datetime], Aggregate] = {}
     for row in rows:
         key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)
-        extent = Extent(row.minimum, row.maximum, row.total, row.count)
-        if key in extents:
-            extents[key].add(extent)
+        aggregate = Aggregate(row.minimum, row.maximum, row.total, row.count)
+        if key in aggregates:
+            aggregates[key].add(aggregate)
         else:
-            extents[key] = extent
-    return extents
+            aggregates[key] = aggregate
+    return aggregates
 
 
 def floor(at: datetime, step_seconds: int) -> datetime:

@@ -24,7 +24,7 @@ from controlplane.telemetry.metrics import (
     STEPS,
     STEPWISE,
     SUBJECTS,
-    Extent,
+    Aggregate,
     floor,
     joined,
 )
@@ -80,8 +80,8 @@ def series(
     step = _fitting_step(start, end, step_seconds)
     rows = _rows(metric, by, subjects, start, end, _stored_step(step))
     lines: dict[str, list[Point]] = defaultdict(list)
-    for ((_, _, subject), at), extent in joined(rows, step).items():
-        point = Point(at, extent.minimum, extent.maximum, extent.total / extent.count)
+    for ((_, _, subject), at), aggregate in joined(rows, step).items():
+        point = Point(at, aggregate.minimum, aggregate.maximum, aggregate.total / aggregate.count)
         lines[subject].append(point)
     return [Series(subject, step, tuple(points)) for subject, points in sorted(lines.items())]
 
@@ -101,18 +101,18 @@ def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | Non
     return dict(hours)
 
 
-def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Extent]]:
+def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Aggregate]]:
     """Return the waits in seconds of the jobs of all clusters that started in start..end, in at most about so many
     `spans`: a span's seconds, and by its start what the jobs that started in it waited."""
     stored = _fitting_step(start, end, None)
     step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
     rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
-    found: dict[datetime, Extent] = {}
-    for (_, at), extent in joined(rows, step).items():
+    found: dict[datetime, Aggregate] = {}
+    for (_, at), aggregate in joined(rows, step).items():
         if at in found:
-            found[at].add(extent)
+            found[at].add(aggregate)
         else:
-            found[at] = extent
+            found[at] = aggregate
     return step, found
 
 

@@ -7,7 +7,7 @@ from typing import Any
 from django.contrib.sessions.models import Session
 from django.db.models import Max, Min, QuerySet
 
-from controlplane.models import Command, Cycle, Event, RememberedRequest, Sample
+from controlplane.models import Command, Cycle, Event, IdempotencyRecord, Sample
 from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
 from controlplane.telemetry.samples import rolled, upsert
 
@@ -31,7 +31,7 @@ def roll_up(now: datetime) -> None:
     _clear_ticks(now)
     _delete(Cycle.objects.filter(at__lt=now - KEEP_WORK))
     _delete(Command.objects.filter(state__in=Command.FINISHED, finished_at__lt=now - KEEP_WORK))
-    _delete(RememberedRequest.objects.filter(created_at__lt=now - KEEP_REQUESTS))
+    _delete(IdempotencyRecord.objects.filter(created_at__lt=now - KEEP_REQUESTS))
     _delete(Session.objects.filter(expire_date__lt=now))
 
 

@@ -4,56 +4,56 @@ from collections.abc import Iterable, Iterator
 from datetime import datetime
 
 from controlplane.models import Sample
-from controlplane.telemetry.metrics import Extent, Key, floor, joined
+from controlplane.telemetry.metrics import Aggregate, Key, floor, joined
 
 STEP_SECONDS = 10
 UNIQUE = ["metric", "by", "subject", "step_seconds", "at"]
 VALUES = ["minimum", "maximum", "total", "count"]
 
 
-class Bucket:
+class Accumulator:
     """The current step of one cluster's gauges. A subject that was 0 in the last step and still is leaves no row: no
     row means 0 (the cluster's own gauges always leave one, as the sign that somebody looked)."""
 
     def __init__(self) -> None:
         self._at: datetime | None = None
-        self._extents: dict[Key, Extent] = {}
+        self._aggregates: dict[Key, Aggregate] = {}
         self._shown: set[Key] = set()
 
     def add(self, key: Key, value: float) -> None:
         """Take a reading in."""
-        extent = self._extents.get(key)
-        if extent is None:
-            self._extents[key] = Extent(value, value, value)
+        aggregate = self._aggregates.get(key)
+        if aggregate is None:
+            self._aggregates[key] = Aggregate(value, value, value)
         else:
-            extent.add(Extent(value, value, value))
+            aggregate.add(Aggregate(value, value, value))
 
     def turn(self, now: datetime) -> None:
         """Begin the step of `now`; write the one before, if it is over."""
         at = floor(now, STEP_SECONDS)
         if self._at is not None and at != self._at:
             rows = {
-                key: extent
-                for key, extent in self._extents.items()
-                if extent.maximum or key in self._shown or key[1] == "cluster"
+                key: aggregate
+                for key, aggregate in self._aggregates.items()
+                if aggregate.maximum or key in self._shown or key[1] == "cluster"
             }
-            write_samples((key, self._at, extent) for key, extent in rows.items())
-            self._shown = {key for key, extent in rows.items() if extent.maximum}
-            self._extents = {}
+            write_samples((key, self._at, aggregate) for key, aggregate in rows.items())
+            self._shown = {key for key, aggregate in rows.items() if aggregate.maximum}
+            self._aggregates = {}
         self._at = at
 
 
-def write_samples(rows: Iterable[tuple[Key, datetime, Extent]]) -> None:
+def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
     """Write rows of the finest step, joined with what another process wrote of the same step."""
-    new = {(*key, at): extent for key, at, extent in rows}
+    new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
     for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
-        extent = new.get((known.metric, known.by, known.subject, known.at))
-        if extent is not None:
-            extent.add(Extent(known.minimum, known.maximum, known.total, known.count))
+        aggregate = new.get((known.metric, known.by, known.subject, known.at))
+        if aggregate is not None:
+            aggregate.add(Aggregate(known.minimum, known.maximum, known.total, known.count))
     upsert(
-        _row((metric, by, subject), STEP_SECONDS, at, extent)
-        for (metric, by, subject, at), extent in new.items()
+        _row((metric, by, subject), STEP_SECONDS, at, aggregate)
+        for (metric, by, subject, at), aggregate in new.items()
     )
 
 
@@ -66,11 +66,11 @@ def upsert(rows: Iterable[Sample]) -> None:
 
 def rolled(rows: Iterable[Sample], step_seconds: int) -> Iterator[Sample]:
     """Join samples of a finer step into a coarser one."""
-    for (key, at), extent in joined(rows, step_seconds).items():
-        yield _row(key, step_seconds, at, extent)
+    for (key, at), aggregate in joined(rows, step_seconds).items():
+        yield _row(key, step_seconds, at, aggregate)
 
 
-def _row(key: Key, step_seconds: int, at: datetime, extent: Extent) -> Sample:
+def _row(key: Key, step_seconds: int, at: datetime, aggregate: Aggregate) -> Sample:
     metric, by, subject = key
     return Sample(
         metric=metric,
@@ -78,8 +78,8 @@ def _row(key: Key, step_seconds: int, at: datetime, extent: Extent) -> Sample:
         subject=subject,
         step_seconds=step_seconds,
         at=at,
-        minimum=extent.minimum,
-        maximum=extent.maximum,
-        total=extent.total,
-        count=extent.count,
+        minimum=aggregate.minimum,
+        maximum=aggregate.maximum,
+        total=aggregate.total,
+        count=aggregate.count,
     )

@@ -21,7 +21,7 @@ from controlplane.telemetry.metrics import (
     MEMBER,
     QUEUE_WAIT,
 )
-from controlplane.telemetry.samples import Bucket
+from controlplane.telemetry.samples import Accumulator
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Allocation, Job, Pod
@@ -71,7 +71,7 @@ def pods_of(cluster: Cluster, since: datetime) -> list[PodRow]:
 
 
 def sample_use(
-    bucket: Bucket,
+    accumulator: Accumulator,
     cluster: Cluster,
     reports: Sequence[UsageReport],
     pods: Sequence[PodRow],
@@ -81,32 +81,34 @@ def sample_use(
     be read leaves none: it is not 0."""
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
-        _add(bucket, "device", subject, report.utilization, report.memory_used_mib)
+        _add(accumulator, "device", subject, report.utilization, report.memory_used_mib)
     for node in {report.node for report in reports}:
-        _add_reports(bucket, "node", node, [report for report in reports if report.node == node])
+        _add_reports(accumulator, "node", node, [report for report in reports if report.node == node])
     if reports:
-        _add_reports(bucket, "cluster", cluster.name, reports)
+        _add_reports(accumulator, "cluster", cluster.name, reports)
     used = [(pod, usages[pod.name]) for pod in pods if pod.is_live and pod.name in usages]
     weights = _held(pod.id for pod, _ in used)
-    _add_pods(bucket, "job", [(str(pod.job_id), usage, weights[pod.id]) for pod, usage in used])
-    _add_pods(bucket, "project", [(pod.project, usage, weights[pod.id]) for pod, usage in used])
+    _add_pods(accumulator, "job", [(str(pod.job_id), usage, weights[pod.id]) for pod, usage in used])
+    _add_pods(accumulator, "project", [(pod.project, usage, weights[pod.id]) for pod, usage in used])
 
 
-def _add(bucket: Bucket, by: str, subject: str, utilization: float | None, memory_mib: int | None) -> None:
+def _add(
+    accumulator: Accumulator, by: str, subject: str, utilization: float | None, memory_mib: int | None
+) -> None:
     if utilization is not None:
-        bucket.add((GPU_UTILIZATION, by, subject), utilization)
+        accumulator.add((GPU_UTILIZATION, by, subject), utilization)
     if memory_mib is not None:
-        bucket.add((GPU_MEMORY, by, subject), memory_mib)
+        accumulator.add((GPU_MEMORY, by, subject), memory_mib)
 
 
-def _add_reports(bucket: Bucket, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
+def _add_reports(accumulator: Accumulator, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
     """The mean over the devices that were read, and their memory."""
     measured = [report.utilization for report in reports if report.utilization is not None]
     mean = sum(measured) / len(measured) if measured else None
-    _add(bucket, by, subject, mean, known_sum(report.memory_used_mib for report in reports))
+    _add(accumulator, by, subject, mean, known_sum(report.memory_used_mib for report in reports))
 
 
-def _add_pods(bucket: Bucket, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
+def _add_pods(accumulator: Accumulator, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
     """Utilisation of what a job or project holds: the mean over its pods that were read, weighted by milli-GPUs."""
     groups: dict[str, list[tuple[PodUsage, int]]] = defaultdict(list)
     for subject, usage, milli in used:
@@ -115,7 +117,7 @@ def _add_pods(bucket: Bucket, by: str, used: Sequence[tuple[str, PodUsage, int]]
         measured = [(usage.utilization, milli) for usage, milli in members if usage.utilization is not None]
         held = sum(milli for _, milli in measured)
         mean = sum(utilization * milli for utilization, milli in measured) / held if held else None
-        _add(bucket, by, subject, mean, known_sum(usage.memory_used_mib for usage, _ in members))
+        _add(accumulator, by, subject, mean, known_sum(usage.memory_used_mib for usage, _ in members))
 
 
 def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
@@ -126,7 +128,7 @@ def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
     return held
 
 
-def sample_queue(bucket: Bucket, cluster: Cluster, before: int | None) -> int:
+def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
     """Add how many jobs run and wait, and how long those waited that started after event `before`. Returns the
     number to go on from."""
     unfinished = Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES)
@@ -135,22 +137,24 @@ def sample_queue(bucket: Bucket, cluster: Cluster, before: int | None) -> int:
     )
     rows = list(counts.order_by())
     for name, running, queued in rows:
-        _add_counts(bucket, "project", name, running, queued)
-    _add_counts(bucket, "cluster", cluster.name, sum(row[1] for row in rows), sum(row[2] for row in rows))
+        _add_counts(accumulator, "project", name, running, queued)
+    _add_counts(
+        accumulator, "cluster", cluster.name, sum(row[1] for row in rows), sum(row[2] for row in rows)
+    )
     seq = Event.objects.last_seq()
     if before is not None and seq > before:
-        _add_waits(bucket, cluster, before, seq)
+        _add_waits(accumulator, cluster, before, seq)
     return seq
 
 
-def sample_holders(bucket: Bucket, cluster: Cluster, seconds: float) -> None:
+def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -> None:
     """Add the GPU seconds of the last `seconds` of every project's users, by what their jobs hold now."""
     held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
     owners = (
         held.values_list("pod__job__project_id", "pod__job__user_id").annotate(Sum("milli_gpus")).order_by()
     )
     for project_id, user_id, milli in owners:
-        bucket.add((GPU_SECONDS, MEMBER, f"{project_id}/{user_id}"), milli / 1000 * seconds)
+        accumulator.add((GPU_SECONDS, MEMBER, f"{project_id}/{user_id}"), milli / 1000 * seconds)
 
 
 def rounded(value: float | None) -> float | None:
@@ -158,15 +162,15 @@ def rounded(value: float | None) -> float | None:
     return None if value is None else round(value, 3)
 
 
-def _add_counts(bucket: Bucket, by: str, subject: str, running: int, queued: int) -> None:
-    bucket.add((JOBS_RUNNING, by, subject), running)
-    bucket.add((JOBS_QUEUED, by, subject), queued)
+def _add_counts(accumulator: Accumulator, by: str, subject: str, running: int, queued: int) -> None:
+    accumulator.add((JOBS_RUNNING, by, subject), running)
+    accumulator.add((JOBS_QUEUED, by, subject), queued)
 
 
-def _add_waits(bucket: Bucket, cluster: Cluster, before: int, seq: int) -> None:
+def _add_waits(accumulator: Accumulator, cluster: Cluster, before: int, seq: int) -> None:
     started = Event.objects.filter(seq__gt=before, seq__lte=seq, kind="job.running").values("job_id")
     waits = Job.objects.filter(pk__in=started, project__cluster=cluster, started_at__isnull=False)
     for project, wait in waits.values_list("project__name", F("started_at") - F("queued_at")):
         seconds = max(0.0, wait.total_seconds())
-        bucket.add((QUEUE_WAIT, "project", project), seconds)
-        bucket.add((QUEUE_WAIT, "cluster", cluster.name), seconds)
+        accumulator.add((QUEUE_WAIT, "project", project), seconds)
+        accumulator.add((QUEUE_WAIT, "cluster", cluster.name), seconds)

@@ -8,7 +8,7 @@ from django.conf import settings
 
 from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.http.request_user import USER_KEY
-from controlplane.http.wsgi_bridge import Hop, credential_in
+from controlplane.http.wsgi_bridge import WsgiBridge, credential_in
 from tests.live.test_wsgi_bridge import Exchange, scope_of
 
 SESSION = settings.SESSION_COOKIE_NAME.encode()
@@ -109,7 +109,7 @@ async def test_a_flood_of_one_user_delays_another_by_one_request():
         start_response("204 No Content", [])
         return []
 
-    hop = Hop(application, most_of_client=20)
+    hop = WsgiBridge(application, most_of_client=20)
 
     async def request(name: bytes) -> int:
         exchange = Exchange()

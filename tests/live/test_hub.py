@@ -327,9 +327,9 @@ def test_what_was_taken_back_costs_no_look(live, people, monkeypatch):
     looked: list[int] = []
     look = live.hub._reader.look
 
-    def counting(feeds, asks, identities, **options):
-        looked.append(len(asks))
-        return look(feeds, asks, identities, **options)
+    def counting(feeds, requests, identities, **options):
+        looked.append(len(requests))
+        return look(feeds, requests, identities, **options)
 
     monkeypatch.setattr(live.hub._reader, "look", counting)
 

@@ -18,7 +18,7 @@ from controlplane.telemetry import collect as collecting
 from controlplane.telemetry import rollup
 from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.collect import collect
-from controlplane.telemetry.metrics import KEEP, SAMPLED, Extent, floor
+from controlplane.telemetry.metrics import KEEP, SAMPLED, Aggregate, floor
 from controlplane.telemetry.queries import POINTS_MOST, Point, _spans, gpu_hours, series
 from controlplane.telemetry.rollup import roll_up
 from controlplane.telemetry.samples import STEP_SECONDS, write_samples
@@ -272,7 +272,7 @@ def test_an_unchanged_allocation_leaves_no_point(plant, job):
 
 
 def gauge(at: datetime, value: float, subject: str = "memory") -> tuple:
-    return ("gpu_utilization", "cluster", subject), at, Extent(value, value, value * 10, 10)
+    return ("gpu_utilization", "cluster", subject), at, Aggregate(value, value, value * 10, 10)
 
 
 @pytest.mark.django_db

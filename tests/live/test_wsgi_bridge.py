@@ -13,7 +13,7 @@ from controlplane.http.wsgi_bridge import (
     CHUNK_BYTES,
     FIRST_HOP_BYTES,
     FORM_MOST_BYTES,
-    Hop,
+    WsgiBridge,
     make_environ,
 )
 from tests.waiting import wait_until
@@ -67,10 +67,10 @@ class Exchange:
 
 @pytest.fixture
 def serve() -> Iterator:
-    hops: list[Hop] = []
+    hops: list[WsgiBridge] = []
 
     async def run(application, scope: dict, exchange: Exchange) -> Exchange:
-        hop = Hop(application)
+        hop = WsgiBridge(application)
         hops.append(hop)
         await hop(scope, exchange.receive, exchange.send)
         return exchange
@@ -202,7 +202,7 @@ async def test_a_slow_stream_does_not_hold_the_thread(serve):
         start_response("200 OK", [])
         return [b"x" * FIRST_HOP_BYTES, b"y"] if environ["PATH_INFO"] == "/big" else [b"small"]
 
-    hop = Hop(application)
+    hop = WsgiBridge(application)
     slow, quick = Exchange(), Exchange()
 
     async def wait_then_send(message: dict) -> None:
@@ -287,7 +287,7 @@ async def test_all_requests_run_on_one_thread(serve):
         start_response("204 No Content", [])
         return []
 
-    hop = Hop(application)
+    hop = WsgiBridge(application)
     exchanges = [Exchange() for _ in range(10)]
     await asyncio.gather(*(hop(scope_of(), exchange.receive, exchange.send) for exchange in exchanges))
     wait_until(lambda: all(exchange.sent for exchange in exchanges), what="all answers")

@@ -8,7 +8,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.engines.base import EngineRefused, Verdict
-from controlplane.loop.project_sync import HELD_SECONDS, sync_projects_once, untold_bell
+from controlplane.loop.project_sync import HELD_SECONDS, sync_projects_once, sync_requested
 from controlplane.models import Command, Department, Event, Node, Project
 from controlplane.queries.events import seen_event
 from jobs.actions import edit_job, resume_job, stop_job, suspend_job
@@ -23,7 +23,7 @@ NO_ROOM = Verdict("cluster_full", "no nodes with enough resources were found")
 @pytest.fixture
 def plant(db: None) -> Iterator[DecidingPlant]:
     plant = DecidingPlant()
-    untold_bell.clear()
+    sync_requested.clear()
     yield plant
     plant.close()
 
@@ -69,7 +69,7 @@ def test_nothing_is_offered_before_the_cluster_knows_the_projects_numbers(plant,
     project = make_project(department=Department.objects.create(name="research"))
     make_job(make_project("team-b"), "other")
     plant.settle()
-    untold_bell.clear()
+    sync_requested.clear()
     plant.is_slow_to_tell = True
     if changed == "a department's limit":
         Department.objects.update(gpu_limit_milli=6000)
@@ -88,7 +88,7 @@ def test_nothing_is_offered_before_the_cluster_knows_the_projects_numbers(plant,
     assert plant.states()["job"] == "queued"
     assert pod(job) not in plant.engine.waiting()
     assert pod(elsewhere) in plant.engine.waiting()  # its project's numbers are known
-    assert untold_bell.is_set()
+    assert sync_requested.is_set()
     told: list[bool] = []
     assert sync_projects_once(lambda: told.append(pod(job) in plant.engine.waiting()))
     assert told == [False]  # the cycle is rung then
@@ -125,10 +125,10 @@ def test_a_cycle_rings_once_for_what_it_waits_for(plant):
     for quota in (4000, 5000):
         Project.objects.filter(pk=project.pk).update(gpu_quota_milli=quota)
         plant.tick()
-        assert untold_bell.is_set()
-        untold_bell.clear()
+        assert sync_requested.is_set()
+        sync_requested.clear()
         plant.settle()
-        assert not untold_bell.is_set()  # who cannot tell is not asked twenty times a second
+        assert not sync_requested.is_set()  # who cannot tell is not asked twenty times a second
 
 
 @pytest.mark.parametrize("memory", ["of a new engine", "of who edits members"])

@@ -212,10 +212,10 @@ def test_a_node_that_comes_back_gets_nothing_until_its_old_pods_are_gone(plant):
 
 def test_the_node_of_a_stray_without_a_row_gets_nothing_new(plant):
     """As after the restore of an older database: only the engine knows where such a pod is."""
-    stray = PodReport("1-1-0", "running", node="dgx1-2")
-    plant.engine.pods = lambda: (stray,)
+    orphan = PodReport("1-1-0", "running", node="dgx1-2")
+    plant.engine.pods = lambda: (orphan,)
     assert reconcile(plant.cluster, plant.engine, plant.clock()) == {"dgx1-2"}
-    plant.engine.pods = lambda: (replace(stray, is_proven_gone=True),)
+    plant.engine.pods = lambda: (replace(orphan, is_proven_gone=True),)
     assert reconcile(plant.cluster, plant.engine, plant.clock()) == frozenset()
 
 

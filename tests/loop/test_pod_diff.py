@@ -20,7 +20,7 @@ def test_two_processes_that_take_turns_leave_no_row_behind(plant, monkeypatch):
     report = PodReport(Pod.objects.get().name, "running", "", "", started_at=timezone.now())
 
     def lead(memory, message: str, compared: int) -> None:
-        monkeypatch.setattr(module, "_compared", memory)
+        monkeypatch.setattr(module, "_diff_caches", memory)
         monkeypatch.setattr(plant.engine, "pods", lambda: (replace(report, message=message),))
         for _ in range(compared):
             reconcile(plant.cluster, plant.engine, timezone.now())

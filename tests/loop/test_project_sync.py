@@ -7,7 +7,7 @@ from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import runner
 from controlplane.loop.claims import claim
 from controlplane.loop.engine_pool import give_engine
-from controlplane.loop.project_sync import LEASE, sync_projects_once, untold_bell
+from controlplane.loop.project_sync import LEASE, sync_projects_once, sync_requested
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Department, Event, Lease, Membership
 from tests.builders import make_cluster, make_job, make_project, make_user
@@ -77,22 +77,22 @@ def test_one_process_at_a_time_tells(plant):
 
 def test_who_is_waited_for_while_another_process_tells_is_told_soon_after(plant, monkeypatch):
     monkeypatch.setattr(runner, "SHORT_BREATH_SECONDS", 0)
-    untold_bell.clear()
+    sync_requested.clear()
     loop = Runner()
     claim(LEASE, 60)
     loop._sync_projects()
-    assert untold_bell.is_set()  # what that one tells it may have read before we were rung
+    assert sync_requested.is_set()  # what that one tells it may have read before we were rung
     Lease.objects.filter(name=LEASE).delete()
-    untold_bell.clear()
+    sync_requested.clear()
     loop._sync_projects()
-    assert not untold_bell.is_set()
+    assert not sync_requested.is_set()
     assert not loop._cycle_bell.is_set()  # nobody waited
 
 
 def test_where_the_planner_decides_nothing_waits_to_be_told(plant):
-    untold_bell.clear()
+    sync_requested.clear()
     job = make_job(make_project())
     plant.settle()
     job.refresh_from_db()
     assert (job.state, plant.engine.projects) == ("running", ())
-    assert not untold_bell.is_set()
+    assert not sync_requested.is_set()

@@ -10,7 +10,7 @@ from controlplane.cli.errors import DONE, FAILED, TIMED_OUT, USAGE, CliError
 from controlplane.cli.lookup import FINAL_STATES, job_id
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
-from controlplane.cli.sse import SILENCE_SECONDS, Bell, patiently
+from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
@@ -76,14 +76,14 @@ def wait_for(
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
         return job
-    bell = Bell(session.client, f"job:{identifier}")
+    changes = ChangeListener(session.client, f"job:{identifier}")
     try:
         while not _is_over(job, wanted):
-            bell.wait(_patience(deadline, job))
+            changes.wait(_patience(deadline, job))
             job = patiently(lambda: session.get(f"jobs/{identifier}"), session.pause)
         return job
     finally:
-        bell.close()
+        changes.close()
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:

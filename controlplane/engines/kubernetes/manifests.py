@@ -21,7 +21,7 @@ from controlplane.engines.base import (
 )
 from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
-from controlplane.engines.pod_env import devices_held, identity, threads
+from controlplane.engines.pod_env import device_env, identity_env, thread_env
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 WORK_DIR = "/work"
@@ -368,8 +368,8 @@ def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None
         for name, source in spec.secret_env.items()
     }
     own = {
-        **identity(spec, {port: port for port in spec.ports}),
-        **devices_held(spec, (share.index for share in spec.devices)),
+        **identity_env(spec, {port: port for port in spec.ports}),
+        **device_env(spec, (share.index for share in spec.devices)),
         **_mps_limit(spec, profile, node),
     }
     if not spec.devices:
@@ -388,7 +388,7 @@ def _defaults(spec: PodSpec) -> dict[str, str]:
     defaults = {
         "HOME": WORK_DIR,
         "PYTHONUNBUFFERED": "1",
-        **threads(spec),
+        **thread_env(spec),
         "TRAINYARD_CHECKPOINT_DIR": CHECKPOINT_DIR,
     }
     if has_service(spec):

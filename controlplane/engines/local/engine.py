@@ -22,7 +22,7 @@ from typing import Any
 from controlplane.config.images import ADDED, BUILT_IN, Image, load_catalogue
 from controlplane.engines import base
 from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
-from controlplane.engines.defaults import PlainEngine
+from controlplane.engines.defaults import EngineDefaults
 from controlplane.engines.images import command_line
 from controlplane.engines.local import reports
 from controlplane.engines.local.command import LocalProcess
@@ -50,7 +50,7 @@ CONNECT_SECONDS = 5.0
 OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
 
 
-class LocalEngine(PlainEngine):
+class LocalEngine(EngineDefaults):
     """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
 
     capabilities: Capabilities = frozenset(

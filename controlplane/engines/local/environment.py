@@ -13,7 +13,7 @@ from pathlib import Path
 from controlplane.engines.base import NodeReport, PodSpec
 from controlplane.engines.local.processes import TOKEN_VARIABLE
 from controlplane.engines.mpi_hostfile import host_files, launch_variables
-from controlplane.engines.pod_env import devices_held, identity, threads
+from controlplane.engines.pod_env import device_env, identity_env, thread_env
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 _REFERENCE = re.compile(r"(\$?)\$\(([A-Za-z_][A-Za-z0-9_]*)\)")
@@ -40,10 +40,10 @@ def pod_environment(
         "TERM": "xterm-256color",
         "PYTHONUNBUFFERED": "1",
         "PYTHONPATH": str(places["library"]),
-        **threads(spec),
+        **thread_env(spec),
         "TRAINYARD_CHECKPOINT_DIR": str(places["checkpoints"]),
     }
-    return {**defaults, **image_env, **spec.env, **identity(spec, ports), TOKEN_VARIABLE: token}
+    return {**defaults, **image_env, **spec.env, **identity_env(spec, ports), TOKEN_VARIABLE: token}
 
 
 def device_variables(
@@ -63,7 +63,7 @@ def device_variables(
     else:
         visible = "" if has_real_gpus else ",".join(map(str, indexes))
     return {
-        **devices_held(spec, indexes),
+        **device_env(spec, indexes),
         "CUDA_DEVICE_ORDER": "PCI_BUS_ID",
         "CUDA_VISIBLE_DEVICES": visible,
         "NVIDIA_VISIBLE_DEVICES": visible or "void",

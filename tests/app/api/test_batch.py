@@ -7,7 +7,7 @@ import pytest
 from django.db import connection
 from django.test.utils import CaptureQueriesContext
 
-from controlplane.models import AuditEntry, Event, RememberedRequest
+from controlplane.models import AuditEntry, Event, IdempotencyRecord
 from jobs import admission
 from jobs.models import Job
 from tests.app.api.client import Api
@@ -180,7 +180,7 @@ def test_a_repeated_batch_is_answered_again_and_made_once(api: AsPerson):
     refused = ben.post(BATCH, bodies(4), idempotency_key="k2")
     Job.objects.update(state="stopped")
     assert ben.post(BATCH, bodies(4), idempotency_key="k2").body == refused.body
-    assert RememberedRequest.objects.count() == 2
+    assert IdempotencyRecord.objects.count() == 2
 
 
 def test_a_dry_run_answers_and_leaves_nothing(api: AsPerson):

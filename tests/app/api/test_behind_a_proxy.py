@@ -8,7 +8,7 @@ from django.core.exceptions import DisallowedHost
 from django.test import RequestFactory
 
 from controlplane import settings as product
-from controlplane.models import RememberedRequest
+from controlplane.models import IdempotencyRecord
 from jobs.models import Job
 from tests.app.api.client import Api
 from tests.builders import make_job
@@ -64,5 +64,5 @@ def test_a_replay_after_a_change_of_the_key_is_refused_by_name_and_does_nothing(
 def test_a_row_of_an_earlier_version_is_refused_by_name(api: AsPerson, cast: Cast, body: bytes):
     ben = api("ben")
     ben.post("projects/team-a/jobs", SPEC, idempotency_key="once")
-    RememberedRequest.objects.update(body=body)
+    IdempotencyRecord.objects.update(body=body)
     assert ben.post("projects/team-a/jobs", SPEC, idempotency_key="once").code == "answer_unreadable"

@@ -9,7 +9,7 @@ from django.test.utils import CaptureQueriesContext
 from django.utils import timezone
 
 from controlplane.api import idempotency
-from controlplane.models import AuditEntry, Event, Project, RememberedRequest, User
+from controlplane.models import AuditEntry, Event, IdempotencyRecord, Project, User
 from jobs.models import Job
 from tests.app.api.client import Api, Reply
 from tests.app.api.placing import place
@@ -270,7 +270,7 @@ def test_a_refusal_is_remembered_too_and_leaves_nothing(api: AsPerson, job: Job)
 def test_keys_are_forgotten_after_a_day_and_bad_ones_refused(api: AsPerson, cast: Cast):
     ben = api("ben")
     assert ben.post("projects/team-a/jobs", SPEC, idempotency_key="k1").status == 201
-    RememberedRequest.objects.update(created_at=timezone.now() - idempotency.KEPT - timedelta(seconds=1))
+    IdempotencyRecord.objects.update(created_at=timezone.now() - idempotency.KEPT - timedelta(seconds=1))
     assert ben.post("projects/team-a/jobs", SPEC | {"name": "later"}, idempotency_key="k1").status == 201
     for key in ("", "x" * 256, "caf\u00e9"):
         assert ben.post("projects/team-a/jobs", SPEC, idempotency_key=key).code == "bad_idempotency_key"
@@ -278,7 +278,7 @@ def test_keys_are_forgotten_after_a_day_and_bad_ones_refused(api: AsPerson, cast
 
 def test_what_is_remembered_cannot_be_read_in_the_database(api: AsPerson):
     reply = api("ben").post("tokens", {"name": "ci"}, idempotency_key="k1")
-    kept = bytes(RememberedRequest.objects.get().body)
+    kept = bytes(IdempotencyRecord.objects.get().body)
     assert reply.body["token"].encode() not in kept
     assert api("ben").post("tokens", {"name": "ci"}, idempotency_key="k1").body == reply.body
 
@@ -331,7 +331,7 @@ def test_a_dry_run_writes_nothing_and_the_real_one_does(person, verb, path, body
 
 def everything() -> list[object]:
     """What a write could have changed. The audit row of a look-up stays after a dry run too (test_directory.py)."""
-    tables = (Project, Job, User, Event, RememberedRequest)
+    tables = (Project, Job, User, Event, IdempotencyRecord)
     rows: list[object] = [list(table.objects.order_by("pk").values()) for table in tables]
     rows.append(list(AuditEntry.objects.exclude(verb="user.look_up").order_by("pk").values()))
     nodes = Project.objects.model._meta.apps.get_model("controlplane", "Node")

@@ -1,11 +1,11 @@
-"""Answers kept for a day, so that a repeated request with the same Idempotency-Key gets the same answer."""
+"""Answers kept for a day: a repeated request with the same Idempotency-Key gets the same answer."""
 
 from django.db import models
 from django.utils import timezone
 
 
-class RememberedRequest(models.Model):
-    """The first answer to (user, key). `body_digest` tells a repeat from another request under the same key."""
+class IdempotencyRecord(models.Model):
+    """The first answer to (user, key). `body_digest` distinguishes a repeat from another request under the same key."""
 
     user = models.ForeignKey("controlplane.User", models.CASCADE)
     key = models.CharField(max_length=255)
@@ -15,4 +15,4 @@ class RememberedRequest(models.Model):
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     class Meta:
-        constraints = [models.UniqueConstraint(fields=["user", "key"], name="remembered_once")]
+        constraints = [models.UniqueConstraint(fields=["user", "key"], name="one_record_per_key")]
