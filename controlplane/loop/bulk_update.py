@@ -1,4 +1,4 @@
-"""Writing many rows at once: each under its guard, and so that one which the database refuses keeps no other."""
+"""Update many rows at once, each under its guard; a row that the database refuses does not block the others."""
 
 import logging
 from collections import defaultdict
@@ -17,23 +17,23 @@ REFUSED = (DataError, IntegrityError, ValueError, OverflowError)
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Columns of one row that get new values if others are as `guard` says."""
+    """New column values for one row, written only while its other columns match `guard`."""
 
     key: Any
     guard: Mapping[str, Any]
     fields: Mapping[str, Any]
 
     def repeat_in(self, row: models.Model) -> None:
-        """Give the object in memory what its row was given."""
+        """Set the same values on the object in memory."""
         for name, value in self.fields.items():
             setattr(row, name, value)
 
 
 def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozenset[Any]:
-    """Write the changes of rows that are as their guards say; returns the keys of these. Call it in a transaction.
+    """Write the changes whose guards match; return the keys of the rows written. Needs an open transaction.
 
-    All rows are locked first, in the order of their keys, as every writer of several rows goes: nobody changes what is
-    compared, and changes that are alike need one UPDATE. The others go out together, as one statement is made for them.
+    Locks all rows first, in key order like every other writer of several rows, so that nothing compared can change
+    and writers cannot deadlock. Identical changes share one UPDATE; the rest go out in one statement.
     """
     by_key = {change.key: change for change in changes}
     columns = {name for change in changes for name in change.guard}
@@ -56,8 +56,9 @@ def change_rows(rows: type[models.Model], changes: Sequence[Change]) -> frozense
 
 
 def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequence[Change]) -> None:
-    """Give these columns of each row its own values. Django would make an UPDATE anew for every row, which takes it
-    longer than the database takes for the row."""
+    """Write different values into each row with one statement. Django would build one UPDATE per row, which costs
+    more than the database needs to run it.
+    """
     by_name = {field.name: field for field in rows._meta.concrete_fields}
     fields = [by_name[name] for name in (*names, rows._meta.pk.name)]
     *assigned, key = (f"{connection.ops.quote_name(str(field.column))} = %s" for field in fields)
@@ -76,8 +77,9 @@ def _change_each(rows: type[models.Model], names: Sequence[str], changes: Sequen
 
 
 def one_by_one(batch: Sequence[T], write: Callable[[Sequence[T]], None]) -> None:
-    """Write a batch in one transaction; when the database refuses something of it, each by itself. What is refused
-    then is logged, and left as it was."""
+    """Write a batch in one transaction. If the database refuses it, write each item in its own transaction; log the
+    ones that are refused again and leave their rows unchanged.
+    """
     try:
         with transaction.atomic():
             write(batch)

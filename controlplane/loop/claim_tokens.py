@@ -1,6 +1,7 @@
-"""Whose claim it is. A token names its process, so that a restart after kill -9 goes on at once instead of waiting
-for what the dead process held to expire. The expiry stays what makes claims safe: it alone counts for processes of
-other machines, and for those that hang.
+"""Tokens that name the process holding a claim.
+
+After kill -9 a restart frees the dead process's claims at once instead of waiting for their expiry. The expiry
+remains the only protection against processes on other machines and processes that hang.
 """
 
 import hashlib
@@ -15,13 +16,13 @@ from controlplane.models import Command, Lease
 
 
 def new_token(pid: int | None = None) -> str:
-    """A token of at most 32 characters for a claim of this process, or of another one of this machine."""
+    """Return a token of at most 32 characters for this process, or for process `pid` of this machine."""
     pid = pid or os.getpid()
     return f"{_machine()}-{pid:x}-{_start_ticks(pid):x}-{secrets.token_hex(3)}"
 
 
 def free_what_the_dead_hold() -> int:
-    """End leases and claims of this machine's processes that are no more; return how many."""
+    """End the leases and claims of processes of this machine that have died; return how many."""
     freed = 0
     for name, token in Lease.objects.exclude(token="").values_list("name", "token"):
         if _is_dead(token):
@@ -39,13 +40,13 @@ def _is_dead(token: str) -> bool:
 
 
 def _start_ticks(pid: int) -> int:
-    """The kernel's start time of a living process, 0 when there is none: a pid alone is used again."""
+    """Start time of a live process, 0 if none; guards against PID reuse."""
     process = processes.find(pid)
     return process.start_ticks if process else 0
 
 
 @cache
 def _machine() -> str:
-    """This boot of this machine, or this container of it: pids mean nothing elsewhere."""
+    """Identify this boot of this machine or container; PIDs are comparable only within it."""
     namespace = os.stat("/proc/self/ns/pid").st_ino
     return hashlib.sha256(f"{processes.boot_id()} {namespace}".encode()).hexdigest()[:6]

@@ -13,7 +13,7 @@ LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 
 def claim(name: str, seconds: int) -> str | None:
-    """Return a token when nobody holds the lease, else None. It ends by itself after `seconds`."""
+    """Return a token if the lease was free, else None. The lease expires after `seconds`."""
     token = new_token()
     if _take(name, token, seconds):
         return token
@@ -22,24 +22,24 @@ def claim(name: str, seconds: int) -> str | None:
 
 
 def renew(name: str, token: str, seconds: int) -> bool:
-    """Extend a lease that is still ours. False when it expired."""
+    """Extend a lease that this token still holds; return False once it has expired."""
     ours = Lease.objects.filter(name=name, token=token, expires_at__gt=Now())
     return ours.update(expires_at=Now() + timedelta(seconds=seconds)) == 1
 
 
 def keep(name: str, token: str, seconds: int) -> str | None:
-    """Extend a lease, or take it anew when it expired and nobody else has it. Returns the token from now on."""
+    """Extend a lease, or claim it again if it expired and is free. Return the token to use from now on, or None."""
     return token if renew(name, token, seconds) else claim(name, seconds)
 
 
 def release(name: str, token: str, *, is_complete: bool) -> None:
-    """Give a lease back, and note when its work was completed. A lease that was taken meanwhile stays as it is."""
+    """Release a lease and record when its work completed. A lease that another token now holds is left unchanged."""
     completed = {"completed_at": Now()} if is_complete else {}
     Lease.objects.filter(name=name, token=token).update(token="", expires_at=Now(), **completed)
 
 
 def is_fresh(name: str, seconds: float) -> bool:
-    """True when the lease's work was completed within the last `seconds`."""
+    """Return whether the lease's work completed within the last `seconds`."""
     return Lease.objects.filter(name=name, completed_at__gte=Now() - timedelta(seconds=seconds)).exists()
 
 

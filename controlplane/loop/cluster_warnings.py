@@ -1,4 +1,4 @@
-"""What the loop finds wrong with a cluster stands among its checks, with an event, until it is over."""
+"""Keep the loop's warnings about a cluster among its checks, with an event when one begins or ends."""
 
 from django.db import transaction
 
@@ -10,32 +10,33 @@ LEFTOVERS = "leftovers"  # its place among a cluster's checks
 LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."
 
 
-def note_finding(
+def set_warning(
     cluster: Cluster, name: str, message: str, *, without_it: str, begins: str, ends: str
 ) -> None:
-    """Keep a warning of this name with this message; "" when there is nothing wrong (any more). `begins` and
-    `ends` are the kinds of the events, written when that changes."""
+    """Set the warning `name` to `message`, or remove it if the message is "". `begins` and `ends` are the kinds of
+    the events written when the warning appears or disappears.
+    """
     words = {
         "name": name,
         "outcome": "warning",  # the cluster is used; `failed` is for looks, which decide whether it is
         "message": message[:LONGEST_MESSAGE],
         "without_it": without_it,
     }
-    told = words if message else None
-    if next((check for check in cluster.checks if check["name"] == name), None) == told:
+    warning = words if message else None
+    if next((check for check in cluster.checks if check["name"] == name), None) == warning:
         return
     with transaction.atomic():
         row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
         others = [check for check in row.checks if check["name"] != name]
-        cluster.checks = others if told is None else [*others, told]
+        cluster.checks = others if warning is None else [*others, warning]
         Cluster.objects.filter(pk=cluster.pk).update(checks=cluster.checks)
         Event.objects.append(
-            [Event(kind=begins if told else ends, message=words["message"] if told else cluster.name)]
+            [Event(kind=begins if warning else ends, message=words["message"] if warning else cluster.name)]
         )
 
 
-def tell_of_leftovers(cluster: Cluster) -> None:
-    """Say what could not be cleaned up so far. It is tried until it is done."""
+def warn_of_leftovers(cluster: Cluster) -> None:
+    """Set or clear the warning that lists cleanup commands which still fail; they are retried until they succeed."""
     cleanups = Command.objects.unfinished().of_kinds(cleanup_kinds())
     stuck = cleanups.filter(cluster=cluster, tries__gte=Command.MOST_TRIES).order_by("pk")
     first = stuck.first()
@@ -43,4 +44,4 @@ def tell_of_leftovers(cluster: Cluster) -> None:
         f"{stuck.count()} removals fail, the first that of {first.subject_id}: {first.error}" if first else ""
     )
     kinds = {"begins": "cluster.leftovers", "ends": "cluster.leftovers_removed"}
-    note_finding(cluster, LEFTOVERS, message, without_it=LEFT, **kinds)
+    set_warning(cluster, LEFTOVERS, message, without_it=LEFT, **kinds)

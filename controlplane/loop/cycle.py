@@ -1,4 +1,4 @@
-"""One pass of the loop, its steps in the order of the design: reconcile, observe, decide, record."""
+"""Run one pass of the loop: reconcile, observe, decide, record."""
 
 import logging
 import time
@@ -7,7 +7,7 @@ from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.claims import claim, keep, release
-from controlplane.loop.cluster_warnings import tell_of_leftovers
+from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.loop.inventory import sync_nodes
@@ -35,9 +35,9 @@ _planned: dict[int, tuple[float, float]] = {}  # when the last plan was ready an
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
-    """Work through every attached cluster once, if no other process is at it. Returns None when one is, else
-    whether there are commands to execute; `on_orders` is called when some are there already. An event that arrived
-    meanwhile is seen by the next cycle.
+    """Process every attached cluster once. Return None if another process holds the lease, else whether commands wait
+    for execution. `on_orders` is called as soon as the first commands are committed. Events that arrive during the
+    cycle are handled by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -60,7 +60,7 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
 
 
 def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool | None:
-    """Run one cluster; None when that failed. One cluster's trouble must not stop the others, and /readyz tells."""
+    """Process one cluster; return None if it failed. A failure does not stop the other clusters; /readyz reports it."""
     try:
         return _run(cluster, now, on_orders)
     except Exception:
@@ -97,15 +97,16 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
 
 
 def _can_wait(cluster: Cluster) -> bool:
-    """Whether the next plan can: no job waits for it, and on a large cluster it takes long. All that it could change is
-    what is told of fair shares."""
+    """Return whether planning can be postponed: no job is queued, and planning a large cluster is slow. Only the fair
+    shares that users see could change.
+    """
     ready_at, took = _planned.get(cluster.pk, (0.0, 0.0))
     is_recent = time.perf_counter() - ready_at < min(SPARED * (took - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
 
 
 def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
-    """Take over what the engine says; one that cannot be opened is out of reach. Returns what reconcile does."""
+    """Reconcile with the engine's report; an engine that cannot be opened is unreachable. Return reconcile's result."""
     try:
         engine = engine_for(cluster)
     except EngineUnreachable as error:
@@ -114,7 +115,7 @@ def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
     if _is_due(cluster, now):
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
-        tell_of_leftovers(cluster)
+        warn_of_leftovers(cluster)
     return reconcile(cluster, engine, now)
 
 

@@ -1,4 +1,4 @@
-"""DECIDE: what a cluster's scheduler says, timed: our own, or the cluster's. Nothing else."""
+"""DECIDE: call the cluster's scheduler, ours or its own, and measure the time it takes."""
 
 import time
 from collections.abc import Callable, Mapping
@@ -14,7 +14,7 @@ from controlplane.scheduling.plan import Plan
 
 @dataclass(frozen=True, slots=True)
 class Decided:
-    """A plan and the milliseconds that it took. `has_orders`: there is something to execute besides it."""
+    """A plan and the milliseconds it took. `has_orders`: further commands were written besides the plan."""
 
     plan: Plan
     ms: float
@@ -22,7 +22,7 @@ class Decided:
 
 
 def decide(cluster: Cluster, seen: Observation, now: datetime) -> Decided:
-    """Have the cluster's scheduler decide on what was observed."""
+    """Return the scheduler's decision on this observation."""
     began = time.perf_counter()
     offered = SCHEDULERS[cluster.scheduler](cluster, seen, now)
     return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)

@@ -1,9 +1,9 @@
-"""Where a cluster's own scheduler decides: queued jobs stand in the cluster as pods that have no node yet.
+"""Clusters whose own scheduler decides: queued jobs are present in the cluster as pods without a node.
 
-An offer is the next attempt of a queued job, with the names that the attempt's pods will have. It has no rows of its
-own until that scheduler has placed all of its pods: then it is recorded as the attempt. An offer that is withdrawn (its
-job was stopped, its priority changed, a pod of it was lost) uses its number up, so that no pod's name is used twice:
-from then on its pods are strays, and reconcile ends those.
+An offer is the next attempt of a queued job; its pods carry that attempt's names. It has no rows until the cluster's
+scheduler has placed all of its pods; then it is recorded as the attempt. Withdrawing an offer (job stopped, priority
+changed, pod lost) consumes its attempt number, so that pod names are never reused; its pods become orphans, which
+reconcile ends.
 """
 
 from collections import defaultdict
@@ -44,14 +44,14 @@ _VOID = base.DISRUPTIONS | {base.STOPPED}
 
 @dataclass(frozen=True, slots=True)
 class Offered:
-    """What one cycle decided. `has_orders`: pods are to be made."""
+    """The result of one cycle. `has_orders`: start commands for pods were written."""
 
     plan: Plan
     has_orders: bool
 
 
 def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
-    """Take over what the cluster's scheduler has placed, and offer it what waits."""
+    """Record what the cluster's scheduler has placed, and offer it the queued jobs."""
     reports = _reports(cluster)
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
@@ -64,8 +64,9 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
 
 
 def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
-    """Return the names of these pods without rows that are offers and stay. Those that are void use up their number:
-    all of them where we decide (again)."""
+    """Return the names of the orphans that are valid offers and stay. Invalid offers consume their attempt number; in
+    a cluster that our scheduler decides, all offers are invalid.
+    """
     takes_offers = cluster.scheduler != OURS
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in orphans:
@@ -87,8 +88,9 @@ def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
 
 
 def refuse_offer(command: Command, refusal: CommandRefused) -> None:
-    """A job whose offer is refused for good cannot run there: it fails, as one whose start is refused. After what says
-    nothing of the job it is offered again."""
+    """Fail the job of a permanently refused offer, as for a refused start. After a refusal unrelated to the job,
+    offer it again.
+    """
     if refusal.code in base.DISRUPTIONS:
         return
     payload = command.payload
@@ -111,26 +113,26 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
 
 
 def _reports(cluster: Cluster) -> Reports:
-    """What the engine says now. One that has just gone out of reach offers nothing new, by what was observed before."""
+    """Return the engine's current report; an engine that has just become unreachable gets no new offers."""
     if not cluster.is_reachable:
         return {}
     return {report.name: report for report in engine_for(cluster).pods()}
 
 
 def _is_void(report: PodReport) -> bool:
-    """Whether a pod can no longer become part of an attempt. One that ran to its own end can."""
+    """Return whether a pod can no longer become part of an attempt. A pod that ended by itself still can."""
     has_ended = report.state in base.FINAL_STATES
     return report.reason in _VOID or (has_ended and not report.node)
 
 
 def _use_up(jobs: Iterable[str], number: int) -> None:
-    """Nothing will have this attempt's number any more."""
+    """Consume this attempt number of these jobs."""
     waiting = Job.objects.filter(pk__in=jobs, attempt=number - 1).exclude(state__in=lifecycle.ACTIVE_STATES)
     waiting.update(attempt=number)
 
 
 def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """What stands in the cluster for queued jobs."""
+    """Return the offers that are present in the cluster, by job id."""
     pods: dict[str, list[tuple[int, PodReport]]] = defaultdict(list)
     for report in reports.values():
         parts = base.parts_of(report.name)
@@ -142,8 +144,9 @@ def _offers(reports: Reports, attempts: Mapping[str, int]) -> dict[str, Offer]:
 def _of_wanted_size(
     offers: Mapping[str, Offer], orders: Mapping[str, "_Order"], view: ClusterView
 ) -> dict[str, Offer]:
-    """Those with as many pods as their jobs want now. Each pod was told how many they are: where the job was scaled
-    since, none is taken over, and `_make_offers` withdraws them."""
+    """Return the offers with the pod count that their jobs ask for now. Pods start with a fixed world size, so an
+    offer made before a scale operation is not adopted; `_make_offers` withdraws it.
+    """
     pods = {job.id: job.pods for job in view.jobs}
     return {
         job: offer for job, offer in offers.items() if job not in orders or orders[job].pods == pods.get(job)
@@ -151,7 +154,7 @@ def _of_wanted_size(
 
 
 def _refused(cluster: Cluster, attempts: Mapping[str, int]) -> dict[str, Offer]:
-    """The jobs whose pods the cluster does not take for now, with its words for that."""
+    """Return the jobs whose pods the cluster currently refuses, with its message."""
     orders = Command.objects.filter(cluster=cluster, kind=START_POD, state__in=Command.UNFINISHED)
     found: dict[str, Offer] = {}
     for name, words in orders.exclude(error="").order_by("-pk").values_list("subject_id", "error"):
@@ -170,7 +173,7 @@ def _offer(pods: list[tuple[int, PodReport]]) -> Offer:
 
 
 def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Group, int]:
-    """The device of every group that a pod of an active job is in."""
+    """Return the device of every group in which an active job has a pod."""
     groups = {
         parts[::2]: (report.node, report.device_group)
         for report in reports
@@ -195,10 +198,10 @@ def _make_offers(
     reports: Reports,
     now: datetime,
 ) -> bool:
-    """Order the pods of jobs that do not stand in the cluster yet. Offers that are no more what they should be are
-    withdrawn; the next cycle makes them anew. True when there is something to execute.
+    """Write start commands for queued jobs without an offer, and withdraw offers that no longer match their job; the
+    next cycle offers those again. Return whether there are commands to execute.
 
-    What is not told is asked for here, after the jobs were read: a job's project was changed before it was submitted.
+    Unsynced projects are read after the jobs: a project changes before a job is submitted to it.
     """
     jobs, unsynced = {job.id: job for job in view.jobs}, unsynced_projects(cluster, now)
     avoided = _cordoned(cluster)
@@ -223,15 +226,16 @@ def _make_offers(
 
 
 def _cordoned(cluster: Cluster) -> list[str]:
-    """Nodes that get nothing new by our word, of which the cluster's scheduler knows nothing."""
+    """Return the nodes cordoned in Trainyard, which the cluster's scheduler does not see as cordoned."""
     nodes = Node.objects.filter(cluster=cluster, is_cordoned=True).order_by("name")
     return list(nodes.values_list("name", flat=True))
 
 
 @dataclass(frozen=True, slots=True)
 class _Order:
-    """The last order to make a job's next first pod: what it offered (priority, node pools, nodes to avoid, pods of
-    the attempt), and when it was carried out."""
+    """The last start command for rank 0 of a job's next attempt: what it offered (priority, node pools, nodes to
+    avoid, pod count) and when it was executed.
+    """
 
     offers: tuple[int, list[str], list[str], int]
     done_at: datetime | None
@@ -245,7 +249,7 @@ class _Order:
 
 
 def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
-    """By job, for those whose next attempt was ordered."""
+    """Return the last start commands of next attempts, by job id."""
     jobs = {base.pod_name(job, number + 1, 0): job for job, number in attempts.items()}
     rows = Command.objects.filter(kind=START_POD, subject_id__in=list(jobs)).order_by("pk")
     wishes = ("payload__priority", "payload__node_pools", "payload__avoid_nodes", "payload__world_size")
@@ -271,7 +275,7 @@ def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> 
 
 
 def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) -> list[dict[str, Any]]:
-    """Return the JSON of the PodSpecs of the job's next attempt, without nodes. The row is not changed."""
+    """Return the JSON of the PodSpecs of the job's next attempt, without nodes. Leaves the row unchanged."""
     number, job.attempt = job.attempt, job.attempt + 1
     try:
         shapes = KINDS[job.kind].pods(job.spec)
@@ -283,7 +287,7 @@ def offer_payloads(job: Job, node_pools: Sequence[str], avoided: Sequence[str]) 
 
 
 def _asked(job: Job) -> tuple[tuple[int, int], ...]:
-    """Devices by number: whole ones, a share, or one whose share its memory says."""
+    """Return the requested devices as (milli-GPUs, MiB): whole devices, a share, or a share sized by memory."""
     if job.gpu_memory_mib is not None:
         return ((0, 0),)
     if job.milli_gpus < WHOLE_GPU:

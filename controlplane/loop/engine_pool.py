@@ -1,4 +1,4 @@
-"""The engines of clusters, opened in this one place, once per process: for the loop and for the gateway."""
+"""Open the engine of each cluster once per process, for the loop and the gateway."""
 
 import logging
 import threading
@@ -17,7 +17,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True)
 class _Opened:
-    """An engine, and the words that it was opened with."""
+    """An engine and the settings that it was opened with."""
 
     words: str
     engine: Engine
@@ -29,7 +29,7 @@ _given: dict[int, Engine] = {}
 
 
 def give_engine(cluster: Cluster, engine: Engine | None) -> None:
-    """Use this engine object for a cluster in this process (replays and tests drive their own), or None again."""
+    """Use this engine object for a cluster in this process (replays and tests), or stop doing so (None)."""
     if engine is None:
         _given.pop(cluster.pk, None)
     else:
@@ -37,22 +37,23 @@ def give_engine(cluster: Cluster, engine: Engine | None) -> None:
 
 
 def attached_clusters() -> Iterator[Cluster]:
-    """Return the clusters that the loop works for, in a stable order: not those that wait for their first look, nor
-    those that it refused."""
+    """Return the clusters that the loop works for, in a stable order; excludes clusters that are checking or
+    refused.
+    """
     attached = Cluster.objects.filter(detached_at=None, state=Cluster.ATTACHED)
     return attached.order_by("pk").iterator()
 
 
 def engine_for(cluster: Cluster) -> Engine:
-    """Return the cluster's engine. One whose settings or credentials have changed is closed before it opens anew.
+    """Return the cluster's engine; close and reopen it if its settings or credentials changed.
 
-    Raises EngineUnreachable when it cannot be opened, such as with credentials that cannot be read any more.
+    Raises EngineUnreachable when it cannot be opened, for example because the credentials cannot be decrypted.
     """
     if cluster.pk in _given:
         return _given[cluster.pk]
     # what is sealed stays sealed while it is the same
-    told = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
-    words = repr((*told, cluster.has_found("mpi_operator")))
+    opened_with = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
+    words = repr((*opened_with, cluster.has_found("mpi_operator")))
     known = _opened.get(cluster.pk)
     if known is not None and known.words == words:
         return known.engine
@@ -65,7 +66,7 @@ def engine_for(cluster: Cluster) -> Engine:
 
 
 def close_engines(keep: Collection[int] = ()) -> None:
-    """Close the engines of all clusters but these, by primary key: of detached ones, or of all when a process ends."""
+    """Close all engines except those of the clusters with these primary keys."""
     with _lock:
         for key in [key for key in _opened if key not in keep]:
             _close(key)
@@ -79,7 +80,7 @@ def _open(cluster: Cluster) -> Engine:
 
 
 def _close(key: int) -> None:
-    """Close an engine that is open. What goes wrong in it must not keep the next one from opening."""
+    """Close an open engine. Errors are logged: they must not keep the next engine from opening."""
     known = _opened.pop(key, None)
     if known is None:
         return

@@ -1,4 +1,4 @@
-"""Pods that gave way to another job, as the cluster's own scheduler decided: their jobs go back to the queue."""
+"""Requeue jobs whose pods the cluster's own scheduler preempted."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -18,8 +18,9 @@ from jobs.transitions import request_transition
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
-    """Send the jobs of these pods back to the queue where the engine says that they were preempted, also while they
-    still run. Before their ends are read, so that they are told who got the room and use no retry."""
+    """Requeue the jobs of preempted pods, even while the pods still run. Runs before their ends are read, so that the
+    job names its preemptor and uses no retry.
+    """
     taken = {
         pod.job_id: report
         for pod in pods
@@ -51,7 +52,7 @@ def _send_back(job: Job, report: PodReport) -> None:
 
 
 def _taker(job: Job, taken_by: str) -> dict[str, Any]:
-    """Who got the room: a job of ours, work of others by its name, or nobody where the pods were only moved."""
+    """Return the preemptor: a job of ours, other work by name, or nothing if the pods were only moved."""
     if not taken_by:
         return {"kind": "move"}
     beneficiary = _job(taken_by)

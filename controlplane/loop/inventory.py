@@ -1,4 +1,4 @@
-"""Keep node and device rows equal to what the engine reports. A node that vanished is not ready, never deleted."""
+"""Keep node and device rows equal to the engine's report. A vanished node becomes not ready; its row is kept."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -11,7 +11,7 @@ from controlplane.clusters.node_names import some_of
 from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.loop.bulk_update import one_by_one
-from controlplane.loop.cluster_warnings import note_finding
+from controlplane.loop.cluster_warnings import set_warning
 from controlplane.models import Cluster, Device, Event, Node, NodePool
 from controlplane.telemetry.allocation import record_capacity
 
@@ -23,8 +23,9 @@ WITHOUT_THEM = "No job is sent to these nodes; the others are used."
 
 
 def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Take the engine's nodes over. Returns true when something changed; an unreachable engine changes nothing, nor
-    does a look at the cluster as it was before its settings changed: its nodes may have other names since."""
+    """Update nodes from the engine; return whether anything changed. An unreachable engine changes nothing, nor does
+    a report that was read before the cluster's settings changed: its nodes may have had other names.
+    """
     try:
         reports = _without_names_of_others(cluster, engine.nodes())
     except EngineUnreachable:
@@ -57,13 +58,13 @@ def sync_nodes(cluster: Cluster, engine: Engine, now: datetime) -> bool:
 
 
 def _is_outdated(cluster: Cluster) -> bool:
-    """Whether the cluster is another by now, or none. As long as the transaction lasts no order renames its nodes."""
+    """Return whether the cluster's row was changed or deleted. Locks it: nodes cannot be renamed until commit."""
     row = Cluster.objects.select_for_update(no_key=True).get(pk=cluster.pk)
     return row.settings != cluster.settings or row.detached_at is not None
 
 
 def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int, Mapping[int, Device]]:
-    """Return the devices of these nodes by node and index, as the rows have them now."""
+    """Return the device rows of these nodes by node and index."""
     found: dict[int, dict[int, Device]] = defaultdict(dict)
     names = [report.name for report in reports]
     for device in Device.all_objects.filter(node__cluster=cluster, node__name__in=names):
@@ -72,12 +73,13 @@ def _devices_of(cluster: Cluster, reports: Sequence[NodeReport]) -> Mapping[int,
 
 
 def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) -> list[NodeReport]:
-    """Leave out nodes whose name another cluster has, and say so: /nodes/NAME must mean one node, and the rest must
-    go on."""
+    """Leave out nodes whose name another cluster already uses, and set a warning: /nodes/NAME must be unambiguous,
+    and the other nodes must stay usable.
+    """
     names = [report.name for report in reports]
     others = Node.objects.exclude(cluster=cluster).filter(name__in=names).order_by("name")
     taken = dict(others.values_list("name", "cluster__name"))
-    note_finding(
+    set_warning(
         cluster,
         CHECK,
         _clash(cluster, taken, len(names)) if taken else "",
@@ -89,7 +91,7 @@ def _without_names_of_others(cluster: Cluster, reports: Sequence[NodeReport]) ->
 
 
 def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
-    """The words for nodes (name -> the cluster that has it) that are left out of `count`, and for what to do."""
+    """Return the warning for nodes (name -> the cluster that has it) left out of `count`, with what to do."""
     shown = some_of([f"{name} (in {cluster})" for name, cluster in taken.items()])
     return (
         f"{len(taken)} of {count} nodes are left out, since another cluster has nodes of these names:"
@@ -98,7 +100,7 @@ def _clash(cluster: Cluster, taken: Mapping[str, str], count: int) -> str:
 
 
 def _twin(taken: Mapping[str, str], count: int) -> str:
-    """A question for whoever attached a cluster twice."""
+    """Return a hint for an admin who may have attached one cluster twice."""
     others = set(taken.values())
     if len(taken) < count or len(others) > 1:
         return ""
@@ -142,7 +144,7 @@ def _take_over(
 
 
 def _take_devices(node: Node, report: NodeReport, known: Mapping[int, Device]) -> bool:
-    """Add new devices, take over what changed of the known ones, and mark those that are gone. True when any did."""
+    """Add new devices, update known ones, and mark those that are gone. Return whether any changed."""
     reported = {device.index: device for device in report.devices}
     fresh = [_new_device(node, device) for index, device in reported.items() if index not in known]
     if fresh:
@@ -158,7 +160,7 @@ def _new_device(node: Node, report: DeviceReport) -> Device:
 
 
 def _update(device: Device, report: DeviceReport | None) -> bool:
-    """Take a report over into a row (not saved yet). True when something changed."""
+    """Copy a report into an unsaved row; return whether anything changed."""
     fresh: dict[str, Any] = {"is_present": report is not None}
     if report is not None:
         fresh |= {name: getattr(report, name) for name in REPORTED}

@@ -33,12 +33,13 @@ def settle_jobs(cluster: Cluster, now: datetime) -> None:
     """Move every job of a cluster as far as its pods and limits allow."""
     jobs = move_jobs(cluster, now)
     _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
-    _remind(jobs, now)
+    _retry_stops(jobs, now)
 
 
 def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
-    """Move every job as far as its pods allow; return those that were looked at. All of a cluster that is away, whose
-    pods are as they were last seen, or as an operator said."""
+    """Move every job as far as its pods allow; return the jobs examined. Enough for an unreachable cluster, whose
+    pods keep their last observed state unless an operator declares a node dead.
+    """
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
     moving = []
@@ -48,7 +49,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
         if step is not None:
             moving.append((job, step))
         elif job.state == lifecycle.STARTING:
-            _tell_waiting(job, pods)
+            _show_waiting(job, pods)
     # apart, so that each transaction takes its rows in the order of their keys
     stops, ends = ([one for one in moving if one[1].is_stop is is_stop] for is_stop in (True, False))
     for steps in (stops, ends):
@@ -58,7 +59,7 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
 
 
 def remove_expired(cluster: Cluster, now: datetime) -> None:
-    """Remove finished jobs whose time to live is over, and deleted ones that ended by themselves."""
+    """Remove finished jobs past their time to live, and deleted jobs that have ended."""
     over = Q(expires_at__lte=now) | Q(is_deleted=True)
     expired = Job.objects.filter(over, project__cluster=cluster, state__in=lifecycle.FINAL_STATES)
     finished = list(expired.select_related("project")[:100])
@@ -68,8 +69,9 @@ def remove_expired(cluster: Cluster, now: datetime) -> None:
 
 
 def _unsettled(cluster: Cluster) -> list[Job]:
-    """Return the jobs that may have to move: stopping, with a pod of this attempt that has ended, starting with one
-    that has begun or says what it waits for, or running under a limit of their own or of their project."""
+    """Return the jobs that may have to move: stopping ones with an ended pod of this attempt, starting ones with a
+    pod that runs or reports why it waits, and running ones under a time limit of their own or of their project.
+    """
     active = Job.objects.filter(project__cluster=cluster, state__in=lifecycle.ACTIVE_STATES)
     pods = Pod.objects.filter(job__project__cluster=cluster, job__state__in=lifecycle.ACTIVE_STATES)
     of_attempt = pods.filter(attempt__job=F("job"), attempt__number=F("job__attempt"))
@@ -107,7 +109,7 @@ def _next_step(job: Job, pods: list[PodStanding], now: datetime) -> Step | None:
 
 
 def _disruptions(job: Job, now: datetime) -> int:
-    """Return how many attempts in a row were disrupted before this one; one that has run for long starts anew."""
+    """Return how many attempts in a row were disrupted before this one; a long run resets the count."""
     count = 0
     attempts = Attempt.objects.filter(job=job).order_by("-number")
     columns = ("number", "outcome", "started_at", "ended_at")
@@ -120,23 +122,23 @@ def _disruptions(job: Job, now: datetime) -> int:
     return count
 
 
-def _tell_waiting(job: Job, pods: list[PodStanding]) -> None:
-    """Show what a starting job waits for; what it was started for comes back when it runs."""
+def _show_waiting(job: Job, pods: list[PodStanding]) -> None:
+    """Show what a starting job waits for; the reason it was started for returns when it runs."""
     pod = waits_for(pods)
     if pod is None:
         return
     message = words_for(pod.reason, pod.message)
     if (job.reason, job.message) == (pod.reason, message):
         return
-    told = {"reason": pod.reason, "message": message, "details": {"started": job.reason, **job.details}}
+    columns = {"reason": pod.reason, "message": message, "details": {"started": job.reason, **job.details}}
     with transaction.atomic():
-        if Job.objects.filter(pk=job.pk, state=lifecycle.STARTING).update(**told):
+        if Job.objects.filter(pk=job.pk, state=lifecycle.STARTING).update(**columns):
             job.reason, job.message = pod.reason, message
             Event.objects.append([job_event("job.starting", job, SYSTEM)])
 
 
 def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Take these steps in one transaction; each under its own guard."""
+    """Apply these steps in one transaction, each under its own guard."""
     with transaction.atomic():
         events = []
         finished = _finish([(job, step) for job, step in steps if not step.is_stop], now)
@@ -151,7 +153,7 @@ def _settle(steps: Sequence[tuple[Job, Step]], now: datetime) -> None:
 
 
 def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
-    """The attempt is decided but pods are left: stop them, then go on to the target."""
+    """Stop the remaining pods of a decided attempt; the job moves on to the target when they are gone."""
     fields = {
         "next_state": step.target,
         "reason": step.reason,
@@ -168,7 +170,7 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 
 
 def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
-    """Move jobs whose attempts have come to their next state; returns the keys of those that were as we saw them."""
+    """Move jobs whose attempts have ended; return the keys of those whose rows were still as read."""
     for job, step in steps:
         lifecycle.check_move(job.state, step.target)
     changes = {
@@ -188,7 +190,7 @@ def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
 
 
 def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """The columns of a job that change with its move."""
+    """Return the job columns that change with its move."""
     fields: dict[str, Any] = {**ending(job, step.target), **_counted(job, step, now)}
     if step.reason:
         fields |= {
@@ -209,7 +211,7 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 
 def _unseen_start(job: Job) -> dict[str, Any]:
-    """When an attempt began that was over before anybody saw it run: with its first pod."""
+    """Return the start time of an attempt that ended before it was observed running: its first pod's."""
     if job.state == lifecycle.RUNNING:
         return {}
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
@@ -221,7 +223,7 @@ def _unseen_start(job: Job) -> dict[str, Any]:
 
 
 def _started_for(job: Job) -> dict[str, Any]:
-    """What the scheduler started it for, in place of what it then waited for."""
+    """Restore the scheduler's reason for the start, in place of what the job waited for while starting."""
     if "started" not in job.details:
         return {}
     details = {name: value for name, value in job.details.items() if name != "started"}
@@ -230,14 +232,14 @@ def _started_for(job: Job) -> dict[str, Any]:
 
 
 def _counted(job: Job, step: Step, now: datetime) -> dict[str, Any]:
-    """Count a failure that uses up a retry, and hold the next attempt back."""
+    """Count a failure that uses a retry, and delay the next attempt."""
     failures = {"failures": job.failures + 1} if step.is_retry else {}
     wait = timedelta(seconds=step.backoff_seconds)
     return failures | ({"not_before": now + wait} if wait else {})
 
 
 def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
-    """Write into the current attempts how far they have come, those that are alike with one UPDATE."""
+    """Update the current attempts' states; equal changes share one UPDATE."""
     alike: dict[str, tuple[dict[str, Any], list[Any]]] = {}
     for job, step in moved:
         fields: dict[str, Any] = {"started_at": now}
@@ -254,8 +256,8 @@ def _note_attempts(moved: Sequence[tuple[Job, Step]], now: datetime) -> None:
         Attempt.objects.filter(job__in=jobs, number=jobs[0].attempt).update(**fields)
 
 
-def _remind(jobs: list[Job], now: datetime) -> None:
-    """Order the stop again of a job that is still stopping long after its last order: an order can be given up."""
+def _retry_stops(jobs: list[Job], now: datetime) -> None:
+    """Repeat the stop of jobs that are stopping long after their last stop command, which may have been given up."""
     for job in jobs:
         if job.state != lifecycle.STOPPING:
             continue

@@ -1,6 +1,6 @@
-"""Once a second: which pods' logs are to be kept up to date, for engines that do not write the log store themselves.
+"""Once a second, list the pods whose logs must be copied, for engines that do not write the log store themselves.
 
-One process does it, as long as it lives: the engine's copier goes on between two looks.
+One process holds the lease for as long as it lives, because the engine's copier keeps running between two passes.
 """
 
 import logging
@@ -27,24 +27,24 @@ LOOK_BACK_SECONDS = 600  # a pod that has gone for longer without an end of its 
 
 
 class LogKeeper:
-    """Has engines copy logs while this process holds the lease; another process takes over when this one is gone."""
+    """Make engines copy logs while this process holds the lease; another process takes over when it dies."""
 
     def __init__(self) -> None:
         self._token: str | None = None
         self._complete: set[str] = set()
 
     def look(self, now: datetime) -> bool:
-        """Tell every engine which logs to copy. False when another process does."""
+        """Pass every engine the list of logs to copy. Return False if another process holds the lease."""
         if not self._holds():
             return False
         released: set[str] = set()
         for cluster in attached_clusters():
-            _tell(cluster, partial(self._wanted, cluster, now, released))
+            _pass_list(cluster, partial(self._wanted, cluster, now, released))
         self._complete &= released
         return True
 
     def stop(self) -> None:
-        """Copy nothing more, and let another process do it at once."""
+        """Stop copying and release the lease, so that another process can take over at once."""
         if self._token is not None:
             self._let_go()
             release(LEASE, self._token, is_complete=True)
@@ -60,11 +60,12 @@ class LogKeeper:
 
     def _let_go(self) -> None:
         for cluster in attached_clusters():
-            _tell(cluster, dict)
+            _pass_list(cluster, dict)
 
     def _wanted(self, cluster: Cluster, now: datetime, released: set[str]) -> Mapping[str, str]:
-        """Return log files by pod: of all that may still print, and of those whose log has no end yet. Notes in
-        `released` whose log may have its end."""
+        """Return log files by pod: pods that may still print, and pods whose log is incomplete. Adds to `released`
+        the pods whose log may be complete.
+        """
         recent = Q(released_at__gte=now - timedelta(seconds=LOOK_BACK_SECONDS))
         pods = Pod.objects.filter(Q(released_at=None) | recent, node__cluster=cluster)
         wanted = {}
@@ -86,8 +87,8 @@ class LogKeeper:
         return name in self._complete
 
 
-def _tell(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
-    """Tell an engine which logs to copy, unless it writes them itself. Its trouble stops no other's."""
+def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> None:
+    """Pass an engine the list of logs to copy, unless it writes them itself. Errors do not affect other engines."""
     try:
         engine = engine_for(cluster)
         if WRITES_LOG_STORE not in engine.capabilities:

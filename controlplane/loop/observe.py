@@ -53,7 +53,7 @@ class Observation:
 
     view: ClusterView
     shares: Mapping[str, int]
-    told: Mapping[str, HoldStatus]
+    holds: Mapping[str, HoldStatus]
 
 
 def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] = frozenset()) -> Observation:
@@ -74,12 +74,12 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
     )
-    told = {
+    holds = {
         row["id"]: HoldStatus(row["reason"], row["message"], row["details"], row["queue_position"])
         for row in rows
         if row["state"] == lifecycle.QUEUED
     }
-    return Observation(view, {project.name: project.fair_share_milli for project in projects}, told)
+    return Observation(view, {project.name: project.fair_share_milli for project in projects}, holds)
 
 
 class _Placements:

@@ -1,4 +1,4 @@
-"""Which pods are worth comparing: of most, neither the row nor the engine's report has changed since a second ago."""
+"""Find the pods worth comparing: from one second to the next, most rows and most reports are unchanged."""
 
 import time
 from collections.abc import Iterable, Mapping, Sequence
@@ -15,7 +15,7 @@ OPEN = (Command.PENDING, Command.CLAIMED)
 
 
 class PodKey(NamedTuple):
-    """Of an unreleased pod's row so much as is read of all of them in every cycle."""
+    """The columns of an unreleased pod that every cycle reads."""
 
     key: int
     name: str
@@ -26,13 +26,13 @@ class PodKey(NamedTuple):
 
 
 def pod_keys(cluster: Cluster) -> list[PodKey]:
-    """The pods that hold something on a cluster, in the order of their keys."""
+    """Return the unreleased pods of a cluster, in key order."""
     held = Pod.objects.filter(node__cluster=cluster, released_at=None).order_by("pk")
     return [PodKey(*row) for row in held.values_list("pk", "name", "state", "reason", "message", "job_id")]
 
 
 class DiffCache:
-    """Remembers rows that were found to say what their report says, until either changes."""
+    """Remember the rows that matched their report, until either changes."""
 
     def __init__(self) -> None:
         self._same: dict[int, tuple[PodReport, str, str, str]] = {}
@@ -41,8 +41,9 @@ class DiffCache:
     def differing(
         self, cluster: Cluster, held: Sequence[PodKey], reports: Mapping[str, PodReport]
     ) -> list[int]:
-        """The keys of pods that have to be compared. One that the engine does not show, and whose start is still to be
-        carried out, cannot be missed yet."""
+        """Return the keys of the pods to compare. A pod absent from the report is not missing while its start command
+        is pending.
+        """
         if time.monotonic() - self._began_at > EVERY_SECONDS:
             self._same, self._began_at = {}, time.monotonic()
         self._same = {pod.key: self._same[pod.key] for pod in held if pod.key in self._same}
@@ -50,7 +51,7 @@ class DiffCache:
         return [pod.key for pod in held if self._differs(pod, reports.get(pod.name), awaited)]
 
     def note(self, pods: Iterable[Pod], reports: Mapping[str, PodReport]) -> None:
-        """These were compared, and nothing was to be written."""
+        """Remember that these pods were compared and needed no write."""
         for pod in pods:
             if (report := reports.get(pod.name)) is not None:
                 self._same[pod.pk] = (report, pod.state, pod.reason, pod.message)

@@ -1,4 +1,4 @@
-"""Certain looks at single pods: what a view of the cluster does not show may only be younger than the view."""
+"""Look up single pods at the engine: a pod absent from a watch cache may only be newer than the cache."""
 
 from collections.abc import Collection
 
@@ -9,14 +9,16 @@ MOST_LOOKS = 50  # in one cycle: each is a call over the network, and the next c
 
 
 class PodLookup:
-    """Of one cycle, at pods that should be there, by name. Once the engine does not answer it is not asked again."""
+    """The lookups of one cycle, by pod name. After one failure the engine is not asked again."""
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS
         self.found: PodReport | None = None  # by the last look
 
     def is_certain(self, pod: Pod) -> bool:
-        """Whether the engine could say what there is of this pod: it is in `found` then, None for nothing."""
+        """Return whether the engine answered for this pod; `found` then holds the report, or None if there is
+        no pod.
+        """
         if self._left == 0 or pod.name not in self._overdue:
             return False
         self._left -= 1

@@ -1,4 +1,4 @@
-"""From a job and a placement to the order that the engine gets. The payload is plain JSON, so a command can wait."""
+"""Build start commands from a job and its placement. The payload is JSON, so that the command can be stored."""
 
 from collections.abc import Iterable, Mapping
 from typing import Any
@@ -20,8 +20,9 @@ def start_payload(
     placements: Mapping[int, PodPlacement],
     memory_mib: Mapping[tuple[str, int], int],
 ) -> dict[str, Any]:
-    """Return the JSON of the PodSpec of one pod of an attempt. `placements` are those of the whole gang by rank;
-    `memory_mib` maps (node, device index) to the device's memory."""
+    """Return the JSON of one pod's PodSpec. `placements`: the whole gang's, by rank. `memory_mib`: device memory by
+    (node, device index).
+    """
     placement, kind = placements[shape.rank], KINDS[job.kind]
     return {
         **_wishes(job.spec),
@@ -52,7 +53,7 @@ def start_payload(
 
 
 def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
-    """Return the engine's form of a payload, also of one that an older version wrote."""
+    """Return the PodSpec of a payload; accepts payloads of older versions."""
     secrets = payload.get("secret_env", {})
     return PodSpec(
         **{
@@ -75,7 +76,7 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
 
 
 def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """What the user asked for that goes to the engine as it is; jobs of older versions lack the later fields."""
+    """Return the user's fields that the engine gets unchanged; jobs of older versions lack the later ones."""
     return {
         "image": spec["image"],
         "command": list(spec["command"]),
@@ -104,5 +105,5 @@ def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:
 def _share(
     job: Job, node: str, index: int, milli: int, memory_mib: Mapping[tuple[str, int], int]
 ) -> list[int]:
-    """Return [index, milli-GPUs, MiB]: the memory asked for, or the share of what the device has."""
+    """Return [index, milli-GPUs, MiB]: the requested memory, or the same share of the device's memory."""
     return [index, milli, job.gpu_memory_mib or memory_mib[node, index] * milli // 1000]

@@ -1,8 +1,8 @@
-"""Every few seconds, by one process at a time: each cluster is told its projects, departments and members.
+"""Every few seconds, send each cluster its projects, departments and members; one process at a time.
 
-A cluster whose own scheduler decides keeps their numbers by what it was told: a job that it gets before those runs by
-the numbers of before, and stays. So its cycles ask what is not told yet, and ring for it. Each process goes by what it
-told itself: to tell again what another one told costs next to nothing.
+A cluster with its own scheduler places by the numbers that it has: a job that arrives before its project's new quota
+is placed by the old one, and stays. Cycles therefore hold back jobs of unsynced projects and request a sync. Each
+process compares with what it sent itself; repeating another process's sync is cheap.
 """
 
 import logging
@@ -21,7 +21,7 @@ from controlplane.engines.base import (
     ProjectReport,
 )
 from controlplane.loop.claims import claim, keep, release
-from controlplane.loop.cluster_warnings import note_finding
+from controlplane.loop.cluster_warnings import set_warning
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster, Membership, Project
 
@@ -39,7 +39,7 @@ Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 
 @dataclass(frozen=True, slots=True)
 class _Awaited:
-    """Numbers that a cluster was not told yet, and since when its project waits for that."""
+    """Numbers that a cluster lacks, and since when its project waits for them."""
 
     numbers: Numbers
     since: datetime
@@ -47,21 +47,22 @@ class _Awaited:
 
 sync_requested = threading.Event()  # set when a cluster lacks the latest numbers
 # an engine that opens anew was told nothing
-_told: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
+_sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
 _awaited: dict[int, Mapping[str, _Awaited]] = {}  # by cluster, then project
 
 
-def sync_projects_once(on_told: Callable[[], None] = lambda: None) -> bool:
-    """Tell every attached cluster its projects, unless another process is at it. What a cluster refuses stands among
-    its checks, with an event; it stops neither the other clusters nor the loop. `on_told` is called after each
-    cluster for which somebody waited; those come first."""
+def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
+    """Send every attached cluster its projects, unless another process holds the lease. A refusal becomes a warning
+    of the cluster, with an event, and affects no other cluster. Clusters with waiting jobs come first; `on_synced` is
+    called after each of them.
+    """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
         return False
     outcomes = []
     try:
         for cluster in sorted(attached_clusters(), key=lambda cluster: not _awaited.get(cluster.pk)):
-            outcomes.append(_sync(cluster, on_told))
+            outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
                 break  # we were slower than our lease; whoever took it goes on
@@ -72,14 +73,15 @@ def sync_projects_once(on_told: Callable[[], None] = lambda: None) -> bool:
 
 
 def unsynced_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
-    """Return the projects of which the cluster was not told the numbers that the rows have now, and ring for them. What
-    it refused for good counts as told, and none is returned for longer than HELD_SECONDS."""
+    """Return the projects whose current numbers the cluster lacks, and request a sync. Permanently refused numbers
+    count as synced, and no project is returned for longer than HELD_SECONDS.
+    """
     if not cluster.is_reachable:
         return frozenset()
     rows = _rows(cluster)
     numbers = _numbers([_project(row) for row in rows], _departments(rows))
     earlier = _awaited.get(cluster.pk, {})
-    awaited = _await(numbers, _told.get(engine_for(cluster), {}), earlier, now)
+    awaited = _await(numbers, _sent.get(engine_for(cluster), {}), earlier, now)
     _awaited[cluster.pk] = awaited
     if any(name not in earlier or earlier[name].numbers != one.numbers for name, one in awaited.items()):
         sync_requested.set()
@@ -98,15 +100,15 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 
 def _await(
     numbers: Mapping[str, Numbers],
-    told: Mapping[str, Numbers],
+    sent: Mapping[str, Numbers],
     earlier: Mapping[str, _Awaited],
     now: datetime,
 ) -> dict[str, _Awaited]:
-    """What differs from what was told. Who changes a project again and again makes it wait no longer."""
+    """Return the differences from what was sent. Changing a project again does not extend its waiting time."""
     return {
         name: _Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()
-        if told.get(name) != found
+        if sent.get(name) != found
     }
 
 
@@ -117,7 +119,7 @@ def _is_held(one: _Awaited, now: datetime) -> bool:
 def _numbers(
     projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport]
 ) -> dict[str, Numbers]:
-    """By project."""
+    """Return the quota numbers by project name."""
     above = {department.name: department for department in departments}
     return {one.name: (replace(one, members=()), above.get(one.department)) for one in projects}
 
@@ -146,18 +148,18 @@ def _project(project: Project, members: Sequence[tuple[str, str]] = ()) -> Proje
     )
 
 
-def _sync(cluster: Cluster, on_told: Callable[[], None]) -> bool:
-    """Return False when the cluster did not take them all."""
+def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
+    """Return False if the cluster did not accept all projects."""
     try:
-        refusal = _tell(cluster)
+        refusal = _send(cluster)
     except EngineUnreachable:
         return False  # the loop tells that
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
         return False
     if _is_over(refusal) and _awaited.pop(cluster.pk, {}):
-        on_told()
-    note_finding(
+        on_synced()
+    set_warning(
         cluster,
         CHECK,
         refusal.message if refusal else "",
@@ -168,8 +170,8 @@ def _sync(cluster: Cluster, on_told: Callable[[], None]) -> bool:
     return refusal is None
 
 
-def _tell(cluster: Cluster) -> EngineRefused | None:
-    """Tell it and note what it was told, also where it refuses a part for good: what can be told of the rest was."""
+def _send(cluster: Cluster) -> EngineRefused | None:
+    """Send the projects and remember what was sent, also after a permanent refusal of a part of them."""
     engine, (projects, departments) = engine_for(cluster), project_reports(cluster)
     refusal = None
     try:
@@ -177,10 +179,10 @@ def _tell(cluster: Cluster) -> EngineRefused | None:
     except EngineRefused as error:
         refusal = error
     if _is_over(refusal):
-        _told[engine] = _numbers(projects, departments)
+        _sent[engine] = _numbers(projects, departments)
     return refusal
 
 
 def _is_over(refusal: EngineRefused | None) -> bool:
-    """Whether there is nothing to wait for: all was told that can be."""
+    """Return whether nothing is left to wait for: success, or a permanent refusal."""
     return refusal is None or not refusal.is_passing

@@ -1,7 +1,7 @@
-"""RECONCILE: what the engine reports against what the rows say; rows move by the lifecycle table.
+"""RECONCILE: compare the engine's report with the rows, and move rows by the lifecycle table.
 
-A GPU is released only when the engine says that the pod is proven gone. Reports are the observed state, not
-messages: a missed one is made good by the next.
+A GPU is released only when its pod is proven gone. Reports are observed state, not messages: the next report makes up
+for a lost one.
 """
 
 import logging
@@ -38,10 +38,10 @@ _diff_caches: dict[int, DiffCache] = {}  # by cluster
 
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
-    """Bring rows in line with the engine. One that does not answer changes nothing but its mark.
+    """Bring rows in line with the engine. An unreachable engine only sets the cluster's reachability.
 
-    Returns the nodes on which pods run that no row holds any more, as when a node that was called dead comes back:
-    they get nothing new until those pods are gone.
+    Returns the nodes that run orphans (pods without a row), for example after a node declared dead comes back. They
+    get no new pods until the orphans are gone.
     """
     try:
         reports = {report.name: report for report in engine.pods()}
@@ -67,7 +67,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
 
 
 def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
-    """Remember whether the engine answers; an event tells it when that changed."""
+    """Store whether the engine is reachable; write an event when that changes."""
     if cluster.is_reachable == is_reachable:
         return
     with transaction.atomic():
@@ -81,7 +81,7 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
 
 
 def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime) -> bool:
-    """Take a report over into the row (not saved yet). Returns true when something changed."""
+    """Copy a report into the unsaved row; return whether anything changed."""
     if report is None:
         if not looks.is_certain(pod):
             return False
@@ -106,7 +106,7 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
 
 
 def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
-    """Of the pods that the engine does not show, those that should be there, or whose start was given up."""
+    """Return the pods absent from the report that should be there, or whose start was given up."""
     starts = Command.objects.filter(subject_id__in=[pod.name for pod in missing], kind=START_POD)
     columns = ("subject_id", "state", "tries", "finished_at")
     rows = starts.order_by("pk").values_list(*columns) if missing else ()
@@ -119,8 +119,9 @@ def _overdue(missing: Sequence[Pod], now: datetime) -> frozenset[str]:
 
 
 def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, now: datetime) -> bool:
-    """Of a start that was tried more than once, and given up, an early try may be on its way still, as a call whose
-    answer never came. Its pod's end is certain once its stop has taken its name, or once nothing can be so late."""
+    """Return whether a pod's absence is final. After several start attempts, an early request may still be in flight;
+    the absence is final once its stop has claimed the name, or once no request can be that late.
+    """
     is_failed = pod.state == "failed"
     if is_failed and tries <= 1:
         return True
@@ -131,7 +132,7 @@ def _is_overdue(pod: Pod, start: str, tries: int, finished_at: datetime | None, 
 
 
 def _note_lost(pod: Pod, now: datetime) -> None:
-    """The engine is certain that there is no such pod: it never ran, or nothing is left of it."""
+    """Mark a pod whose absence the engine confirmed: it never ran, or nothing is left of it."""
     if pod.state != "failed":
         pod.state, pod.reason, pod.finished_at = "failed", POD_LOST, now
         pod.message = "The engine no longer knows this pod."
@@ -139,7 +140,7 @@ def _note_lost(pod: Pod, now: datetime) -> None:
 
 
 def _write(pods: Sequence[Pod], states: Mapping[int, str], now: datetime) -> None:
-    """Write compared pods, each under a guard on what was read: a process that was paused meanwhile changes nothing."""
+    """Save compared pods, each guarded by the state read, so that a process that was paused overwrites nothing."""
     jobs = Job.objects.filter(pk__in={pod.job_id for pod in pods})
     projects = dict(jobs.values_list("pk", "project_id"))
     nodes = dict(Node.objects.filter(pk__in={pod.node_id for pod in pods}).values_list("pk", "name"))
@@ -175,15 +176,16 @@ def _pod_event(pod: Pod, project_id: int, node: str) -> Event:
 
 
 def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> set[str]:
-    """Order the end of pods that no row holds: forgotten once gone, stopped when they still run. One that does not
-    end is ordered to again from time to time: its node may be away. Returns those that stay: they are no strays."""
+    """Write commands that end orphans: forget those that are gone, stop those that run, and repeat stops from time to
+    time because the node may be unreachable. Return the pods without a row that stay: starting pods and open offers.
+    """
     names = [report.name for report in orphans]
     orders = Command.objects.filter(subject_id__in=names, kind__in=(STOP_POD, FORGET_POD))
     is_open = Q(state__in=OPEN)
     is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
     is_tried = is_recent & (Q(kind=STOP_POD) | Q(state=Command.FAILED))
     rows = orders.filter(is_open | is_tried).values_list("subject_id", "state")
-    told = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
+    command_states = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
     staying = _starting(names) | open_offers(cluster, orphans)
     awaited = _awaited(orphans)
     Command.objects.bulk_create(
@@ -191,18 +193,18 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
         for report in orphans
         if len(report.name) <= LONGEST_NAME  # of a longer one we know that we never made it
         and report.name not in staying
-        and not _is_told(told.get(report.name), report)
+        and not _is_pending(command_states.get(report.name), report)
     )
     return staying
 
 
-def _is_told(state: str | None, report: PodReport) -> bool:
-    """Whether an order is on its way, or was tried a moment ago: in vain, or it may not have ended the pod yet."""
+def _is_pending(state: str | None, report: PodReport) -> bool:
+    """Return whether a command is pending, or was executed so recently that the pod may not have ended yet."""
     return state is not None and (state != Command.DONE or not report.is_proven_gone)
 
 
 def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozenset[str]:
-    """Return the nodes of pods that are to end: as their rows say, as the engine says of those that have none."""
+    """Return the nodes of pods that must end: by their rows, or by the engine for pods without a row."""
     left = {
         report.name: report.node
         for report in orphans
@@ -215,12 +217,12 @@ def _nodes_with_orphans(orphans: list[PodReport], staying: set[str]) -> frozense
 
 
 def _starting(names: list[str]) -> set[str]:
-    """Return the pods whose row appeared after the rows were read, so that a young pod is never taken for a stray."""
+    """Return the pods whose row was inserted after the rows were read, so that a new pod is not ended as an orphan."""
     return set(Pod.objects.filter(name__in=names, released_at=None).values_list("name", flat=True))
 
 
 def _awaited(orphans: list[PodReport]) -> set[str]:
-    """Return the pods of attempts that were stopped before they began. An offer that was withdrawn never was one."""
+    """Return the pods of attempts that were stopped before they began; excludes withdrawn offers."""
     names = [report.name for report in orphans if report.reason == STOPPED and report.started_at is None]
     return set(Pod.objects.filter(name__in=names).values_list("name", flat=True)) if names else set()
 

@@ -1,7 +1,7 @@
-"""RECORD: Plan -> rows, commands and events, every write under a guard on what was observed.
+"""RECORD: write a plan as rows, commands and events, each under a guard on the observed state.
 
-What gives GPUs back, and what queued jobs are told, is one transaction. Starts follow in transactions of their own, so
-that the first of thousands are on their way while the others are written.
+One transaction releases GPUs and updates queued jobs. Starts follow in transactions of their own, so that the first
+of thousands begin while the rest are written.
 """
 
 import time
@@ -38,7 +38,7 @@ KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")  # of a
 
 @dataclass(slots=True)
 class Recorded:
-    """What was written. `has_commands`: there is something to execute."""
+    """What was written. `has_commands`: commands wait for execution."""
 
     started: int = 0
     preempted: int = 0
@@ -56,20 +56,20 @@ def record(
     now: datetime,
     on_orders: Callable[[], None] = lambda: None,
 ) -> Recorded:
-    """Write a plan. A decision whose job has moved on meanwhile is dropped: the next cycle sees why. A plan that
-    changes nothing of what was seen opens no transaction. Starts for which there is no time are left to the next cycle,
-    which may have something more urgent to do. `on_orders` is called when there are some to carry out.
+    """Write a plan. A decision whose job has moved since is dropped. A plan equal to the observed state opens no
+    transaction. Starts that exceed the time limit are left to the next cycle, which may have more urgent work.
+    `on_orders` is called when the first commands are committed.
     """
-    told = {
-        hold.job: what for hold in plan.holds if (what := _news(hold, seen.told.get(hold.job))) is not None
+    holds = {
+        hold.job: what for hold in plan.holds if (what := _news(hold, seen.holds.get(hold.job))) is not None
     }
     shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
-    recorded = Recorded(held=len(told))
-    if plan.preempts or told or shares:
+    recorded = Recorded(held=len(holds))
+    if plan.preempts or holds or shares:
         jobs = _jobs(job for preempt in plan.preempts for job in (preempt.job, preempt.beneficiary))
         with transaction.atomic():
             preempted = _record_preempts(plan.preempts, jobs)
-            Event.objects.append([*preempted, *_record_holds(told), *_record_shares(cluster, shares)])
+            Event.objects.append([*preempted, *_record_holds(holds), *_record_shares(cluster, shares)])
         recorded.preempted = len(preempted)
         if preempted:
             on_orders()
@@ -79,7 +79,7 @@ def record(
 
 
 class _Nodes:
-    """Primary keys of the cluster's nodes and devices by the names that a plan uses."""
+    """Primary keys of the cluster's nodes and devices, by the names that a plan uses."""
 
     def __init__(self, cluster: Cluster) -> None:
         self.node_ids = dict(Node.objects.filter(cluster=cluster).values_list("name", "pk"))
@@ -93,8 +93,7 @@ class _Nodes:
 
 
 def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
-    """Return these jobs, in one query. They are read outside the transaction: every write is guarded by the state that
-    was read."""
+    """Return these jobs, in one query outside the transaction: every write is guarded by the state read."""
     wanted = set(keys)
     if not wanted:
         return {}
@@ -131,7 +130,7 @@ def _record_starts(
     now: datetime,
     on_orders: Callable[[], None],
 ) -> int:
-    """Begin the attempts of these jobs, many with one query, as long as there is time; return how many were begun."""
+    """Begin the attempts of these jobs in batches until the time limit; return how many were begun."""
     count, until = 0, time.monotonic() + STARTS_SECONDS
     for first in range(0, len(starts), BATCH):
         wanted = starts[first : first + BATCH]
@@ -153,8 +152,9 @@ def _record_starts(
 def _begin_together(
     batch: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Where the database refuses some, because a device of the plan was taken meanwhile, one by one: those stay queued
-    for the next cycle."""
+    """Begin a batch of attempts; if the database refuses it, for example because a device was taken, begin each
+    alone. Jobs that are refused stay queued for the next cycle.
+    """
     try:
         with transaction.atomic():
             return _begin_attempts(batch, jobs, nodes, now)
@@ -180,7 +180,7 @@ def _begin_alone(start: Start, jobs: Mapping[str, Job], nodes: _Nodes, now: date
 def _begin_attempts(
     starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
-    """Return those whose job was still waiting: they have an attempt, pods, devices and orders now."""
+    """Write attempts, pods, devices and commands; return the starts whose job was still queued."""
     begun = _claim(starts, jobs, now)
     attempts = Attempt.objects.bulk_create(
         Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
@@ -200,7 +200,7 @@ def _begin_attempts(
 
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
-    """Move the jobs that still wait, and still ask for as many pods, to their next attempts; return their starts."""
+    """Move jobs that are still queued, with unchanged pod count, to their next attempt; return their starts."""
     changes = {
         start.job: Change(
             job.pk,
@@ -274,9 +274,9 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
         )
 
 
-def _record_holds(told: Mapping[str, HoldStatus]) -> list[Event]:
-    """Tell queued jobs what is new, with one event for all of them together."""
-    if not told:
+def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
+    """Write the changed hold reasons of queued jobs; return one event for all of them."""
+    if not holds:
         return []
     # a job that was stopped meanwhile keeps its own reason
     guard = {"state": lifecycle.QUEUED}
@@ -285,21 +285,22 @@ def _record_holds(told: Mapping[str, HoldStatus]) -> list[Event]:
         Job,
         [
             Change(UUID(job), guard, {name: getattr(what, name) for name in names})
-            for job, what in told.items()
+            for job, what in holds.items()
         ],
     )
-    return [Event(kind="queue.changed", data={"jobs": list(told)[:500]})]
+    return [Event(kind="queue.changed", data={"jobs": list(holds)[:500]})]
 
 
 def _news(hold: Hold, known: HoldStatus | None) -> HoldStatus | None:
-    """Return what a hold tells, or None when the row tells it already. Who took the GPUs, or what else ended its last
-    attempt, is kept until the start."""
+    """Return the new hold status, or None if the row has it already. What ended the last attempt, such as the
+    preemptor, is kept until the next start.
+    """
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
     details = {**kept, **hold.details, "is_promised": hold.is_promised}
     message = public(hold.reason, details)[:LONGEST_MESSAGE]
-    told = HoldStatus(hold.reason, message, details, hold.queue_position)
-    return None if told == known else told
+    status = HoldStatus(hold.reason, message, details, hold.queue_position)
+    return None if status == known else status
 
 
 def _record_shares(cluster: Cluster, shares: Sequence[Share]) -> list[Event]:

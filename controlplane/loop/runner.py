@@ -1,7 +1,7 @@
 """The loop's threads, hosted by a Celery worker or by `manage.py runloop`.
 
-Each thread does its work when its bell rings and every second besides; either alone is enough. Several processes may
-host a loop: leases and claims let one of them do each piece of work, and the others take over when it dies.
+Each thread works when notified and once per period; either alone is sufficient. Several processes may host a loop:
+leases and claims give each piece of work to one of them, and the others take over when it dies.
 """
 
 import gc
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
-BREATHS = 2  # the pause after a cycle, in cycles
+PACE = 2  # the pause after a cycle, in cycles
 SHORT_BREATH_SECONDS = 0.25  # the longest pause after somebody's order
 LONG_BREATH_SECONDS = 1.0  # the longest of any other
 ORDERED_SECONDS = 5.0  # so long an order is worth short pauses: what it sets going takes several cycles
@@ -73,16 +73,16 @@ class Runner:
         self._spawn("cycle", self._cycle, self._cycle_bell)
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
         self._spawn("dispatch", self._dispatch, self._dispatch_bell, period_seconds=DISPATCH_SECONDS)
-        self._spawn("collect", _sparing(self._collect, self._is_stopping), threading.Event())
+        self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
-        self._spawn("statistics", _sparing(refresh_statistics, self._is_stopping), threading.Event())
-        self._spawn("logs", _sparing(self._keep_logs, self._is_stopping), threading.Event())
+        self._spawn("statistics", _duty_cycle(refresh_statistics, self._is_stopping), threading.Event())
+        self._spawn("logs", _duty_cycle(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
         sync_requested.set()
 
     def stop(self, timeout_seconds: float = 5.0) -> None:
-        """Finish what is under way and end. What does not end in time is picked up by its claim's expiry."""
+        """Finish running work and end. Work that does not end in time is repeated when its claim expires."""
         stop_listening(self.ring)
         self._is_stopping.set()
         self.ring()
@@ -122,8 +122,9 @@ class Runner:
         is_wanted: Callable[[], bool],
         period_seconds: float,
     ) -> None:
-        """Do the work on every ring and every period. A failure is logged and the next period tries again: nothing
-        of it is lost, since all work is derived from rows."""
+        """Run `work` on every notification and every period. Failures are logged; since all work is derived from
+        rows, the next period repeats it.
+        """
         while not self._is_stopping.is_set() and is_wanted():
             if bell is not None:
                 bell.wait(period_seconds)
@@ -154,11 +155,10 @@ class Runner:
             return
         if has_commands:
             self._ring_lanes()
-        self._breathe(BREATHS * (time.monotonic() - began))
+        self._pace(PACE * (time.monotonic() - began))
 
-    def _breathe(self, seconds: float) -> None:
-        """On a large busy cluster the next ring is always there: let others work, and changes gather. Who gave an order
-        waits for less."""
+    def _pace(self, seconds: float) -> None:
+        """Pause so that changes batch up; pause less after a user action."""
         short = min(seconds, SHORT_BREATH_SECONDS)
         self._is_stopping.wait(short)
         self._hear_orders()
@@ -174,7 +174,9 @@ class Runner:
         return time.monotonic() - self._ordered_at < ORDERED_SECONDS
 
     def _mark_alive(self) -> None:
-        """For who restarts what hangs: the file's age is the time since a cycle began, also when cycles fail."""
+        """Touch the file whose age is the time since a cycle began, also when cycles fail; a liveness probe
+        reads it.
+        """
         mark = settings.STATE_DIR / "control" / ALIVE
         try:
             mark.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -216,7 +218,7 @@ class Runner:
     def _sync_projects(self) -> None:
         if self._is_stopping.is_set():
             return
-        if not sync_projects_once(on_told=self._cycle_bell.set):
+        if not sync_projects_once(on_synced=self._cycle_bell.set):
             # another process is at it and may have read the rows before our ring: look again soon
             self._is_stopping.wait(SHORT_BREATH_SECONDS)
             sync_requested.set()
@@ -225,7 +227,7 @@ class Runner:
         self._logs.look(timezone.now())
 
     def _watch(self) -> None:
-        """Ring as soon as an engine says that a pod changed. Which clusters there are is read once a period."""
+        """Notify the loop when an engine reports a pod change. The list of clusters is read once per period."""
         clusters = list(attached_clusters())
         connections.close_all()  # waiting holds no connection
         if not clusters:
@@ -246,8 +248,8 @@ class Runner:
                 self._is_stopping.wait(left)
 
 
-def _sparing(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
-    """What goes through all jobs every second, such that it leaves most of the time to others."""
+def _duty_cycle(work: Callable[[], object], is_stopping: threading.Event) -> Callable[[], None]:
+    """Limit `work`, which reads all jobs every second, to a small share of the time."""
 
     def do() -> None:
         began = time.monotonic()

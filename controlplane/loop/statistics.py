@@ -1,7 +1,7 @@
-"""Keep what PostgreSQL knows of our tables near the truth: it plans by that, and looks by itself once a minute.
+"""Renew PostgreSQL's planner statistics for tables that grew; autovacuum looks only once a minute.
 
-A new installation that is given thousands of jobs within that minute was planned for as if it had a handful: jobs were
-joined with each other's attempts, and a cycle took seconds.
+Thousands of jobs submitted to a new installation within that minute were planned for as if they were a handful: the
+joins of jobs and attempts made one cycle take seconds.
 """
 
 from django.db import connection
@@ -17,8 +17,9 @@ ORDER BY seen.relname
 
 
 def refresh_statistics() -> list[str]:
-    """Look at every table of ours that has twice the rows of the last look; return their names. A look costs some 20 ms
-    per 4,000 rows, up to half a second. One that somebody else works on waits for the next time."""
+    """Analyze every table of ours with twice the rows of its last analysis; return their names. Takes some 20 ms per
+    4,000 rows, up to half a second. A table locked by another session is left to the next call.
+    """
     if connection.vendor != "postgresql":
         return []
     with connection.cursor() as cursor:

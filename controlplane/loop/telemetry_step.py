@@ -1,4 +1,4 @@
-"""One look at what jobs say and devices do, by one process at a time."""
+"""Collect job output and device usage from every cluster, in one process at a time."""
 
 import logging
 from collections.abc import Collection
@@ -20,10 +20,10 @@ LIMITED_KINDS = [name for name, kind in KINDS.items() if kind.has_interactive_li
 
 
 def collect_once(now: datetime) -> bool:
-    """Collect from every cluster, unless another process is at it.
+    """Collect from every cluster, unless another process holds the lease.
 
-    After a gap nobody is called idle for it; nor is anybody in a cluster that could not be looked at, which is no gap
-    of the others'.
+    Time without measurements never counts as idle: after a gap in the collector, or while a cluster cannot be read,
+    idle times begin anew for the jobs concerned.
     """
     token = claim(COLLECT_LEASE, LEASE_SECONDS)
     if token is None:
@@ -41,7 +41,7 @@ def collect_once(now: datetime) -> bool:
 
 
 def _collect_from(cluster: Cluster, now: datetime) -> bool:
-    """Collect from one cluster; False when that failed, which must not stop the others."""
+    """Collect from one cluster; return False if it failed, which does not stop the others."""
     try:
         collect(engine_for(cluster), cluster, now)
     except EngineUnreachable:
@@ -53,7 +53,7 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
-    """Nobody saw what the jobs of other clusters did: of those that failed, and of those that wait for a look."""
+    """Restart idle times in clusters without measurements: those that failed, and those not due yet."""
     unseen = Job.objects.filter(state=RUNNING, kind__in=LIMITED_KINDS).exclude(project__cluster__in=looked_at)
     keys = list(unseen.order_by("pk").values_list("pk", flat=True))
     if keys:

@@ -1,7 +1,7 @@
 """Wake the loop soon after a commit. A lost wake-up costs at most one period of the loop, never correctness.
 
-In the process that runs the loop the bell is rung directly. Elsewhere a Celery task carries the ring, published from
-a background thread with a queue of one: no request ever waits on Redis, and a burst of commits rings once.
+In the loop's own process the listener is called directly. Elsewhere a background thread with a queue of one publishes
+a Celery task: no request waits on Redis, and a burst of commits sends one task.
 """
 
 import logging
@@ -30,12 +30,12 @@ _asked = 0  # rings
 
 
 def wake() -> None:
-    """Ask for a cycle once the current transaction has committed."""
+    """Request a cycle after the current transaction commits."""
     transaction.on_commit(ring, robust=True)
 
 
 def listen(listener: Callable[[], None]) -> None:
-    """Have `listener` called on every ring in this process; the loop's runner registers its bell here."""
+    """Call `listener` on every wake-up in this process."""
     _listeners.append(listener)
 
 

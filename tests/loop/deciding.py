@@ -68,7 +68,7 @@ class DecidingPlant(Plant):
     """A plant whose cluster decides by itself, and is told its projects before every cycle unless `is_slow_to_tell`."""
 
     engine: DecidingEngine = field(init=False)
-    is_slow_to_tell: bool = False
+    is_slow_to_sync: bool = False
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -77,7 +77,7 @@ class DecidingPlant(Plant):
         self.cluster.refresh_from_db()
 
     def tick(self, seconds: float = 0.0) -> None:
-        if not self.is_slow_to_tell:
+        if not self.is_slow_to_sync:
             assert project_sync.sync_projects_once()
         super().tick(seconds)
 

@@ -70,7 +70,7 @@ def test_nothing_is_offered_before_the_cluster_knows_the_projects_numbers(plant,
     make_job(make_project("team-b"), "other")
     plant.settle()
     sync_requested.clear()
-    plant.is_slow_to_tell = True
+    plant.is_slow_to_sync = True
     if changed == "a department's limit":
         Department.objects.update(gpu_limit_milli=6000)
     else:
@@ -100,7 +100,7 @@ def test_nothing_is_offered_before_the_cluster_knows_the_projects_numbers(plant,
 
 def test_a_change_while_the_cluster_is_being_told_waits_for_the_next_time(plant, monkeypatch):
     project, sync = make_project(), plant.engine.sync_projects
-    plant.is_slow_to_tell = True
+    plant.is_slow_to_sync = True
 
     def change_meanwhile(projects, departments) -> None:
         sync(projects, departments)
@@ -120,7 +120,7 @@ def test_a_change_while_the_cluster_is_being_told_waits_for_the_next_time(plant,
 
 
 def test_a_cycle_rings_once_for_what_it_waits_for(plant):
-    plant.is_slow_to_tell = True
+    plant.is_slow_to_sync = True
     project = make_project()
     for quota in (4000, 5000):
         Project.objects.filter(pk=project.pk).update(gpu_quota_milli=quota)
@@ -135,7 +135,7 @@ def test_a_cycle_rings_once_for_what_it_waits_for(plant):
 def test_what_a_new_engine_was_told_is_not_known_and_members_bound_nothing(plant, memory):
     project = make_project()
     plant.settle()
-    plant.is_slow_to_tell = True
+    plant.is_slow_to_sync = True
     if memory == "of a new engine":
         plant.restart_engine()
     else:
@@ -160,7 +160,7 @@ def test_a_cluster_that_cannot_be_told_is_offered_after_a_while(plant, monkeypat
         raise EngineRefused("definition_missing", "The cluster knows no Queue.", is_passing=True)
 
     monkeypatch.setattr(plant.engine, "sync_projects", fail)
-    plant.is_slow_to_tell = trouble == "nobody tells"
+    plant.is_slow_to_sync = trouble == "nobody tells"
     job = make_job(make_project())
     plant.in_seconds(HELD_SECONDS)
     assert plant.engine.waiting() == []

@@ -16,7 +16,7 @@ from controlplane.engines import registry
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import execute
-from controlplane.loop.cluster_warnings import tell_of_leftovers
+from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import AHEAD, ENDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
@@ -432,14 +432,14 @@ def test_what_a_project_left_is_removed_in_time_and_told_of_until_then(plant, mo
     try_often(plant)
     order.refresh_from_db()
     assert order.state == "pending"
-    tell_of_leftovers(plant.cluster)
+    warn_of_leftovers(plant.cluster)
     (check,) = Cluster.objects.get(pk=plant.cluster.pk).checks
     assert (check["name"], check["outcome"]) == ("leftovers", "warning")
     assert "team-a" in check["message"]
     assert str(error) in check["message"]
     faults.clear()
     plant.tick()
-    tell_of_leftovers(plant.cluster)
+    warn_of_leftovers(plant.cluster)
     assert told == ["team-a"]
     assert Cluster.objects.get(pk=plant.cluster.pk).checks == []
 
