@@ -17,8 +17,8 @@ from urllib.parse import urlencode
 
 from websocket import ABNF, WebSocket, WebSocketBadStatusException, WebSocketException
 
-from controlplane.kubernetes_api.client import KEEPALIVE, ApiError, ApiFailed
-from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.credentials import KEEPALIVE, Access
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.remote_errors import Unreachable
 

@@ -1,14 +1,13 @@
-"""Calls to one API server: raw JSON over pooled connections, at a bounded rate, each with a time-out.
+"""Requests to one API server: JSON as plain dicts over the official ApiClient, rate limited, each with a time-out.
 
-What is tried again: any call that was never sent or that the server put off (429, or 5xx with Retry-After); one that
-can be repeated without harm also after a lost connection or another 5xx. A create is not: its caller repeats it and
-reads the object on 409. A call that timed out has had its time. What answers through the server's proxy is asked once.
+Retried: requests that were never sent or that the server deferred (429, or 5xx with Retry-After), and repeatable ones
+also after a lost connection or another 5xx. A create is not repeatable: its caller repeats it and reads the object on
+409. A request that timed out is not retried, nor is one that the server passes on to a service.
 """
 
 from __future__ import annotations
 
 import random
-import socket
 import threading
 import time
 from collections import Counter
@@ -20,60 +19,28 @@ from typing import Any
 from urllib.parse import urlencode
 
 import orjson
-import urllib3
-from urllib3.connection import HTTPConnection
-from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError, SSLError
+from kubernetes.client import ApiClient, ApiException
+from urllib3 import BaseHTTPResponse
+from urllib3.exceptions import ConnectTimeoutError, HTTPError, NewConnectionError, ReadTimeoutError
 
 from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 from controlplane.kubernetes_api.rate_limiter import CREATE, READ, URGENT, TokenBucket
 from controlplane.remote_errors import Unreachable
 
-CONNECTIONS = 48  # kept open; more are opened and closed again
 CONNECT_SECONDS = 5.0
 TRIES = 8
 RETRYING_SECONDS = 30.0
 _BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
 _JSON = "application/json"
-_NOTHING: dict[str, Any] = {}
-# A peer that is gone without a word is noticed after a minute, also on a connection on which only it speaks.
-KEEPALIVE = [
-    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
-    *(
-        (socket.IPPROTO_TCP, getattr(socket, name), value)
-        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
-        if hasattr(socket, name)
-    ),
-]
-
-
-class ApiError(Exception):
-    """The server's answer is no: 404, 409, 403, 422, 410 and so on, with the words of its Status object."""
-
-    def __init__(self, status: int, body: bytes) -> None:
-        said = _status_of(body)
-        self.status = status
-        self.reason = str(said.get("reason") or "")
-        self.message = str(said.get("message") or body[:500].decode("utf-8", "replace"))
-        details = said.get("details")
-        self.details: Mapping[str, Any] = details if isinstance(details, dict) else {}
-        super().__init__(f"{status} {self.reason}: {self.message}")
-
-
-class ApiFailed(Unreachable):
-    """The server answered that it cannot (5xx, 429) as often as we asked. `status` and `message` are its own: a
-    webhook of the cluster that does not answer shows up here too."""
-
-    def __init__(self, error: ApiError) -> None:
-        self.status, self.reason, self.message = error.status, error.reason, error.message
-        super().__init__(f"The API server answered {error.status}: {error.message}")
 
 
 class Stream(Iterator[bytes]):
     """The lines of one long answer. `abort` ends it from another thread: iteration then raises or stops."""
 
-    def __init__(self, response: urllib3.BaseHTTPResponse) -> None:
+    def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response
         self._lines = _lines_of(response)
 
@@ -106,13 +73,9 @@ class Client:
         )
         self._credentials: Mapping[str, str] = {}  # the headers that were sent last
         self._counting = threading.Lock()
-        self._pool = urllib3.PoolManager(
-            maxsize=CONNECTIONS,
-            retries=False,
-            ssl_context=access.tls,
-            socket_options=[*HTTPConnection.default_socket_options, *KEEPALIVE],
-            **({"server_hostname": access.server_name} if access.tls and access.server_name else _NOTHING),
-        )
+        self._api = ApiClient(access.configuration())
+        if access.tls is not None:  # the package itself takes keys from files only, at every new connection
+            self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = access.tls
 
     def get(
         self, path: str, query: Mapping[str, str] = {}, *, timeout_seconds: float = 10, tries: int = TRIES
@@ -211,7 +174,7 @@ class Client:
         return wait
 
     def close(self) -> None:
-        self._pool.clear()
+        self._api.close()
 
     def _call(
         self,
@@ -226,11 +189,10 @@ class Client:
         is_repeatable: bool = True,
         tries: int = TRIES,
     ) -> Any:
-        payload = orjson.dumps(body) if body is not None else None
         give_up_at = time.monotonic() + self._patience_seconds
         for tried in range(1, tries + 1):
             try:
-                response = self._send(method, path, query, payload, content_type, priority, timeout_seconds)
+                response = self._send(method, path, query, body, content_type, priority, timeout_seconds)
                 if response.status < 300:
                     return orjson.loads(response.data) if response.data else None
                 self._refuse(response, path)
@@ -248,27 +210,20 @@ class Client:
         method: str,
         path: str,
         query: Mapping[str, str],
-        payload: bytes | None,
+        body: Mapping[str, Any] | None,
         content_type: str,
         priority: int,
         timeout_seconds: float,
         *,
         is_stream: bool = False,
-    ) -> urllib3.BaseHTTPResponse:
-        """One request, when it is its turn; again with a new token after a 401. Raises _TryAgain, Unreachable."""
+    ) -> BaseHTTPResponse:
+        """Send one request in its turn; after a 401 once more with new credentials. Raises _TryAgain, Unreachable."""
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
-        timeout = urllib3.Timeout(connect=CONNECT_SECONDS, read=timeout_seconds)
         for may_renew in (True, False):
             self.take_turn(method, path, query, priority=priority)
             self._credentials = self.access.headers()
             headers = {"Accept": _JSON, "Content-Type": content_type, **self._credentials}
-            try:
-                response = self._pool.request(
-                    method, url, body=payload, headers=headers, timeout=timeout, redirect=False,
-                    preload_content=not is_stream,
-                )  # fmt: skip
-            except HTTPError as error:
-                raise _network_trouble(error, self.access.server) from error
+            response = self._answer(method, url, headers, body, timeout_seconds, is_stream=is_stream)
             if date := response.headers.get("Date"):
                 self._dated = date, time.monotonic()
             if not (may_renew and response.status == 401 and self.access.renew()):
@@ -276,7 +231,31 @@ class Client:
             response.close()
         raise AssertionError("the second round returns or raises")
 
-    def _refuse(self, response: urllib3.BaseHTTPResponse, path: str) -> None:
+    def _answer(
+        self,
+        method: str,
+        url: str,
+        headers: dict[str, str],
+        body: Mapping[str, Any] | None,
+        timeout_seconds: float,
+        *,
+        is_stream: bool,
+    ) -> BaseHTTPResponse:
+        """Return the raw answer, read to its end unless it is a stream: models are not decoded (decision 35)."""
+        try:
+            timeout = (CONNECT_SECONDS, timeout_seconds)
+            answer = self._api.call_api(method, url, headers, body, _request_timeout=timeout)
+            if not is_stream:
+                answer.read()
+        except ApiException as error:  # the package wraps TLS errors in it
+            words = f"{self.access.server} cannot be trusted or does not trust us: {error.reason}"
+            raise Unreachable(words) from error
+        except HTTPError as error:
+            raise _network_trouble(error, self.access.server) from error
+        response: BaseHTTPResponse = answer.response
+        return response
+
+    def _refuse(self, response: BaseHTTPResponse, path: str) -> None:
         """Raise what an answer other than 2xx means."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
@@ -331,13 +310,11 @@ def _network_trouble(error: HTTPError, server: str) -> Exception:
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
     if isinstance(error, ReadTimeoutError):
         return Unreachable(f"{server} did not answer in time.")
-    if isinstance(error, SSLError):
-        return Unreachable(f"{server} cannot be trusted or does not trust us: {error}")
     last = Unreachable(f"{server} cannot be reached: {error}")
     return _TryAgain(last, may_have_acted=not isinstance(error, NewConnectionError))
 
 
-def _lines_of(response: urllib3.BaseHTTPResponse) -> Generator[bytes]:
+def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
     """Whole lines; what a cut leaves of the last one is dropped."""
     rest = b""
     for chunk in response.stream():
@@ -351,11 +328,3 @@ def _retry_after(value: str | None) -> float | None:
 
 def _dry(dry_run: bool) -> dict[str, str]:
     return {"dryRun": "All"} if dry_run else {}
-
-
-def _status_of(body: bytes) -> dict[str, Any]:
-    try:
-        said = orjson.loads(body)
-    except orjson.JSONDecodeError:
-        return {}
-    return said if isinstance(said, dict) else {}

@@ -1,17 +1,18 @@
-"""From a kubeconfig, or from inside a cluster, to what a connection needs: a server, its TLS context, headers.
+"""Credentials of one API server, from a kubeconfig or a pod's service account, by the official `kubernetes.config`.
 
-Only what is inside the text is used. A path in a kubeconfig would be read on this server with this server's rights,
-and a program in it would be run here: both are refused with words (a program, unless an admin allowed it). Nothing
-here puts a token or a key in a message, a log or a repr.
+A kubeconfig is a user's text: only the keys that `_KEPT` lists reach the official loader, which would otherwise read
+this server's files, contact an identity provider or run a program. No token or key appears in a message, a log or a
+repr.
 """
 
 from __future__ import annotations
 
 import base64
-import binascii
 import os
+import socket
 import ssl
 import tempfile
+import threading
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
@@ -21,6 +22,11 @@ from urllib.parse import urlsplit
 
 import orjson
 from cryptography import x509
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.incluster_config import InClusterConfigLoader
+from kubernetes.config.kube_config import KubeConfigLoader
+from urllib3.connection import HTTPConnection
 
 from controlplane.kubernetes_api.kubeconfig import (
     KubeconfigUnreadable,
@@ -47,6 +53,22 @@ TOKEN_UNREADABLE = "token_unreadable"
 NOT_IN_CLUSTER = "not_in_cluster"
 
 SERVICE_ACCOUNT = Path("/var/run/secrets/kubernetes.io/serviceaccount")
+# What the official loader is given of a kubeconfig's cluster and user.
+_KEPT = {
+    "cluster": ("server", "certificate-authority-data", "insecure-skip-tls-verify", "tls-server-name"),
+    "user": ("client-certificate-data", "client-key-data"),
+}
+CONNECTIONS = 48  # kept open; more are opened and closed again
+# A peer that is gone without a word is noticed after a minute, also on a connection on which only it sends.
+KEEPALIVE = [
+    (socket.SOL_SOCKET, socket.SO_KEEPALIVE, 1),
+    *(
+        (socket.IPPROTO_TCP, getattr(socket, name), value)
+        for name, value in (("TCP_KEEPIDLE", 30), ("TCP_KEEPINTVL", 10), ("TCP_KEEPCNT", 3))
+        if hasattr(socket, name)
+    ),
+]
+_loading = threading.Lock()  # the loader's table of files is one for the whole process
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _UNSUPPORTED = {
     "auth-provider": "an auth-provider, which Kubernetes has removed",
@@ -58,10 +80,8 @@ _UNSUPPORTED = {
 
 @dataclass(frozen=True, slots=True)
 class Access:
-    """How to reach one API server. `tls` None: plain HTTP. `server_name`: whom the certificate must name instead of
-    the server's host. `expires_at`: when the credentials end, where that is known.
-
-    `headers()` gives the current credentials; after a 401, `renew()` says whether others could be had.
+    """How to reach one API server. `tls` None: plain HTTP. `server_name`: the name that the certificate must have, if
+    it is not the server's host. `expires_at`: when the credentials end, where that is known.
     """
 
     server: str
@@ -72,11 +92,26 @@ class Access:
     expires_at: datetime | None = None
 
     def headers(self) -> dict[str, str]:
+        """Return the current credentials. May run a login program. Raises Refused, Unreachable."""
         token = self.token.current()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
     def renew(self) -> bool:
+        """Drop credentials that the server answered with 401. Return whether others may be had."""
         return self.token.renew()
+
+    def configuration(self) -> Configuration:
+        """Return the official client's settings: no proxy of the environment, no redirect, no retry of its own."""
+        made = Configuration(
+            host=self.server,
+            retries=False,
+            tls_server_name=self.server_name,
+            connection_pool_maxsize=CONNECTIONS,
+            socket_options=[*HTTPConnection.default_socket_options, *KEEPALIVE],
+        )
+        made.proxy = None
+        made.verify_ssl = self.tls is None or self.tls.verify_mode == ssl.CERT_REQUIRED
+        return made
 
 
 def access_from(
@@ -97,17 +132,15 @@ def access_from(
 
 
 def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, str] = os.environ) -> Access:
-    """The access of the pod that we run in. Its token is read again as the kubelet replaces it."""
-    host, port = environ.get("KUBERNETES_SERVICE_HOST"), environ.get("KUBERNETES_SERVICE_PORT", "443")
+    """Return the access of the pod that we run in. Its token is read again as the kubelet replaces it."""
+    configuration = Configuration()
     try:
-        authority = (directory / "ca.crt").read_text(encoding="ascii")
-        (directory / "token").read_bytes()
-    except OSError as error:
-        raise Refused(NOT_IN_CLUSTER, f"No service account is mounted here: {error}.") from error
-    if not host:
-        raise Refused(NOT_IN_CLUSTER, "KUBERNETES_SERVICE_HOST is not set: this is not a pod.")
-    server = f"https://[{host}]:{port}" if ":" in host else f"https://{host}:{port}"
-    return Access(server, _verifying(authority), MountedToken(directory / "token"))
+        loader = InClusterConfigLoader(directory / "token", directory / "ca.crt", environ=environ)
+        loader.load_and_set(configuration)
+        tls = _verifying(configuration)
+    except (ConfigException, OSError, ValueError) as error:
+        raise Refused(NOT_IN_CLUSTER, f"No service account is mounted here: {error}") from error
+    return Access(configuration.host, tls, MountedToken(loader, configuration))
 
 
 def access_of_kubeconfig(
@@ -120,15 +153,19 @@ def access_of_kubeconfig(
     user = _named(config, "users", "user", context.get("user"))
     _refuse_unsupported(cluster)
     _refuse_unsupported(user)
-    server = _server(cluster)
-    tls, warnings = _tls(server, cluster)
-    expires_at = _present_certificate(tls, user, now or datetime.now(UTC))
-    token = _token(user, allow_exec, has_certificate=expires_at is not None)
+    _require_server(cluster)
+    login = _login(user, allow_exec)
     token_end = _token_end(user.get("token"))
     _refuse_expired("token", token_end, now or datetime.now(UTC))
-    ends = [end for end in (expires_at, token_end) if end]
+    configuration, tls, certificate_end = _loaded(cluster, user, now or datetime.now(UTC))
+    ends = [end for end in (certificate_end, token_end) if end]
     return Access(
-        server, tls, token, cluster.get("tls-server-name") or None, warnings, min(ends, default=None)
+        configuration.host,
+        tls,
+        login,
+        configuration.tls_server_name or None,
+        _warnings(configuration),
+        min(ends, default=None),
     )
 
 
@@ -176,12 +213,11 @@ def _refuse_unsupported(content: Mapping[str, Any]) -> None:
             )
 
 
-def _server(cluster: Mapping[str, Any]) -> str:
+def _require_server(cluster: Mapping[str, Any]) -> None:
     server = cluster.get("server")
     if not isinstance(server, str) or not _is_address(server):
         words = "its server is not an http:// or https:// address without a user name"  # which may have a password
         raise Refused(SERVER_MISSING, f"The kubeconfig points nowhere: {words}.")
-    return server.rstrip("/")
 
 
 def _is_address(server: str) -> bool:
@@ -193,62 +229,80 @@ def _is_address(server: str) -> bool:
         return False
 
 
-def _tls(server: str, cluster: Mapping[str, Any]) -> tuple[ssl.SSLContext | None, tuple[str, ...]]:
-    if server.startswith("http:"):
-        return None, ("The server is reached without TLS: whoever is on the way reads the credentials.",)
-    authority = _decoded(cluster, "certificate-authority-data")
-    if cluster.get("insecure-skip-tls-verify"):
+def _loaded(
+    cluster: Mapping[str, Any], user: Mapping[str, Any], now: datetime
+) -> tuple[Configuration, ssl.SSLContext | None, datetime | None]:
+    """Return what the official loader reads, a TLS context and when the client certificate ends.
+
+    The loader and OpenSSL pass keys on as files. These last as long as this call, in a directory of ours alone; the
+    loader alone would leave them in /tmp until the process ends.
+    """
+    configuration = Configuration()
+    config = {
+        "current-context": "c",
+        "contexts": [{"name": "c", "context": {"cluster": "c", "user": "c"}}],
+        "clusters": [{"name": "c", "cluster": _kept("cluster", cluster)}],
+        "users": [{"name": "c", "user": _kept("user", user)}],
+    }
+    with _loading, tempfile.TemporaryDirectory(prefix="trainyard-") as directory:
+        try:
+            KubeConfigLoader(config, temp_file_path=directory).load_and_set(configuration)
+        except ValueError:
+            words = "A certificate or key of the kubeconfig is not base64."
+            raise Refused(CERTIFICATE_UNREADABLE, words) from None
+        if configuration.host.startswith("http:"):
+            return configuration, None, None
+        tls = _verifying(configuration)
+        return configuration, tls, _present_certificate(tls, configuration, now)
+
+
+def _kept(singular: str, content: Mapping[str, Any]) -> dict[str, Any]:
+    """Return what the loader may see of a cluster or user; of half a key pair nothing."""
+    kept = {key: content[key] for key in _KEPT[singular] if content.get(key)}
+    if not {"client-certificate-data", "client-key-data"} <= kept.keys():
+        kept.pop("client-certificate-data", None)
+        kept.pop("client-key-data", None)
+    return kept
+
+
+def _warnings(configuration: Configuration) -> tuple[str, ...]:
+    if configuration.host.startswith("http:"):
+        return ("The server is reached without TLS: the network between reads the credentials.",)
+    if not configuration.verify_ssl:
+        return (
+            "The server's certificate is not verified (insecure-skip-tls-verify): others can pose as the server.",
+        )
+    return ()
+
+
+def _verifying(configuration: Configuration) -> ssl.SSLContext:
+    """Return a TLS context that verifies the server, unless the kubeconfig says that it must not."""
+    if not configuration.verify_ssl:
         context = ssl.create_default_context()
         context.check_hostname = False
         context.verify_mode = ssl.CERT_NONE
-        words = "The server's certificate is not verified (insecure-skip-tls-verify): others can pose as the server."
-        return context, (words,)
-    return _verifying(authority.decode("ascii", "replace") if authority else None), ()
-
-
-def _verifying(authority: str | None) -> ssl.SSLContext:
+        return context
     try:
-        return ssl.create_default_context(cadata=authority)
+        return ssl.create_default_context(cafile=configuration.ssl_ca_cert)
     except (ssl.SSLError, ValueError) as error:
         raise Refused(
             CERTIFICATE_UNREADABLE, "The certificate authority's certificate cannot be read: it is not PEM."
         ) from error
 
 
-def _decoded(content: Mapping[str, Any], key: str) -> bytes | None:
-    value = content.get(key)
-    if not value:
+def _present_certificate(tls: ssl.SSLContext, configuration: Configuration, now: datetime) -> datetime | None:
+    """Load the user's certificate into the context; return when it ends, None without one."""
+    if not configuration.cert_file or not configuration.key_file:
         return None
     try:
-        return base64.b64decode("".join(str(value).split()), validate=True)
-    except (binascii.Error, ValueError):
-        raise Refused(CERTIFICATE_UNREADABLE, f"The kubeconfig's {key} is not base64.") from None
-
-
-def _present_certificate(
-    tls: ssl.SSLContext | None, user: Mapping[str, Any], now: datetime
-) -> datetime | None:
-    """Load the user's certificate into the context; when it ends, None without one."""
-    certificate, key = _decoded(user, "client-certificate-data"), _decoded(user, "client-key-data")
-    if not certificate or not key:
-        return None
-    try:
-        ends_at = x509.load_pem_x509_certificate(certificate).not_valid_after_utc
-        _refuse_expired("client certificate", ends_at, now)
-        if tls is not None:
-            _load_pair(tls, certificate, key)
+        certificate = x509.load_pem_x509_certificate(Path(configuration.cert_file).read_bytes())
+        _refuse_expired("client certificate", certificate.not_valid_after_utc, now)
+        # without a password OpenSSL would ask for one on the terminal
+        tls.load_cert_chain(configuration.cert_file, configuration.key_file, password="")
     except (ValueError, ssl.SSLError):
         words = "The client certificate and its key cannot be read, or do not belong together."
         raise Refused(CERTIFICATE_UNREADABLE, words) from None
-    return ends_at
-
-
-def _load_pair(tls: ssl.SSLContext, certificate: bytes, key: bytes) -> None:
-    """OpenSSL takes them from a file only: one that only we can read, for a moment."""
-    with tempfile.NamedTemporaryFile(prefix="trainyard-") as file:  # made with mode 0600
-        file.write(certificate + b"\n" + key)
-        file.flush()
-        tls.load_cert_chain(file.name, password="")
+    return certificate.not_valid_after_utc
 
 
 def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
@@ -257,14 +311,15 @@ def _refuse_expired(what: str, ends_at: datetime | None, now: datetime) -> None:
         raise Refused(CREDENTIALS_EXPIRED, words)
 
 
-def _token(user: Mapping[str, Any], allow_exec: bool, *, has_certificate: bool) -> TokenSource:
+def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
+    """Return the source of a user's tokens; its certificate is read later. Raises Refused."""
     plugin = user.get("exec")
     if plugin:
         if not allow_exec:
             words = (
-                "The kubeconfig runs a program to log in (exec), which would run on this server. Who runs the server"
-                " may allow that (TRAINYARD_ALLOW_KUBECONFIG_EXEC), then an admin for this cluster; a service account's"
-                " token needs no program."
+                "The kubeconfig runs a program to log in (exec), which would run on this server. The operator of the"
+                " server may allow that (TRAINYARD_ALLOW_KUBECONFIG_EXEC), then an admin for this cluster; a service"
+                " account's token needs no program."
             )
             raise Refused(EXEC_NOT_ALLOWED, words)
         return ExecToken(plugin if isinstance(plugin, dict) else {})
@@ -273,7 +328,7 @@ def _token(user: Mapping[str, Any], allow_exec: bool, *, has_certificate: bool) 
             return FixedToken(clean_token(user["token"]))
         except ValueError as error:
             raise Refused(TOKEN_UNREADABLE, f"The kubeconfig's token cannot be used. {error}") from None
-    if not has_certificate:
+    if not (user.get("client-certificate-data") and user.get("client-key-data")):
         raise Refused(CREDENTIALS_MISSING, "The kubeconfig's user has neither a token nor a certificate.")
     return NoToken()
 

@@ -17,7 +17,8 @@ from typing import Any, TypeAlias
 
 import orjson
 
-from controlplane.kubernetes_api.client import ApiError, Client, Stream, backoff_seconds
+from controlplane.kubernetes_api.client import Client, Stream, backoff_seconds
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.names import key_of
 from controlplane.remote_errors import Refused, Unreachable
 

@@ -9,17 +9,18 @@ import threading
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any, Protocol
 
 import orjson
+from kubernetes.client import Configuration
+from kubernetes.config import ConfigException
+from kubernetes.config.incluster_config import InClusterConfigLoader
 
 from controlplane.kubernetes_api.kubeconfig import clean_token
 from controlplane.remote_errors import Refused, Unreachable
 
 EXEC_FAILED = "exec_failed"
 
-_REREAD_SECONDS = 60.0  # the kubelet replaces a token long before its end
 _EXEC_SECONDS = 30.0
 _PAUSE_SECONDS = (1.0, 30.0)  # after a login that failed: first and longest, doubled, with jitter
 _EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
@@ -59,25 +60,26 @@ class FixedToken:
 
 
 class MountedToken:
-    """A token in a file that is replaced from time to time, as in every pod."""
+    """A service account's token, which the kubelet replaces: the official loader reads it again every minute."""
 
-    def __init__(self, path: Path, clock: Callable[[], float] = time.monotonic) -> None:
-        self._path, self._clock = path, clock
-        self._token, self._read_at = "", float("-inf")
+    def __init__(self, loader: InClusterConfigLoader, configuration: Configuration) -> None:
+        self._loader, self._configuration = loader, configuration
+        self._header, self._token = "", ""
 
     def current(self) -> str | None:
-        if self._clock() - self._read_at > _REREAD_SECONDS:
-            try:
-                self._token = clean_token(self._path.read_text(encoding="ascii"))
-            except OSError as error:
-                raise Unreachable(f"The service account's token cannot be read: {error}") from error
-            except ValueError:  # its own words may quote the token
-                raise Unreachable("The service account's token is not a token.") from None
-            self._read_at = self._clock()
+        try:
+            header = self._configuration.get_api_key_with_prefix("BearerToken") or ""
+            if header != self._header:
+                self._header, self._token = header, clean_token(header.partition(" ")[2])
+        except (OSError, ConfigException) as error:
+            raise Unreachable(f"The service account's token cannot be read: {error}") from error
+        except ValueError:  # its own words may quote the token
+            raise Unreachable("The service account's token is not a token.") from None
         return self._token
 
     def renew(self) -> bool:
-        refused, self._read_at = self._token, float("-inf")
+        refused = self._token
+        self._loader.token_expires_at = datetime.min  # noqa: DTZ901  the loader compares local times
         return self.current() != refused
 
 

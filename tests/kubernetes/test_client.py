@@ -9,8 +9,9 @@ import pytest
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes.prometheus import prometheus_behind
-from controlplane.kubernetes_api.client import TRIES, ApiError, ApiFailed, Client
+from controlplane.kubernetes_api.client import TRIES, Client
 from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.kubernetes_api.rate_limiter import URGENT, TokenBucket
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import FaultProxy, Faults, fault_proxy

@@ -49,8 +49,9 @@ from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.logstore.reader import LogPage, log_path, read_page
 
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log

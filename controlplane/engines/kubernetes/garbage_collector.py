@@ -9,7 +9,8 @@ from typing import Any
 
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 
 # Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
 SWEEP_SECONDS = 15.0

@@ -13,7 +13,8 @@ from controlplane.engines.base import PodReport, Verdict
 from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import as_refusal
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 

@@ -7,7 +7,7 @@ import time
 from collections.abc import Callable
 
 from controlplane.engines.base import EngineRefused, EngineUnreachable
-from controlplane.kubernetes_api.client import ApiError
+from controlplane.kubernetes_api.errors import ApiError
 
 ANSWER_SECONDS = 0.5  # a cluster that is there answers within this; one that takes longer is waited for once
 

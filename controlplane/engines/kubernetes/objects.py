@@ -12,7 +12,8 @@ from typing import Any
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.api_errors import refusal_of
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 
 Raw = dict[str, Any]
 

@@ -29,8 +29,9 @@ from controlplane.engines.kubernetes.rbac import (
     needed_for,
 )
 from controlplane.engines.kubernetes.tenancy import cluster_roles, wanted
-from controlplane.kubernetes_api.client import ApiError, ApiFailed, Client
+from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.kubernetes_api.kubeconfig import hidden, secrets_of
 
 OK, WARNING, FAILED = "ok", "warning", "failed"

@@ -11,7 +11,8 @@ import urllib3
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.engines.kubernetes.dcgm import Get
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 
 TIMEOUT_SECONDS = 3.0  # it is asked every second, and the second before is as good
 MOST_BYTES = 32 * 1024 * 1024

@@ -24,8 +24,8 @@ from controlplane.engines.base import (
     EngineUnreachable,
 )
 from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, Carrier, connect
-from controlplane.kubernetes_api.client import ApiError, ApiFailed
 from controlplane.kubernetes_api.credentials import Access
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 
 log = logging.getLogger(__name__)
 

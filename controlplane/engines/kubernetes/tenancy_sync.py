@@ -17,7 +17,8 @@ from controlplane.engines.kubernetes import names, tenancy
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects, as_refusal
 from controlplane.engines.kubernetes.tenancy import Wanted
-from controlplane.kubernetes_api.client import ApiError, Client
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 

@@ -7,7 +7,7 @@ import pytest
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.objects import Objects
-from controlplane.kubernetes_api.client import ApiError
+from controlplane.kubernetes_api.errors import ApiError
 
 SERVICES = "/api/v1/namespaces/yard-a/services"
 

@@ -3,6 +3,7 @@
 import base64
 import ssl
 import sys
+import tempfile
 from datetime import UTC, datetime, timedelta
 
 import orjson
@@ -19,7 +20,7 @@ from controlplane.kubernetes_api.credentials import (
     access_in_cluster,
     access_of_kubeconfig,
 )
-from controlplane.kubernetes_api.tokens import EXEC_FAILED, MountedToken
+from controlplane.kubernetes_api.tokens import EXEC_FAILED
 
 NOW = datetime(2026, 11, 21, 12, tzinfo=UTC)
 
@@ -308,15 +309,48 @@ def test_inside_a_cluster(tmp_path):
 
 
 def test_a_mounted_token_is_read_again(tmp_path):
-    path, now = tmp_path / "token", [0.0]
+    environ = {"KUBERNETES_SERVICE_HOST": "10.0.0.1", "KUBERNETES_SERVICE_PORT": "443"}
+    (tmp_path / "ca.crt").write_bytes(base64.b64decode(CERTIFICATE))
+    path = tmp_path / "token"
     path.write_text("first")
-    token = MountedToken(path, clock=lambda: now[0])
-    assert token.current() == "first"
+    access = access_in_cluster(tmp_path, environ)
     path.write_text("second")
-    assert token.current() == "first"
-    now[0] = 61
-    assert token.current() == "second"
+    assert access.token.current() == "first"  # for a minute
+    access.token._loader.token_expires_at -= timedelta(seconds=61)
+    assert access.token.current() == "second"
     path.write_text("third")
-    assert token.renew()
-    assert token.current() == "third"
-    assert not token.renew()
+    assert access.renew()
+    assert access.token.current() == "third"
+    assert not access.renew()
+    path.write_text("secret\ntoken")
+    with pytest.raises(EngineUnreachable) as failed:
+        access.renew()
+    assert "secret" not in str(failed.value)
+    path.unlink()
+    with pytest.raises(EngineUnreachable):
+        access.renew()
+
+
+def test_keys_stay_in_no_file(tmp_path, monkeypatch):
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    user = {"client-certificate-data": CERTIFICATE, "client-key-data": KEY}
+    first, second = access_of_kubeconfig(text(user), now=NOW), access_of_kubeconfig(text(user), now=NOW)
+    assert first.expires_at == second.expires_at
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_the_official_loader_sees_no_key_of_a_kubeconfig_that_reads_calls_or_runs(monkeypatch):
+    """Also of one that the refusals above may miss one day."""
+    monkeypatch.setattr(codes, "_refuse_unsupported", lambda content: None)
+    oidc = {"name": "oidc", "config": {"id-token": "e30.e30.e30", "idp-issuer-url": "http://127.0.0.1:9"}}
+    user = {"token": "t", "tokenFile": "/etc/shadow", "client-key": "/etc/shadow", "auth-provider": oidc}
+    access = access_of_kubeconfig(
+        text(user, **{"certificate-authority": "/etc/hostname", "proxy-url": "http://p"})
+    )
+    assert access.headers() == {"Authorization": "Bearer t"}
+    assert access.configuration().proxy is None
+
+
+def test_a_proxy_of_the_environment_is_not_used(monkeypatch):
+    monkeypatch.setenv("HTTPS_PROXY", "http://127.0.0.1:9")
+    assert access_of_kubeconfig(text(), now=NOW).configuration().proxy is None

@@ -1,0 +1,40 @@
+"""What an API server's answers other than 2xx become."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+import orjson
+
+from controlplane.remote_errors import Unreachable
+
+
+class ApiError(Exception):
+    """The server refused: 404, 409, 403, 422, 410 and so on, with the fields of its Status object."""
+
+    def __init__(self, status: int, body: bytes) -> None:
+        answer = _status_of(body)
+        self.status = status
+        self.reason = str(answer.get("reason") or "")
+        self.message = str(answer.get("message") or body[:500].decode("utf-8", "replace"))
+        details = answer.get("details")
+        self.details: Mapping[str, Any] = details if isinstance(details, dict) else {}
+        super().__init__(f"{status} {self.reason}: {self.message}")
+
+
+class ApiFailed(Unreachable):
+    """The server kept answering 5xx or 429. `status` and `message` are its own; an admission webhook that does not
+    answer ends here too."""
+
+    def __init__(self, error: ApiError) -> None:
+        self.status, self.reason, self.message = error.status, error.reason, error.message
+        super().__init__(f"The API server answered {error.status}: {error.message}")
+
+
+def _status_of(body: bytes) -> dict[str, Any]:
+    try:
+        answer = orjson.loads(body)
+    except orjson.JSONDecodeError:
+        return {}
+    return answer if isinstance(answer, dict) else {}
