@@ -1,233 +1,231 @@
-"""A websocket of the API server as plain sockets: one thread carries bytes both ways, and neither side can flood us.
+"""A websocket of the API server as a plain socket, for exec and port-forward, within fixed memory (decision 35).
 
-Kubernetes puts several channels into one websocket: the first byte of a message says which.
+Kubernetes multiplexes channels over one websocket: the first byte of a message is its channel. All sockets of a
+process share one thread with an event loop.
 """
 
 from __future__ import annotations
 
+import asyncio
+import concurrent.futures
 import contextlib
+import logging
+import os
 import select
 import socket
-import ssl
 import threading
-import time
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Coroutine, Mapping, Sequence
+from typing import Any, TypeVar
 from urllib.parse import urlencode
 
-from websocket import ABNF, WebSocket, WebSocketBadStatusException, WebSocketException
+from websockets.asyncio.client import ClientConnection, connect
+from websockets.exceptions import ConnectionClosed, InvalidStatus, WebSocketException
+from websockets.typing import Subprotocol
 
-from controlplane.kubernetes_api.credentials import KEEPALIVE, Access
+from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.remote_errors import Unreachable
 
+log = logging.getLogger(__name__)
+# At DEBUG the library logs headers, the credentials among them.
+_library_log = logging.getLogger(f"{__name__}.library")
+_library_log.setLevel(logging.INFO)
+
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
-SILENCE_SECONDS = 60.0  # with pings unanswered for so long, nobody is there
-_HELD_BYTES = 256 * 1024  # in each direction, beyond which the sender has to wait
+SILENCE_SECONDS = 60.0  # without a message or a pong for this long, the connection is dead
+_CLOSE = 255  # closes the channel in the next byte; Kubernetes 1.30
+_HELD_MESSAGES = 8  # of at most 32 KiB each, beyond which the API server has to wait
+_HELD_BYTES = 256 * 1024  # the same towards the API server
 _READ_BYTES = 64 * 1024
-_SOON_SECONDS = 10.0  # for the rest of a frame that has begun, and for the last words of an end
+_FLUSH_SECONDS = 10.0  # for the last bytes of a stream whose near side was closed
+_ABANDON_SECONDS = 1.0
+_HANG_UP_SECONDS = 0.2  # between checks whether a half-closed near side was closed entirely
+
+Result = TypeVar("Result")
+Query = Sequence[tuple[str, str]]
 
 
-def connect(
-    access: Access, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str]
-) -> WebSocket:
-    """An open websocket. Raises ApiError where the server says no, Unreachable."""
+class ChannelSocket:
+    """One websocket, open after construction. `near` is the caller's end of the stream, a blocking socket.
+
+    Bytes written to `near` go to channel `outward`. `on_message(channel, data)` gets every message, on the event loop's
+    thread, and returns the bytes of it that belong to the stream; an OSError from it ends the stream. `is_closable`:
+    close the channel when the caller shuts down writing, if the server's protocol can. `ended` is set when either side
+    has closed its end; `near` holds what the server sent before.
+
+    Raises ApiError where the server refuses, Unreachable.
+    """
+
+    def __init__(
+        self,
+        access: Access,
+        path: str,
+        query: Query,
+        protocols: Sequence[str],
+        outward: int,
+        on_message: Callable[[int, bytes], bytes],
+        *,
+        is_closable: bool = False,
+    ) -> None:
+        self._outward, self._on_message, self._is_closable = outward, on_message, is_closable
+        self._loop = _shared_loop()
+        self._websocket = _connected(self._loop, access, path, query, protocols)
+        self.near, self._far = socket.socketpair()
+        self._far.setblocking(False)
+        self._tasks: tuple[asyncio.Task[None], ...] = ()
+        self._is_abandoned = False
+        self.ended = threading.Event()
+        self._finished = asyncio.run_coroutine_threadsafe(self._run(), self._loop)
+
+    def send(self, channel: int, data: bytes) -> None:
+        """Send a message on another channel."""
+        asyncio.run_coroutine_threadsafe(self._send(bytes([channel]) + data), self._loop)
+
+    def close(self) -> None:
+        """End both sides and wait until the connection is closed."""
+        self._is_abandoned = True
+        self._loop.call_soon_threadsafe(self._cancel)
+        with contextlib.suppress(concurrent.futures.TimeoutError):
+            self._finished.result(_FLUSH_SECONDS)
+
+    def _cancel(self) -> None:
+        for task in self._tasks:
+            task.cancel()
+
+    async def _run(self) -> None:
+        from_near = asyncio.create_task(self._from_near())
+        self._tasks = asyncio.create_task(self._from_cluster()), from_near
+        if self._is_abandoned:
+            self._cancel()
+        ended, _ = await asyncio.wait(self._tasks, return_when=asyncio.FIRST_COMPLETED)
+        is_flushing = from_near in ended and not self._is_abandoned
+        self._cancel()
+        for outcome in await asyncio.gather(*self._tasks, return_exceptions=True):
+            if isinstance(outcome, Exception):
+                log.error("a stream to a pod was ended by an error of ours", exc_info=outcome)
+        self._far.close()
+        self.ended.set()
+        with contextlib.suppress(TimeoutError, WebSocketException):
+            async with asyncio.timeout(_FLUSH_SECONDS if is_flushing else _ABANDON_SECONDS):
+                await self._websocket.close()
+        self._websocket.transport.abort()
+
+    async def _from_cluster(self) -> None:
+        """Carry messages to the near side until either side ends."""
+        with contextlib.suppress(ConnectionClosed, OSError):
+            while True:
+                message = await self._next()
+                if data := self._on_message(message[0], message[1:]) if message else b"":
+                    await self._loop.sock_sendall(self._far, data)
+
+    async def _next(self) -> bytes:
+        """Return the next message. Raises OSError after SILENCE_SECONDS without one and without a pong."""
+        pong: asyncio.Future[float] | None = None
+        silent_seconds = 0.0
+        while True:
+            with contextlib.suppress(TimeoutError):
+                async with asyncio.timeout(PING_SECONDS):
+                    return await self._websocket.recv(decode=False)
+            silent_seconds = 0.0 if pong is not None and pong.done() else silent_seconds + PING_SECONDS
+            if silent_seconds >= SILENCE_SECONDS:
+                raise OSError("the API server does not answer pings")
+            pong = asyncio.ensure_future(await self._websocket.ping())
+
+    async def _from_near(self) -> None:
+        """Carry the near side's bytes to the cluster until it is closed entirely."""
+        with contextlib.suppress(OSError):
+            while data := await self._loop.sock_recv(self._far, _READ_BYTES):
+                await self._send(bytes([self._outward]) + data)
+        if self._is_closable and self._websocket.subprotocol == V5_PROTOCOL:
+            await self._send(bytes([_CLOSE, self._outward]))
+        while not _is_hung_up(self._far):  # noqa: ASYNC110  no event loop reports the end of a half-closed socket
+            await asyncio.sleep(_HANG_UP_SECONDS)
+
+    async def _send(self, message: bytes) -> None:
+        with contextlib.suppress(
+            ConnectionClosed
+        ):  # what the server sent before is still on its way to the near side
+            await self._websocket.send(message)
+
+
+class _Connect(connect):
+    """Without redirects: credentials go to the configured server only."""
+
+    def process_redirect(self, exc: Exception) -> Exception:
+        return exc
+
+
+def _connected(
+    loop: asyncio.AbstractEventLoop, access: Access, path: str, query: Query, protocols: Sequence[str]
+) -> ClientConnection:
+    url = f"ws{access.server.removeprefix('http')}{path}?{urlencode(query)}"
     for may_renew in (True, False):
         headers = access.headers()
         try:
-            return _connect_once(access, headers, path, query, protocols)
-        except WebSocketBadStatusException as error:
-            if error.status_code == 401 and may_renew and access.renew():
+            return _result(loop, _open(access, url, headers, protocols))
+        except InvalidStatus as error:
+            if error.response.status_code == 401 and may_renew and access.renew():
                 continue
-            said = ApiError(error.status_code, without_token(error.resp_body or b"", headers))
-            raise (ApiFailed(said) if error.status_code >= 500 else said) from error
+            body = without_token(bytes(error.response.body or b""), headers)
+            refusal = ApiError(error.response.status_code, body)
+            raise (ApiFailed(refusal) if refusal.status >= 500 else refusal) from error
         except (WebSocketException, OSError) as error:
             raise Unreachable(f"{access.server} cannot be reached: {error}") from error
     raise AssertionError("the second round returns or raises")
 
 
-def _connect_once(
-    access: Access,
-    headers: Mapping[str, str],
-    path: str,
-    query: Sequence[tuple[str, str]],
-    protocols: Sequence[str],
-) -> WebSocket:
-    options: dict[str, Any] = {"context": access.tls} if access.tls else {}
-    if access.server_name:
-        options["server_hostname"] = access.server_name
-    opened: Any = WebSocket(sslopt=options, sockopt=KEEPALIVE, skip_utf8_validation=True)
-    opened.connect(
-        f"ws{access.server.removeprefix('http')}{path}?{urlencode(query)}",
-        header=[f"{name}: {value}" for name, value in headers.items()],
-        subprotocols=list(protocols),
-        timeout=CONNECT_SECONDS,
-        suppress_origin=True,
-        http_no_proxy=["*"],  # as for every other call
-        redirect_limit=0,
+async def _open(
+    access: Access, url: str, headers: Mapping[str, str], protocols: Sequence[str]
+) -> ClientConnection:
+    tls: dict[str, Any] = {} if access.tls is None else {"ssl": access.tls}
+    if access.tls is not None and access.server_name:
+        tls["server_hostname"] = access.server_name
+    return await _Connect(
+        url,
+        additional_headers=headers,
+        subprotocols=[Subprotocol(protocol) for protocol in protocols],
+        compression=None,
+        proxy=None,  # as for every other request
+        open_timeout=CONNECT_SECONDS,
+        ping_interval=PING_SECONDS,  # proxies between cut an idle connection
+        ping_timeout=None,  # a slow reader of ours is no dead server: `_next` decides
+        max_queue=_HELD_MESSAGES,
+        write_limit=_HELD_BYTES,
+        logger=_library_log,
+        **tls,
     )
-    websocket: WebSocket = opened
-    return websocket
 
 
-class Carrier:
-    """Carries between a websocket and one end of a socket pair; `near` is the other end, for whoever uses the stream.
-
-    What is written there goes to the channel `outward`. `hear(channel, data)` is given every message, on the carrier's
-    thread, and returns the bytes of it that belong to the stream; an OSError from it ends the stream. `farewell` is a
-    message, with its channel, that is sent once the near side writes no more. The thread ends when either side has
-    ended; `ended` is set then.
-    """
-
-    def __init__(
-        self, opened: WebSocket, outward: int, hear: Callable[[int, bytes], bytes], farewell: bytes = b""
-    ) -> None:
-        self._websocket: Any = opened
-        self._farewell = farewell
-        self._outward, self._hear_message = outward, hear
-        self.near, self._far = socket.socketpair()
-        self._wake_in, self._wake_out = socket.socketpair()
-        for end in (self._far, self._wake_in, self._wake_out):
-            end.setblocking(False)
-        self._to_near, self._to_cluster = bytearray(), bytearray()
-        self._lock = threading.Lock()
-        self._near_ended = self._near_is_done = self._cluster_ended = False
-        self._give_up_at = float("inf")
-        self._heard_at = self._pinged_at = time.monotonic()
-        self.ended = threading.Event()
-        self._thread = threading.Thread(target=self._run, name="stream to a pod", daemon=True)
-        self._thread.start()
-
-    def send(self, channel: int, data: bytes) -> None:
-        """A message on another channel, in order with the stream."""
-        with self._lock:
-            self._to_cluster += _frame(bytes([channel]) + data)
-        self._wake()
-
-    def close(self) -> None:
-        """End both sides and wait for the thread."""
-        self._near_ended = self._cluster_ended = True
-        self._wake()
-        self._thread.join(_SOON_SECONDS)
-
-    def _wake(self) -> None:
-        try:
-            self._wake_out.send(b"x")
-        except OSError:
-            return  # it is awake already, or has ended
-
-    def _run(self) -> None:
-        try:
-            while not self._is_over():
-                self._turn()
-        except (OSError, WebSocketException):
-            self._cluster_ended = True  # seen from here it is the end of the stream
-        finally:
-            self._finish()
-
-    def _is_over(self) -> bool:
-        """Either side has ended, and the other has its last words."""
-        if self._cluster_ended:
-            return self._near_ended or not self._to_near
-        return self._near_ended and (not self._to_cluster or time.monotonic() > self._give_up_at)
-
-    def _turn(self) -> None:
-        """Wait for something to do, and do it."""
-        raw = self._websocket.sock
-        wanted = self._wanted(raw)
-        poll = select.poll()
-        for fd, events in wanted.items():
-            poll.register(fd, events)
-        has_more = self._may_hear() and isinstance(raw, ssl.SSLSocket) and raw.pending() > 0
-        ready = dict(poll.poll(0 if has_more else PING_SECONDS * 1000))
-        if ready.get(self._wake_in.fileno()):
-            self._wake_in.recv(4096)
-        if has_more or ready.get(raw.fileno(), 0) & ~select.POLLOUT:
-            self._hear()
-        self._from_near(ready.get(self._far.fileno(), 0))
-        self._flush()
-        self._stay_alive()
-
-    def _wanted(self, raw: Any) -> Mapping[int, int]:
-        wanted = {self._wake_in.fileno(): select.POLLIN}
-        if not self._near_ended:
-            may_write = not self._near_is_done and len(self._to_cluster) <= _HELD_BYTES
-            near = select.POLLIN if may_write else 0
-            wanted[self._far.fileno()] = near | (select.POLLOUT if self._to_near else 0)
-        if not self._cluster_ended:
-            cluster = select.POLLIN if self._may_hear() else 0
-            wanted[raw.fileno()] = cluster | (select.POLLOUT if self._to_cluster else 0)
-        return wanted
-
-    def _may_hear(self) -> bool:
-        return not self._cluster_ended and len(self._to_near) <= _HELD_BYTES
-
-    def _hear(self) -> None:
-        """One message from the cluster. Its rest is on its way when it has begun."""
-        self._websocket.settimeout(_SOON_SECONDS)
-        opcode, frame = self._websocket.recv_data_frame(control_frame=True)
-        self._heard_at = time.monotonic()
-        if opcode == ABNF.OPCODE_CLOSE:
-            self._cluster_ended = True
-        elif opcode in (ABNF.OPCODE_BINARY, ABNF.OPCODE_TEXT) and len(frame.data) > 0:
-            self._to_near += self._hear_message(frame.data[0], bytes(frame.data[1:]))
-
-    def _from_near(self, ready: int) -> None:
-        if ready & select.POLLIN:
-            data = self._far.recv(_READ_BYTES)
-            self._near_is_done = not data  # it may still want to read
-            message = bytes([self._outward]) + data if data else self._farewell
-            if message:
-                with self._lock:
-                    self._to_cluster += _frame(message)
-        elif ready & (select.POLLHUP | select.POLLERR):
-            self._end_near()
-
-    def _end_near(self) -> None:
-        self._near_ended, self._give_up_at = True, time.monotonic() + _SOON_SECONDS
-        self._to_near.clear()
-
-    def _flush(self) -> None:
-        """Hand over what the two sides take without waiting."""
-        if self._to_near:
-            try:
-                del self._to_near[: self._far.send(self._to_near)]
-            except BlockingIOError:
-                pass
-            except OSError:
-                self._end_near()
-        if self._to_cluster and not self._cluster_ended:
-            raw = self._websocket.sock
-            raw.setblocking(False)
-            try:
-                with self._lock:
-                    del self._to_cluster[: raw.send(self._to_cluster[:_READ_BYTES])]
-            except (BlockingIOError, ssl.SSLWantWriteError, ssl.SSLWantReadError):
-                return
-
-    def _stay_alive(self) -> None:
-        """A connection on which nothing is said is cut by what stands between, and nobody hears of it."""
-        now = time.monotonic()
-        if now - self._heard_at > SILENCE_SECONDS and self._may_hear():
-            raise OSError("nobody answers")
-        if now - self._pinged_at >= PING_SECONDS:
-            self._pinged_at = now
-            with self._lock:
-                self._to_cluster += _frame(b"", ABNF.OPCODE_PING)
-
-    def _finish(self) -> None:
-        self.ended.set()
-        with contextlib.suppress(OSError, WebSocketException):
-            self._websocket.settimeout(1)
-            self._websocket.close(timeout=1)
-        self._websocket.shutdown()  # after the server's own close, `close` does nothing
-        for end in (self._far, self._wake_in, self._wake_out):
-            end.close()
+def _is_hung_up(end: socket.socket) -> bool:
+    poll = select.poll()
+    poll.register(end, 0)
+    return any(events & (select.POLLHUP | select.POLLERR) for _, events in poll.poll(0))
 
 
-def _frame(data: bytes, opcode: int = ABNF.OPCODE_BINARY) -> bytes:
-    framed: bytes = ABNF.create_frame(data, opcode).format()
-    return framed
+def _result(loop: asyncio.AbstractEventLoop, work: Coroutine[Any, Any, Result]) -> Result:
+    return asyncio.run_coroutine_threadsafe(work, loop).result()
+
+
+_starting = threading.Lock()
+_loop: asyncio.AbstractEventLoop | None = None
+
+
+def _shared_loop() -> asyncio.AbstractEventLoop:
+    global _loop
+    with _starting:
+        if _loop is None:
+            _loop = asyncio.new_event_loop()
+            threading.Thread(target=_loop.run_forever, name="streams to pods", daemon=True).start()
+        return _loop
+
+
+def _forget_loop() -> None:
+    """A forked child has no such thread."""
+    global _loop, _starting
+    _loop, _starting = None, threading.Lock()
+
+
+os.register_at_fork(after_in_child=_forget_loop)

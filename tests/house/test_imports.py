@@ -40,6 +40,7 @@ LAYERS = {
     "controlplane.kubernetes_api": "cluster client",
     "controlplane.kubernetes_api.kubeconfig": "plain",
     "controlplane.kubernetes_api.names": "pure",
+    "controlplane.kubernetes_api.errors": "plain",
     "controlplane.engines": "engines",
     "controlplane.engines.base": "seam",
     # Plain dicts of a cluster in and out: as pure as the scheduler, but they speak in the engines' plain data, and a

@@ -1,5 +1,6 @@
 """Terminals and ports of a container on a real node."""
 
+import asyncio
 import hashlib
 import os
 import socket
@@ -10,7 +11,9 @@ from collections.abc import Iterator
 import pytest
 
 from controlplane.engines.base import NO_SUCH_POD, POD_NOT_RUNNING, EngineRefused, EngineUnreachable, Shell
-from controlplane.engines.kubernetes.streams import NO_SHELL, open_port, open_shell
+from controlplane.engines.kubernetes.exec import NO_SHELL, open_shell
+from controlplane.engines.kubernetes.port_forward import open_port
+from controlplane.kubernetes_api import channel_socket
 from controlplane.kubernetes_api.credentials import Access, access_of_kubeconfig
 from tests.kube import KubeCluster
 from tests.kubernetes.proxy import Faults, fault_proxy
@@ -80,8 +83,8 @@ def processes(kube: KubeCluster) -> str:
     return kube.kubectl("exec", "-n", "streams", "echo", "--", "sh", "-c", listed)
 
 
-def stream_threads() -> int:
-    return sum(thread.name == "stream to a pod" for thread in threading.enumerate())
+def open_streams() -> int:
+    return len(asyncio.all_tasks(channel_socket._shared_loop()))
 
 
 def test_a_shell_is_bash_of_the_right_size_and_tells_its_exit_code(access):
@@ -91,7 +94,7 @@ def test_a_shell_is_bash_of_the_right_size_and_tells_its_exit_code(access):
     assert b"30 100\r\n42 5\r\n" in output
     assert shell.close() == 3
     assert shell.close() is None
-    assert stream_threads() == 0
+    assert open_streams() == 0
 
 
 def test_a_shell_that_ends_well(access):
@@ -168,7 +171,7 @@ def test_a_shell_ends_with_its_pod(access, kube_node):
     while shell.read():
         pass
     shell.close()
-    assert stream_threads() == 0
+    assert open_streams() == 0
 
 
 def test_a_shell_whose_connection_is_cut_ends(kube_node, access):
@@ -201,7 +204,7 @@ def test_a_port_carries_megabytes_both_ways_at_once(access):
             got += stream.recv(1 << 20)
         writer.join()
     assert bytes(got) == data
-    wait_until(lambda: stream_threads() == 0, 5, "the end of the thread")
+    wait_until(lambda: open_streams() == 0, 5, "the end of the thread")
 
 
 def test_a_port_is_closed_from_either_side(access):
@@ -211,7 +214,7 @@ def test_a_port_is_closed_from_either_side(access):
     stream = open_port(access, "streams", "echo", PORT)
     stream.sendall(b"last words")
     stream.close()
-    wait_until(lambda: stream_threads() == 0, 15, "the end of the threads")
+    wait_until(lambda: open_streams() == 0, 15, "the end of the threads")
 
 
 def test_who_stops_writing_still_hears(access):
@@ -226,7 +229,7 @@ def test_a_port_on_which_nobody_listens(access):
     with pytest.raises(ConnectionRefusedError, match="refused"):
         open_port(access, "streams", "echo", 9)
     assert time.monotonic() - began < 2
-    wait_until(lambda: stream_threads() == 0, 5, "the end of the thread")
+    wait_until(lambda: open_streams() == 0, 5, "the end of the thread")
 
 
 def test_a_port_of_a_pod_that_is_not_there(access):

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import re
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from controlplane.engines.base import (
@@ -13,11 +14,14 @@ from controlplane.engines.base import (
     INVALID_POD,
     NAME_TAKEN,
     NAMESPACE_NOT_OURS,
+    NO_SUCH_POD,
     NOT_PERMITTED,
+    POD_NOT_RUNNING,
     QUOTA_REFUSED,
     EngineRefused,
 )
 from controlplane.engines.kubernetes.sanitize import line
+from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 
 LONGEST_WORDS = 400
 _QUOTA = re.compile(r"exceeded quota: ([^,]+), requested: (.*), used: (.*), limited: (.*)", re.DOTALL)
@@ -35,6 +39,25 @@ _ESCALATION = re.compile(
     re.DOTALL,
 )
 _PRIORITY_CLASS = re.compile(r"no PriorityClass with name (\S+) was found")
+
+
+def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
+    """Return the engine's error for a refusal of the API server."""
+    return refusal_of(error.status, error.reason, error.message, error.details, kind)
+
+
+@contextlib.contextmanager
+def pod_refusals(pod: str) -> Iterator[None]:
+    """Raise EngineRefused for what the API server answers to a connection into this pod."""
+    try:
+        yield
+    except ApiError as error:
+        codes = {404: NO_SUCH_POD, 403: NOT_PERMITTED, 401: NOT_PERMITTED}
+        raise EngineRefused(codes.get(error.status, POD_NOT_RUNNING), f"{pod}: {error.message}") from error
+    except ApiFailed as error:
+        if "container not found" in error.message or "not running" in error.message:
+            raise EngineRefused(POD_NOT_RUNNING, f"{pod}: {error.message}") from error
+        raise
 
 
 def refusal_of(

@@ -34,17 +34,19 @@ from controlplane.engines.kubernetes import (
     mpijobs,
     names,
     reports,
-    streams,
     tenancy,
 )
+from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.engines.kubernetes.cluster_cache import GLANCE_SECONDS, KnownReports, Watching
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
+from controlplane.engines.kubernetes.exec import PodProcess, open_shell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
 from controlplane.engines.kubernetes.kai_status import KaiAnswers
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_target import LogSource
-from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.port_forward import open_port
 from controlplane.engines.kubernetes.prometheus import prometheus_of
 from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.engines.kubernetes.tenancy_sync import Syncer
@@ -316,13 +318,13 @@ class KubernetesEngine:
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
         where = (*self._running(pod_name), names.MAIN_CONTAINER)
-        return streams.open_shell(self.client.access, *where, columns, rows)
+        return open_shell(self.client.access, *where, columns, rows)
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> base.Process:
-        return streams.PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)
+        return PodProcess(self.client.access, *self._running(pod_name), names.MAIN_CONTAINER, command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        return streams.open_port(self.client.access, *self._running(pod_name), port)
+        return open_port(self.client.access, *self._running(pod_name), port)
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)

@@ -8,7 +8,8 @@ from datetime import datetime
 from typing import Any
 
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 

@@ -11,8 +11,8 @@ from typing import Any
 
 from controlplane.engines.base import PodReport, Verdict
 from controlplane.engines.kubernetes import kai, names
+from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.engines.kubernetes.config import ClusterProfile
-from controlplane.engines.kubernetes.objects import as_refusal
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.reflector import Reflector

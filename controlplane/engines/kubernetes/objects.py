@@ -11,7 +11,7 @@ from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
-from controlplane.engines.kubernetes.api_errors import refusal_of
+from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 
@@ -182,8 +182,3 @@ def _anchor_of(raw: Raw) -> str:
     seen to end."""
     owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
     return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")
-
-
-def as_refusal(error: ApiError, kind: str = "object of this kind") -> Exception:
-    """The engine's word for the server's no."""
-    return refusal_of(error.status, error.reason, error.message, error.details, kind)

@@ -14,8 +14,9 @@ from typing import Any
 
 from controlplane.engines.base import NOT_PERMITTED, EngineRefused
 from controlplane.engines.kubernetes import names, tenancy
+from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
-from controlplane.engines.kubernetes.objects import Objects, as_refusal
+from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.tenancy import Wanted
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError

@@ -1,4 +1,4 @@
-"""Terminals and ports of pods, through the API server."""
+"""Terminals and commands in pods, through the API server's exec."""
 
 from __future__ import annotations
 
@@ -11,11 +11,8 @@ from collections.abc import Sequence
 from typing import Any
 
 import orjson
-from websocket import WebSocket
 
 from controlplane.engines.base import (
-    NO_SUCH_POD,
-    NOT_PERMITTED,
     POD_NOT_RUNNING,
     RUN_SCRIPT,
     STDERR,
@@ -23,20 +20,20 @@ from controlplane.engines.base import (
     EngineRefused,
     EngineUnreachable,
 )
-from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, Carrier, connect
+from controlplane.engines.kubernetes.api_errors import pod_refusals
+from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL, ChannelSocket
 from controlplane.kubernetes_api.credentials import Access
-from controlplane.kubernetes_api.errors import ApiError, ApiFailed
+from controlplane.kubernetes_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
 NO_SHELL = "no_shell"  # the image has neither bash nor sh
 
+_PROTOCOLS = (V5_PROTOCOL, V4_PROTOCOL)
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
-_CLOSE = 255  # ends the channel in the next byte; Kubernetes 1.30
 _PIECE = struct.Struct(">BI")
 _FIRST_WORD_SECONDS = 5.0  # for a prompt, or for the reason why there is none
 _ENDING_SECONDS = 2.0
-_REFUSING_SECONDS = 0.05  # a refusal is there within 10 ms on one machine; later it is an end without a word
 
 # The outer sh leads the session. It carries a mark in its arguments, and what runs in it carries it in its environment.
 _START = (
@@ -74,23 +71,6 @@ def open_shell(access: Access, namespace: str, pod: str, container: str, columns
     return shell
 
 
-def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
-    """A connected stream to a port of the pod. Raises ConnectionRefusedError where nobody listens, EngineRefused,
-    EngineUnreachable.
-
-    The end of either side closes it. A half-closed stream goes on towards us; the other way Kubernetes has no word
-    for it.
-    """
-    heard = _PortMessages()
-    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
-    carrier = Carrier(_connected(access, path, [("ports", str(port))], [V4_PROTOCOL], pod), 0, heard.hear)
-    heard.decided.wait(_REFUSING_SECONDS)
-    if heard.error:
-        carrier.near.close()
-        raise ConnectionRefusedError(f"Port {port} of {pod}: {heard.error}")
-    return carrier.near
-
-
 class _Exec:
     """A command in a container over one exec connection, and the end of its session: what a terminal and a plain
     command have in common. Raises EngineRefused, EngineUnreachable."""
@@ -105,20 +85,26 @@ class _Exec:
         output = "tty" if self.is_terminal else "stderr"
         asked = [("stdin", "true"), ("stdout", "true"), (output, "true")]
         query = [*asked, *self._command(script, self._mark, *command)]
-        opened = _connected(access, self._path, query, [V5_PROTOCOL, V4_PROTOCOL], pod)
-        has_farewell = not self.is_terminal and opened.getsubprotocol() == V5_PROTOCOL
-        farewell = bytes([_CLOSE, _STDIN]) if has_farewell else b""
-        self._carrier = Carrier(opened, _STDIN, self._heard.hear, farewell)
+        with pod_refusals(pod):
+            self._channel = ChannelSocket(
+                access,
+                self._path,
+                query,
+                _PROTOCOLS,
+                _STDIN,
+                self._heard.hear,
+                is_closable=not self.is_terminal,
+            )
         self._is_closed = False
 
     is_terminal = True
 
     def fileno(self) -> int:
-        return self._carrier.near.fileno()
+        return self._channel.near.fileno()
 
     def write(self, data: bytes) -> int:
         try:
-            return self._carrier.near.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
+            return self._channel.near.send(data, socket.MSG_DONTWAIT | socket.MSG_NOSIGNAL)
         except BlockingIOError:
             return 0
         except BrokenPipeError:
@@ -132,22 +118,23 @@ class _Exec:
         exit_code = self._heard.exit_code()
         if self._heard.status is None or self.is_terminal:
             self._end_session()  # first: once the connection is gone, the session has no leader to be known by
-        self._carrier.near.close()
-        self._carrier.close()
+        self._channel.near.close()
+        self._channel.close()
         return exit_code
 
     def _end_session(self) -> None:
         """A pod that is gone has no session left, and one that cannot be reached cannot be asked."""
         query = [("stdout", "true"), *self._command(_END, "trainyard-shell-end", self._mark)]
         try:
-            opened = connect(self._access, self._path, query, [V5_PROTOCOL, V4_PROTOCOL])
+            channel = ChannelSocket(
+                self._access, self._path, query, _PROTOCOLS, _STDIN, lambda _channel, _data: b""
+            )
         except (ApiError, EngineUnreachable) as error:
             log.info("The session of a closed shell in %s could not be ended: %s", self._pod, error)
             return
-        carrier = Carrier(opened, _STDIN, lambda channel, data: b"")
-        carrier.ended.wait(_ENDING_SECONDS)
-        carrier.near.close()
-        carrier.close()
+        channel.ended.wait(_ENDING_SECONDS)
+        channel.near.close()
+        channel.close()
 
     def _command(self, script: str, *arguments: str) -> list[tuple[str, str]]:
         words = ["sh", "-c", script, *arguments]
@@ -173,11 +160,11 @@ class PodShell(_Exec):
         raise EngineRefused(code, f"There is no shell in {self._pod}: {words}")
 
     def read(self, limit: int = 65536) -> bytes:
-        return self._carrier.near.recv(limit)
+        return self._channel.near.recv(limit)
 
     def resize(self, columns: int, rows: int) -> None:
         size = {"Width": max(1, min(columns, 1000)), "Height": max(1, min(rows, 1000))}
-        self._carrier.send(_RESIZE, orjson.dumps(size))
+        self._channel.send(_RESIZE, orjson.dumps(size))
 
 
 class PodProcess(_Exec):
@@ -200,7 +187,7 @@ class PodProcess(_Exec):
         if (piece := self._piece()) is not None:
             return piece
         try:
-            received = self._carrier.near.recv(limit, socket.MSG_DONTWAIT)
+            received = self._channel.near.recv(limit, socket.MSG_DONTWAIT)
         except BlockingIOError:
             return STDOUT, b""
         self._unread += received
@@ -221,7 +208,7 @@ class PodProcess(_Exec):
         return output, data
 
     def close_input(self) -> None:
-        self._carrier.near.shutdown(socket.SHUT_WR)
+        self._channel.near.shutdown(socket.SHUT_WR)
 
 
 class _ExecMessages:
@@ -258,37 +245,3 @@ class _ExecMessages:
         self._is_refusal_read = True
         words = f"{self.status.get('message') or 'the command could not be started'}\n".encode()
         return _PIECE.pack(STDERR, len(words)) + words
-
-
-class _PortMessages:
-    """What a forwarded port says: on channel 0 the stream, on channel 1 why it failed, first on each its number."""
-
-    def __init__(self) -> None:
-        self.decided = threading.Event()
-        self.error = ""
-        self._begun: set[int] = set()
-
-    def hear(self, channel: int, data: bytes) -> bytes:
-        if channel not in self._begun:
-            self._begun.add(channel)
-            return b""
-        self.decided.set()
-        if channel == 0:
-            return data
-        self.error = data.decode("utf-8", "replace").strip()
-        raise ConnectionRefusedError(self.error)
-
-
-def _connected(
-    access: Access, path: str, query: Sequence[tuple[str, str]], protocols: Sequence[str], pod: str
-) -> WebSocket:
-    """As `connect`, with what the server refuses in an engine's words."""
-    try:
-        return connect(access, path, query, protocols)
-    except ApiError as error:
-        codes = {404: NO_SUCH_POD, 403: NOT_PERMITTED, 401: NOT_PERMITTED}
-        raise EngineRefused(codes.get(error.status, POD_NOT_RUNNING), f"{pod}: {error.message}") from error
-    except ApiFailed as error:
-        if "container not found" in error.message or "not running" in error.message:
-            raise EngineRefused(POD_NOT_RUNNING, f"{pod}: {error.message}") from error
-        raise

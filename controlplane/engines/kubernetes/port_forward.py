@@ -1,0 +1,51 @@
+"""Ports of pods, through the API server's port-forward."""
+
+from __future__ import annotations
+
+import socket
+import threading
+
+from controlplane.engines.kubernetes.api_errors import pod_refusals
+from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, ChannelSocket
+from controlplane.kubernetes_api.credentials import Access
+
+_REFUSING_SECONDS = (
+    0.05  # a refusal arrives within 10 ms on one machine; a later one is an end without a reason
+)
+
+
+def open_port(access: Access, namespace: str, pod: str, port: int) -> socket.socket:
+    """Return a connected stream to a port of the pod.
+
+    Either side's close ends it. After the caller shut down writing, it can still read; the pod's process cannot do the
+    same, since the protocol has no message for it. Raises ConnectionRefusedError where no process listens,
+    EngineRefused, EngineUnreachable.
+    """
+    messages = _PortMessages()
+    path = f"/api/v1/namespaces/{namespace}/pods/{pod}/portforward"
+    with pod_refusals(pod):
+        channel = ChannelSocket(access, path, [("ports", str(port))], [V4_PROTOCOL], 0, messages.take)
+    messages.decided.wait(_REFUSING_SECONDS)
+    if messages.error:
+        channel.near.close()
+        raise ConnectionRefusedError(f"Port {port} of {pod}: {messages.error}")
+    return channel.near
+
+
+class _PortMessages:
+    """Messages of a forwarded port: the stream on channel 0, an error on channel 1; the first of each is the port."""
+
+    def __init__(self) -> None:
+        self.decided = threading.Event()
+        self.error = ""
+        self._begun: set[int] = set()
+
+    def take(self, channel: int, data: bytes) -> bytes:
+        if channel not in self._begun:
+            self._begun.add(channel)
+            return b""
+        self.decided.set()
+        if channel == 0:
+            return data
+        self.error = data.decode("utf-8", "replace").strip()
+        raise ConnectionRefusedError(self.error)
