@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import PodReport, PodSpec, ProjectReport
+from controlplane.engines.base import EngineUnreachable, PodReport, PodSpec, ProjectReport
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from tests.contract.harness import PROJECT, EngineCase, kubernetes_settings
@@ -34,6 +34,18 @@ class Case(EngineCase):
         engine = KubernetesEngine(self.settings, self.state_dir, **more)
         self.others.append(engine)
         return engine
+
+    def pods_of(self, engine: KubernetesEngine) -> tuple[PodReport, ...]:
+        """What an engine reports once it has listed the cluster, which a busy machine delays."""
+
+        def pods() -> tuple[PodReport, ...] | None:
+            try:
+                return engine.pods()
+            except EngineUnreachable:
+                return None
+
+        wait_until(lambda: pods() is not None, what="the first list")
+        return engine.pods()
 
     def path(self, kind: str, name: str = "") -> str:
         return f"/api/v1/namespaces/{self.namespace}/{kind}/{name}".rstrip("/")

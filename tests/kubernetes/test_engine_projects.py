@@ -92,7 +92,7 @@ def test_a_pod_that_poses_as_ours_elsewhere_is_not_ours(case: Case):
     path = "/api/v1/namespaces/default/pods"
     wait_until(lambda: case.kube.api("POST", path, posing)[0] == 201, what="the pod that poses")
     for engine in (case.again(), case.engine):
-        (found,) = engine.pods()
+        (found,) = case.pods_of(engine)
         assert (found.name, found.node) == (spec.name, report.node)
     case.kube.must("DELETE", f"{path}/{spec.job_id}-2-0?gracePeriodSeconds=0")
 
