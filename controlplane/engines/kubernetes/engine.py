@@ -164,7 +164,7 @@ class KubernetesEngine:
                 self._objects.make_remembered(f"{here}/persistentvolumeclaims", claim)
             host = self._render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile), node, anchor)
             body = mpijobs.mpi_job(spec, pod, host, anchor)
-            self._objects.make_remembered(_mpi_jobs_path(body["metadata"]["namespace"]), body)
+            self._objects.make_remembered(mpijobs.collection(body["metadata"]["namespace"]), body)
         found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
         try:
             if names.is_unplaced(found):
@@ -489,10 +489,6 @@ class KubernetesEngine:
 
 def _not_made(words: str) -> EngineRefused:
     return EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
-
-
-def _mpi_jobs_path(namespace: str) -> str:
-    return f"/apis/{mpijobs.GROUP_VERSION}/namespaces/{namespace}/mpijobs"
 
 
 def _namespace_path(namespace: str) -> str:

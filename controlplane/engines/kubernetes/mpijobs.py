@@ -27,6 +27,11 @@ OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAIN
 Raw = Mapping[str, Any]
 
 
+def collection(namespace: str) -> str:
+    """Return the path of a namespace's MPIJobs."""
+    return f"/apis/{GROUP_VERSION}/namespaces/{namespace}/mpijobs"
+
+
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     """Whether the attempt is one for the operator; the same for each of its pods.
 
