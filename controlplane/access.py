@@ -1,7 +1,8 @@
-"""The only way from a person to an object. Strangers get NotVisible (404), weak roles get Forbidden (403).
+"""The only way from an actor to an object. Raises NotVisible (404) without access, Forbidden (403) for too weak a
+role.
 
-Names and allocations of projects are known to everybody who is signed in (they share the GPUs); jobs, their logs,
-members and settings are seen by members only.
+All signed-in users see the names and allocations of projects, because they share the GPUs; only members see a
+project's jobs, logs, members and settings.
 """
 
 import uuid
@@ -16,16 +17,16 @@ from jobs.models import Job
 
 
 class NotVisible(LookupError):
-    """There is no such object, or the actor may not know of it."""
+    """The object does not exist, or the actor may not learn that it does."""
 
 
 class Forbidden(PermissionError):
-    """The object is visible, but the actor's role does not allow this."""
+    """The object is visible, but the actor's role does not allow the operation."""
 
 
 @dataclass(frozen=True, slots=True)
 class Actor:
-    """Who acts, and through what. `user` None is the system itself."""
+    """The user who acts, and the credential used. `user` None is the system itself."""
 
     user: User | None
     token_prefix: str = ""
@@ -46,8 +47,9 @@ SYSTEM = Actor(user=None)
 
 
 def reread(row: models.Model, *, lock: bool = False) -> None:
-    """Read a row as it is now; `lock` keeps others from changing it before this transaction ends. Raises NotVisible
-    when it was deleted since it was looked up."""
+    """Read a row again; `lock` keeps others from changing it until this transaction ends. Raises NotVisible if it was
+    deleted meanwhile.
+    """
     rows = type(row)._default_manager.all()
     try:
         row.refresh_from_db(from_queryset=rows.select_for_update(no_key=True) if lock else rows)
@@ -69,7 +71,7 @@ def require_write(actor: Actor) -> None:
 
 
 def visible_projects(actor: Actor) -> QuerySet[Project]:
-    """Return the projects whose inside the actor may see."""
+    """Return the projects the actor may view."""
     if actor.is_admin:
         return Project.objects.all()
     return Project.objects.filter(memberships__user=actor.user)

@@ -1,4 +1,4 @@
-"""The live feed's websocket. Thin: the hub knows topics, rights and states."""
+"""The live feed's websocket. The hub holds topics, rights and states."""
 
 import asyncio
 from collections.abc import Mapping

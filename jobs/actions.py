@@ -28,7 +28,7 @@ from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job, ScaleOperation
 from jobs.transitions import job_event, move, remove, request_transition
 
-REFUSALS_TOLD = 100  # fields of one submission, of however many jobs
+REFUSALS_LISTED = 100  # fields of one submission, of however many jobs
 LONGEST_COMMAND = 2000  # characters of a command in the audit log
 _ALONE = ""  # where the fields of a job are that was submitted by itself
 
@@ -92,7 +92,7 @@ def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
     """Refused fields in the order of the jobs, so many as one can read; `where`: a job's pointer, of its place."""
     errors = [
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
-        for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_TOLD]
+        for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_LISTED]
     ]
     omitted = len(refusals) - len(errors)
     if omitted:
@@ -202,7 +202,7 @@ def edit_job(job: Job, changes: Mapping[str, Any], *, actor: Actor) -> Job:
 
 
 def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
-    """Record that somebody opened a shell in a pod; the gateway calls it before the first byte."""
+    """Record that a user opened a shell in a pod; the gateway calls it before the first byte."""
     with transaction.atomic():
         write_audit(actor, "job.shell", "job", str(job.pk), after={"rank": rank})
         Event.objects.append([job_event("job.shell_opened", job, actor, {"rank": rank})])
@@ -240,8 +240,9 @@ def begin_stop(
 
 
 def _lock(job: Job) -> None:
-    """Read the job as it is, and let nobody change it before this transaction ends: whoever writes `spec` writes all
-    of it, also what somebody else has scaled or edited meanwhile."""
+    """Read and lock the job until this transaction ends: `spec` is written as a whole, so a concurrent scale or edit
+    would be lost.
+    """
     reread(job, lock=True)
 
 

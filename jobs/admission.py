@@ -56,7 +56,7 @@ class _Largest:
         return [(place, error) for place, error in refused if error is not None]
 
 
-class _Glances(Generic[T]):
+class _Cache(Generic[T]):
     """Values by key, each good for some seconds. Of one process."""
 
     def __init__(self, seconds: float) -> None:
@@ -71,8 +71,8 @@ class _Glances(Generic[T]):
         return value
 
 
-_largest: _Glances[_Largest] = _Glances(NODES_SECONDS)
-_queued: _Glances[int] = _Glances(QUEUE_SECONDS)
+_largest: _Cache[_Largest] = _Cache(NODES_SECONDS)
+_queued: _Cache[int] = _Cache(QUEUE_SECONDS)
 
 
 def too_large(project: Project, specs: Specs) -> Refusals:

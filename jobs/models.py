@@ -112,7 +112,7 @@ class ScaleOperation(models.Model):
 
 
 class Pod(models.Model):
-    """One process group of an attempt. Its devices are held until `released_at`, when it is proven gone."""
+    """One process group of an attempt. Holds its devices until `released_at`, when it is proven gone."""
 
     job = models.ForeignKey(Job, models.CASCADE, related_name="pods")
     attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="pods")
@@ -147,8 +147,9 @@ class Pod(models.Model):
 
 
 class Allocation(models.Model):
-    """A pod's share of a device, in milli-GPUs, until released. Triggers keep Device.allocated_milli equal to the
-    sum of unreleased rows, so its check refuses a double booking whoever writes."""
+    """A pod's share of a device, in milli-GPUs, until released. Triggers keep Device.allocated_milli equal to the sum
+    of unreleased rows, so its check refuses a double booking by any writer.
+    """
 
     pod = models.ForeignKey(Pod, models.CASCADE, related_name="allocations")
     device = models.ForeignKey("controlplane.Device", models.PROTECT, related_name="allocations")

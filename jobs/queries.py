@@ -157,7 +157,7 @@ def shape_pods(rows: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 
 def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
-    """A pod that never was, or that was stopped before it had started: nobody wrote its log, and nobody will."""
+    """Return whether a pod can have no log: it never existed, or was stopped before it started."""
     pods = Pod.objects.filter(job_id=job_id, attempt__number=attempt, rank=rank)
     moments = pods.values_list("started_at", "released_at").first()
     if moments is None:

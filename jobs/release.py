@@ -1,4 +1,4 @@
-"""Giving back what pods held: the one way, for whoever learns that they are gone."""
+"""Release the devices of pods that are proven gone; every release goes through here."""
 
 from collections.abc import Collection
 from datetime import datetime
@@ -13,8 +13,9 @@ from jobs.models import Allocation, Job, Pod
 
 
 def release(pods: Collection[Pod], now: datetime, why: str) -> None:
-    """Free the devices of pods that are proven gone, and end what was ordered for them, told as `why`. Call it in the
-    transaction that wrote their `released_at`: nodes are locked before pods, these before jobs, and devices last."""
+    """Free the devices of pods that are proven gone, and cancel their pending commands with the message `why`. Call
+    it in the transaction that wrote their `released_at`. Lock order: nodes, pods, jobs, devices.
+    """
     _leave_the_rest(pods)
     Allocation.objects.filter(pod__in=pods, released_at=None).update(released_at=now)
     record_allocation(now)
@@ -25,7 +26,7 @@ def release(pods: Collection[Pod], now: datetime, why: str) -> None:
 
 
 def _leave_the_rest(pods: Collection[Pod]) -> None:
-    """A job of which other pods go on holds only what those do. One that ends is written when it does."""
+    """Reduce the job's held GPUs to those of its remaining pods; an ending job is written when it ends."""
     others = Pod.objects.filter(job__in={pod.job_id for pod in pods}, released_at=None)
     going_on = set(others.values_list("job", flat=True))
     if not going_on:

@@ -14,8 +14,9 @@ TICKET_LIFE = timedelta(seconds=60)
 
 
 def issue_service_ticket(session_key: str, address: ServiceAddress) -> str:
-    """Return the secret of a ticket for one port of one job; the caller has checked the session's right to it. Leaves
-    no event: a ticket changes nothing that anybody watches."""
+    """Return the secret of a ticket for one port of one job; the caller has checked the session's access. Writes no
+    event: a ticket changes nothing that is displayed.
+    """
     secret, now = secrets.token_urlsafe(32), timezone.now()
     with transaction.atomic():
         ServiceTicket.objects.filter(created_at__lte=now - TICKET_LIFE).delete()

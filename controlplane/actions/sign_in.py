@@ -48,7 +48,7 @@ def check_password(username: str, password: str, address: str) -> User | None:
 
 
 def forget_attempts() -> None:
-    """Let everybody try again, as a restart does."""
+    """Reset all limits, as a restart does."""
     _attempts.clear()
     _attempts_by_address.clear()
 

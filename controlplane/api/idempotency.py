@@ -40,7 +40,7 @@ def checked_key(header: str) -> str:
 
 
 def digest_of_request(method: str, path: str, body: Any) -> str:
-    """Return what tells two requests apart, whatever the spacing and order of their JSON."""
+    """Return a digest of the request, independent of the spacing and order of its JSON."""
     canonical = orjson.dumps(body, option=orjson.OPT_SORT_KEYS)
     return hashlib.sha256(b"\n".join((method.encode(), path.encode(), canonical))).hexdigest()
 

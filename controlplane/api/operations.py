@@ -60,8 +60,9 @@ class Call:
 
     @cached_property
     def body(self) -> dict[str, Any]:
-        """The body's fields, read on first use: views look at access first, so that a stranger is told 404 whatever
-        is in the body. Raises Invalid."""
+        """Return the body's fields, read on first use: views check access first, so that a caller without access gets
+        404 whatever the body holds. Raises Invalid.
+        """
         return self._read_body()
 
     def finish(self) -> None:
@@ -242,7 +243,7 @@ def _takes_json(media_range: str) -> bool:
 def _describe(
     about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: Schema | None
 ) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
-    """Tell drf-spectacular what the decorator knows."""
+    """Declare the operation to drf-spectacular."""
     described: Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]] = extend_schema(
         summary=about,
         parameters=parameters,

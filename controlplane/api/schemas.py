@@ -1,5 +1,6 @@
-"""JSON schemas of what the API answers, as plain data: the components of the OpenAPI document, and the field names that
-`?fields=` knows. Tests hold every answer against them."""
+"""JSON schemas of the API's answers, as plain data: the components of the OpenAPI document, and the field names that
+`?fields=` accepts. Tests check every answer against them.
+"""
 
 from typing import Any
 

@@ -80,7 +80,7 @@ class Client:
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
-        """A list, its pages joined until `limit` rows: REST's list object, `next` telling whether more exist."""
+        """Join the pages of a list until `limit` rows; `next` of the result says whether more exist."""
         page: dict[str, Any] = self.get(path, {**query, "limit": min(limit, 500)})
         results: list[Any] = list(page["results"])
         while page.get("next") and len(results) < limit:

@@ -98,5 +98,5 @@ def _field(pointer: object) -> str:
 
 
 def _hint(status: int, problem: dict[str, object]) -> str:
-    """Who has just tried to log in need not be told to."""
+    """Return whether to suggest `yard login`; not right after a failed one."""
     return LOG_IN if status == 401 and problem.get("code") != "wrong_credentials" else ""

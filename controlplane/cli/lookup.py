@@ -1,4 +1,4 @@
-"""From the name that a person types to the object that the API knows."""
+"""Find an object of the API by the name that the user typed."""
 
 from __future__ import annotations
 

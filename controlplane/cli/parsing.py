@@ -16,7 +16,7 @@ _MIB_PER_UNIT = {"M": 1, "G": 1024, "T": 1024 * 1024}
 
 
 class _Formatter(argparse.RawDescriptionHelpFormatter):
-    """Knows the terminal's width without `shutil`, which argparse would load at every start, compressors and all."""
+    """Read the terminal's width without `shutil`, which would load the compression modules at every start."""
 
     def __init__(self, prog: str) -> None:
         super().__init__(prog, width=_columns() - 2)

@@ -54,8 +54,9 @@ def decrypt(stored: str) -> dict[str, Any]:
 
 @cache
 def installation() -> str:
-    """Return the id of this database's control plane, 12 hexadecimal digits, drawn once and read once per process. It
-    is no secret: clusters have it in labels, where it tells what is ours from what another Trainyard made."""
+    """Return this control plane's id, 12 hexadecimal digits, drawn once per database and read once per process. Not a
+    secret: it is a label in clusters that distinguishes our objects from another Trainyard's.
+    """
     number, _ = Counter.objects.get_or_create(
         name="installation", defaults={"value": secrets.randbits(INSTALLATION_BITS)}
     )

@@ -8,12 +8,12 @@ SHOWN = 5  # of many, in one sentence
 
 
 def name_here(theirs: str, suffix: str) -> str:
-    """What a node that its cluster calls `theirs` is called by everybody above engines; "" stays "" (no node)."""
+    """Return Trainyard's name for the cluster's node `theirs`; "" stays "" (no node)."""
     return f"{theirs}.{suffix}" if theirs and suffix else theirs
 
 
 def name_there(ours: str, suffix: str) -> str:
-    """The name by which the cluster knows the node that `name_here` called `ours`."""
+    """Return the cluster's own name for the node that `name_here` called `ours`."""
     return ours.removesuffix(f".{suffix}") if suffix else ours
 
 

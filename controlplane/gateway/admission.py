@@ -46,7 +46,7 @@ class NotSignedIn(Exception):
 
 
 class NoAnswer(Exception):
-    """Nobody listens on the port, or what answers does not speak HTTP."""
+    """No server listens on the port, or it does not speak HTTP."""
 
 
 class NotRunning(Exception):
@@ -95,7 +95,7 @@ class Service:
 
 
 def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], None]:
-    """For a stream that opens after nobody waits for it any more."""
+    """Close a stream that opened after its client left."""
 
     def close(opening: asyncio.Future[socket.socket]) -> None:
         if not is_taken and not opening.cancelled() and opening.exception() is None:

@@ -127,7 +127,7 @@ async def _to_pod(pod: ClientConnection, receive: Receive) -> tuple[int, str]:
 
 
 async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
-    """Until the pod closes: the code and the reason that the browser is told."""
+    """Copy until the pod closes; return the close code and reason for the browser."""
     try:
         while True:
             message = await pod.recv()

@@ -18,7 +18,7 @@ MOST_HEADER_BYTES = 64 * 1024
 
 
 class ClientLeft(Exception):
-    """The browser closed the connection; nobody waits for the answer."""
+    """The browser closed the connection before the answer."""
 
 
 class Exchange:
@@ -103,7 +103,7 @@ async def exchange(service: Service) -> AsyncIterator[Exchange]:
 
 
 def public_address(stream: socket.socket, port: int) -> str:
-    """Host and port as the pod's server knows itself: where we are connected to, or, behind a tunnel, its own."""
+    """Return the pod server's own host and port: the address of the connection or, behind a tunnel, the pod's."""
     if stream.family not in (socket.AF_INET, socket.AF_INET6):
         return f"127.0.0.1:{port}"
     host, peer_port = stream.getpeername()[:2]

@@ -146,7 +146,7 @@ class LimitedHttp(HttpToolsProtocol):
         self.logger = _logger
         self._open = self.config.open_connections
         self._address = address_key(self.client)
-        self._heard_at = self._head_since = self.loop.time()
+        self._received_at = self._head_since = self.loop.time()
         self._stalled_at: float | None = None
         self._unsent = self._head_bytes = self._partial_bytes = 0
         self._is_in_head, self._is_refused = True, False
@@ -160,7 +160,7 @@ class LimitedHttp(HttpToolsProtocol):
     def data_received(self, data: bytes) -> None:
         if self._is_refused:
             return
-        self._heard_at = self.loop.time()
+        self._received_at = self.loop.time()
         was_in_head = self._is_in_head
         super().data_received(data)
         if was_in_head and self._is_in_head:
@@ -176,7 +176,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
-        self._is_in_head, self._head_since = True, self._heard_at
+        self._is_in_head, self._head_since = True, self._received_at
         self._head_bytes = self._partial_bytes = 0
 
     def on_url(self, url: bytes) -> None:
@@ -215,13 +215,13 @@ class LimitedHttp(HttpToolsProtocol):
         """End the connection when its client has kept the server waiting for too long."""
         limits = self._open.limits
         if self._is_refused:
-            if now - self._heard_at > LINGER_SECONDS:
+            if now - self._received_at > LINGER_SECONDS:
                 self.drop()
         elif self._is_in_head and now - self._head_since > limits.head_seconds:
             self._refuse(408, "headers_too_slow", f"Send the headers within {limits.head_seconds:g} s.")
-        elif (self._is_body_awaited and now - self._heard_at > limits.body_idle_seconds) or self._is_stalled(
-            now
-        ):
+        elif (
+            self._is_body_awaited and now - self._received_at > limits.body_idle_seconds
+        ) or self._is_stalled(now):
             self.drop()
 
     def drop(self) -> None:
@@ -270,7 +270,7 @@ class LimitedHttp(HttpToolsProtocol):
         """Answer and close, without a word to the application."""
         if self._is_refused or self.transport.is_closing():
             return
-        self._is_refused, self._heard_at = True, self.loop.time()
+        self._is_refused, self._received_at = True, self.loop.time()
         self._open.serve(self)
         cycle = self._cycle
         if cycle is not None and not cycle.response_complete:

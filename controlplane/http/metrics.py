@@ -1,7 +1,7 @@
-"""`/metrics`: what is running, waiting and unreachable, in Prometheus' text format, for alerts.
+"""`/metrics`: running, queued and unreachable work in Prometheus' text format, for alerts.
 
-Figures of GPUs come from NVIDIA's DCGM exporter, which a cluster's Prometheus scrapes by itself; what only the
-control plane knows is here. A fixed number of queries, whatever the number of jobs.
+GPU figures come from NVIDIA's DCGM exporter, which a cluster's Prometheus scrapes itself; these are the figures that
+only the control plane has. The number of queries does not depend on the number of jobs.
 """
 
 import hmac

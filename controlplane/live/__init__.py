@@ -1,1 +1,1 @@
-"""PUBLISH: the numbered event log turned into live topics for browsers, scripts and the CLI."""
+"""PUBLISH: turn the numbered event log into live topics for browsers, scripts and the CLI."""

@@ -1,8 +1,6 @@
-"""The topic `activity`: which parts of the instance moved, and at which event.
+"""The topic `activity`: the event number at which each part of the instance last changed; pages redraw such parts.
 
-Pages draw such a part again.
-
-It costs the same however large the cluster is: nothing but the events themselves is read.
+Reads only the events themselves, so its cost does not depend on the size of the cluster.
 """
 
 from collections.abc import Iterable, Mapping
@@ -21,7 +19,7 @@ State = dict[str, dict[str, Any]]
 
 
 def activity_at(seq: int) -> State:
-    """Return the state of a topic that is first asked for at event `seq`."""
+    """Return the state of a topic first requested at event `seq`."""
     return {"moved": {part: {"seq": seq} for part in MOVED_BY}}
 
 
@@ -35,5 +33,5 @@ def activity_after(state: Mapping[str, Any], events: Iterable[tuple[int, str]]) 
 
 
 def parts_of(kind: str) -> list[str]:
-    """Return the parts that an event of this kind may change: all of them when no part knows it."""
+    """Return the parts that an event of this kind may change; all parts for an unknown kind."""
     return [part for part, kinds in MOVED_BY.items() if kind.startswith(kinds)] or [*MOVED_BY]

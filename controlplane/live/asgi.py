@@ -1,4 +1,4 @@
-"""What every ASGI application of ours needs: types, headers, the query, and an error as problem+json."""
+"""Types and helpers of our ASGI applications: headers, query fields, errors as problem+json."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, MutableMapping
@@ -17,7 +17,7 @@ Headers: TypeAlias = list[tuple[bytes, bytes]]
 
 
 def header(scope: Scope, name: bytes) -> str | None:
-    """Return a request header (name in small letters) as text, or None."""
+    """Return a request header (name in lower case) as text, or None."""
     for key, value in scope["headers"]:
         if key == name:
             return bytes(value).decode("latin-1")
@@ -25,26 +25,26 @@ def header(scope: Scope, name: bytes) -> str | None:
 
 
 def host_of(scope: Scope) -> str:
-    """Return the Host header; empty without one, and with several, which a proxy before us may read otherwise."""
+    """Return the Host header; "" if it is absent or repeated, because proxies differ in which one they use."""
     hosts = [bytes(value).decode("latin-1") for key, value in scope["headers"] if key == b"host"]
     return hosts[0] if len(hosts) == 1 else ""
 
 
 def query(scope: Scope) -> dict[str, str]:
-    """Return the query fields; the last of a repeated one counts."""
+    """Return the query fields; the last value of a repeated field wins."""
     fields = parse_qs(scope.get("query_string", b"").decode("latin-1"), keep_blank_values=True)
     return {name: values[-1] for name, values in fields.items()}
 
 
 async def answer(send: Send, status: int, headers: Headers, body: bytes) -> None:
-    """Send a whole response."""
+    """Send a complete response."""
     length = (b"content-length", str(len(body)).encode())
     await send({"type": "http.response.start", "status": status, "headers": [*headers, length]})
     await send({"type": "http.response.body", "body": body})
 
 
 async def problem(send: Send, status: int, code: str, detail: str, headers: Headers | None = None) -> None:
-    """Send an error as the REST API does: application/problem+json with a stable code and what to do."""
+    """Send an error as REST does: application/problem+json with a stable code and advice."""
     title = HTTPStatus(status).phrase
     body = {
         "type": "about:blank",
@@ -59,7 +59,7 @@ async def problem(send: Send, status: int, code: str, detail: str, headers: Head
 
 
 async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: int, close_code: int) -> None:
-    """Refuse a websocket before it opens: with an HTTP status where the server can, else by closing it."""
+    """Refuse a websocket before it opens: with an HTTP status if the server supports that, else by closing it."""
     await receive()  # websocket.connect
     if "websocket.http.response" in (scope.get("extensions") or {}):
         text = (b"content-type", b"text/plain; charset=utf-8")
@@ -70,8 +70,9 @@ async def refuse_websocket(scope: Scope, receive: Receive, send: Send, status: i
 
 
 async def serve_stream(application: Application, scope: Scope, receive: Receive, send: Send) -> None:
-    """Run an application whose response has no end of its own. Only a server that stops cancels it: then the response
-    is ended properly, and its client goes on elsewhere from its last number."""
+    """Run an application with an endless response. When a stopping server cancels it, end the response properly, so
+    that the client reconnects and resumes after its last number.
+    """
     has_started = False
 
     async def noting(message: Message) -> None:

@@ -1,6 +1,6 @@
-"""What changed between two states of a topic, and a state after a change. Pure.
+"""Compute and apply the difference between two states of a topic. Pure.
 
-A state is {collection: {key: record}}; records are plain JSON values and are replaced as a whole.
+A state is {collection: {key: record}}; records are JSON values and are replaced whole.
 """
 
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ NOTHING: dict[str, Record] = {}
 
 @dataclass(frozen=True, slots=True)
 class Change:
-    """Records that are new or different, and (collection, key) of those that are gone."""
+    """New and different records, and the (collection, key) of removed ones."""
 
     upserts: Mapping[str, Mapping[str, Record]]
     deletes: tuple[tuple[str, str], ...]

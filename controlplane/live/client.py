@@ -1,4 +1,4 @@
-"""What websockets and event streams have in common: signing in, and the verbs of a listener."""
+"""What websockets and event streams share: authentication and the listener's methods."""
 
 from django.db import DatabaseError
 
@@ -8,7 +8,7 @@ from controlplane.live.identity import SESSION, Identity, credential_of, is_own_
 
 
 class Refused(Exception):
-    """The connection is not let in: an HTTP status, a code and what to do."""
+    """A refused connection: HTTP status, code and advice."""
 
     def __init__(self, status: int, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -16,7 +16,7 @@ class Refused(Exception):
 
 
 async def sign_in(scope: Scope) -> Identity:
-    """Return who opens a connection. Raises Refused: no or a wrong credential (401), another site's page (403)."""
+    """Return the identity that opens a connection. Raises Refused: bad credential (401), another site's page (403)."""
     credential = credential_of(scope)
     if credential is None:
         raise Refused(401, "not_authenticated", "Sign in, or send 'Authorization: Bearer <token>'.")

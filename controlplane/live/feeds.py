@@ -1,4 +1,4 @@
-"""The reading half of the hub, on its own thread: which topics an event touches, and what they look like then."""
+"""The hub's reader, on its own thread: finds the topics that events touch and reads their states."""
 
 import logging
 from collections.abc import Iterable, Sequence
@@ -37,7 +37,7 @@ Key: TypeAlias = tuple[str, frozenset[int] | None]
 
 @dataclass(eq=False, slots=True)
 class Feed:
-    """One topic as one group of people sees it: they get the same bytes. `project_ids` tells groups apart."""
+    """One topic for readers with equal rights, who receive the same bytes. `project_ids` distinguishes their groups."""
 
     topic: Topic
     project_id: int | None
@@ -56,7 +56,7 @@ class Feed:
         return self.topic.name, self.project_ids
 
     def fresh(self) -> Frame:
-        """Return the state frame, made once for everybody while the state is the same."""
+        """Return the state frame, encoded once per state."""
         if self._fresh is None or self._fresh.seq not in self.window.points:
             self._fresh = state_frame(self.topic.name, self.seq, self.state, now_text())
         return self._fresh
@@ -67,7 +67,7 @@ class Feed:
 
 @dataclass(frozen=True, slots=True)
 class SubscribeRequest:
-    """A subscription that is waiting for its answer."""
+    """A subscription waiting for its answer."""
 
     listener: Listener
     topic: Topic
@@ -76,7 +76,7 @@ class SubscribeRequest:
 
 @dataclass(frozen=True, slots=True)
 class Update:
-    """What happened to a feed: its new state, and the frame for its listeners (None: they need a fresh state)."""
+    """A feed's new state and the frame for its listeners (None: they need a fresh state)."""
 
     feed: Feed
     state: State
@@ -87,7 +87,7 @@ class Update:
 
 @dataclass(slots=True)
 class TickResult:
-    """What one look at the database found. `answers`: a feed for each ask, or the error code that refuses it."""
+    """The result of one read. `answers`: for each request a feed, or the error code that refuses it."""
 
     seq: int
     updates: list[Update] = field(default_factory=list)
@@ -98,7 +98,7 @@ class TickResult:
 
 
 class Reader:
-    """Looks at the database for the hub. All calls come from one thread, one at a time."""
+    """Reads the database for the hub. Call it from one thread only."""
 
     def __init__(self) -> None:
         self.seq: int | None = None
@@ -114,8 +114,9 @@ class Reader:
         *,
         is_recheck_due: bool,
     ) -> TickResult:
-        """Return what changed since the last look, and answers to asks. Identities are looked at again when that is
-        due or an event says that somebody's rights have changed."""
+        """Return the changes since the last call, and the answers to requests. Identities are checked again when that
+        is due or when an event changed their rights.
+        """
         seq = Event.objects.last_seq()
         if seq == self.seq and not requests and not is_recheck_due:
             return TickResult(seq, updates=_log_updates(feeds, []))
@@ -143,7 +144,7 @@ class Reader:
         return TickResult(seq, updates, had_events=True, is_all=is_all), events
 
     def _state_after(self, feed: Feed, seq: int, events: Sequence[Event] | None) -> State | None:
-        """The state after these events; None when more happened than was read."""
+        """Return the state after these events; None if more happened than was read."""
         if feed.topic.kind != topics.ACTIVITY:
             return self._read(feed.topic, feed.project_id, feed.project_ids, seq)
         if events is None:
@@ -177,7 +178,7 @@ class Reader:
         self._readings, self._names = {}, None
 
     def _keep_overview(self) -> None:
-        """Forget what feeds hold themselves; the overview is kept for the next who asks."""
+        """Drop the states that feeds hold themselves; keep the overview for the next subscriber."""
         self._readings = {name: kept for name, kept in self._readings.items() if name == topics.OVERVIEW}
 
     def _answers(
@@ -235,7 +236,7 @@ def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
 
 
 def is_touched(feed: Feed, event: Event) -> bool:
-    """True when an event may change what a feed shows."""
+    """Return whether an event may change what a feed shows."""
     if event.kind.startswith(PRIVATE_KINDS):
         return False
     if feed.topic.kind == topics.PROJECT:
@@ -248,12 +249,12 @@ def is_touched(feed: Feed, event: Event) -> bool:
 
 
 def now_text() -> str:
-    """The time that frames carry, so that pages can count seconds on the server's clock."""
+    """Return the server's time for frames; pages count seconds from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
 
 
 def _may_move(feed: Feed) -> bool:
-    """A job that is not final can change with the others: its place in the queue, the reason that it waits."""
+    """Return whether other jobs can change this one: an unfinished job's queue position and reason."""
     record = feed.state.get("job", {}).get(feed.topic.subject)
     return record is None or record["status"]["state"] not in FINAL_STATES
 
@@ -263,7 +264,7 @@ def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
 
 
 def _open_log(topic: Topic, project_id: int | None) -> Feed | None:
-    """A feed of a log; None when it cannot be read. What is wrong with one log must not keep others waiting."""
+    """Return a feed of a log, or None if the log cannot be read; one bad log must not delay others."""
     tail = LogTail(topic.subject, topic.rank)
     try:
         tail.open()
@@ -286,7 +287,7 @@ def _log_updates(feeds: Sequence[Feed], events: Sequence[Event], *, is_all: bool
 
 
 def _guarded_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
-    """What is wrong with one log stops no other; it is told once, and tried again at every look."""
+    """Poll one log; log an error once and retry on every tick, without affecting other logs."""
     try:
         update = _log_update(feed, tail, has_moved)
     except DatabaseError:
@@ -311,7 +312,7 @@ def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
 
 
 def _project_of(topic: Topic) -> int | None:
-    """The id of the project that a topic belongs to, None when its subject does not exist."""
+    """Return the id of a topic's project, None if its subject does not exist."""
     if topic.kind == topics.PROJECT:
         return Project.objects.filter(name=topic.subject).values_list("pk", flat=True).first()
     if topic.kind in (topics.JOB, topics.LOGS):

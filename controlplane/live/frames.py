@@ -1,4 +1,4 @@
-"""The frames of the live feed as text, and the window of recent ones that a returning client is brought up with."""
+"""Frames of the live feed as text, and the window of recent frames that a reconnecting client receives."""
 
 from collections import deque
 from collections.abc import Mapping
@@ -15,14 +15,15 @@ WINDOW_POINTS = 4096
 
 
 def encode(frame: Mapping[str, Any]) -> str:
-    """Return a frame as JSON text: times in UTC with a Z, and never a character that ends a line."""
+    """Return a frame as JSON text on one line, with times in UTC."""
     return orjson.dumps(frame, option=orjson.OPT_UTC_Z).decode()
 
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One message of the feed, made once for everybody. `seq`: where its topic stands after it, None for answers
-    that are not about a topic's state."""
+    """One message of the feed, encoded once for all listeners. `seq`: the topic's number after it, None for answers
+    without a state.
+    """
 
     kind: str
     topic: str
@@ -31,13 +32,13 @@ class Frame:
 
 
 def state_frame(topic: str, seq: int, state: Mapping[str, Any], at: str) -> Frame:
-    """The whole of a topic."""
+    """Return the frame with a topic's complete state."""
     text = encode({"type": "state", "topic": topic, "seq": seq, "state": state, "at": at})
     return Frame("state", topic, seq, text)
 
 
 def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
-    """What changed in a topic."""
+    """Return the frame with the changes of a topic."""
     body = {
         "type": "change",
         "topic": topic,
@@ -49,7 +50,7 @@ def change_frame(topic: str, seq: int, change: Change, at: str) -> Frame:
 
 
 def error_frame(topic: object, code: str, detail: str) -> Frame:
-    """A refusal; `topic` as the client wrote it."""
+    """Return a refusal; `topic` as the client wrote it."""
     text = encode({"type": "error", "topic": topic, "code": code, "detail": detail})
     return Frame("error", "", None, text)
 
@@ -63,8 +64,8 @@ def pong_frame(at: str) -> Frame:
 class Window:
     """The last changes of a topic, and the numbers at which its state is known.
 
-    A client may be brought up only from a number in `points`. At any other (it came from another web process) a
-    record may have changed and changed back since, which the frames here leave out; it gets a fresh state.
+    Replay starts only from a number in `points`. At another number (of another web process), a record may have
+    changed and changed back, which these frames omit; such a client gets a fresh state.
     """
 
     points: dict[int, None]  # in order
@@ -72,13 +73,13 @@ class Window:
     held_bytes: int = 0
 
     def pass_by(self, seq: int) -> None:
-        """Remember that the state at `seq` is the one after the last change."""
+        """Record that the state at `seq` equals the state after the last change."""
         self.points[seq] = None
         while len(self.points) > WINDOW_POINTS:
             del self.points[next(iter(self.points))]
 
     def add(self, seq: int, frame: Frame) -> None:
-        """Remember the change that led to the state at `seq`, and forget the oldest beyond the bounds."""
+        """Record the change that led to the state at `seq`; drop the oldest beyond the limits."""
         self.pass_by(seq)
         self.frames.append(frame)
         self.held_bytes += len(frame.text)
@@ -89,12 +90,12 @@ class Window:
                 del self.points[next(iter(self.points))]
 
     def restart(self, seq: int) -> None:
-        """Forget everything: the state at `seq` did not come from a change."""
+        """Drop everything: the state at `seq` did not result from a change."""
         self.points, self.held_bytes = {seq: None}, 0
         self.frames.clear()
 
     def since(self, seq: int) -> list[Frame] | None:
-        """Return the frames that bring a client up from `seq`; None when only a fresh state will do."""
+        """Return the frames to replay from `seq`; None if the client needs a fresh state."""
         if seq not in self.points:
             return None
         return [frame for frame in self.frames if (frame.seq or 0) > seq]

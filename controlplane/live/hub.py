@@ -1,8 +1,7 @@
-"""The hub: one per web process. It tails the event log and writes to its own sockets and streams.
+"""The hub: one per web process; it tails the event log and writes to the process's own sockets and streams.
 
-Once per tick it reads the events after the last number it knows, computes the topics that they touch once per group
-of people who see the same, makes the frame once, and gives the same text to every listener. Nothing here needs Redis,
-and web processes need not know of one another: each tails the same log.
+Once per tick it reads new events, computes the touched topics once per group of readers with equal rights, encodes
+each frame once, and sends the same text to every listener. It uses neither Redis nor other web processes.
 """
 
 import asyncio
@@ -39,7 +38,7 @@ DETAILS = {
 
 @dataclass(frozen=True, slots=True)
 class Pace:
-    """How often the hub does what, in seconds."""
+    """Periods of the hub's work, in seconds."""
 
     busy: float = 0.05  # between looks, while things happen or logs are watched
     quiet: float = 0.1
@@ -52,8 +51,9 @@ class Pace:
 
 
 class Hub:
-    """Listeners, the feeds they follow, and the task that keeps both in step with the database. All methods are
-    called on the event loop; the database is read on the hub's own thread."""
+    """Listeners, their feeds, and the task that keeps both in step with the database. Call its methods on the event
+    loop; the database is read on the hub's own thread.
+    """
 
     def __init__(self, pace: Pace | None = None) -> None:
         self.pace = pace or Pace()
@@ -71,7 +71,7 @@ class Hub:
         self._last_event = self._last_recheck = float("-inf")
 
     async def identify(self, credential: Credential) -> Identity | None:
-        """Return who a credential belongs to; a storm of reconnects asks the database once a second."""
+        """Return the identity of a credential; cached for a second, so that mass reconnects query the database once."""
         now = time.monotonic()
         found = self._known.get(credential)
         if found is None or now - found[0] > self.pace.recheck:
@@ -81,11 +81,11 @@ class Hub:
         return found[1]
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
-        """Run something that reads the database on the hub's thread."""
+        """Run a function that reads the database on the hub's thread."""
         return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, work, *arguments)
 
     def attach(self, listener: Listener) -> None:
-        """Take a listener in; it follows nothing yet."""
+        """Add a listener without subscriptions."""
         self._listeners[listener] = {}
         self._identities[listener.identity].add(listener)
         listener.start()
@@ -94,7 +94,7 @@ class Hub:
         self._work.set()
 
     def detach(self, listener: Listener) -> None:
-        """Forget a listener whose connection has ended."""
+        """Remove a listener whose connection has ended."""
         listener.stop()
         self._identities[listener.identity].discard(listener)
         if not self._identities[listener.identity]:
@@ -103,7 +103,7 @@ class Hub:
             self._leave(feed, listener)
 
     def subscribe(self, listener: Listener, name: object, since: int | None) -> None:
-        """Have a listener follow a topic: it gets the changes after `since`, or the state, or an error."""
+        """Subscribe a listener to a topic: it receives the changes after `since`, the state, or an error."""
         topic, followed = parse_topic(name), self._listeners[listener]
         if topic is None:
             listener.offer(error_frame(name, topics.UNKNOWN, DETAILS[topics.UNKNOWN]))
@@ -113,17 +113,17 @@ class Hub:
             self._ask(listener, topic, since)
 
     def unsubscribe(self, listener: Listener, name: str) -> None:
-        """Have a listener follow a topic no more."""
+        """End a listener's subscription to a topic."""
         listener.drop(name)
         self._leave(self._listeners[listener].pop(name, None), listener)
 
     def let_go(self, listener: Listener, code: int, reason: str) -> None:
-        """End a listener: a websocket is closed with the code and the reason."""
+        """Disconnect a listener; a websocket is closed with the code and the reason."""
         self.detach(listener)
         listener.on_end(code, reason)
 
     async def close(self) -> None:
-        """Let every listener go and stop."""
+        """Disconnect all listeners and stop."""
         if self._task is not None:
             self._task.cancel()
             await asyncio.gather(self._task, return_exceptions=True)
@@ -156,7 +156,7 @@ class Hub:
             await self._wait(pause)
 
     async def _has_looked(self, now: float) -> bool:
-        """Look once. A look that fails leaves listeners with what they have; the next catches up by number."""
+        """Run one tick. After a failure the listeners keep their state; the next tick catches up by number."""
         try:
             await self._tick(now)
         except Exception:
@@ -165,7 +165,7 @@ class Hub:
         return True
 
     async def _wait(self, pause: float) -> None:
-        """Wait for the next look: sooner when somebody asks, without end when nobody listens."""
+        """Wait for the next tick: less while requests are pending, without limit while there are no listeners."""
         try:
             async with asyncio.timeout(pause if self._listeners or self._feeds else None):
                 await self._work.wait()
@@ -201,8 +201,7 @@ class Hub:
         self._apply(found)
 
     def _wanted_asks(self) -> list[SubscribeRequest]:
-        """Return the asks to answer: the last one of each listener for a topic that it still waits for. One that was
-        taken back costs no look at the database."""
+        """Return the pending requests, the last one per listener and topic; withdrawn ones cost no query."""
         last = {(ask.listener, ask.topic.name): ask for ask in self._requests}
         waited = self._listeners
         return [
@@ -210,7 +209,7 @@ class Hub:
         ]
 
     def _apply(self, found: TickResult) -> None:
-        """Hand out what a look found: rights first, so that nobody gets a frame that they may no longer see."""
+        """Distribute a tick's result: rights first, so that no listener receives a frame that it may no longer see."""
         self._apply_rights(found.identities)
         for feed in self._feeds.values():
             if feed.tail is None:
@@ -240,7 +239,7 @@ class Hub:
                 self._identities.pop(old, None)
 
     def _check_topics(self, listener: Listener, identity: Identity) -> None:
-        """After a change of rights: refuse what is no longer allowed, and show the rest anew as it is seen now."""
+        """Apply changed rights: refuse topics that are no longer allowed, and send the others' state anew."""
         for name, feed in list(self._listeners[listener].items()):
             if feed is None:
                 continue  # its answer will see the new rights
@@ -269,7 +268,7 @@ class Hub:
             self._bury(feed)
 
     def _bury(self, feed: Feed) -> None:
-        """The subject of a feed was deleted: its listeners have got the change that empties it, and hear why."""
+        """Close the feed of a deleted subject: its listeners have the change that empties it, and get the reason."""
         name = feed.topic.name
         for listener in list(feed.listeners):
             listener.fresh.pop(name, None)
@@ -295,7 +294,7 @@ class Hub:
             listener.offer(frame)
 
     def _sweep(self, now: float) -> None:
-        """Let go of readers that take nothing, and of topics that nobody has listened to for a while."""
+        """Disconnect readers that accept no data, and drop topics that have had no listener for a while."""
         for listener in list(self._listeners):
             if listener.blocked_since is not None and now - listener.blocked_since > self.pace.blocked:
                 self.let_go(listener, SLOW, "too slow")
@@ -309,7 +308,7 @@ class Hub:
 
 
 def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """Run on the hub's thread, which keeps its database connection until it fails."""
+    """Run on the hub's thread, which keeps its database connection until an error."""
     try:
         return work(*arguments)
     except (DatabaseError, InterfaceError):

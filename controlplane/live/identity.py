@@ -1,7 +1,7 @@
-"""Who is at the other end of a socket or stream, and whether they still may be.
+"""Authenticate sockets and streams, and check again while they last.
 
-A connection outlives the request that opened it, so what it was let in with is looked at again every second: a
-revoked token, an ended session, a locked account, a changed password or a lost role takes effect at once.
+A connection outlives the request that opened it, so its credential is checked every second: a revoked token, an ended
+session, a locked account, a changed password or a lost role takes effect at once.
 """
 
 import hashlib
@@ -29,7 +29,7 @@ SESSION, TOKEN = "session", "token"
 
 @dataclass(frozen=True, slots=True)
 class Credential:
-    """What a connection was opened with: kind and the secret itself."""
+    """The credential of a connection: its kind and the secret."""
 
     kind: str
     secret: str
@@ -37,7 +37,7 @@ class Credential:
 
 @dataclass(frozen=True, slots=True)
 class Identity:
-    """A signed-in user, what they see (`project_ids`, None for everything) and what let them in."""
+    """An authenticated user, the projects they may view (`project_ids`, None for all), and their credential."""
 
     user: User
     kind: str
@@ -53,8 +53,9 @@ class Identity:
 
 
 def credential_of(scope: Scope) -> Credential | None:
-    """Return what a request or websocket carries: a bearer token in the Authorization header or, from a browser's
-    WebSocket that cannot set headers, as the subprotocol after `bearer`; else the session cookie."""
+    """Return the credential of a request or websocket: a bearer token in the Authorization header or, since browsers
+    cannot set headers on a WebSocket, as the subprotocol after `bearer`; else the session cookie.
+    """
     token = token_of(scope)
     if token is not None:
         return token
@@ -63,7 +64,7 @@ def credential_of(scope: Scope) -> Credential | None:
 
 
 def token_of(scope: Scope) -> Credential | None:
-    """Return the bearer token that a request or websocket carries, in the header or the subprotocol."""
+    """Return the bearer token of a request or websocket, from the header or the subprotocol."""
     kind, _, secret = (header(scope, b"authorization") or "").partition(" ")
     if kind.lower() == BEARER:
         return Credential(TOKEN, secret.strip())
@@ -74,13 +75,14 @@ def token_of(scope: Scope) -> Credential | None:
 
 
 def is_own_host(scope: Scope) -> bool:
-    """Whether the connection names the control plane's host, and no other that happens to lead here."""
+    """Return whether the Host header names the control plane."""
     return validate_host(split_domain_port(host_of(scope))[0], settings.ALLOWED_HOSTS)
 
 
 def is_own_origin(scope: Scope) -> bool:
-    """True unless a browser says that another site's page opened this connection (cookies travel with those too), or
-    the connection names a host that is not ours."""
+    """Return False if the Origin header names another site, whose pages would send our cookies too, or if the Host
+    header is not ours.
+    """
     if not is_own_host(scope):
         return False
     origin = header(scope, b"origin")
@@ -89,9 +91,10 @@ def is_own_origin(scope: Scope) -> bool:
 
 
 def is_foreign(scope: Scope) -> bool:
-    """Whether a browser says that a page of another origin makes this request. A link that is followed is none, nor a
-    program's request. Sites that share a domain, as jobs' hosts and the control plane's may, are kept apart by nothing
-    else: browsers send them each other's cookies."""
+    """Return whether a browser reports that a page of another origin makes this request; False for followed links and
+    for programs. Needed because browsers share cookies between sites of one domain, such as jobs' hosts and the
+    control plane's.
+    """
     origin = header(scope, b"origin")
     own = (*settings.CSRF_TRUSTED_ORIGINS, None)
     if origin not in own and _netloc(origin) != host_of(scope):
@@ -103,14 +106,14 @@ def is_foreign(scope: Scope) -> bool:
 
 
 def identify(credential: Credential) -> Identity | None:
-    """Return who a credential belongs to; None when it is wrong, expired, revoked or its user is locked."""
+    """Return the identity of a credential; None if it is wrong, expired or revoked, or the user is locked."""
     if credential.kind == TOKEN:
         return _by_token(credential.secret)
     return _by_session(credential.secret)
 
 
 def still_valid(identities: Iterable[Identity], now: datetime) -> dict[Identity, Identity | None]:
-    """Return each identity as it stands now, None for those that ended. Four queries for any number."""
+    """Return the current identity for each given one, None for those that ended. Four queries for any number."""
     known = set(identities)
     users = {user.pk: user for user in User.objects.filter(pk__in={known_.user.pk for known_ in known})}
     sessions = set(_live_sessions([known_.key for known_ in known if known_.kind == SESSION], now))
@@ -186,16 +189,16 @@ def _live_tokens(keys: list[str], now: datetime) -> set[str]:
 
 
 def _projects_of(users: Iterable[User]) -> dict[int, frozenset[int] | None]:
-    everybody = list(users)
-    found: dict[int, set[int]] = {user.pk: set() for user in everybody}
+    all_users = list(users)
+    found: dict[int, set[int]] = {user.pk: set() for user in all_users}
     members = Membership.objects.filter(user_id__in=found)
     for user_id, project_id in members.values_list("user_id", "project_id"):
         found[user_id].add(project_id)
-    return {user.pk: None if user.is_admin else frozenset(found[user.pk]) for user in everybody}
+    return {user.pk: None if user.is_admin else frozenset(found[user.pk]) for user in all_users}
 
 
 def _netloc(origin: str | None) -> str | None:
-    """The host and port of an Origin header; None when it is no address."""
+    """Return the host and port of an Origin header, None if it is malformed."""
     try:
         return urlsplit(origin or "").netloc
     except ValueError:

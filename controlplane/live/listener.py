@@ -1,7 +1,7 @@
-"""One client of the feed: its bounded queue, and the task that writes it out.
+"""One client of the feed: its bounded queue and the task that sends it.
 
-Nobody waits for a slow reader. What it has not read in time is dropped and replaced by one fresh state per topic,
-made at the moment of sending; a reader that takes nothing for ten seconds is let go.
+A slow reader delays no other: what it has not read in time is replaced by one fresh state per topic, read at the
+moment of sending. A reader that accepts nothing for ten seconds is disconnected.
 """
 
 import asyncio
@@ -24,8 +24,9 @@ FRESH = None  # in the queue: send the topic's state as it is then
 
 @dataclass(eq=False)
 class Listener:
-    """A socket or stream. `deliver` writes one frame and returns when there is room for the next; `on_end` is called
-    once, with a websocket close code and a reason, when the hub lets the client go."""
+    """A socket or stream. `deliver` sends one frame and returns when the next one can be sent; `on_end` is called
+    once, with a websocket close code and a reason, when the hub disconnects the client.
+    """
 
     identity: Identity
     deliver: Callable[[Frame], Awaitable[None]]
@@ -40,11 +41,11 @@ class Listener:
     _writer: "asyncio.Task[None] | None" = None
 
     def start(self) -> None:
-        """Start writing."""
+        """Start sending."""
         self._writer = asyncio.create_task(self._write(), name="live-writer")
 
     def offer(self, frame: Frame) -> None:
-        """Queue a frame, or let a reader that is behind fall back to fresh states."""
+        """Queue a frame; a reader that is too far behind gets fresh states instead."""
         if frame.topic in self._behind:
             return  # the state that it waits for will have this in it
         if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
@@ -55,21 +56,21 @@ class Listener:
         self._ready.set()
 
     def stop(self) -> None:
-        """Write nothing more."""
+        """Stop sending."""
         self.is_ended = True
         self._queue.clear()
         if self._writer is not None:
             self._writer.cancel()
 
     def drop(self, topic: str) -> None:
-        """Take back what is queued of a topic: it is not followed any more, or seen differently."""
+        """Remove a topic's queued frames, after an unsubscribe or a change of rights."""
         self.fresh.pop(topic, None)
         self._behind.discard(topic)
         self._queue = deque((name, frame) for name, frame in self._queue if name != topic)
         self._bytes = sum(len(frame.text) for _, frame in self._queue if frame is not FRESH)
 
     def _fall_back(self, topic: str) -> None:
-        """Replace what is queued by one fresh state per topic. Errors and pongs of a reader this slow are lost."""
+        """Replace queued frames by one fresh state per topic; queued errors and pongs are lost."""
         topics = dict.fromkeys([*(name for name, _ in self._queue), topic])
         self._queue = deque((name, FRESH) for name in topics if name in self.fresh)
         self._behind = {name for name, _ in self._queue}

@@ -1,8 +1,8 @@
 """GET /api/v1/jobs/<id>/logs?follow=true: a pod's log as server-sent events, until the job has ended.
 
-`event: line` carries one line with the byte offset to go on from, `event: gap` says that output is missing, and
-`event: end` carries the job's state and exit code. Without `attempt` a job that is started again is followed into its
-next attempt, which `event: attempt` announces. Lines come from the log store, never from an engine.
+`event: line` carries one line with the byte offset to resume from, `event: gap` marks missing output, and `event:
+end` carries the job's state and exit code. Without `attempt`, the stream follows a restarted job into its next
+attempt, announced by `event: attempt`. Lines come from the log store, never from an engine.
 """
 
 import asyncio
@@ -49,7 +49,7 @@ _streams_of_user, _streams_of_job = Slots(STREAMS_OF_USER), Slots(STREAMS_OF_JOB
 
 @dataclass(frozen=True, slots=True)
 class Wanted:
-    """What of a job's output to follow. `attempt` None: the newest, and those after it."""
+    """The output to follow. `attempt` None: the newest attempt and later ones."""
 
     job_id: str
     rank: int
@@ -61,7 +61,7 @@ class Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Standing:
-    """How the job stands: enough to know whether its log can still grow."""
+    """The part of a job's state that decides whether its log can still grow."""
 
     state: str
     attempt: int
@@ -104,7 +104,7 @@ async def _serve(wanted: Wanted, identity: Identity, receive: Receive, send: Sen
 
 
 def read_wanted(scope: Scope) -> Wanted:
-    """Return what the address asks for. Raises Refused (400) for a field that is unknown or not a number."""
+    """Parse the query. Raises Refused (400) for an unknown field or one that is not a number."""
     fields = query(scope)
     refuse_unknown(fields, FIELDS)
     match = _PATH.fullmatch(scope["path"])
@@ -125,7 +125,7 @@ def read_wanted(scope: Scope) -> Wanted:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """Some of a log as events, and where to read on."""
+    """A part of a log as events, and the offset of the next part."""
 
     text: str
     next_offset: int
@@ -133,7 +133,7 @@ class Part:
 
 
 def read_part(path: Path, attempt: int, offset: int, lines: int | None, search: str | None) -> Part:
-    """Return the next page of a log, or with `lines` its end, as server-sent events."""
+    """Return the next page of a log, or its last `lines`, as server-sent events."""
     page = tail(path, lines) if lines is not None else read_page(path, offset, PAGE_LINES, search)
     gaps = [_event("gap", gap_record(gap) | {"offset": page.next_offset}) for gap in page.gaps]
     text = "".join([*(_line_event(attempt, line) for line in page.lines), *gaps])
@@ -146,7 +146,7 @@ def close() -> None:
 
 
 class Follower:
-    """Reads a log as it grows; every text that `events` yields holds whole server-sent events."""
+    """Read a growing log; each text that `events` yields holds whole server-sent events."""
 
     def __init__(self, wanted: Wanted) -> None:
         self.wanted = wanted
@@ -157,7 +157,7 @@ class Follower:
         self._soon = 0
 
     async def events(self) -> AsyncGenerator[str, None]:
-        """Yield what is new, and an empty text whenever there is nothing; ends after the end event."""
+        """Yield new output, and an empty text when there is none; stop after the end event."""
         while True:
             standing = await _reads.read(
                 ("job", self.wanted.job_id), SOON_SECONDS / 2, _standing, self.wanted.job_id
@@ -176,7 +176,7 @@ class Follower:
                 yield text
 
     async def _drain(self) -> AsyncGenerator[str, None]:
-        """Read pages until there is nothing more now."""
+        """Read pages up to the current end of the log."""
         while True:
             part = await self._next_part()
             is_more = part.next_offset != self._offset
@@ -186,7 +186,7 @@ class Follower:
                 return
 
     async def _wait_for_growth(self) -> AsyncGenerator[str, None]:
-        """Wait until the file has grown, or it is time to look at the job again."""
+        """Wait until the file has grown or the job's state must be read again."""
         is_soon = (self._is_complete or self._offset == 0) and self._soon < SOON_MOST
         self._soon = self._soon + 1 if is_soon else self._soon
         for _ in range(round((SOON_SECONDS if is_soon else LOOK_SECONDS) / POLL_SECONDS)):
@@ -197,7 +197,7 @@ class Follower:
             yield ""
 
     async def _next_part(self) -> "Part":
-        """Read on. Followers at the same place share what was read, and its text."""
+        """Read the next part; followers at the same offset share one read."""
         lines = self.wanted.tail if self._is_first else None
         self._is_first = False
         place = (self._path, self._attempt, self._offset, lines, self.wanted.search)
@@ -207,7 +207,7 @@ class Follower:
         return self.wanted.attempt is None and standing.attempt != self._attempt
 
     def _next_attempt(self, attempt: int) -> str:
-        """Go to a newer attempt's log; the first one found starts where the client asked."""
+        """Switch to a newer attempt's log; the first attempt starts at the client's offset."""
         is_first, self._attempt = self._attempt == 0, attempt
         if is_first:
             return ""
@@ -226,7 +226,7 @@ class Follower:
 
 
 async def _write(follower: Follower, identity: Identity, send: Send) -> None:
-    """Write events as they come, a comment when there are none for long, and stop when the right to read is gone."""
+    """Send events, a comment during long silence, and stop when the reader loses access."""
     loop = asyncio.get_running_loop()
     written = checked = loop.time()
     async with aclosing(follower.events()) as events:
@@ -267,7 +267,7 @@ def _number(fields: dict[str, str], name: str) -> int | None:
 
 
 async def _may_read(identity: Identity, job_id: str) -> None:
-    """Raises NotVisible when the identity may not, or no longer, read the job's log. Streams share the answer."""
+    """Raise NotVisible unless the identity may read the job's log. Streams share the check."""
     await _reads.read((identity, job_id), LOOK_SECONDS / 2, _require_visible, identity, job_id)
 
 
@@ -279,7 +279,7 @@ def _require_visible(identity: Identity, job_id: str) -> None:
 
 
 def _canonical(job_id: str) -> str:
-    """A job's id as its log's directory is named; anything else as it is, which is then not found."""
+    """Return a job's id in the form of its log directory; other text unchanged, which is then not found."""
     try:
         return str(uuid.UUID(job_id))
     except ValueError:

@@ -1,4 +1,4 @@
-"""The growing end of one pod's log, in batches; shared by everybody who watches it."""
+"""The growing end of one pod's log in batches, shared by all of its viewers."""
 
 import uuid
 from collections import deque
@@ -23,7 +23,7 @@ ATTEMPT_BITS = 40  # a number of a log topic is attempt * 2**40 + byte offset: i
 
 @dataclass(slots=True)
 class Batch:
-    """What is new. `is_fresh`: another attempt has begun, or the tail jumped over lines: send a state."""
+    """New lines. `is_fresh`: a new attempt began or lines were skipped, so listeners need a state."""
 
     upserts: dict[str, dict[str, Any]]
     is_fresh: bool = False
@@ -31,7 +31,7 @@ class Batch:
 
 @dataclass(slots=True)
 class LogTail:
-    """Follows the log of the job's newest attempt at one rank."""
+    """Follow the log of the job's newest attempt at one rank."""
 
     job_id: str
     rank: int
@@ -55,7 +55,7 @@ class LogTail:
         self._jump()
 
     def poll(self, *, look_for_attempt: bool) -> Batch | None:
-        """Return what was written since the last call, or None."""
+        """Return the lines written since the last call, or None."""
         if look_for_attempt and _newest_attempt(self.job_id) != self.attempt:
             self.open()
             return Batch({}, is_fresh=True)
@@ -83,7 +83,7 @@ class LogTail:
         self._keep(tail(self.path, SHOWN_LINES))
 
     def _ended_in_silence(self) -> Batch | None:
-        """Say so once when nobody has written this log and nobody will."""
+        """Report once that a finished pod wrote no log."""
         if self.is_complete or self.offset or not is_silent(self.job_id, self.attempt, self.rank):
             return None
         self.is_complete = True
@@ -96,7 +96,7 @@ class LogTail:
 
 
 def line_record(line: LogLine) -> dict[str, Any]:
-    """Return a line as REST shows it."""
+    """Return a line in its REST form."""
     return {
         "n": line.n,
         "time": moment(line.time_ms),
@@ -111,7 +111,7 @@ def gap_record(gap: LogGap) -> dict[str, Any]:
 
 
 def moment(time_ms: int) -> datetime:
-    """Milliseconds since 1970 -> a time."""
+    """Convert milliseconds since 1970 to a time."""
     return datetime.fromtimestamp(time_ms / 1000, UTC)
 
 

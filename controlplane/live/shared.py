@@ -1,4 +1,4 @@
-"""Reads that several requests share, on a thread of their own: not the hub's, and not the one that serves pages."""
+"""Reads shared by concurrent requests, on a thread separate from the hub's and the pages'."""
 
 import asyncio
 from collections.abc import Callable, Hashable
@@ -12,7 +12,7 @@ T = TypeVar("T")
 
 
 class SharedReads:
-    """One read per key at a time; who asks until `seconds` after its end gets the same result."""
+    """Run one read per key at a time; requests until `seconds` after its end share the result."""
 
     def __init__(self, name: str) -> None:
         self._name = name
@@ -20,7 +20,7 @@ class SharedReads:
         self._reads: dict[Hashable, asyncio.Future[Any]] = {}
 
     async def read(self, key: Hashable, seconds: float, work: Callable[..., T], *arguments: object) -> T:
-        """Return what `work` returns, or has returned for this key. Raises what it raised."""
+        """Return the result of `work`, possibly a shared one of this key. Raises what `work` raised."""
         reading = self._reads.get(key)
         if reading is None:
             reading = asyncio.get_running_loop().run_in_executor(self._executor, _guarded, work, *arguments)
@@ -30,7 +30,7 @@ class SharedReads:
         return result
 
     def shutdown(self) -> None:
-        """End the thread and its database connection. A later read starts another."""
+        """End the thread and its database connection. A later read starts a new one."""
         self._reads.clear()
         if self._thread is not None:
             thread, self._thread = self._thread, None
@@ -52,7 +52,7 @@ class SharedReads:
 
 
 def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """The thread keeps its database connection until it fails."""
+    """Run on the thread, which keeps its database connection until an error."""
     try:
         return work(*arguments)
     except (DatabaseError, InterfaceError):

@@ -1,4 +1,4 @@
-"""One consistent look at the database: every query inside sees the same commit, and no writer waits for it."""
+"""Consistent reads: all queries inside see the same commit, without blocking writers."""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -8,9 +8,9 @@ from django.db import connection, transaction
 
 @contextmanager
 def one_moment() -> Iterator[None]:
-    """Make the queries inside see one state of the database, so that what they return belongs to one event number.
+    """Make the queries inside read one state of the database, so that their result belongs to one event number.
 
-    Django's own atomic() would take SQLite's write lock here (transaction_mode IMMEDIATE).
+    Django's atomic() would take SQLite's write lock here (transaction_mode IMMEDIATE).
     """
     if connection.in_atomic_block:
         yield

@@ -1,7 +1,7 @@
-"""Rows -> the state of a topic: {collection: {key: record}}, all of it plain JSON.
+"""Read a topic's state from rows: {collection: {key: record}}, all JSON.
 
-Nothing here depends on the time of day (pages count seconds themselves), so an unchanged database gives an unchanged
-state. Run these inside `reading.one_moment`, with the event number that the state is stamped with.
+States are independent of the clock (pages count seconds themselves), so an unchanged database gives an equal state.
+Call these inside `snapshot_read.one_moment`, with the event number that the state gets.
 """
 
 import uuid
@@ -40,14 +40,15 @@ State = dict[str, dict[str, Any]]
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """A topic's state as a reader of everything sees it, and under (collection, key) how to make anew the records that
-    name jobs of other projects."""
+    """A topic's state for a reader of all projects, and by (collection, key) how to rebuild the records that name
+    jobs of other projects.
+    """
 
     state: State
     naming: Mapping[tuple[str, str], Callable[[Sees], Any]] = field(default_factory=dict)
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the state for a reader who sees the jobs of these projects. Shares what it need not change."""
+        """Return the state for a reader of these projects. Shares the records that need no change."""
         if sees is None or not self.naming:
             return self.state
         state = dict(self.state)
@@ -61,11 +62,12 @@ class Reading:
 
 @dataclass(frozen=True, slots=True)
 class Overview(Reading):
-    """The overview without its lists of jobs, which are each reader's own."""
+    """The overview without its job lists, which differ by reader."""
 
     def seen_by(self, sees: Sees) -> State:
-        """Return the overview for a reader of these projects. Other projects' jobs are left out; on devices that such
-        a job holds its project stays, since the GPUs are shared. Three queries."""
+        """Return the overview for a reader of these projects. Omits other projects' jobs; a device held by such a job
+        shows its project, since GPUs are shared. Three queries.
+        """
         return self.state | {
             "running": {row["id"]: row for row in running_rows(sees, ROWS_MOST)},
             "queued": {row["id"]: row for row in queued_rows(sees, ROWS_MOST)},
@@ -126,8 +128,9 @@ def read_job(job_id: uuid.UUID | str) -> Reading | None:
 
 
 def overview_document(state: State, seq: int, now: datetime | None = None) -> dict[str, Any]:
-    """Return the answer of GET /telemetry/overview from the same state that the topic `overview` has: lists instead
-    of keyed records, with run and waiting times as of `now`."""
+    """Return the answer of GET /telemetry/overview from the state of the topic `overview`: lists instead of keyed
+    records, with run and waiting times as of `now`.
+    """
     moment = now or timezone.now()
     return {
         **state["totals"]["all"],
@@ -169,12 +172,12 @@ def _latest(state: State, seq: int) -> dict[str, Any]:
 
 
 def _names_others(row: Mapping[str, Any]) -> bool:
-    """True when the reason in a job's columns names a job of another project."""
+    """Return whether the reason in a job's columns names a job of another project."""
     return not named_projects(row["details"]) <= {row["project_name"]}
 
 
 def _with_reason(record: dict[str, Any], row: Mapping[str, Any]) -> Callable[[Sees], dict[str, Any]]:
-    """Return how to make a job's record anew, with its reason as a reader sees it."""
+    """Return a function that rebuilds a job's record with the reason that a given reader may see."""
     return lambda sees: record | {"status": record["status"] | {"reason": reason_of(row, sees)}}
 
 
@@ -195,7 +198,7 @@ def _veiled_share(share: dict[str, Any], sees: frozenset[str]) -> dict[str, Any]
 
 
 def _without_clock(row: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what changes with the clock alone; readers count from `started_at`."""
+    """Omit fields that change with the clock alone; readers count from `started_at`."""
     status = {name: value for name, value in row["status"].items() if name != "runtime_seconds"}
     return row | {"status": status}
 

@@ -1,4 +1,4 @@
-"""The names of live topics, and who may listen. What is not named here is refused."""
+"""The names of live topics and their access rules. Unlisted topics are refused."""
 
 import re
 import uuid
@@ -16,7 +16,7 @@ FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "un
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A topic as it was asked for. `subject` is the project's name or the job's id."""
+    """A parsed topic. `subject`: the project's name or the job's id."""
 
     name: str
     kind: str
@@ -25,7 +25,7 @@ class Topic:
 
 
 def parse_topic(name: object) -> Topic | None:
-    """Return the topic of that name, or None when there is no such kind of topic."""
+    """Return the topic of that name, None for an unknown kind of topic."""
     if not isinstance(name, str) or len(name) > LONGEST_NAME:
         return None
     if name in SHARED:
@@ -38,10 +38,10 @@ def parse_topic(name: object) -> Topic | None:
 
 
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
-    """True when somebody who sees `project_ids` (None: all) may listen to a topic of project `project_id`.
+    """Return whether a user who may view `project_ids` (None: all) may subscribe to a topic of project `project_id`.
 
-    Shared topics show each reader what that reader may see. None for another topic's project means that its subject
-    does not exist.
+    A topic without a project of its own shows each reader what that reader may see; for the others, project None
+    means that the subject does not exist.
     """
     if topic.kind in SHARED:
         return True

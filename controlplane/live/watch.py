@@ -1,8 +1,8 @@
 """GET /api/v1/watch: the live feed as server-sent events, for scripts and `yard --watch`.
 
-`topics=` names topics, separated by commas; `since=` is the number to go on after, one for all or one for each topic.
-Each event carries the same frame as the websocket. Its id holds a number for every topic, so a client that sends
-Last-Event-ID goes on exactly where it was.
+`topics=` names topics, separated by commas; `since=` is the number to resume after, one for all or one per topic.
+Each event carries the same frame as the websocket. Its id holds a number per topic, so a client that sends
+Last-Event-ID resumes exactly.
 """
 
 import asyncio
@@ -27,7 +27,7 @@ STREAM_HEADERS = [
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve one stream until its client leaves or the hub lets it go."""
+    """Serve one stream until its client leaves or the hub disconnects it."""
     try:
         if scope["method"] != "GET":
             raise Refused(405, "method_not_allowed", "Use GET.")
@@ -43,7 +43,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 class _Stream:
-    """A listener whose frames become events."""
+    """A listener whose frames are sent as events."""
 
     def __init__(self, identity: Identity, topics: list[str], since: list[int | None], send: Send) -> None:
         self._positions = dict(zip(topics, since, strict=True))
@@ -53,7 +53,7 @@ class _Stream:
         self._listener = Listener(identity, self._write, self._end)
 
     async def run(self, receive: Receive) -> None:
-        """Write events until the client leaves or the hub ends the stream."""
+        """Send events until the client leaves or the hub ends the stream."""
         hub().attach(self._listener)
         ended = asyncio.create_task(self._ended.wait())
         left = asyncio.create_task(until_left(receive))
@@ -80,7 +80,7 @@ class _Stream:
         self._ended.set()
 
     async def _beat(self) -> None:
-        """Comments keep proxies from closing a quiet stream, and find clients that went away."""
+        """Send comments: they keep proxies from closing a quiet stream, and detect clients that left."""
         while True:
             await asyncio.sleep(HEARTBEAT_SECONDS)
             try:
@@ -97,7 +97,7 @@ async def until_left(receive: Receive) -> None:
 
 
 def challenge(status: int) -> list[tuple[bytes, bytes]]:
-    """The headers that a refusal of this status needs."""
+    """Return the headers that a refusal with this status needs."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
@@ -107,12 +107,12 @@ def challenge(status: int) -> list[tuple[bytes, bytes]]:
 
 
 def chunk(text: str) -> Message:
-    """A part of a stream's body."""
+    """Return a part of a stream's body."""
     return {"type": "http.response.body", "body": text.encode(), "more_body": True}
 
 
 def refuse_unknown(fields: Iterable[str], known: Set[str]) -> None:
-    """Refuse a query field that nobody reads, as REST does: it is a slip of the pen. Raises Refused (400)."""
+    """Raise Refused (400) for an unknown query field, as REST does: it is usually a typing error."""
     unknown = sorted(set(fields) - known)
     if unknown:
         listed = ", ".join(sorted(known))
@@ -137,7 +137,7 @@ def _topics(text: str) -> list[str]:
 
 
 def _since(text: str, count: int) -> list[int | None]:
-    """One number for each topic: the list as it was given in an id, one number for all, or nothing."""
+    """Return one number per topic, from an event id, one number for all, or nothing."""
     if not text:
         return [None] * count
     parts = text.split(",")

@@ -1,7 +1,7 @@
 """Progress lines: what a job prints about itself, one JSON object per line with `"trainyard": 1`.
 
-Every field is optional. Whoever prints it is a user's program, so everything is checked: a field of the
-wrong type or out of range counts as not given, and a line that is not ours is no progress.
+Every field is optional. The lines come from users' programs, so everything is checked: a field of the wrong type or
+out of range counts as absent, and any other line is not progress.
 """
 
 from __future__ import annotations
@@ -20,8 +20,9 @@ LOOK_BACK_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress line. `gpu_utilization`: 0 to 1 of the share that the job holds; `checkpoint_at`: Unix seconds of
-    the last checkpoint, from which the scheduler knows what a preemption would cost."""
+    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `checkpoint_at`: Unix seconds of the last
+    checkpoint, from which the scheduler computes the cost of a preemption.
+    """
 
     time_ms: int
     epoch: int | None = None

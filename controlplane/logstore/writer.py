@@ -46,7 +46,7 @@ class LogWriter:
         self._partial[kind] = rest
 
     def add(self, records: Sequence[tuple[int, bytes, bytes]]) -> None:
-        """Write records (time in Unix ms, kind, text of MAX_TEXT_BYTES at most) of a caller who knows their times."""
+        """Write records (time in Unix ms, kind, text of at most MAX_TEXT_BYTES) with the caller's times."""
         first = self._last_number + 1
         self._write(b"".join(b"%d %d %b %b\n" % (first + i, *record) for i, record in enumerate(records)))
         self._last_number += len(records)

@@ -144,7 +144,7 @@ class Runner:
                 self._ring_lanes()
                 self._dispatch_bell.set()
             self._is_successor = True
-        self._hear_orders()
+        self._accept_notices()
         began = time.monotonic()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
@@ -161,11 +161,11 @@ class Runner:
         """Pause so that changes batch up; pause less after a user action."""
         short = min(seconds, SHORT_BREATH_SECONDS)
         self._is_stopping.wait(short)
-        self._hear_orders()
+        self._accept_notices()
         if not self._is_ordered():
             self._verb_bell.wait(min(seconds, LONG_BREATH_SECONDS) - short)
 
-    def _hear_orders(self) -> None:
+    def _accept_notices(self) -> None:
         if self._verb_bell.is_set():
             self._verb_bell.clear()
             self._ordered_at = time.monotonic()

@@ -13,8 +13,9 @@ from jobs.models import Allocation, Pod
 
 
 def cluster_rows(clusters: Sequence[Cluster], *, is_admin: bool) -> list[dict[str, Any]]:
-    """Return clusters with their node and GPU counts; two queries. How a cluster is reached and what was found there
-    is for admins; credentials are for nobody."""
+    """Return clusters with their node and GPU counts; two queries. Connection settings and checks are for admins
+    only; credentials are never included.
+    """
     ids = [cluster.pk for cluster in clusters]
     counted = Node.objects.filter(cluster_id__in=ids).values("cluster_id")
     counts = counted.annotate(

@@ -10,11 +10,11 @@ from controlplane.supervisor import programs
 from controlplane.supervisor import supervise as keeping
 from controlplane.supervisor.children import PR_SET_PDEATHSIG, PRCTL, Child
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance, bind, claim, read_instance
-from controlplane.supervisor.supervise import Keeper, answers, is_make_waiting, tell
+from controlplane.supervisor.supervise import Keeper, answers, is_make_waiting, report
 
 
 def main() -> int:
-    """Exit code 0 after a stop that was asked for, 1 when it could not start."""
+    """Return exit code 0 after a requested stop, 1 if the instance could not start."""
     began = time.monotonic()
     try:
         instance = read_instance(os.environ)
@@ -42,12 +42,14 @@ def _run(instance: Instance, began: float) -> int:
     finally:
         stopping = time.monotonic()
         keeper.stop()
-    tell(f"Stopped in {time.monotonic() - stopping:.1f} s. Running jobs live on; `make up` finds them again.")
+    report(
+        f"Stopped in {time.monotonic() - stopping:.1f} s. Running jobs live on; `make up` finds them again."
+    )
     return 0
 
 
 def _prepare(environment: dict[str, str]) -> dict[str, str]:
-    """Checks, migrations and static files, in a process whose memory goes back before the servers start."""
+    """Run checks, migrations and static files in a child process, whose memory is freed before the servers start."""
     command = [sys.executable, "-m", "controlplane.supervisor.prepare"]
     answer = subprocess.run(
         command, cwd=CHECKOUT, env=environment, stdout=subprocess.PIPE, check=False, process_group=0
@@ -72,12 +74,12 @@ def _keep(keeper: Keeper, instance: Instance, began: float, prepared: dict[str, 
 
 
 def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> None:
-    tell(f"\nTrainyard is up after {seconds:.1f} s:  {instance.public_url}")
+    report(f"\nTrainyard is up after {seconds:.1f} s:  {instance.public_url}")
     if prepared["setup_path"]:
-        tell(
+        report(
             f"First admin, once:             {instance.public_url}{prepared['setup_path']}  (within 24 hours)"
         )
-    tell(
+    report(
         f"Command line:                  {CHECKOUT / '.venv' / 'bin' / 'yard'} login {instance.public_url}",
         f"Logs:                          {instance.control_dir}",
         "Ctrl-C stops the control plane; running jobs live on.\n",
@@ -85,7 +87,7 @@ def _announce(instance: Instance, seconds: float, prepared: dict[str, str]) -> N
 
 
 def _end_with_make(parent: int) -> None:
-    """Under make, a make that was killed with -9 ends us too; started in other ways, we outlive the shell."""
+    """Under make, end when make is killed with -9; otherwise outlive the shell that started us."""
     if PRCTL is not None and "MAKELEVEL" in os.environ:
         PRCTL(PR_SET_PDEATHSIG, 15)
         if os.getppid() != parent:

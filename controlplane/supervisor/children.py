@@ -1,4 +1,4 @@
-"""One child process: started, restarted with a growing pause, ended, its output in a file of bounded size."""
+"""One child process: start, restart with increasing delay, stop, and a log file of bounded size."""
 
 import ctypes
 import os
@@ -20,7 +20,7 @@ PR_SET_PDEATHSIG = 1
 
 
 class Child:
-    """A program and, while it lives, its process. Times are of the caller's monotonic clock, in seconds."""
+    """A program and its process, if it runs. Times are the caller's monotonic clock, in seconds."""
 
     def __init__(self, program: Program, log_dir: Path) -> None:
         self.program = program
@@ -35,7 +35,7 @@ class Child:
         return self.program.name
 
     def start(self, now: float) -> None:
-        """Start the process in a process group of its own, so that Ctrl-C reaches the supervisor alone."""
+        """Start the process in its own process group, so that Ctrl-C reaches only the supervisor."""
         with self.log_path.open("ab") as log:
             self.process = subprocess.Popen(
                 self.program.arguments,
@@ -51,7 +51,7 @@ class Child:
         self._started_at = now
 
     def notice_death(self, now: float) -> str | None:
-        """When the process has ended, plan its next start and return a sentence on how it ended."""
+        """If the process has ended, plan its restart and return a sentence on how it ended."""
         if self.process is None or self.process.poll() is None:
             return None
         how, self.process = _describe(self.process.returncode), None
@@ -65,12 +65,12 @@ class Child:
         return f"{self.name} {how}; starting it again{f' in {pause:.1f} s' if pause else ''}"
 
     def send(self, number: int) -> None:
-        """Signal the process, if it lives."""
+        """Signal the process, if it runs."""
         if self.process is not None and self.process.poll() is None:
             self.process.send_signal(number)
 
     def wait(self, seconds: float) -> bool:
-        """Wait for the end; True when it has ended."""
+        """Wait for the process to end; return whether it has."""
         if self.process is None:
             return True
         try:
@@ -80,7 +80,7 @@ class Child:
         return True
 
     def cap_log(self) -> None:
-        """Keep one older file. Copy and cut, because the child appends to an open file."""
+        """Truncate a large log, keeping one older file. Copies, because the child appends to an open file."""
         if self.log_path.exists() and self.log_path.stat().st_size > LARGEST_LOG_BYTES:
             older = self.log_path.with_suffix(".log.1")
             try:
@@ -90,7 +90,7 @@ class Child:
             os.truncate(self.log_path, 0)
 
     def last_lines(self, count: int) -> list[str]:
-        """The end of the log, for the console."""
+        """Return the last lines of the log, for the console."""
         with self.log_path.open("rb") as log:
             log.seek(max(0, self.log_path.stat().st_size - 8192))
             return log.read().decode(errors="replace").splitlines()[-count:]
@@ -101,7 +101,7 @@ def _describe(code: int) -> str:
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """Linux's call that ties a child's life to its parent's; looked up before any fork."""
+    """Return Linux's prctl, which ties a child's life to its parent's; looked up before any fork."""
     if not sys.platform.startswith("linux"):
         return None
     prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl
@@ -112,6 +112,6 @@ PRCTL = _prctl()
 
 
 def _die_with_parent() -> None:
-    """Runs in the child, so that a supervisor killed with -9 leaves none behind. Pods are no children of it."""
+    """Runs in the child: it dies with a supervisor killed by -9. Pods are not children of the supervisor."""
     if PRCTL is not None:
         PRCTL(PR_SET_PDEATHSIG, signal.SIGTERM)

@@ -1,8 +1,8 @@
 """`python -m controlplane.supervisor.component ROLE`: run one component of the control plane in its own process.
 
-`make up` runs all parts on one machine; here whatever starts containers is the supervisor. The parts then share
-PostgreSQL, Redis, the secret key and, for web, worker and loop, the directory of pods' logs (STATE_DIR/logs).
-Everything else in the state directory is scratch: a part makes it again.
+`make up` runs all components on one machine; here the container platform supervises them. The components share
+PostgreSQL, Redis, the secret key and, for web, worker and loop, the log directory (STATE_DIR/logs). Everything else
+in the state directory can be recreated by each component.
 """
 
 import json
@@ -19,7 +19,7 @@ SHARED = ("DATABASE_URL", "TRAINYARD_REDIS_URL", "TRAINYARD_SECRET_KEY")
 
 
 def main(arguments: list[str]) -> int:
-    """Does not return while the part runs; 1 when it cannot start, 2 for a part that is none."""
+    """Run the component until it ends; return 1 if it cannot start, 2 for an unknown role."""
     if len(arguments) != 1 or arguments[0] not in PARTS:
         print(f"Name one part: {', '.join(PARTS)}.", file=sys.stderr)
         return 2
@@ -38,14 +38,14 @@ def main(arguments: list[str]) -> int:
 
 
 def _require_shared(env: Mapping[str, str]) -> None:
-    """Each part would otherwise make a database, a Redis and a key that no other part knows."""
+    """Refuse defaults: each component would create a database, Redis and key that the others do not use."""
     missing = [name for name in SHARED if not env.get(name)]
     if missing:
         raise CannotStart(f"Parts that run apart share these, so they must be set: {', '.join(missing)}.")
 
 
 def _migrate(instance: Instance) -> None:
-    """Bring the database to this version, register what the settings declare, and end."""
+    """Migrate the database, register what the settings declare, and end."""
     if prepare.check_settings():
         prepare.prepare_database()
         path = prepare.setup_path()
@@ -80,7 +80,7 @@ def _loop(instance: Instance) -> None:
 
 
 def _become(program: programs.Program) -> None:
-    """Give this process to the program, so that it hears its container's signals itself."""
+    """Replace this process with the program, so that it receives its container's signals itself."""
     os.chdir(CHECKOUT)
     os.execve(program.arguments[0], program.arguments, program.environment)
 

@@ -1,4 +1,4 @@
-"""Which instance this is: its address, its directory, its Redis. Read once from the environment."""
+"""The instance's address, directory and Redis, read once from the environment."""
 
 import fcntl
 import os
@@ -15,7 +15,7 @@ MAX_WEB_PROCESSES = 64
 
 
 class CannotStart(Exception):
-    """Why this instance cannot start, and what to do about it."""
+    """Why this instance cannot start, and what to do."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,7 +31,7 @@ class Instance:
 
     @property
     def control_dir(self) -> Path:
-        """Where the supervisor keeps its lock and the control plane's own logs."""
+        """Return the directory of the supervisor's lock and the control plane's own logs."""
         return self.state_dir / "control"
 
     @property
@@ -57,9 +57,9 @@ def read_instance(env: Mapping[str, str]) -> Instance:
 
 
 def claim(instance: Instance) -> int:
-    """Lock the state directory for this process's life and return the lock's descriptor.
+    """Lock the state directory for the life of this process and return the lock's descriptor.
 
-    The kernel drops the lock when the process dies in any way, so nothing stale can be left behind.
+    The kernel releases the lock when the process dies, so no stale lock remains.
     """
     try:
         make_private(instance.state_dir)
@@ -86,7 +86,7 @@ def claim(instance: Instance) -> int:
 
 
 def bind(instance: Instance) -> socket.socket:
-    """Take the port now, so that a clash is told at once and connections survive a restart of the web server."""
+    """Bind the port early: a clash is reported at once, and connections survive a restart of the web server."""
     family = socket.AF_INET6 if ":" in instance.host else socket.AF_INET
     listener = socket.socket(family, socket.SOCK_STREAM)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)

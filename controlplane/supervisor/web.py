@@ -17,9 +17,8 @@ GRACE_SECONDS = 3  # open event streams and websockets end then; clients resume 
 def serve(handle: int, gate: int) -> None:
     """Serve controlplane.asgi on the inherited listening socket until SIGTERM.
 
-    Loading takes as long as preparing the database, and goes on beside it: the supervisor closes its end of the gate
-    when that is done, and reading here ends. The application itself is made after that: whitenoise looks at the
-    gathered static files when it is made, and would serve the former ones' lengths with the new ones' bytes.
+    Modules load while the database is prepared; reading the gate blocks until the supervisor closes its end. The
+    application is created only then, because whitenoise stores the sizes of static files when it is created.
     """
     os.environ.setdefault("DJANGO_SETTINGS_MODULE", "controlplane.settings")
     django.setup()

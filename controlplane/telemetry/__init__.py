@@ -1,1 +1,1 @@
-"""What devices, jobs and queues did: collected every second, kept as samples, thinned with age."""
+"""Usage of devices, jobs and queues: collected every second, stored as samples, thinned with age."""

@@ -1,4 +1,4 @@
-"""The history of how many GPUs there are and who held them, as change points: exact over any range, and small."""
+"""History of GPU capacity and allocation as change points, which are exact over any range and small."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -14,8 +14,8 @@ from jobs.models import Allocation
 def record_allocation(now: datetime) -> None:
     """Write a change point for every project and cluster whose allocated GPUs differ from its last one.
 
-    Call it inside the transaction that takes or releases allocations, after it has written them. The subject is the
-    name, so that the history of a deleted project can still be drawn.
+    Call it in the transaction that takes or releases allocations, after the write. The subject is the name, so that
+    the history of a deleted project can still be drawn.
     """
     held = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
     by_project = dict(held.annotate(sum=Sum("milli_gpus")).order_by())
@@ -29,7 +29,7 @@ def record_allocation(now: datetime) -> None:
 def record_capacity(cluster: Cluster, now: datetime) -> None:
     """Write a change point if the number of GPUs on the cluster's ready nodes differs from its last one.
 
-    Call it inside the transaction that changes nodes, after it has written them.
+    Call it in the transaction that changes nodes, after the write.
     """
     gpus = Device.objects.filter(node__cluster=cluster, node__is_ready=True).count()
     last = _with_last(GPU_CAPACITY, "cluster", Cluster.objects.filter(pk=cluster.pk))
@@ -39,7 +39,7 @@ def record_capacity(cluster: Cluster, now: datetime) -> None:
 def _with_last(
     metric: str, by: str, subjects: QuerySet[Any]
 ) -> Iterator[tuple[int, str, float | None, datetime | None]]:
-    """(id, name, last value, its time) of every subject; each a look into the index of Sample."""
+    """Yield (id, name, last value, its time) of every subject, each from the index of Sample."""
     points = Sample.objects.filter(metric=metric, by=by, subject=OuterRef("name"), step_seconds=CHANGE_POINT)
     newest = points.order_by("-at")
     columns = {"last": Subquery(newest.values("total")[:1]), "last_at": Subquery(newest.values("at")[:1])}

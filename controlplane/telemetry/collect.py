@@ -1,4 +1,4 @@
-"""Every second: what running jobs say about themselves and what their devices do, into rows, samples and one event."""
+"""Every second, write jobs' progress and device usage into rows, samples and one event."""
 
 import logging
 from collections import defaultdict
@@ -19,7 +19,7 @@ from controlplane.models import Cluster, Device, Event
 from controlplane.telemetry.metrics import SAMPLED
 from controlplane.telemetry.samples import STEP_SECONDS, Accumulator
 from controlplane.telemetry.sampling import PodRow, pods_of, rounded, sample_holders, sample_queue, sample_use
-from controlplane.telemetry.self_reported import Spoken, completed
+from controlplane.telemetry.self_reported import SelfReported, completed
 from jobs.kinds.registry import KINDS
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
@@ -36,18 +36,18 @@ LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may b
 
 @dataclass(slots=True)
 class _Memory:
-    """What one process remembers of a cluster between two seconds; losing it loses at most one step of samples."""
+    """A cluster's state between two seconds, per process; losing it loses at most one step of samples."""
 
     accumulator: Accumulator = field(default_factory=Accumulator)
     seq: int | None = None
     holders_at: datetime | None = None  # when GPU seconds were last added
     unreadable: set[str] = field(default_factory=set)  # pods whose log is out of order, told once
-    spoken: Spoken = field(default_factory=Spoken)
+    spoken: SelfReported = field(default_factory=SelfReported)
 
 
 @dataclass(slots=True)
 class _Changes:
-    """Columns to write, by table and key, and the jobs that look different."""
+    """Columns to write, by table and key, and the jobs whose display changes."""
 
     pods: defaultdict[int, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
     jobs: defaultdict[UUID, dict[str, Any]] = field(default_factory=lambda: defaultdict(dict))
@@ -56,7 +56,7 @@ class _Changes:
     is_visible: bool = False
 
     def write(self, now: datetime) -> None:
-        """Write everything in one short transaction, with one event if somebody can see a difference."""
+        """Write everything in one short transaction, with one event if any display changes."""
         if not (self.pods or self.jobs or self.devices):
             return
         with transaction.atomic():
@@ -73,8 +73,9 @@ class _Changes:
 
 @dataclass(frozen=True, slots=True)
 class _Look:
-    """What one second's look found: new progress lines, and figures by device and by pod. `is_measured`: something is
-    set that measures the cluster; `has_answered`: that could be read, or there is none."""
+    """One second's measurements: new progress lines, and figures by device and by pod. `is_measured`: the cluster has
+    a source of measurements; `has_answered`: it could be read, or there is none.
+    """
 
     lines: Mapping[str, Progress | None]
     reports: Sequence[UsageReport]
@@ -83,9 +84,10 @@ class _Look:
     has_answered: bool
     is_reachable: bool
 
-    def can_tell(self, pod: PodRow) -> bool:
-        """Whether it is known if the pod is idle. What was said before a cluster went away tells nothing of now, and
-        where progress lines are all there ever is, silence tells."""
+    def is_idleness_known(self, pod: PodRow) -> bool:
+        """Return whether the pod's idleness can be judged. Measurements from before a cluster became unreachable do
+        not count; where progress lines are the only source, their absence counts as idle.
+        """
         if not (self.is_reachable and self.is_measured):
             return self.is_reachable
         usage = self.usages.get(pod.name)
@@ -97,20 +99,20 @@ _memories: dict[int, _Memory] = {}
 
 
 def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
-    """Take over progress, utilisation and memory of a cluster's pods and devices, and keep samples.
+    """Store progress, utilisation and memory of a cluster's pods and devices, and keep samples.
 
-    Rows are written only where something changed; then one event `telemetry.sampled` names the jobs. Logs are read
-    whatever answers: while nothing measures, what pods say counts, and what else was last seen stays.
+    Writes only changed rows; then one event `telemetry.sampled` lists the jobs. Logs are read even if measurements
+    fail: self-reported figures are used instead, and other figures keep their last value.
     """
     memory = _memories.setdefault(cluster.pk, _Memory())
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
     memory.unreadable &= {pod.name for pod in pods}
     said = {pod.name: _try_log(changes, pod, memory.unreadable) for pod in pods}
-    heard = _listen(memory.spoken, pods, said, now)
+    self_reported = _self_reports(memory.spoken, pods, said, now)
     is_measured = USAGE in engine.capabilities
     measured = _measure(engine, cluster) if is_measured else ()
-    reports, usages = completed(measured or (), heard)
+    reports, usages = completed(measured or (), self_reported)
     look = _Look(said, reports, usages, is_measured, measured is not None, cluster.is_reachable)
     _take_pods(changes, cluster, pods, look, now)
     _take_devices(changes, cluster, look, now)
@@ -123,7 +125,7 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
 
 
 def _count_gpu_seconds(memory: _Memory, cluster: Cluster, now: datetime) -> None:
-    """Add what users hold once a step: every second would cost a query over all allocations."""
+    """Add users' GPU seconds once per step: every second would query all allocations."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0
     if before is None or not 0 <= seconds <= HOLDERS_GAP_SECONDS:
@@ -134,7 +136,7 @@ def _count_gpu_seconds(memory: _Memory, cluster: Cluster, now: datetime) -> None
 
 
 def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None:
-    """What the engine measures; None where that cannot be read now."""
+    """Return the engine's measurements; None if they cannot be read now."""
     try:
         return engine.usage()
     except EngineUnreachable:
@@ -146,13 +148,13 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
         return None
 
 
-def _listen(
-    spoken: Spoken, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
+def _self_reports(
+    spoken: SelfReported, pods: Sequence[PodRow], lines: Mapping[str, Progress | None], now: datetime
 ) -> dict[str, PodUsage]:
-    """What the pods that hold devices say of themselves."""
+    """Return the usage that pods with devices report themselves."""
     spoken.keep({pod.name for pod in pods if pod.is_live})
-    heard = ((pod.name, spoken.hear(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
-    return {name: usage for name, usage in heard if usage is not None}
+    self_reported = ((pod.name, spoken.update(pod.name, lines[pod.name], now)) for pod in pods if pod.is_live)
+    return {name: usage for name, usage in self_reported if usage is not None}
 
 
 def _take_pods(
@@ -162,7 +164,7 @@ def _take_pods(
     look: _Look,
     now: datetime,
 ) -> None:
-    """Take over what pods say and use. Time in which nobody can tell what a pod uses is no idleness of its job."""
+    """Store pods' progress and usage. Time without measurements does not count as idle."""
     said: dict[UUID, Progress] = {}
     working: set[UUID] = set()
     for pod in pods:
@@ -172,7 +174,7 @@ def _take_pods(
             said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
         if progress is not None or (usage is not None and usage.utilization):
             working.add(pod.job_id)
-        if pod.is_live and pod.has_idle_limit and not look.can_tell(pod):
+        if pod.is_live and pod.has_idle_limit and not look.is_idleness_known(pod):
             working.add(pod.job_id)
         if pod.is_live and (look.has_answered or usage is not None):
             _take_usage(changes, pod, usage)
@@ -180,7 +182,7 @@ def _take_pods(
 
 
 def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress | None:
-    """What is wrong with one pod's log stops no other pod; it is told once, and tried again every second."""
+    """Read one pod's log; log an error once and retry every second, without affecting other pods."""
     try:
         progress = _read_log(changes, pod)
     except Exception:
@@ -193,7 +195,7 @@ def _try_log(changes: _Changes, pod: PodRow, unreadable: set[str]) -> Progress |
 
 
 def _read_log(changes: _Changes, pod: PodRow) -> Progress | None:
-    """Read on in the pod's log and remember how far."""
+    """Read new lines of the pod's log and remember the offset."""
     path = log_path(settings.LOG_DIR, str(pod.job_id), pod.attempt, pod.rank)
     try:
         size = path.stat().st_size
@@ -255,7 +257,7 @@ def _take_devices(
     look: _Look,
     now: datetime,
 ) -> None:
-    """Take reports over. Where nothing is set that measures, a device of which nobody speaks is not known."""
+    """Store device reports. Without a source of measurements, a device without self-reports is unknown."""
     readings = {(report.node, report.device_index): report for report in look.reports}
     rows = Device.objects.filter(node__cluster=cluster)
     if not look.reports:
@@ -280,7 +282,7 @@ def _take_devices(
 
 
 def _forget_waiting(changes: _Changes, cluster: Cluster) -> None:
-    """A job that waits uses nothing."""
+    """Clear the usage of queued jobs."""
     waiting = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, SUSPENDED))
     for job_id in waiting.filter(gpu_utilization__isnull=False).values_list("pk", flat=True):
         changes.jobs[job_id]["gpu_utilization"] = None

@@ -1,4 +1,4 @@
-"""The names, steps and arithmetic of samples. Plain data: no rows, no engine."""
+"""Names, steps and arithmetic of samples. Pure data: no rows, no engine."""
 
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -30,7 +30,7 @@ Key: TypeAlias = tuple[str, str, str]  # metric, by, subject
 
 @dataclass(slots=True)
 class Aggregate:
-    """What a gauge did over a span: its bounds, and sum and number for the mean."""
+    """Minimum, maximum, sum and count of a gauge over a span."""
 
     minimum: float
     maximum: float
@@ -38,13 +38,13 @@ class Aggregate:
     count: int = 1
 
     def add(self, other: "Aggregate") -> None:
-        """Take another span of the same gauge in."""
+        """Merge another span of the same gauge."""
         self.minimum, self.maximum = min(self.minimum, other.minimum), max(self.maximum, other.maximum)
         self.total, self.count = self.total + other.total, self.count + other.count
 
 
 def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime], Aggregate]:
-    """Join samples (or anything with their columns) of a finer step into spans of a coarser one, in their order."""
+    """Join samples (or objects with their columns) of a finer step into a coarser one, keeping their order."""
     aggregates: dict[tuple[Key, datetime], Aggregate] = {}
     for row in rows:
         key = (row.metric, row.by, row.subject), floor(row.at, step_seconds)
@@ -57,6 +57,6 @@ def joined(rows: Iterable[Any], step_seconds: int) -> dict[tuple[Key, datetime],
 
 
 def floor(at: datetime, step_seconds: int) -> datetime:
-    """The start of the step that `at` is in."""
+    """Return the start of the step that contains `at`."""
     stamp = int(at.timestamp())
     return datetime.fromtimestamp(stamp - stamp % step_seconds, UTC)

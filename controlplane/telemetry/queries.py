@@ -1,4 +1,4 @@
-"""Series over time, for the API and the charts: at most 400 points each, whatever the range.
+"""Time series for the API and the charts: at most 400 points each, for any range.
 
 Gauges come from samples of the step that fits the range; allocated GPUs come from change points, exactly.
 """
@@ -36,7 +36,7 @@ POINTS_MOST = 400
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """A span that begins at `at`, or with `step_seconds` 0 the moment from which the value holds."""
+    """A span that begins at `at`; with `step_seconds` 0, the moment from which the value holds."""
 
     at: datetime
     min: float
@@ -46,14 +46,14 @@ class Point:
 
 @dataclass(frozen=True, slots=True)
 class Series:
-    """One subject's line. `step_seconds` 0: a step function whose points are exact."""
+    """One subject's series. `step_seconds` 0: a step function with exact points."""
 
     subject: str
     step_seconds: int
     points: tuple[Point, ...]
 
     def as_json(self) -> dict[str, Any]:
-        """Return the shape that the API answers."""
+        """Return the API's form."""
         points = [asdict(point) for point in self.points]
         return {"subject": self.subject, "step_seconds": self.step_seconds, "points": points}
 
@@ -102,8 +102,9 @@ def gpu_hours(start: datetime, end: datetime, project_ids: Collection[int] | Non
 
 
 def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[datetime, Aggregate]]:
-    """Return the waits in seconds of the jobs of all clusters that started in start..end, in at most about so many
-    `spans`: a span's seconds, and by its start what the jobs that started in it waited."""
+    """Return queue waits in seconds of jobs that started in start..end, over all clusters: the length of a span in
+    seconds (about `spans` spans), and the waits by the span's start.
+    """
     stored = _fitting_step(start, end, None)
     step = stored * max(1, -(-int((end - start).total_seconds()) // (stored * spans)))
     rows = _rows(QUEUE_WAIT, "cluster", None, start, end, _stored_step(stored))
@@ -117,7 +118,7 @@ def queue_waits(start: datetime, end: datetime, spans: int) -> tuple[int, dict[d
 
 
 def first_sample(now: datetime) -> datetime:
-    """Return when the first sample was kept; `now` without any."""
+    """Return the time of the first sample; `now` without any."""
     oldest = [
         Subquery(Sample.objects.filter(step_seconds=step).order_by("at").values("at")[:1])
         for step in (CHANGE_POINT, *STEPS)
@@ -145,8 +146,9 @@ def _rows(
 
 
 def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
-    """The least step, one that samples have or a multiple of the coarsest, that is at least `asked`, gives at most
-    POINTS_MOST points and is still kept for the time of `start`."""
+    """Return the smallest step that samples have (or a multiple of the coarsest) that is at least `asked`, gives at
+    most POINTS_MOST points and is still stored for `start`.
+    """
     least = max((end - start).total_seconds() / (POINTS_MOST - 1), asked or 0)
     age = timezone.now() - start
     for step in STEPS:
@@ -157,14 +159,14 @@ def _fitting_step(start: datetime, end: datetime, asked: int | None) -> int:
 
 
 def _stored_step(step: int) -> int:
-    """The coarsest stored step that `step` is made of; a finer one would only cost time."""
+    """Return the coarsest stored step that divides `step`; a finer one would only cost time."""
     return max(stored for stored in STEPS if stored <= step)
 
 
 def _changes(
     metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime
 ) -> dict[str, list[tuple[datetime, float]]]:
-    """Each subject's change points in start..end, led by the value held at `start`."""
+    """Return each subject's change points in start..end, preceded by the value at `start`."""
     points = Sample.objects.filter(metric=metric, by=by, step_seconds=CHANGE_POINT)
     if subjects is not None:
         points = points.filter(subject__in=subjects)
@@ -192,7 +194,7 @@ def _allocation(
 def _spans(
     changes: Sequence[tuple[datetime, float]], start: datetime, end: datetime, step: int
 ) -> Iterable[Point]:
-    """A step function as spans of `step` seconds: bounds, and the mean weighted by time."""
+    """Yield a step function as spans of `step` seconds: bounds and time-weighted mean."""
     pieces = [(at, after, value) for (at, value), (after, _) in pairwise([*changes, (end, 0.0)])]
     index, at = 0, start
     while at < end:

@@ -1,4 +1,4 @@
-"""Thin samples with age, and clear away what nobody needs any more, a bounded number of rows at a time."""
+"""Thin samples with age and delete expired rows, a bounded number at a time."""
 
 from datetime import datetime, timedelta
 from itertools import pairwise
@@ -22,7 +22,7 @@ _ticks_cleared_to = 0
 
 
 def roll_up(now: datetime) -> None:
-    """Join fine samples into coarser ones and delete what is past its time. Safe to repeat at any moment."""
+    """Join fine samples into coarser ones and delete expired rows. Safe to repeat at any moment."""
     for fine, coarse in pairwise(STEPS):
         _join(fine, coarse, now)
     for step in STEPS:
@@ -36,7 +36,7 @@ def roll_up(now: datetime) -> None:
 
 
 def _join(fine: int, coarse: int, now: datetime) -> None:
-    """Join from the newest coarse step on, which may have been written half-way through."""
+    """Join from the newest coarse step on, which may be incomplete."""
     newest = Sample.objects.filter(step_seconds=coarse).aggregate(at=Max("at"))["at"]
     start = newest or Sample.objects.filter(step_seconds=fine).aggregate(at=Min("at"))["at"]
     if start is None:
@@ -48,7 +48,7 @@ def _join(fine: int, coarse: int, now: datetime) -> None:
 
 
 def _clear_ticks(now: datetime) -> None:
-    """Delete old telemetry events. Looks only at numbers not looked at before, since kinds have no index."""
+    """Delete old telemetry events. Reads only event numbers not yet examined, since kinds have no index."""
     global _ticks_cleared_to
     old = Event.objects.filter(seq__gt=_ticks_cleared_to, at__lt=now - KEEP_TICKS).order_by("seq")
     batch = list(old.values_list("seq", "kind")[:DELETE_MOST])

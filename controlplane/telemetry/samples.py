@@ -1,4 +1,4 @@
-"""Gauges gathered second by second and written as one row per subject and step."""
+"""Accumulate gauges every second and write one row per subject and step."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime
@@ -12,8 +12,9 @@ VALUES = ["minimum", "maximum", "total", "count"]
 
 
 class Accumulator:
-    """The current step of one cluster's gauges. A subject that was 0 in the last step and still is leaves no row: no
-    row means 0 (the cluster's own gauges always leave one, as the sign that somebody looked)."""
+    """The current step of one cluster's gauges. A subject that stays 0 writes no row: a missing row means 0. The
+    cluster's own gauges always write one, as proof that the collector ran.
+    """
 
     def __init__(self) -> None:
         self._at: datetime | None = None
@@ -21,7 +22,7 @@ class Accumulator:
         self._shown: set[Key] = set()
 
     def add(self, key: Key, value: float) -> None:
-        """Take a reading in."""
+        """Add a reading."""
         aggregate = self._aggregates.get(key)
         if aggregate is None:
             self._aggregates[key] = Aggregate(value, value, value)
@@ -29,7 +30,7 @@ class Accumulator:
             aggregate.add(Aggregate(value, value, value))
 
     def turn(self, now: datetime) -> None:
-        """Begin the step of `now`; write the one before, if it is over."""
+        """Begin the step of `now`; write the previous one if it is over."""
         at = floor(now, STEP_SECONDS)
         if self._at is not None and at != self._at:
             rows = {
@@ -44,7 +45,7 @@ class Accumulator:
 
 
 def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
-    """Write rows of the finest step, joined with what another process wrote of the same step."""
+    """Write rows of the finest step, joined with rows that another process wrote for the same step."""
     new = {(*key, at): aggregate for key, at, aggregate in rows}
     times = {at for *_, at in new}
     for known in Sample.objects.filter(step_seconds=STEP_SECONDS, at__in=times):
@@ -58,7 +59,7 @@ def write_samples(rows: Iterable[tuple[Key, datetime, Aggregate]]) -> None:
 
 
 def upsert(rows: Iterable[Sample]) -> None:
-    """Write samples; those of the same span are replaced."""
+    """Write samples, replacing those of the same span."""
     Sample.objects.bulk_create(
         rows, batch_size=500, update_conflicts=True, unique_fields=UNIQUE, update_fields=VALUES
     )

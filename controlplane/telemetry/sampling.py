@@ -1,4 +1,4 @@
-"""One second's readings of pods, devices and queues, added to the step that is being gathered."""
+"""One second's readings of pods, devices and queues, added to the current step."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -29,7 +29,7 @@ from jobs.models import Allocation, Job, Pod
 
 @dataclass(slots=True)
 class PodRow:
-    """What collecting needs of a pod. `holds_gpus`: its job was given some; `is_live`: it still holds its devices."""
+    """The columns of a pod that collecting needs. `holds_gpus`: its job has GPUs; `is_live`: not yet released."""
 
     id: int
     name: str
@@ -77,8 +77,9 @@ def sample_use(
     pods: Sequence[PodRow],
     usages: Mapping[str, PodUsage],
 ) -> None:
-    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step. What could not
-    be read leaves none: it is not 0."""
+    """Add this second's readings of devices, nodes, the cluster, jobs and projects to the current step. A figure that
+    could not be read adds nothing; it is not 0.
+    """
     for report in reports:
         subject = f"{report.node}/{report.device_index}"
         _add(accumulator, "device", subject, report.utilization, report.memory_used_mib)
@@ -102,14 +103,14 @@ def _add(
 
 
 def _add_reports(accumulator: Accumulator, by: str, subject: str, reports: Sequence[UsageReport]) -> None:
-    """The mean over the devices that were read, and their memory."""
+    """Add the mean utilisation over the measured devices, and their memory."""
     measured = [report.utilization for report in reports if report.utilization is not None]
     mean = sum(measured) / len(measured) if measured else None
     _add(accumulator, by, subject, mean, known_sum(report.memory_used_mib for report in reports))
 
 
 def _add_pods(accumulator: Accumulator, by: str, used: Sequence[tuple[str, PodUsage, int]]) -> None:
-    """Utilisation of what a job or project holds: the mean over its pods that were read, weighted by milli-GPUs."""
+    """Add the utilisation of a job or project: the mean over its measured pods, weighted by milli-GPUs."""
     groups: dict[str, list[tuple[PodUsage, int]]] = defaultdict(list)
     for subject, usage, milli in used:
         groups[subject].append((usage, milli))
@@ -129,8 +130,9 @@ def _held(pod_ids: Iterable[int]) -> defaultdict[int, int]:
 
 
 def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None) -> int:
-    """Add how many jobs run and wait, and how long those waited that started after event `before`. Returns the
-    number to go on from."""
+    """Add the numbers of running and queued jobs, and the waits of those that started after event `before`. Return
+    the event number to continue from.
+    """
     unfinished = Job.objects.filter(project__cluster=cluster).exclude(state__in=FINAL_STATES)
     counts = unfinished.values_list("project__name").annotate(
         running=Count("pk", filter=Q(state__in=ACTIVE_STATES)), queued=Count("pk", filter=Q(state=QUEUED))
@@ -148,7 +150,7 @@ def sample_queue(accumulator: Accumulator, cluster: Cluster, before: int | None)
 
 
 def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -> None:
-    """Add the GPU seconds of the last `seconds` of every project's users, by what their jobs hold now."""
+    """Add the GPU seconds of the last `seconds` for every project's users, by current allocations."""
     held = Allocation.objects.filter(released_at=None, pod__node__cluster=cluster)
     owners = (
         held.values_list("pod__job__project_id", "pod__job__user_id").annotate(Sum("milli_gpus")).order_by()
@@ -158,7 +160,7 @@ def sample_holders(accumulator: Accumulator, cluster: Cluster, seconds: float) -
 
 
 def rounded(value: float | None) -> float | None:
-    """A utilisation as it is kept: finer steps would only make writes and frames."""
+    """Return a utilisation in stored precision; finer steps would only cause writes and frames."""
     return None if value is None else round(value, 3)
 
 

@@ -1,7 +1,7 @@
-"""What pods say of the GPUs that they use, for where nothing measures them or what does tells nothing.
+"""GPU usage that pods report in progress lines, where nothing measures it.
 
-A pod's last progress line counts for a minute; a pod that says nothing, and a device that no such pod holds, is not
-known, which is not the same as idle.
+A pod's last progress line counts for a minute. A pod without one, and a device without such a pod, is unknown, which
+is not idle.
 """
 
 from collections import defaultdict
@@ -20,30 +20,30 @@ T = TypeVar("T", PodUsage, UsageReport)
 
 
 @dataclass(slots=True)
-class Spoken:
-    """The last words of each pod, by name. Losing them costs what is shown until the pods' next lines."""
+class SelfReported:
+    """The last progress line of each pod, by name. Losing it costs the display until the next lines."""
 
-    heard: dict[str, tuple[datetime, PodUsage]] = field(default_factory=dict)
+    self_reported: dict[str, tuple[datetime, PodUsage]] = field(default_factory=dict)
 
-    def hear(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
-        """Take a line over, if there is a new one, and return what the pod says now; None when that is nothing."""
+    def update(self, pod_name: str, progress: Progress | None, now: datetime) -> PodUsage | None:
+        """Store a new line, if any, and return the pod's current report; None if there is none."""
         if progress is not None and progress.gpu_utilization is not None:
             usage = PodUsage(pod_name, progress.gpu_utilization, progress.gpu_memory_mib)
-            self.heard[pod_name] = (now, usage)
-        at, last = self.heard.get(pod_name, (now, None))
+            self.self_reported[pod_name] = (now, usage)
+        at, last = self.self_reported.get(pod_name, (now, None))
         return last if now - at <= STALE_AFTER else None
 
     def keep(self, pod_names: set[str]) -> None:
-        """Forget the pods that are not among these."""
-        self.heard = {name: said for name, said in self.heard.items() if name in pod_names}
+        """Drop all pods except these."""
+        self.self_reported = {name: said for name, said in self.self_reported.items() if name in pod_names}
 
 
 def completed(
-    reports: Sequence[UsageReport], heard: Mapping[str, PodUsage]
+    reports: Sequence[UsageReport], self_reported: Mapping[str, PodUsage]
 ) -> tuple[tuple[UsageReport, ...], dict[str, PodUsage]]:
-    """What was measured, by device and by pod, with what pods say in place of each figure that is missing."""
+    """Return the measurements by device and by pod, with self-reported figures where one is missing."""
     usages = {usage.pod_name: usage for report in reports for usage in report.pods}
-    lacking = {name: said for name, said in heard.items() if _lacks_a_figure(usages.get(name))}
+    lacking = {name: said for name, said in self_reported.items() if _lacks_a_figure(usages.get(name))}
     for name, said in lacking.items():
         usages[name] = _first_known(usages.get(name, said), said)
     devices = {(report.node, report.device_index): report for report in reports}
@@ -66,8 +66,9 @@ def _first_known(measured: T, said: T) -> T:
 
 
 def device_reports(usages: dict[str, PodUsage]) -> tuple[UsageReport, ...]:
-    """One report for each device that a speaking pod holds: its pods' utilisation by their shares of it, and their
-    memory, which a pod of several devices uses evenly."""
+    """Return one report per device of a reporting pod: utilisation weighted by the pods' shares, and memory, which a
+    pod with several devices is assumed to use evenly.
+    """
     rows = Allocation.objects.filter(pod__name__in=list(usages), released_at=None)
     columns = ("device__node__name", "device__index", "pod__name", "milli_gpus")
     held: dict[tuple[str, int], list[tuple[PodUsage, int]]] = defaultdict(list)

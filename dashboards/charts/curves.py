@@ -102,8 +102,8 @@ def _summary(curve: Curve, scaled: Sequence[Point], says: str, marks: Sequence[M
     if not scaled:
         return f"{curve.name}: nothing has been recorded yet."
     values = [value for _x, value in scaled]
-    told = {"last": values[-1], "low": min(values), "high": max(values)}
-    return says.format(**{name: f"{value:.4g}" for name, value in told.items()})
+    figures = {"last": values[-1], "low": min(values), "high": max(values)}
+    return says.format(**{name: f"{value:.4g}" for name, value in figures.items()})
 
 
 def _colour(palette: Palette, name: str) -> str:

@@ -86,8 +86,8 @@ def job_use_chart(
     summary = f"{name}: nothing has been recorded yet."
     if scaled:
         values = [value for _x, value in scaled]
-        told = {"last": values[-1], "low": min(values), "high": max(values)}
-        summary = says.format(**{slot: f"{value:.4g}" for slot, value in told.items()})
+        figures = {"last": values[-1], "low": min(values), "high": max(values)}
+        summary = says.format(**{slot: f"{value:.4g}" for slot, value in figures.items()})
     rows = tuple((edge(x), float(f"{value:.4g}")) for x, value in reversed(_known(thin(scaled, ROWS_MOST))))
     return Chart(figure, summary, ("Time", f"{name}, {unit}"), rows)
 
@@ -115,8 +115,8 @@ def _known(points: Sequence[tuple[Any, float | None]]) -> list[Point]:
 def _summary(gpu: Sequence[Point], memory: Sequence[Point], says: str) -> str:
     if not gpu:
         return "No utilisation has been recorded in this range yet."
-    told = {"last": gpu[-1][1], "mean": _mean(gpu), "second": memory[-1][1] if memory else 0.0}
-    return says.format(**{name: f"{value:.0%}" for name, value in told.items()})
+    figures = {"last": gpu[-1][1], "mean": _mean(gpu), "second": memory[-1][1] if memory else 0.0}
+    return says.format(**{name: f"{value:.0%}" for name, value in figures.items()})
 
 
 def _device_summary(what: str, whole: Line, devices: Sequence[Line]) -> str:

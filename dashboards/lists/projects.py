@@ -1,4 +1,4 @@
-"""The list of projects: quota and allocation are for everybody, the page behind a row for those who see inside."""
+"""The list of projects. All users see quota and allocation; members open the project's page."""
 
 from collections.abc import Sequence
 from typing import Any

@@ -190,8 +190,8 @@ def _by_field(refused: Invalid) -> dict[str, str]:
     found: dict[str, str] = {}
     for error in refused.errors:
         field, _slash, inside = error.pointer.removeprefix("/").partition("/")
-        told = f"{inside}: {error.detail}" if inside else error.detail
-        found[field] = f"{found[field]} {told}" if field in found else told
+        text = f"{inside}: {error.detail}" if inside else error.detail
+        found[field] = f"{found[field]} {text}" if field in found else text
     return found
 
 

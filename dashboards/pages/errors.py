@@ -18,7 +18,7 @@ def bad_request(request: HttpRequest, exception: Exception | None = None) -> Htt
 
 
 def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """404: no such thing, or not for you; which of the two is not told."""
+    """404: does not exist, or is not visible to this user; the page does not distinguish."""
     text = _(
         "There is no such page, or you may not see it. Ask an owner of the project to add you as a member."
     )

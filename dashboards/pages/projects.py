@@ -127,7 +127,7 @@ def project_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
         except Conflict as conflict:
             form.add_error("name", conflict.detail)
         else:
-            _tell_saved(request, project, _("%(name)s is there; now add members.") % {"name": project.name})
+            _show_saved(request, project, _("%(name)s is there; now add members.") % {"name": project.name})
             return redirect("project", project.name)
     context = {"form": form, "title": _("New project"), "back": "projects"}
     return _show_form(request, actor, form, context)
@@ -148,7 +148,7 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     )
     if request.method == "POST" and form.is_valid():
         edit_project(project, form.model_fields(), actor=actor)
-        _tell_saved(request, project, _("Saved."))
+        _show_saved(request, project, _("Saved."))
         return redirect("project", project.name)
     context = {"form": form, "project": project, "title": _("Edit %(name)s") % {"name": name}}
     return _show_form(request, actor, form, context)
@@ -255,7 +255,7 @@ def _page(
     return show(request, actor, "dashboards/project.html", context, status=400 if errors else 200)
 
 
-def _tell_saved(request: HttpRequest, project: Project, text: str) -> None:
+def _show_saved(request: HttpRequest, project: Project, text: str) -> None:
     messages.success(request, text)
     warning = oversold_warning(project)
     if warning:

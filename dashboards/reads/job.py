@@ -88,12 +88,12 @@ def explain(actor: Actor, job: Job) -> Row | None:
     """Why a queued job waits: the numbers compared, who is ahead, who holds, what would start it. None when it runs."""
     if job.state != QUEUED:
         return None
-    told = explanation(job, visible_project_names(actor))
-    shortage = told["shortage"] or {}
+    reasons = explanation(job, visible_project_names(actor))
+    shortage = reasons["shortage"] or {}
     numbers = [
         (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None
     ]
-    return told | {"numbers": numbers, "fixes": [fix["message"] for fix in told["would_start_if"]]}
+    return reasons | {"numbers": numbers, "fixes": [fix["message"] for fix in reasons["would_start_if"]]}
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:

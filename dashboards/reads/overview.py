@@ -238,7 +238,9 @@ def _yours(facts: Facts, *, is_queued: bool) -> str:
 
 
 def _oldest(facts: Facts) -> datetime | None:
-    """Since when the oldest queued job waits; None when nobody waits, and for a reader who does not see all jobs."""
+    """Return the submission time of the oldest queued job; None without one, and for a reader who does not see all
+    jobs.
+    """
     if facts.hides(is_queued=True):
         return None
     return min((job.oldest for job in facts.jobs if job.is_queued), default=None)

@@ -14,7 +14,7 @@ Row = dict[str, Any]
 
 
 def visible_user(actor: Actor, username: str) -> User | None:
-    """A user whom the actor may see: oneself, fellow members of a project, everybody for an admin."""
+    """Return a user visible to the actor: oneself, fellow members of a project, any user for an admin; else None."""
     users: QuerySet[User] = User.objects.filter(username=username)
     if not actor.is_admin:
         users = users.filter(

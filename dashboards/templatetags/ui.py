@@ -40,7 +40,7 @@ def gpus(milli: int | None) -> str:
 
 @register.filter
 def get(mapping: Any, key: str) -> Any:
-    """A value of a mapping by a key that only the template knows."""
+    """Return a mapping's value by a key held in a template variable."""
     return mapping.get(key) if mapping else None
 
 

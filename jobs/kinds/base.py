@@ -58,7 +58,7 @@ class Kind(Protocol):
         ...
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the fields whose defaults this kind knows, as they are to be."""
+        """Return the fields with kind-specific defaults."""
         ...
 
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
@@ -75,7 +75,7 @@ class Kind(Protocol):
         ...
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
-        """Return what programs in an attempt of so many pods are told; a job's own variables do not change it."""
+        """Return environment variables for an attempt of `pods` pods; a job's own variables do not override them."""
         ...
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:

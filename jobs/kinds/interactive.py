@@ -1,4 +1,4 @@
-"""Interactive: somebody sits before it; never preempted, so never above the project's quota."""
+"""Interactive: a user works in it; never preempted, so never above the project's quota."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass

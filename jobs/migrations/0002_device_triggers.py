@@ -1,6 +1,6 @@
 """Keep Device.allocated_milli equal to the sum of its unreleased allocations, in the database itself.
 
-With the check `device_never_double_booked` this refuses a double booking whoever writes the row, and however.
+With the check `device_never_double_booked` this refuses a double booking by any writer.
 """
 
 from django.db import migrations

@@ -116,9 +116,9 @@ def test_a_stranger_never_hears_of_others_jobs(live, people):
     wait_until(lambda: len(chi.errors()) == 3, what="three refusals")
     wait_until(lambda: str(own.pk) in chi.states["overview"]["queued"], what="the own job")
     assert chi.errors() == ["forbidden"] * 3
-    heard = json.dumps(chi.frames)
-    assert "secretive" not in heard
-    assert "ben" not in heard
+    self_reported = json.dumps(chi.frames)
+    assert "secretive" not in self_reported
+    assert "ben" not in self_reported
     shown = [frame for frame in chi.frames if frame["type"] != "error"]
     assert str(job.pk) not in json.dumps(shown)
     share = chi.states["overview"]["nodes"]["dgx1-1"]["devices"][0]["shares"][0]

@@ -1,6 +1,6 @@
-"""Tell Trainyard how far the job is: one JSON line on standard output per call.
+"""Report a job's progress: one JSON line on standard output per call.
 
-The job page, `yard describe` and the API show the last line; the gauges of simulated GPUs come from it too.
+The job page, `yard describe` and the API show the last line; it also sets the gauges of simulated GPUs.
 """
 
 from __future__ import annotations

@@ -39,7 +39,7 @@ def main() -> int:
 
 
 def kept_position(lines: int) -> int:
-    """How many of the `lines` an earlier attempt printed; 0 when none did, or all, or nobody can tell."""
+    """Return how many of the `lines` an earlier attempt printed; 0 if none, all, or unknown."""
     try:
         position = int(POSITION.read_text())
     except (OSError, ValueError):
@@ -48,7 +48,7 @@ def kept_position(lines: int) -> int:
 
 
 def keep_position(printed: int) -> None:
-    """Remember it so that whoever reads sees the old number or the new one, also after a kill in the middle."""
+    """Write the count atomically: a reader sees the old or the new number, also after a kill."""
     beside = POSITION.with_suffix(".new")
     beside.write_text(str(printed))
     beside.replace(POSITION)

@@ -108,7 +108,7 @@ class Whoami(ApiView):
 
 
 class Tokens(ApiView):
-    """The caller's tokens; an admin's list is everybody's."""
+    """The caller's tokens; for an admin, all tokens."""
 
     @operation("List live tokens", answer=TOKENS.schema("Token"), query=TOKENS.parameters())
     def get(self, call: Call) -> Answer:
@@ -172,7 +172,7 @@ class Users(ApiView):
 
 
 class UserDetail(ApiView):
-    """One user, by name: admins, and everybody themselves."""
+    """One user, by name: for admins, and for the user."""
 
     @operation("A user", answer=ref("User"), query={"fields": fields_parameter(USER)})
     def get(self, call: Call, username: str) -> Answer:

@@ -94,7 +94,7 @@ NODES = Listing(
 
 
 class Clusters(ApiView):
-    """What jobs run on. Everybody sees clusters; admins change them."""
+    """Clusters. All users see them; admins change them."""
 
     @operation("List clusters", answer=CLUSTERS.schema("Cluster"), query=CLUSTERS.parameters())
     def get(self, call: Call) -> Answer:
@@ -176,7 +176,7 @@ class NodePools(ApiView):
 
 
 class Nodes(ApiView):
-    """The machines, with their GPUs. Everybody sees them."""
+    """Nodes with their GPUs. All users see them."""
 
     @operation("List nodes with their devices", answer=NODES.schema("Node"), query=NODES.parameters())
     def get(self, call: Call) -> Answer:

@@ -21,7 +21,7 @@ DEPARTMENTS = Listing(DEPARTMENT, {"name": ("name",), "created_at": ("created_at
 
 
 class Departments(ApiView):
-    """Parents of projects. Everybody sees them; admins change them."""
+    """Departments, the parents of projects. All users see them; admins change them."""
 
     @operation("List departments", answer=DEPARTMENTS.schema("Department"), query=DEPARTMENTS.parameters())
     def get(self, call: Call) -> Answer:

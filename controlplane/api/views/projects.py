@@ -124,7 +124,7 @@ MEMBERS = Listing(
 
 
 class Projects(ApiView):
-    """The projects whose inside the caller may see."""
+    """The projects that the caller may view."""
 
     @operation("List projects", answer=PROJECTS.schema("Project"), query=PROJECTS.parameters())
     def get(self, call: Call) -> Answer:

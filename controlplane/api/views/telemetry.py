@@ -77,7 +77,7 @@ def _range(call: Call) -> tuple[datetime, datetime]:
 
 
 def _visible_subjects(actor: Actor, by: str, wanted: Sequence[str] | None) -> Sequence[str] | None:
-    """What projects hold is known to everybody, as are the machines; a job's lines are its project's own."""
+    """Series. Allocations and nodes are visible to all users; a job's series only to its project."""
     if by != "job":
         return wanted
     if wanted is None or len(wanted) > MOST_SUBJECTS:

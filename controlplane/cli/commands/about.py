@@ -64,7 +64,7 @@ def aliases_text() -> str:
 
 
 def exit_codes_text() -> str:
-    """What a script can tell from the exit code."""
+    """Return the meanings of the exit codes."""
     lines = (f"  {code:>3}  {meaning}" for code, meaning in MEANINGS.items())
     return (
         "Exit codes:\n\n"

@@ -273,8 +273,8 @@ def _counted(session: Session, cluster: Row) -> Row:
 def _is_uncounted(cluster: Row) -> bool:
     """Whether it was found good, and no node of it is known, nor why there is none."""
     checks = cluster["status"]["checks"]
-    is_told = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
-    return state_of(cluster) == "attached" and not is_told and not cluster["nodes"]
+    is_reported = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
+    return state_of(cluster) == "attached" and not is_reported and not cluster["nodes"]
 
 
 def _show(session: Session, cluster: Row) -> None:

@@ -88,7 +88,7 @@ def complete(words: list[str]) -> int:
 
 
 def candidates(typed: list[str]) -> list[str]:
-    """Words that may follow the ones typed: of command names, of flags, of names that the server knows."""
+    """Return the possible next words: command names, flags, and names from the server."""
     from controlplane.cli.__main__ import build_parser, split_leading
 
     if typed and typed[-1] in ("-p", "--project"):

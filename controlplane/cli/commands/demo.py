@@ -96,7 +96,7 @@ def demo_four_teams(args: Namespace, session: Session) -> int:
 
 
 def _made_before(session: Session) -> list[str]:
-    """The demo's projects that an earlier run left; a project of that name that is somebody's own is a Conflict."""
+    """Return the demo's projects of an earlier run. Raises Conflict if a project of that name belongs to a user."""
     made = []
     for name in QUOTAS:
         try:

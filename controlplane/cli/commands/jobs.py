@@ -57,14 +57,14 @@ def devices_text(pod: Row) -> str:
 
 
 def progress_text(row: Row) -> str:
-    """How far the job is; no time left once it has ended, or while nobody knows."""
+    """Return the job's progress; without the time left once it has ended or while it is unknown."""
     status = _status(row)
     is_over = status.get("state") in FINAL_STATES or not status.get("is_reachable", True)
     return formats.progress(status.get("progress"), is_over=is_over)
 
 
 def _is_away(status: Row) -> bool:
-    """Whether what is told of a job may have changed since: its cluster does not answer, and it has not ended."""
+    """Return whether the job's displayed state may be outdated: its cluster is unreachable and it has not ended."""
     return not status.get("is_reachable", True) and status.get("state") not in FINAL_STATES
 
 

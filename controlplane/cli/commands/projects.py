@@ -92,7 +92,7 @@ def project_create(args: Namespace, session: Session) -> int:
     if args.member:
         body["members"] = [{"user": user, "role": role} for user, role in args.member]
     project = session.client.post("projects", body)
-    _tell(session, project, f"project {args.name} created on cluster {project['cluster']}")
+    _report(session, project, f"project {args.name} created on cluster {project['cluster']}")
     return DONE
 
 
@@ -131,7 +131,7 @@ def project_edit(args: Namespace, session: Session) -> int:
     query = {"dry_run": True} if args.dry_run else None
     verb = "would change" if args.dry_run else "changed"
     words = f"project {args.name} {verb}" + (f"; the move removes {lost}" if lost else "")
-    _tell(session, session.client.patch(path, changes, query=query), words)
+    _report(session, session.client.patch(path, changes, query=query), words)
     return DONE
 
 
@@ -320,7 +320,7 @@ def _confirm(name: str, goes: str, verb: str, done: str) -> None:
         raise CliError(f"nothing was {done}")
 
 
-def _tell(session: Session, project: dict[str, Any], summary: str) -> None:
+def _report(session: Session, project: dict[str, Any], summary: str) -> None:
     session.output.object(project, summary)
     for warning in project.get("warnings") or []:
         session.output.say(f"warning: {warning}")

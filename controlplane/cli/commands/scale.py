@@ -58,8 +58,8 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
     answer = session.client.post(f"jobs/{identifier}/scale", body)
-    told = f"job {args.name} asks for {answer['to']} workers now, for {answer['from']} before"
-    session.output.object(answer, told)
+    summary = f"job {args.name} asks for {answer['to']} workers now, for {answer['from']} before"
+    session.output.object(answer, summary)
     return DONE
 
 

@@ -191,7 +191,7 @@ def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
             job, f"job {args.name} would be accepted by {session.project} (nothing was created)"
         )
         return DONE
-    _tell(args, session, job)
+    _report(args, session, job)
     if args.logs:
         return _follow(session, job)
     if args.wait:
@@ -199,7 +199,7 @@ def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
     return DONE
 
 
-def _tell(args: Namespace, session: Session, job: dict[str, Any]) -> None:
+def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
     """The answer, on standard error when standard output is for the job's own output; then what to do next."""
     created = submitted_text(job)
     if args.logs and not session.output.is_data:
@@ -224,9 +224,9 @@ def _follow(session: Session, job: dict[str, Any]) -> int:
         follow(session, str(job["id"]), Selection())
         finished = wait_for(session, str(job["id"]), FINAL_STATES)
     except KeyboardInterrupt:
-        _tell_detached(session, job)
+        _report_detached(session, job)
         raise
-    _tell_end(session, finished)
+    _report_end(session, finished)
     return exit_code_of_job(finished)
 
 
@@ -236,19 +236,19 @@ def _wait(session: Session, job: dict[str, Any], timeout_seconds: int | None) ->
     try:
         finished = wait_for(session, str(job["id"]), FINAL_STATES, timeout_seconds)
     except KeyboardInterrupt:
-        _tell_detached(session, job)
+        _report_detached(session, job)
         raise
-    _tell_end(session, finished)
+    _report_end(session, finished)
     return exit_code_of_job(finished)
 
 
-def _tell_end(session: Session, job: dict[str, Any]) -> None:
+def _report_end(session: Session, job: dict[str, Any]) -> None:
     """How it ended, and why unless that was well."""
     state, why = job["status"]["state"], job["status"]["reason"]["message"]
     session.output.say(f"job {job['name']} {state}" + (f": {why}" if why and state != "succeeded" else ""))
 
 
-def _tell_detached(session: Session, job: dict[str, Any]) -> None:
+def _report_detached(session: Session, job: dict[str, Any]) -> None:
     name = f"{job['name']} -p {job['project']}"
     session.output.say(f"detached: the job goes on. yard logs {name} -f, or yard stop {name}")
 

@@ -33,7 +33,7 @@ def submit_file(args: Namespace, session: Session, shared: Body) -> int:
             if not (args.dry_run or session.output.is_data):
                 session.output.line("\n".join(map(submitted_text, done[-len(batch) :])))
     finally:  # also of what the server refused, or Ctrl-C ended: what was accepted stands
-        _tell(args, session, done, len(bodies))
+        _report(args, session, done, len(bodies))
     return DONE
 
 
@@ -114,8 +114,9 @@ def _digest(batch: list[Body]) -> str:
 
 
 def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict[str, Any]:
-    """The problem with its fields pointed at by a job's name: `/hyper3/gpus`, which was `/jobs/3/gpus`. A job without
-    a name is told by its number in the file, of which `before` were in earlier batches."""
+    """Return the problem with its fields named by job: `/hyper3/gpus` for `/jobs/3/gpus`. A job without a name is
+    identified by its number in the file; `before` counts the jobs of earlier batches.
+    """
 
     def named(place: re.Match[str]) -> str:
         number = int(place[1])
@@ -127,7 +128,7 @@ def _with_names(problem: dict[str, Any], batch: list[Body], before: int) -> dict
     }
 
 
-def _tell(args: Namespace, session: Session, done: list[Body], count: int) -> None:
+def _report(args: Namespace, session: Session, done: list[Body], count: int) -> None:
     output = session.output
     if done and output.is_data:
         output.data({"results": done})

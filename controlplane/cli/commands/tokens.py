@@ -28,7 +28,7 @@ def list_tokens_arguments(parser: Parser) -> None:
 
 
 def list_tokens(args: Namespace, session: Session) -> int:
-    """Your own tokens, an admin's list is everybody's; their secrets are never shown again."""
+    """Your own tokens (all tokens for an admin); their secrets are never shown again."""
     session.output.objects(session.client.pages("tokens", {}, 500), TOKEN_COLUMNS)
     return DONE
 

@@ -77,13 +77,13 @@ class Command(BaseCommand):
             raise CommandError(
                 "There is no cluster yet: start `make up`, then run `make demo` while it runs."
             )
-        self._tell_people(dict(self._people()))
+        self._print_people(dict(self._people()))
         for name, quota in QUOTAS.items():
             self._project(cluster, name, quota)
         submitted = sum(self._submit(job) for job in JOBS)
         self.stdout.write(f"Four teams are there; {submitted} jobs were submitted. {_where_to_look()}")
 
-    def _tell_people(self, new: dict[str, str]) -> None:
+    def _print_people(self, new: dict[str, str]) -> None:
         """Who can sign in: the new ones with their passwords, and how to give the others one."""
         if new:
             self.stdout.write("Sign in as one of these; the passwords are shown this once:")
