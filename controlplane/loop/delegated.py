@@ -23,8 +23,8 @@ from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.loop.project_sync import unsynced_projects
 from controlplane.models import Cluster, Command, Event, Node
-from controlplane.scheduling.ledger import WHOLE_GPU
-from controlplane.scheduling.offers import Bound, Group, Offer, Wish, decide_offers
+from controlplane.scheduling.capacity import WHOLE_GPU
+from controlplane.scheduling.delegated import Bound, Group, Offer, Wish, decide_offers
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.reasons import CLUSTER_REFUSES
 from controlplane.scheduling.view import ClusterView, PodPlacement

@@ -10,16 +10,16 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from controlplane.scheduling.board import Board, Promise
-from controlplane.scheduling.elastic import ShrinkGate, as_promised, can_go_on, most_pods, widest
+from controlplane.scheduling.cycle_state import Board, Promise
+from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
 from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.holds import Explainer, out_of_line
-from controlplane.scheduling.order import Line, Waiting
+from controlplane.scheduling.limits import is_backing_off, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.explain import Explainer, out_of_line
+from controlplane.scheduling.order import QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan, Share
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.spec import Refusal, line_up
-from controlplane.scheduling.victims import Candidate, Gate, PreemptGate, ReclaimGate, harm
+from controlplane.scheduling.feasibility import Refusal, line_up
+from controlplane.scheduling.victims import Candidate, VictimPolicy, PreemptPolicy, ReclaimPolicy, preemption_cost
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 
 MAX_PASSES = 6
@@ -53,9 +53,9 @@ class _Cycle:
         self._is_divided_again = False
 
     def redeem_promises(self) -> None:
-        """Room that earlier cycles made for a job is its own before anybody's turn comes.
+        """FreeCapacity that earlier cycles made for a job is its own before anybody's turn comes.
 
-        Room that merely happened to be on its way is not: a job that is owed more may have come since.
+        FreeCapacity that merely happened to be on its way is not: a job that is owed more may have come since.
         """
         board = self._board
         beneficiaries = {job.was_preempted_by for job in self._view.jobs}
@@ -75,7 +75,7 @@ class _Cycle:
         """Look at every job that still waits, once, in turn. Whether anything was decided."""
         board = self._board
         has_changed = self._start_promised_elsewhere()
-        line = Line(item for item in self._waiting if not self._is_decided(item.job))
+        line = QueueIterator(item for item in self._waiting if not self._is_decided(item.job))
         self._order = []
         self._no_victims.clear()
         while (item := line.take()) is not None:
@@ -107,7 +107,7 @@ class _Cycle:
         """
         if len(self._board.promises) < 2:
             return False
-        victims = sorted(self._board.victims.values(), key=lambda victim: harm((victim,)), reverse=True)
+        victims = sorted(self._board.victims.values(), key=lambda victim: preemption_cost((victim,)), reverse=True)
         return any(self._spare(victim.job.id) for victim in victims)
 
     def _spare(self, victim: str) -> bool:
@@ -196,7 +196,7 @@ class _Cycle:
         return any(self._could_reclaim(item) for item in alike.values())
 
     def _could_reclaim(self, item: Waiting) -> bool:
-        gate, board = ReclaimGate(item), self._board
+        gate, board = ReclaimPolicy(item), self._board
         return (
             gate.is_open()
             and board.has_giver(gate)
@@ -309,9 +309,9 @@ class _Cycle:
         key = _alike(item)
         if key in self._no_victims:
             return False
-        reclaim = ReclaimGate(item)
-        gates: list[Gate] = [reclaim] if reclaim.is_open() else []
-        for gate in [*gates, PreemptGate(item)]:
+        reclaim = ReclaimPolicy(item)
+        gates: list[VictimPolicy] = [reclaim] if reclaim.is_open() else []
+        for gate in [*gates, PreemptPolicy(item)]:
             victims = self._find_victims(item, gate)
             if victims is not None:
                 self._take(item, victims, gate)
@@ -319,10 +319,10 @@ class _Cycle:
         self._no_victims.add(key)
         return False
 
-    def _find_victims(self, item: Waiting, gate: Gate) -> frozenset[Candidate] | None:
+    def _find_victims(self, item: Waiting, gate: VictimPolicy) -> frozenset[Candidate] | None:
         """Those who can go on smaller, if they are enough and all of them can; else whoever harms least."""
         board = self._board
-        shrink = ShrinkGate(gate)
+        shrink = ShrinkPolicy(gate)
         if board.can_shrink and board.has_giver(shrink):
             found = find_victims(item.request, board.ledger.soon, shrink, board.candidates)
             if found is not None and can_go_on(found, item, board.ledger.soon):
@@ -331,7 +331,7 @@ class _Cycle:
             return None
         return find_victims(item.request, board.ledger.soon, gate, board.candidates)
 
-    def _take(self, item: Waiting, victims: frozenset[Candidate], gate: Gate) -> None:
+    def _take(self, item: Waiting, victims: frozenset[Candidate], gate: VictimPolicy) -> None:
         self._board.evict(victims, item, gate.kind)
         self._no_room.clear()
         self._no_victims.clear()

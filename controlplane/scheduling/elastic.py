@@ -17,10 +17,10 @@ from __future__ import annotations
 from collections.abc import Callable, Collection
 
 from controlplane.scheduling.fit import place, pods_that_fit, request_of
-from controlplane.scheduling.gates import over_limit, over_quota
-from controlplane.scheduling.ledger import Room
+from controlplane.scheduling.limits import over_limit, over_quota
+from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.victims import Candidate, Gate, Kind
+from controlplane.scheduling.victims import Candidate, VictimPolicy, Kind
 from controlplane.scheduling.view import PodPlacement
 
 
@@ -39,7 +39,7 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
     return _last(item.request.pods, item.job.pods, is_allowed)
 
 
-def widest(item: Waiting, room: Room, most: int) -> tuple[PodPlacement, ...] | None:
+def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, ...] | None:
     """Where as many of the job's pods as fit can stand in this room, at most `most`; None when too few do."""
     placements = place(item.of(most).request, room, item.job.avoid)
     if placements is not None:
@@ -56,10 +56,10 @@ def as_promised(item: Waiting) -> Waiting | None:
     return item.of(pods) if item.request.pods <= pods <= item.job.pods else None
 
 
-class ShrinkGate:
+class ShrinkPolicy:
     """Another gate, for those only who can go on smaller."""
 
-    def __init__(self, gate: Gate) -> None:
+    def __init__(self, gate: VictimPolicy) -> None:
         self.kind: Kind = gate.kind
         self._gate = gate
 
@@ -72,7 +72,7 @@ class ShrinkGate:
         return self._gate.accepts(victims)
 
 
-def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: Room) -> bool:
+def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity) -> bool:
     """Whether there is room for all of these with their fewest pods, once they have gone and the taker has its own."""
     room = soon.copy()
     for victim in victims:

@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from controlplane.scheduling.ledger import WHOLE_GPU, NodeRoom, Room
-from controlplane.scheduling.view import ClusterView, Extras, Grain, JobView, Need, PodPlacement, ProjectView
+from controlplane.scheduling.capacity import WHOLE_GPU, NodeCapacity, FreeCapacity
+from controlplane.scheduling.view import ClusterView, Extras, SharingMode, JobView, Need, PodPlacement, ProjectView
 
 NEVER = WHOLE_GPU + 1  # a share that no device has
 
@@ -45,17 +45,17 @@ class Request:
         """Whether each pod takes a share of one device."""
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
-    def share_of(self, grain: Grain) -> int:
-        """The milli-GPUs that a share takes of a device of this grain; above 1,000 when it cannot fit."""
+    def share_of(self, mode: SharingMode) -> int:
+        """The milli-GPUs that a share takes of a device of this mode; above 1,000 when it cannot fit."""
         asked = self.milli_gpus
         if self.gpu_memory_mib is not None:
-            asked = -(-self.gpu_memory_mib * WHOLE_GPU // grain.memory_mib) if grain.memory_mib else NEVER
-        if grain.parts == WHOLE_GPU:
+            asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER
+        if mode.parts == WHOLE_GPU:
             return asked
-        parts = -(-asked * grain.parts // WHOLE_GPU)
-        if grain.parts == 1 or (grain.is_single and parts > 1):
+        parts = -(-asked * mode.parts // WHOLE_GPU)
+        if mode.parts == 1 or (mode.is_single and parts > 1):
             return NEVER
-        return parts * WHOLE_GPU // grain.parts
+        return parts * WHOLE_GPU // mode.parts
 
 
 def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
@@ -104,17 +104,17 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
     """What the whole gang counts against quotas. A share by memory counts as on the smallest device it fits."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
-    grains = {
-        device.grain
+    modes = {
+        device.mode
         for node in view.nodes
         if not request.pools or node.pool in request.pools
         for device in node.devices
     }
-    shares = [request.share_of(grain) for grain in grains]
+    shares = [request.share_of(mode) for mode in modes]
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
-def place(request: Request, room: Room, avoid: Collection[str] = ()) -> tuple[PodPlacement, ...] | None:
+def place(request: Request, room: FreeCapacity, avoid: Collection[str] = ()) -> tuple[PodPlacement, ...] | None:
     """Where the whole gang fits in this room, or None. The room is as it was afterwards.
 
     Nodes in `avoid` are the last choice: first the whole gang elsewhere, in any pool, then each pod that can be.
@@ -128,7 +128,7 @@ def place(request: Request, room: Room, avoid: Collection[str] = ()) -> tuple[Po
     return None
 
 
-def is_free(placements: Sequence[PodPlacement], job: JobView, room: Room) -> bool:
+def is_free(placements: Sequence[PodPlacement], job: JobView, room: FreeCapacity) -> bool:
     """Whether exactly this room, on open nodes, is free for the job. The room is as it was afterwards."""
     taken: list[PodPlacement] = []
     for placement in placements:
@@ -141,7 +141,7 @@ def is_free(placements: Sequence[PodPlacement], job: JobView, room: Room) -> boo
     return len(taken) == len(placements)
 
 
-def _is_pod_free(placement: PodPlacement, job: JobView, room: Room) -> bool:
+def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> bool:
     if placement.node not in room.positions:
         return False
     node = room.node(placement.node)
@@ -155,21 +155,21 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: Room) -> bool:
     )
 
 
-def pods_that_fit(request: Request, room: Room, at_most: int) -> int:
+def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
     """How many pods of this kind fit at once in the best pool choice, counted up to `at_most`."""
     counted = replace(request, pods=at_most)
     choices = _pool_choices(request, room)
     return max((len(_place_in(counted, room, pools)) for pools in choices), default=0)
 
 
-def _pool_choices(request: Request, room: Room) -> list[tuple[str, ...]]:
+def _pool_choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
     if request.pools:
         return [(pool,) for pool in request.pools if pool in room.pools]
     return [tuple(sorted(room.pools))]
 
 
 def _place_in(
-    request: Request, room: Room, pools: Sequence[str], without: Preference = ((),)
+    request: Request, room: FreeCapacity, pools: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
     """As many pods as fit, at most the gang. Pods are alike, so filling node by node finds the most."""
     placements: list[PodPlacement] = []
@@ -188,7 +188,7 @@ def _place_in(
 
 
 def _place_pod(
-    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     if request.is_share:
         return _place_on_shared(request, room, pools, rank, avoid) or _place_share_on_whole(
@@ -204,8 +204,8 @@ def _place_pod(
 
 
 def _nodes_by_tightness(
-    room: Room, pools: Sequence[str], whole: int, avoid: Collection[str]
-) -> Iterator[NodeRoom]:
+    room: FreeCapacity, pools: Sequence[str], whole: int, avoid: Collection[str]
+) -> Iterator[NodeCapacity]:
     """Open nodes with at least so many whole devices free: fewest first, then by pool and name."""
     indexes = [room.pools[pool] for pool in pools]
     for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
@@ -217,14 +217,14 @@ def _nodes_by_tightness(
 
 
 def _place_on_shared(
-    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     """On the shared device that it leaves fullest."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for pool in pools:
-        for grain, devices in room.pools[pool].shared.items():
-            share = request.share_of(grain)
+        for mode, devices in room.pools[pool].shared.items():
+            share = request.share_of(mode)
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
@@ -237,13 +237,13 @@ def _place_on_shared(
 
 
 def _place_share_on_whole(
-    request: Request, room: Room, pools: Sequence[str], rank: int, avoid: Collection[str]
+    request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
     """On a free device, of the node that has the fewest."""
     for node in _nodes_by_tightness(room, pools, 1, avoid):
         if node.has_host_room(request):
             for position, free in enumerate(node.free):
-                share = request.share_of(node.grains[position])
+                share = request.share_of(node.modes[position])
                 if free == WHOLE_GPU and share <= WHOLE_GPU:
                     return PodPlacement(rank, node.name, ((node.indexes[position], share),))
     return None

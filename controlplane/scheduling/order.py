@@ -10,7 +10,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.scheduling.fit import Request
-from controlplane.scheduling.standing import Account
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
@@ -86,7 +86,7 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
     return milli_gpus / entitled if entitled else float(milli_gpus)
 
 
-class Line:
+class QueueIterator:
     """The waiting line of a cluster: departments and projects re-sorted after every decision.
 
     Only the account that was served changes place, so serving one job costs a logarithm. After victims were

@@ -177,7 +177,7 @@ def _taker(details: Details) -> str:
 
 
 def _comes_back(details: Details) -> str:
-    """Room, and not GPUs: what was taken, and what is short now, may be something beside them."""
+    """FreeCapacity, and not GPUs: what was taken, and what is short now, may be something beside them."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
     return f"It keeps its place in the queue and restarts when {when}."
@@ -202,7 +202,7 @@ def _gang_does_not_fit(details: Details) -> str:
 
 def _fragmented(details: Details) -> str:
     return (
-        f"Room for {_milli(details, 'free_milli_gpus')} is free, but no single node has the "
+        f"FreeCapacity for {_milli(details, 'free_milli_gpus')} is free, but no single node has the "
         f"{_number(details, 'request_milli_gpus')} that it needs. "
         f"Ask for {_number(details, 'largest_free_milli_gpus')} to start now, or wait."
     )

@@ -12,8 +12,8 @@ from itertools import combinations
 from math import ceil, comb
 
 from controlplane.scheduling.fit import Request, amount_of, host_needs, pods_that_fit
-from controlplane.scheduling.ledger import WHOLE_GPU, Amounts, NodeRoom, Room
-from controlplane.scheduling.victims import Candidate, Gate, Harm, Kin, harm
+from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity, FreeCapacity
+from controlplane.scheduling.victims import Candidate, VictimPolicy, Cost, VictimClass, preemption_cost
 
 MAX_STEPS = 2000
 MAX_NODES = 16
@@ -23,11 +23,11 @@ Bound = tuple[int, int, int, tuple[int, ...]]
 
 
 class _Local:
-    """One node and the candidates that stand on it. `bound`: the least harm that one more pod here can do."""
+    """One node and the candidates that stand on it. `bound`: the least preemption_cost that one more pod here can do."""
 
     __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
 
-    def __init__(self, request: Request, node: NodeRoom, candidates: list[Candidate]) -> None:
+    def __init__(self, request: Request, node: NodeCapacity, candidates: list[Candidate]) -> None:
         self.request = request
         self.node = node
         self.candidates = candidates
@@ -64,22 +64,22 @@ class _Search:
     """The best set so far, and what is left of the step budget."""
 
     request: Request
-    gate: Gate
+    gate: VictimPolicy
     locals: Mapping[str, _Local]
     needed: int
     steps: int = MAX_STEPS
     best: frozenset[Candidate] | None = None
-    best_harm: Harm | None = None
+    best_harm: Cost | None = None
 
     def offer(self, victims: frozenset[Candidate]) -> None:
-        """Keep the set if it is the least harm so far and may be taken."""
-        cost = harm(victims)
+        """Keep the set if it is the least preemption_cost so far and may be taken."""
+        cost = preemption_cost(victims)
         if (self.best_harm is None or cost < self.best_harm) and self.gate.accepts(victims):
             self.best, self.best_harm = victims, cost
 
 
 def find_victims(
-    request: Request, room: Room, gate: Gate, by_node: Mapping[str, Sequence[Candidate]]
+    request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Mapping[str, Sequence[Candidate]]
 ) -> frozenset[Candidate] | None:
     """The least harmful set whose going lets the whole gang fit into `room`; None when there is none.
 
@@ -88,13 +88,13 @@ def find_victims(
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
     found = [_search_in(request, room, gate, by_node, pools) for pools in choices]
     sets = [victims for victims in found if victims is not None]
-    return min(sets, key=harm, default=None)
+    return min(sets, key=preemption_cost, default=None)
 
 
 def _search_in(
     request: Request,
-    room: Room,
-    gate: Gate,
+    room: FreeCapacity,
+    gate: VictimPolicy,
     by_node: Mapping[str, Sequence[Candidate]],
     pools: tuple[str, ...],
 ) -> frozenset[Candidate] | None:
@@ -102,7 +102,7 @@ def _search_in(
     if missing <= 0:
         return None  # nothing is missing, so nobody has to go
     by_name: dict[str, _Local] = {}
-    verdicts: dict[Kin, bool] = {}
+    verdicts: dict[VictimClass, bool] = {}
     for node in room.nodes:
         if node.is_open and (not pools or node.pool in pools):
             candidates = _givers(by_node.get(node.name, ()), gate, verdicts)
@@ -117,7 +117,7 @@ def _search_in(
     return None if search.best is None else _spare(search, search.best)
 
 
-def _givers(here: Sequence[Candidate], gate: Gate, verdicts: dict[Kin, bool]) -> list[Candidate]:
+def _givers(here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[VictimClass, bool]) -> list[Candidate]:
     """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
     givers = []
     for candidate in here:
@@ -129,7 +129,7 @@ def _givers(here: Sequence[Candidate], gate: Gate, verdicts: dict[Kin, bool]) ->
     return givers
 
 
-def _could_host(request: Request, node: NodeRoom, candidates: Sequence[Candidate]) -> bool:
+def _could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
     """Whether enough devices could be free for one pod; a quick look that never says no wrongly."""
     devices = request.whole_devices
     if devices == 0:
@@ -140,7 +140,7 @@ def _could_host(request: Request, node: NodeRoom, candidates: Sequence[Candidate
 
 
 def _bound(request: Request, local: _Local, more: int) -> Bound:
-    """No set on this node that makes room for so many more pods does less harm than this."""
+    """No set on this node that makes room for so many more pods does less preemption_cost than this."""
     name = local.node.name
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     real, gains = [], []
@@ -205,7 +205,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[_Local]) -> None:
             options = [chosen | option for option in _options(search.request, local, more)]
             fair = [victims for victims in options if search.gate.accepts(victims)]
             if fair:
-                chosen = min(fair, key=harm)
+                chosen = min(fair, key=preemption_cost)
                 missing = search.needed - _gained(search, chosen)
                 break
         if missing <= 0:
@@ -268,7 +268,7 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
     )
 
 
-def _pods_on(request: Request, node: NodeRoom) -> int:
+def _pods_on(request: Request, node: NodeCapacity) -> int:
     """How many pods of this kind fit on the node as it is."""
     return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
 
@@ -291,7 +291,7 @@ def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -
 
 def _capacity(
     request: Request,
-    node: NodeRoom,
+    node: NodeCapacity,
     free: Sequence[int],
     milli_cpus: int,
     memory_mib: int,
@@ -305,7 +305,7 @@ def _capacity(
     for name, amount in request.extras:
         pods = min(pods, extras.get(name, 0) // amount)
     if request.is_share:
-        shares = [(room, request.share_of(grain)) for room, grain in zip(free, node.grains, strict=True)]
+        shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
         pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
     elif request.whole_devices:
         pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
@@ -334,7 +334,7 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
     if missing <= 0:
         yield frozenset()
     elif comb(len(devices), missing) > MAX_CHOICES:
-        devices.sort(key=lambda position: harm(holders[position]))
+        devices.sort(key=lambda position: preemption_cost(holders[position]))
         yield frozenset(holder for position in devices[:missing] for holder in holders[position])
     else:
         for chosen in combinations(devices, missing):
@@ -344,13 +344,13 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
 def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
     """On each device, the fewest holders whose shares are enough."""
     for position, free in enumerate(local.node.free):
-        missing = request.share_of(local.node.grains[position]) - free
+        missing = request.share_of(local.node.modes[position]) - free
         if missing <= local.by_device()[1][position]:
             yield from _holders_worth(local, position, missing)
 
 
 def _holders_worth(local: _Local, position: int, missing: int) -> Iterator[frozenset[Candidate]]:
-    holders = sorted(set(local.by_device()[0][position]), key=lambda item: harm((item,)))
+    holders = sorted(set(local.by_device()[0][position]), key=lambda item: preemption_cost((item,)))
     index, name = local.node.indexes[position], local.node.name
     worth = {
         holder: sum(milli_gpus for held, milli_gpus in holder.on_node(name) if held == index)
@@ -377,7 +377,7 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: _Local, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """The set, grown until `pods` pods fit beside devices too: by the least harm that is enough, else by whoever gives
+    """The set, grown until `pods` pods fit beside devices too: by the least preemption_cost that is enough, else by whoever gives
     most of what is missing."""
     victims = base
     while _pods_after(request, local, victims) < pods:
@@ -386,9 +386,9 @@ def _with_host_room(
             return None
         enough = [item for item in rest if _pods_after(request, local, victims | {item}) >= pods]
         if enough:
-            return victims | {min(enough, key=lambda item: harm((item,)))}
+            return victims | {min(enough, key=lambda item: preemption_cost((item,)))}
         missing = _missing(request, local, victims, pods)
-        victims |= {min(rest, key=lambda item: (-_part_of(missing, item, local), harm((item,))))}
+        victims |= {min(rest, key=lambda item: (-_part_of(missing, item, local), preemption_cost((item,))))}
     return victims
 
 
@@ -401,7 +401,7 @@ def _missing(request: Request, local: _Local, victims: Iterable[Candidate], pods
     return {need: amount for need, amount in short.items() if amount > 0}
 
 
-def _on(node: NodeRoom, need: str) -> int:
+def _on(node: NodeCapacity, need: str) -> int:
     return amount_of(Amounts(node.milli_cpus, node.memory_mib, tuple(node.extras.items())), need)
 
 
@@ -418,7 +418,7 @@ def _part_of(missing: Mapping[str, int], victim: Candidate, local: _Local) -> fl
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
     """Let every victim go free that is not needed, the most harmed first."""
     kept = victims
-    for victim in sorted(victims, key=lambda item: harm((item,)), reverse=True):
+    for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
         without = kept - {victim}
         if _gained(search, without) >= search.needed and search.gate.accepts(without):
             kept = without

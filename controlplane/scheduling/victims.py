@@ -1,6 +1,6 @@
 """Who has to make room: candidates, what taking them costs, and the gates of reclaim and preemption.
 
-Smallest harm means: fewest jobs; then fewest milli-GPUs taken; then least work lost since the last checkpoint; then
+Smallest preemption_cost means: fewest jobs; then fewest milli-GPUs taken; then least work lost since the last checkpoint; then
 newest. `search` finds the set.
 """
 
@@ -10,13 +10,13 @@ from collections.abc import Collection, Iterable, Iterator
 from typing import Literal, Protocol
 
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.standing import Account
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import JobView, PodPlacement
 
-Kin = tuple[str, int, int, bool]
+VictimClass = tuple[str, int, int, bool]
 """(project, milli-GPUs, priority, whether it can shrink): a gate judges single candidates of one kin alike."""
 Kind = Literal["reclaim", "preempt"]
-Harm = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
+Cost = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
 
 
 class Candidate:
@@ -42,7 +42,7 @@ class Candidate:
         self.milli_gpus = milli_gpus
         self.work_lost = work_lost
         self.weight = weight
-        self.kin = kin_of(job, account, placements, milli_gpus)
+        self.kin = victim_class(job, account, placements, milli_gpus)
         self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
         for placement in placements:
             known = self._devices.get(placement.node, ())
@@ -63,7 +63,7 @@ class Candidate:
         return self.kin[3]
 
 
-def kin_of(job: JobView, account: Account, placements: tuple[PodPlacement, ...], milli_gpus: int) -> Kin:
+def victim_class(job: JobView, account: Account, placements: tuple[PodPlacement, ...], milli_gpus: int) -> VictimClass:
     """What gates judge a candidate by."""
     can_shrink = job.min_pods is not None and len(placements) > job.min_pods
     return (account.name, milli_gpus, job.priority, can_shrink)
@@ -76,7 +76,7 @@ def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
     return milli_gpus * max(0, now - max(job.started_at, job.last_checkpoint_at or 0))
 
 
-def harm(victims: Iterable[Candidate]) -> Harm:
+def preemption_cost(victims: Iterable[Candidate]) -> Cost:
     """What a set costs; smaller is better. Newer jobs go first; ids decide between equals."""
     real = [victim for victim in victims if victim.weight]
     return (
@@ -88,7 +88,7 @@ def harm(victims: Iterable[Candidate]) -> Harm:
     )
 
 
-class Gate(Protocol):
+class VictimPolicy(Protocol):
     """Who may be taken for one job. `accepts` is monotone: what it refuses, it refuses with more added."""
 
     @property
@@ -105,7 +105,7 @@ class Gate(Protocol):
         ...
 
 
-class PreemptGate:
+class PreemptPolicy:
     """Inside one project: preemptible jobs of strictly lower priority."""
 
     kind: Kind = "preempt"
@@ -123,7 +123,7 @@ class PreemptGate:
         return True
 
 
-class ReclaimGate:
+class ReclaimPolicy:
     """Between projects: only from those above what they are owed, one job at a time.
 
     Two siblings are compared: the first accounts at which the taker's line and the giver's differ. Before each

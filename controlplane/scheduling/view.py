@@ -31,7 +31,7 @@ class Need(Protocol):
     def extras(self) -> Extras: ...
 
 
-class Grain(NamedTuple):
+class SharingMode(NamedTuple):
     """How a device is given out: its memory, and in how many `parts` (1,000: any share; 1: whole only), to which shares
     are rounded up. `is_single`: a pod gets one part at most, so that the whole of a divided device goes to nobody.
     """
@@ -44,7 +44,7 @@ class Grain(NamedTuple):
 @dataclass(frozen=True, slots=True)
 class DeviceView:
     """One GPU. `held_milli_gpus`: held by pods of no active job in this view (not yet proven gone). `parts` and
-    `is_single` are those of its Grain."""
+    `is_single` are those of its SharingMode."""
 
     index: int
     memory_mib: int
@@ -53,9 +53,9 @@ class DeviceView:
     is_single: bool = False
 
     @property
-    def grain(self) -> Grain:
+    def mode(self) -> SharingMode:
         """How it is given out."""
-        return Grain(self.memory_mib, self.parts, self.is_single)
+        return SharingMode(self.memory_mib, self.parts, self.is_single)
 
 
 @dataclass(frozen=True, slots=True)

@@ -14,7 +14,7 @@ from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
-from controlplane.scheduling.standing import Account
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import PodPlacement, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
@@ -159,7 +159,7 @@ def test_asking_for_less_as_told_starts():
     cluster = view(nodes(2, 2), [project("a", 2), project("b", 2)], jobs)
     hold = hold_of(decide(cluster), "b3")
     assert describe(hold.reason, hold.details) == (
-        "Room for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
+        "FreeCapacity for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
     )
     assert hold.details["would_start_if"] == [
         {"change": "ask_for_gpus", "milli_gpus": 1000, "text": "it asked for 1 GPU"}

@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.offers import Bound, Offer, decide_offers
+from controlplane.scheduling.delegated import Bound, Offer, decide_offers
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.view import DepartmentView, view_from_dict, view_to_dict
@@ -209,7 +209,7 @@ def test_reclaimed_it_starts_again_smaller_in_the_cycle_in_which_its_gpus_are_fr
 
 
 def test_it_is_the_first_to_give_way():
-    """A smaller job would harm less, but that one would have to wait; a1 goes on with one worker less."""
+    """A smaller job would preemption_cost less, but that one would have to wait; a1 goes on with one worker less."""
     jobs = [
         large(elastic("a1", "a", 1, 7), *(("n0", [index]) for index in range(7))),
         running(job("a2", "a"), ("n0", [7])),

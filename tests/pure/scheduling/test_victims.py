@@ -8,14 +8,14 @@ from itertools import combinations
 import pytest
 from hypothesis import given, settings
 
-from controlplane.scheduling.board import Board
+from controlplane.scheduling.cycle_state import Board
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.fit import place, request_of, total_milli_gpus
-from controlplane.scheduling.gates import over_quota
+from controlplane.scheduling.limits import over_quota
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.standing import Account
-from controlplane.scheduling.victims import Candidate, PreemptGate, ReclaimGate, harm
+from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, preemption_cost
 from tests.pure.scheduling.builders import (
     apply,
     hold_of,
@@ -90,7 +90,7 @@ def test_a_project_in_quota_is_safe_inside_a_department_above_its_own():
 
 
 def judge(item, victims):
-    gate = ReclaimGate(item)
+    gate = ReclaimPolicy(item)
     may = gate.is_open() and over_quota(item) is None
     return may, may and all(gate.may_give(victim) for victim in victims) and gate.accepts(victims)
 
@@ -237,10 +237,10 @@ def test_the_set_is_the_least_harm_of_all_sets(cluster):
     waiting = [waiting_item(board, item) for item in cluster.jobs if item.state == "queued"]
     board.divide(waiting)
     for item in waiting:
-        for gate in (ReclaimGate(item), PreemptGate(item)):
+        for gate in (ReclaimPolicy(item), PreemptPolicy(item)):
             found = find_victims(item.request, board.ledger.soon, gate, board.candidates)
             best = brute_force(item.request, board, gate)
-            assert (found and harm(found)) == (best and harm(best))
+            assert (found and preemption_cost(found)) == (best and preemption_cost(best))
 
 
 def waiting_item(board, item):
@@ -263,5 +263,5 @@ def brute_force(request, board, gate):
             if place(request, room) is not None and gate.accepts(victims):
                 fitting.append(frozenset(victims))
         if fitting:
-            return min(fitting, key=harm)
+            return min(fitting, key=preemption_cost)
     return None

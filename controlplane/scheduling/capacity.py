@@ -16,7 +16,7 @@ from controlplane.scheduling.view import (
     ClusterView,
     DeviceView,
     Extras,
-    Grain,
+    SharingMode,
     JobView,
     Need,
     NodeView,
@@ -27,7 +27,7 @@ WHOLE_GPU = 1000
 
 
 @dataclass(slots=True)
-class NodeRoom:
+class NodeCapacity:
     """What is free on one node. `order` is its place among all nodes by name; a closed node gets nothing new. A divided
     one gives its devices out in single parts, so that no pod has a whole one."""
 
@@ -36,7 +36,7 @@ class NodeRoom:
     pool: str
     is_open: bool
     indexes: tuple[int, ...]
-    grains: tuple[Grain, ...]
+    modes: tuple[SharingMode, ...]
     free: list[int]
     milli_cpus: int
     memory_mib: int
@@ -59,10 +59,10 @@ class NodeRoom:
         for name, amount in need.extras:
             self.extras[name] = self.extras.get(name, 0) + pods * amount
 
-    def copy(self) -> NodeRoom:
+    def copy(self) -> NodeCapacity:
         """The same room, with its own numbers."""
-        return NodeRoom(
-            self.order, self.name, self.pool, self.is_open, self.indexes, self.grains,
+        return NodeCapacity(
+            self.order, self.name, self.pool, self.is_open, self.indexes, self.modes,
             self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(), self.whole,
         )  # fmt: skip
 
@@ -71,17 +71,17 @@ class NodeRoom:
 class PoolIndex:
     """The open nodes of one pool, so that the tightest fit is found without looking at every node.
 
-    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[grain]`: the partly
+    `by_whole[k]`: the orders of nodes with k whole devices free, ascending. `shared[mode]`: the partly
     used devices of that kind as (free milli-GPUs, node order, device position), ascending.
     """
 
     by_whole: list[list[int]] = field(default_factory=list)
-    shared: dict[Grain, list[tuple[int, int, int]]] = field(default_factory=dict)
+    shared: dict[SharingMode, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def copy(self) -> PoolIndex:
         """The same index, with its own lists."""
         by_whole = [bucket.copy() for bucket in self.by_whole]
-        return PoolIndex(by_whole, {grain: devices.copy() for grain, devices in self.shared.items()})
+        return PoolIndex(by_whole, {mode: devices.copy() for mode, devices in self.shared.items()})
 
 
 class Amounts(NamedTuple):
@@ -93,15 +93,15 @@ class Amounts(NamedTuple):
 
 
 Clamp = tuple[PodPlacement, Amounts]
-"""Room taken away from `now`: devices, and what goes with them."""
+"""FreeCapacity taken away from `now`: devices, and what goes with them."""
 
 
-class Room:
+class FreeCapacity:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
     __slots__ = ("nodes", "pools", "positions")
 
-    def __init__(self, nodes: list[NodeRoom], positions: dict[str, int]) -> None:
+    def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
         self.pools: dict[str, PoolIndex] = {}
@@ -109,9 +109,9 @@ class Room:
             if node.is_open:
                 self._index(node)
 
-    def copy(self) -> Room:
+    def copy(self) -> FreeCapacity:
         """A room of its own with the same numbers; cheaper than indexing again."""
-        twin = Room.__new__(Room)
+        twin = FreeCapacity.__new__(FreeCapacity)
         twin.nodes = [node.copy() for node in self.nodes]
         twin.positions = self.positions
         twin.pools = {name: index.copy() for name, index in self.pools.items()}
@@ -133,7 +133,7 @@ class Room:
             if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
 
-    def clamp(self, placement: PodPlacement, other: Room) -> Clamp:
+    def clamp(self, placement: PodPlacement, other: FreeCapacity) -> Clamp:
         """Have no more than `other` where this pod is; the answer is what that took away."""
         mine, its = self.node(placement.node), other.node(placement.node)
         lost = tuple((index, self._excess(mine, its, index)) for index, _ in placement.devices)
@@ -147,12 +147,12 @@ class Room:
         self.take(place, cost)
         return place, cost
 
-    def node(self, name: str) -> NodeRoom:
+    def node(self, name: str) -> NodeCapacity:
         """The room of one node. Raises KeyError for a node that the view lacks."""
         return self.nodes[self.positions[name]]
 
     @staticmethod
-    def _excess(mine: NodeRoom, its: NodeRoom, index: int) -> int:
+    def _excess(mine: NodeCapacity, its: NodeCapacity, index: int) -> int:
         position = mine.indexes.index(index)
         return max(0, mine.free[position] - its.free[position])
 
@@ -171,25 +171,25 @@ class Room:
             _remove(by_whole[whole], node.order)
             insort(by_whole[node.whole], node.order)
 
-    def _change_device(self, node: NodeRoom, position: int, milli_gpus: int) -> None:
+    def _change_device(self, node: NodeCapacity, position: int, milli_gpus: int) -> None:
         before = node.free[position]
         after = node.free[position] = before + milli_gpus
         node.whole += (after == WHOLE_GPU) - (before == WHOLE_GPU)
         if not node.is_open:
             return
-        shared = self.pools[node.pool].shared[node.grains[position]]
+        shared = self.pools[node.pool].shared[node.modes[position]]
         if 0 < before < WHOLE_GPU:
             _remove(shared, (before, node.order, position))
         if 0 < after < WHOLE_GPU:
             insort(shared, (after, node.order, position))
 
-    def _index(self, node: NodeRoom) -> None:
+    def _index(self, node: NodeCapacity) -> None:
         index = self.pools.setdefault(node.pool, PoolIndex())
         while len(index.by_whole) <= len(node.free):
             index.by_whole.append([])
         index.by_whole[node.whole].append(node.order)
         for position, free in enumerate(node.free):
-            shared = index.shared.setdefault(node.grains[position], [])
+            shared = index.shared.setdefault(node.modes[position], [])
             if 0 < free < WHOLE_GPU:
                 insort(shared, (free, node.order, position))
 
@@ -199,12 +199,12 @@ class Ledger:
 
     __slots__ = ("_kept", "now", "soon")
 
-    def __init__(self, now: Room, soon: Room) -> None:
+    def __init__(self, now: FreeCapacity, soon: FreeCapacity) -> None:
         self.now = now
         self.soon = soon
         self._kept: list[Clamp] = []
 
-    def now_without_promises(self) -> Room:
+    def now_without_promises(self) -> FreeCapacity:
         """A copy of `now` with the room that is being kept for promised jobs: only for explaining."""
         room = self.now.copy()
         for kept in self._kept:
@@ -259,7 +259,7 @@ def open_ledger(view: ClusterView) -> Ledger:
         _occupy(nodes, positions, job)
     for node in nodes:
         node.whole = sum(free == WHOLE_GPU for free in node.free)
-    now = Room(nodes, positions)
+    now = FreeCapacity(nodes, positions)
     ledger = Ledger(now, now.copy())
     for job in active:
         if job.is_stopping:
@@ -267,25 +267,25 @@ def open_ledger(view: ClusterView) -> Ledger:
     return ledger
 
 
-def open_empty_room(view: ClusterView) -> Room:
+def open_empty_room(view: ClusterView) -> FreeCapacity:
     """The cluster as it is built: every node open, every device free, nothing running."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
     for node in nodes:
         node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
         node.whole = len(node.free)
-    return Room(nodes, {node.name: node.order for node in nodes})
+    return FreeCapacity(nodes, {node.name: node.order for node in nodes})
 
 
-def _node_room(order: int, node: NodeView) -> NodeRoom:
+def _node_room(order: int, node: NodeView) -> NodeCapacity:
     devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
-    return NodeRoom(
+    return NodeCapacity(
         order=order,
         name=node.name,
         pool=node.pool,
         is_open=node.is_schedulable,
         indexes=tuple(device.index for device in devices),
-        grains=tuple(device.grain for device in devices),
+        modes=tuple(device.mode for device in devices),
         free=[WHOLE_GPU - device.held_milli_gpus for device in devices],
         milli_cpus=node.milli_cpus,
         memory_mib=node.memory_mib,
@@ -294,7 +294,7 @@ def _node_room(order: int, node: NodeView) -> NodeRoom:
     )
 
 
-def _occupy(nodes: list[NodeRoom], positions: dict[str, int], job: JobView) -> None:
+def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) -> None:
     for placement in job.placements:
         order = positions.get(placement.node)
         if order is None:

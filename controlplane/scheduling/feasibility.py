@@ -18,10 +18,10 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.ledger import WHOLE_GPU, Room, open_empty_room
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty_room
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.standing import Account
-from controlplane.scheduling.view import ClusterView, Grain, JobView, NodeView, ProjectView
+from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.view import ClusterView, SharingMode, JobView, NodeView, ProjectView
 
 _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
 
@@ -41,7 +41,7 @@ class SpecCheck:
         self._projects = {project.name: project for project in view.projects}
         self._pools = tuple(sorted({node.pool for node in view.nodes}))
         self._view = view
-        self._empty: Room | None = None
+        self._empty: FreeCapacity | None = None
         self._verdicts: dict[Request, Refusal | None] = {}
 
     def refuse(self, job: JobView) -> Refusal | None:
@@ -110,13 +110,13 @@ class SpecCheck:
         nodes = self._nodes_for(one)
         memory = max((device.memory_mib for node in nodes for device in node.devices), default=0)
         no_gpu = replace(one, milli_gpus=0, gpu_memory_mib=None)
-        grains = {device.grain for node in nodes for device in node.devices}
-        share = max(map(_largest_share, grains), default=WHOLE_GPU)
+        modes = {device.mode for node in nodes for device in node.devices}
+        share = max(map(_largest_share, modes), default=WHOLE_GPU)
         gpus = ("gpus", one.milli_gpus, self._most_gpus(self._able(nodes, no_gpu)), no_gpu)
         if one.gpu_memory_mib is not None and (share == WHOLE_GPU or one.gpu_memory_mib > memory):
             gpus = ("gpu_memory", one.gpu_memory_mib, memory, no_gpu)
         elif one.is_share and share < WHOLE_GPU:
-            gpus = ("gpu_share", min(map(one.share_of, grains)), share, no_gpu)
+            gpus = ("gpu_share", min(map(one.share_of, modes)), share, no_gpu)
         return [gpus, *(self._host_shortage(nodes, one, need) for need in host_needs(one))]
 
     def _host_shortage(
@@ -134,7 +134,7 @@ class SpecCheck:
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
         """The most whole GPUs that a pod can have; none of a node that gives them out in single parts."""
-        counts = [sum(_largest_whole(device.grain) for device in node.devices) for node in nodes]
+        counts = [sum(_largest_whole(device.mode) for device in node.devices) for node in nodes]
         return max(counts, default=0) * WHOLE_GPU
 
     @staticmethod
@@ -142,21 +142,21 @@ class SpecCheck:
         details = {"resource": resource, "asked": asked, "largest": largest, "node_pools": pools, **more}
         return Refusal(reasons.SPEC_IMPOSSIBLE, details)
 
-    def _empty_room(self) -> Room:
+    def _empty_room(self) -> FreeCapacity:
         if self._empty is None:
             self._empty = open_empty_room(self._view)
         return self._empty
 
 
-def _largest_share(grain: Grain) -> int:
+def _largest_share(mode: SharingMode) -> int:
     """The largest share of one device that a pod can have, 1,000 where there is no bound, 0 where there are none."""
-    if grain.parts == 1:
+    if mode.parts == 1:
         return 0
-    return WHOLE_GPU // grain.parts if grain.is_single else WHOLE_GPU
+    return WHOLE_GPU // mode.parts if mode.is_single else WHOLE_GPU
 
 
-def _largest_whole(grain: Grain) -> int:
-    return 0 if grain.is_single and grain.parts > 1 else 1
+def _largest_whole(mode: SharingMode) -> int:
+    return 0 if mode.is_single and mode.parts > 1 else 1
 
 
 def line_up(

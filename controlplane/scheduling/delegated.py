@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.board import Board
+from controlplane.scheduling.cycle_state import Board
 from controlplane.scheduling.fit import place
-from controlplane.scheduling.gates import is_backing_off, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.holds import Explainer, out_of_line
-from controlplane.scheduling.ledger import WHOLE_GPU, Amounts, NodeRoom
-from controlplane.scheduling.order import Line, Waiting
+from controlplane.scheduling.limits import is_backing_off, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.explain import Explainer, out_of_line
+from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
+from controlplane.scheduling.order import QueueIterator, Waiting
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.spec import Refusal, line_up
+from controlplane.scheduling.feasibility import Refusal, line_up
 from controlplane.scheduling.view import ClusterView, PodPlacement
 
 Group = tuple[str, str]
@@ -95,7 +95,7 @@ class _Cycle:
 
     def in_turn(self) -> list[Waiting]:
         """The waiting jobs in our order."""
-        line, order = Line(self._waiting), []
+        line, order = QueueIterator(self._waiting), []
         while (item := line.take()) is not None:
             order.append(item)
             line.served()
@@ -182,12 +182,12 @@ class _Cycle:
         return PodPlacement(pod.rank, pod.node, (found,))
 
 
-def _shared_device(room: NodeRoom, item: Waiting, group: str, index: int | None) -> tuple[int, int] | None:
+def _shared_device(room: NodeCapacity, item: Waiting, group: str, index: int | None) -> tuple[int, int] | None:
     """(device, milli-GPUs) of a share: on the device of its group; on a free one when the group is new; on the fullest
     with room when the cluster names no groups."""
     fits = []
-    for number, free, grain in zip(room.indexes, room.free, room.grains, strict=True):
-        wanted = item.request.share_of(grain)
+    for number, free, mode in zip(room.indexes, room.free, room.modes, strict=True):
+        wanted = item.request.share_of(mode)
         if wanted <= free and index in (None, number):
             fits.append((bool(group) and free != WHOLE_GPU, free, number, wanted))
     if not fits:

@@ -7,14 +7,14 @@ from dataclasses import asdict
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.board import Board
+from controlplane.scheduling.cycle_state import Board
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
-from controlplane.scheduling.fixes import would_start_if
-from controlplane.scheduling.ledger import Room, open_empty_room
+from controlplane.scheduling.suggestions import would_start_if
+from controlplane.scheduling.capacity import FreeCapacity, open_empty_room
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
-from controlplane.scheduling.spec import Refusal
+from controlplane.scheduling.feasibility import Refusal
 from controlplane.scheduling.view import JobView
 
 SHOWN = 3
@@ -34,8 +34,8 @@ class Explainer:
         self._ahead: list[str] = []
         self._causes: dict[Request, tuple[str, dict[str, Any]]] = {}
         self._holders = _holders(board)
-        self._without_promises: Room | None = None
-        self._empty: Room | None = None
+        self._without_promises: FreeCapacity | None = None
+        self._empty: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
         """The Hold of the next job in line. Call in order of position."""
@@ -126,7 +126,7 @@ class Explainer:
             self._empty = open_empty_room(self._board.view)
         return frozenset(node.name for node in self._empty.nodes if not node.has_host_room(request))
 
-    def _room_without_promises(self) -> Room:
+    def _room_without_promises(self) -> FreeCapacity:
         if self._without_promises is None:
             self._without_promises = self._board.ledger.now_without_promises()
         return self._without_promises
@@ -154,7 +154,7 @@ def _taken_by(job: JobView) -> dict[str, Any]:
     return taken
 
 
-def _short_of(request: Request, room: Room, too_small: frozenset[str]) -> str | None:
+def _short_of(request: Request, room: FreeCapacity, too_small: frozenset[str]) -> str | None:
     """The one thing besides GPUs that keeps the gang from fitting where it could ever stand, None where GPUs do: what
     is short by itself, else what would help."""
 
@@ -170,7 +170,7 @@ def _short_of(request: Request, room: Room, too_small: frozenset[str]) -> str | 
     return next(short, None) or next(helpful, None) or needs[0]
 
 
-def _largest_free(room: Room, request: Request) -> int:
+def _largest_free(room: FreeCapacity, request: Request) -> int:
     """The most milli-GPUs that one pod could be given now, on a node that has the rest of what it asks for."""
     names = [pool for pool in request.pools if pool in room.pools] or list(room.pools)
     indexes = [room.pools[name] for name in names]

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping, Sequence
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.ledger import WHOLE_GPU, open_ledger
+from controlplane.scheduling.capacity import WHOLE_GPU, open_ledger
 from controlplane.scheduling.order import Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
-from controlplane.scheduling.standing import book_active, divide_cluster, open_accounts
+from controlplane.scheduling.accounts import book_active, divide_cluster, open_accounts
 from controlplane.scheduling.victims import (
     Candidate,
-    Gate,
-    Kin,
+    VictimPolicy,
+    VictimClass,
     Kind,
-    PreemptGate,
-    ReclaimGate,
-    kin_of,
+    PreemptPolicy,
+    ReclaimPolicy,
+    victim_class,
     work_lost,
 )
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
@@ -46,7 +46,7 @@ class Board:
         )  # free, but on nodes that take no work
         self._stopping = {job.id: job for job in active if job.is_stopping}
         self._by_node: dict[str, list[Candidate]] = {}
-        self._kins: dict[Kin, dict[str, Candidate]] = {}
+        self._kins: dict[VictimClass, dict[str, Candidate]] = {}
         for job in sorted(active, key=lambda job: job.id):
             self._add_candidate(job, job.placements, weight=1)
 
@@ -64,7 +64,7 @@ class Board:
         """Under the name of each node, the preemptible jobs that stand on it and were not told to stop."""
         return self._by_node
 
-    def has_giver(self, gate: Gate) -> bool:
+    def has_giver(self, gate: VictimPolicy) -> bool:
         """Whether anyone at all could be taken: one candidate of each kin is asked."""
         return any(gate.may_give(next(iter(kin.values()))) for kin in self._kins.values() if kin)
 
@@ -106,13 +106,13 @@ class Board:
         """Undo `start`."""
         placements = self.starts.pop(item.job.id).placements
         if item.job.is_preemptible:
-            kin = kin_of(item.job, item.account, placements, _milli_gpus(placements))
+            kin = victim_class(item.job, item.account, placements, _milli_gpus(placements))
             self._forget_candidate(self._kins[kin][item.job.id])
         self.ledger.cancel(item.job, placements)
         item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Room that is partly still being freed is kept for the job."""
+        """FreeCapacity that is partly still being freed is kept for the job."""
         self.ledger.promise(item.job, placements)
         item.account.add_promised(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
@@ -201,7 +201,7 @@ class Board:
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
         """Whether the promised job may take this victim with those it has, judged as before any of it."""
         if item.account is victim.account:
-            return PreemptGate(item).may_give(victim)
+            return PreemptPolicy(item).may_give(victim)
         mine = [
             one.job
             for one in self.preempts.values()
@@ -212,7 +212,7 @@ class Board:
         item.account.add_promised(-held, item.job.is_preemptible)
         for one in taken:
             one.account.mark_stopping(-one.milli_gpus)
-        gate = ReclaimGate(item)
+        gate = ReclaimPolicy(item)
         is_allowed = gate.is_open() and gate.accepts(taken)
         for one in taken:
             one.account.mark_stopping(one.milli_gpus)
