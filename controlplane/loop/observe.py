@@ -32,7 +32,7 @@ AVOID_SECONDS = 60
 _JOB_COLUMNS = (
     "id", "name", "project__name", "submit_rank", "kind", "state", "priority", "is_preemptible", "milli_gpus",
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
-    "queue_position",
+    "queue_position", "next_state",
 )  # fmt: skip
 
 
@@ -133,6 +133,8 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str
 
 def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[str]) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
+    # a preempted job asks for its room again as soon as it is told to stop
+    is_waiting = is_queued or row["next_state"] == lifecycle.QUEUED
     spec, details = row["spec"], row["details"]
     return JobView(
         id=row["id"],
@@ -155,8 +157,8 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         avoid=tuple(sorted(refused)),
         is_stopping=row["state"] == lifecycle.STOPPING,
-        was_preempted_by=details.get("by_job") if is_queued else None,
-        was_preempted_by_project=details.get("by_project") if is_queued else None,
+        was_preempted_by=details.get("by_job") if is_waiting else None,
+        was_preempted_by_project=details.get("by_project") if is_waiting else None,
         started_at=None if is_queued else _seconds(row["started_at"]),
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else tuple(holders.by_job.get(row["id"], ())),

@@ -1,9 +1,11 @@
-"""Where projects and departments stand: what they are owed, what they hold, what one more job would mean."""
+"""The accounts of projects and departments: what each is entitled to and what it holds."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from math import gcd
 
 from controlplane.scheduling.shares import Claim, divide
 from controlplane.scheduling.view import ClusterView, JobView
@@ -13,9 +15,11 @@ from controlplane.scheduling.view import ClusterView, JobView
 class Account:
     """One project or department. Milli-GPUs; `None` means no bound.
 
-    `allocated` leaves out jobs that are stopping: they are on their way out. `held` counts them, because
-    limits and the interactive rule bind until a GPU is proven free. `fixed` is the non-preemptible part.
-    `sure` is what nobody takes back: the fair share, but no more than the quota where shares are oversold.
+    `allocated`: what counts against shares: jobs that run and are not stopping, that start, or that are promised
+    capacity. `held`: what is not proven free yet, so without promises and with jobs that are stopping; limits and the
+    interactive rule bind on both. `fixed`, `held_fixed`: the non-preemptible part of each.
+    `running`: what jobs held before this cycle and are to keep; only this can be taken. `sizes`: those jobs by size.
+    `growth`: what active jobs ask for besides (`_growth`). `sure`: what no other project takes back: the fair share, but no more than the quota where shares are oversold.
     """
 
     name: str
@@ -31,31 +35,35 @@ class Account:
     requested: int = 0
     allocated: int = 0
     fixed: int = 0
-    promised: int = 0
     held: int = 0
     held_fixed: int = 0
-
-    @property
-    def occupied(self) -> int:
-        """What it has in hand: allocated without promises. Only this can be taken from it."""
-        return self.allocated - self.promised
+    running: int = 0
+    growth: int = 0
+    sizes: Counter[int] = field(default_factory=Counter)
 
     @property
     def entitled(self) -> int | None:
-        """What it may hold without having to give anything back: quota or fair share, within its limit."""
+        """The most that it keeps against every other project: quota or fair share, within its limit."""
         if self.quota is None:
             return self.limit
         owed = max(self.quota, self.fair_share)
         return owed if self.limit is None else min(self.limit, owed)
 
-    def line(self) -> Iterator[Account]:
-        """Itself, then its department."""
-        yield self
-        if self.parent is not None:
-            yield self.parent
+    def line(self) -> tuple[Account, ...]:
+        """Return itself and its department."""
+        return (self,) if self.parent is None else (self, self.parent)
 
-    def add(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """One more job holds GPUs here (or one less, when negative), all the way up."""
+    def is_in_quota_with(self, milli_gpus: int) -> bool:
+        """Whether so much more stays inside the quota."""
+        return self.quota is None or self.allocated + milli_gpus <= self.quota
+
+    def is_in_share_with(self, milli_gpus: int) -> bool:
+        """Whether so much more stays inside the fair share, or the quota: jobs that do not ask yet have no share."""
+        with_more = self.allocated + milli_gpus
+        return with_more <= self.fair_share or (self.quota is not None and with_more <= self.quota)
+
+    def start(self, milli_gpus: int, is_preemptible: bool) -> None:
+        """Count a job that starts; with negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
             account.held += milli_gpus
@@ -63,26 +71,36 @@ class Account:
                 account.fixed += milli_gpus
                 account.held_fixed += milli_gpus
 
-    def add_promised(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """One more job is promised GPUs here (or one less, when negative): it counts, and holds nothing yet."""
+    def promise(self, milli_gpus: int, is_preemptible: bool) -> None:
+        """Count a job that capacity is reserved for; with negative `milli_gpus` undo that."""
         for account in self.line():
             account.allocated += milli_gpus
-            account.promised += milli_gpus
             account.fixed += 0 if is_preemptible else milli_gpus
 
-    def add_stopping(self, milli_gpus: int, is_preemptible: bool) -> None:
-        """A stopping job still holds GPUs here, all the way up."""
+    def stop(self, milli_gpus: int) -> None:
+        """Count a running preemptible job as stopping."""
+        for account in self.line():
+            account.allocated -= milli_gpus
+            account.running -= milli_gpus
+            account.sizes[milli_gpus] -= 1
+
+    def keep(self, milli_gpus: int) -> None:
+        """Undo `stop`."""
+        for account in self.line():
+            account.allocated += milli_gpus
+            account.running += milli_gpus
+            account.sizes[milli_gpus] += 1
+
+    def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool) -> None:
+        """Enter an active job of the view."""
         for account in self.line():
             account.held += milli_gpus
             account.held_fixed += 0 if is_preemptible else milli_gpus
-
-    def mark_stopping(self, milli_gpus: int) -> None:
-        """A preemptible job that was counted by `add` is told to stop: it holds, and counts no more.
-
-        With a negative number: it is not told to stop after all.
-        """
-        for account in self.line():
-            account.allocated -= milli_gpus
+            if not is_stopping:
+                account.allocated += milli_gpus
+                account.fixed += 0 if is_preemptible else milli_gpus
+                account.running += milli_gpus
+                account.sizes[milli_gpus] += 1
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
@@ -113,12 +131,22 @@ def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView]) -> Non
     for job in jobs:
         account = accounts.get(job.project)
         if account is None:
-            continue  # the project is gone and its job is still being stopped: nobody's share
-        milli_gpus = held_milli_gpus(job)
-        if job.is_stopping:
-            account.add_stopping(milli_gpus, job.is_preemptible)
-        else:
-            account.add(milli_gpus, job.is_preemptible)
+            continue  # the project was deleted and its job is still stopping
+        account.book(held_milli_gpus(job), job.is_preemptible, job.is_stopping)
+        if job.placements:
+            account.growth += _growth(job)
+
+
+def _growth(job: JobView) -> int:
+    """Return what an active job asks for besides what is counted as allocated.
+
+    An elastic job asks for all of its pods, and a preempted one for its own again: else shares would change with the
+    sizes that jobs got, and while victims are stopping.
+    """
+    each = held_milli_gpus(job) // len(job.placements)
+    if job.is_stopping:
+        return each * job.pods if job.was_preempted_by is not None else 0
+    return each * (job.pods - len(job.placements)) if job.min_pods is not None else 0
 
 
 def divide_cluster(
@@ -156,7 +184,7 @@ def divide_cluster(
 def _requested(account: Account, preemptible: int, fixed: int) -> int:
     if account.quota is not None:
         fixed = max(0, min(fixed, account.quota - account.fixed))
-    return account.allocated + preemptible + fixed
+    return account.allocated + account.growth + preemptible + fixed
 
 
 def _wanted(account: Account) -> int:
@@ -174,3 +202,22 @@ def _divide(total: int, siblings: list[Account], usage_weight_milli: int) -> Non
     shares = divide(total, claims, usage_weight_milli)
     for place, account in enumerate(sorted(siblings, key=lambda account: (account.rank, account.name))):
         account.fair_share = shares[str(place)]
+
+
+def most_inside(sizes: Mapping[int, int], bound: int | None) -> int:
+    """Return the most milli-GPUs that jobs of these sizes (size: how many) hold together without passing `bound`."""
+    total = sum(size * count for size, count in sizes.items())
+    if bound is None or total <= bound:
+        return total
+    present = [(size, count) for size, count in sizes.items() if size and count > 0]
+    unit = gcd(*(size for size, _ in present))
+    # bit n is set when some of the jobs hold n units together: adding a job is one shift of the whole number
+    sums, mask = 1, (1 << (bound // unit + 1)) - 1
+    for size, count in present:
+        step = 1
+        while count > 0:
+            step = min(step, count)
+            sums |= (sums << (size // unit * step)) & mask
+            count -= step
+            step *= 2
+    return (sums.bit_length() - 1) * unit

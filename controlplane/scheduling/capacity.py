@@ -1,15 +1,10 @@
-"""Who holds what, per device: the room that is left on a cluster, indexed for placing.
-
-A `Ledger` keeps two rooms. `now` is free this moment; `soon` is free once everything that is stopping has gone. A job
-that was promised room takes it from both, so that `now` is never larger than `soon` on any device.
-Milli-GPUs, milli-CPUs and MiB throughout.
-"""
+"""Free capacity per node and device, indexed for placing. Milli-GPUs, milli-CPUs and MiB throughout."""
 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
 from collections.abc import Collection, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
 from controlplane.scheduling.view import (
@@ -28,8 +23,8 @@ WHOLE_GPU = 1000
 
 @dataclass(slots=True)
 class NodeCapacity:
-    """What is free on one node. `order` is its place among all nodes by name; a closed node gets nothing new. A divided
-    one gives its devices out in single parts, so that no pod has a whole one."""
+    """What is free on one node. `order`: its index among all nodes by name. `is_open`: it may get new pods.
+    `is_divided`: its devices are given out in single parts, so that no pod gets a whole one."""
 
     order: int
     name: str
@@ -44,7 +39,7 @@ class NodeCapacity:
     extras: dict[str, int]
     whole: int = 0
 
-    def has_host_room(self, need: Need) -> bool:
+    def has_host_capacity(self, need: Need) -> bool:
         """Whether the node has what one pod takes beside devices."""
         return (
             self.milli_cpus >= need.milli_cpus
@@ -60,7 +55,7 @@ class NodeCapacity:
             self.extras[name] = self.extras.get(name, 0) + pods * amount
 
     def copy(self) -> NodeCapacity:
-        """The same room, with its own numbers."""
+        """Return an independent copy."""
         return NodeCapacity(
             self.order, self.name, self.pool, self.is_open, self.indexes, self.modes,
             self.free.copy(), self.milli_cpus, self.memory_mib, self.is_divided, self.extras.copy(), self.whole,
@@ -79,7 +74,7 @@ class PoolIndex:
     shared: dict[SharingMode, list[tuple[int, int, int]]] = field(default_factory=dict)
 
     def copy(self) -> PoolIndex:
-        """The same index, with its own lists."""
+        """Return an independent copy."""
         by_whole = [bucket.copy() for bucket in self.by_whole]
         return PoolIndex(by_whole, {mode: devices.copy() for mode, devices in self.shared.items()})
 
@@ -90,10 +85,6 @@ class Amounts(NamedTuple):
     milli_cpus: int = 0
     memory_mib: int = 0
     extras: Extras = ()
-
-
-Clamp = tuple[PodPlacement, Amounts]
-"""FreeCapacity taken away from `now`: devices, and what goes with them."""
 
 
 class FreeCapacity:
@@ -110,7 +101,7 @@ class FreeCapacity:
                 self._index(node)
 
     def copy(self) -> FreeCapacity:
-        """A room of its own with the same numbers; cheaper than indexing again."""
+        """Return an independent copy; cheaper than indexing again."""
         twin = FreeCapacity.__new__(FreeCapacity)
         twin.nodes = [node.copy() for node in self.nodes]
         twin.positions = self.positions
@@ -118,12 +109,12 @@ class FreeCapacity:
         return twin
 
     def take(self, placement: PodPlacement, need: Need) -> None:
-        """Use the room of one pod. The caller has checked that it is there."""
-        self._change(placement, -1, need)
+        """Take what one pod needs. The caller has checked that it is free."""
+        self.change(placement, -1, need)
 
     def give(self, placement: PodPlacement, need: Need) -> None:
-        """Give back the room of one pod."""
-        self._change(placement, 1, need)
+        """Give back what one pod held."""
+        self.change(placement, 1, need)
 
     def free_milli_gpus(self, pools: Sequence[str] = (), but_on: Collection[str] = ()) -> int:
         """Free milli-GPUs on open nodes of these pools (all, when none is named), but on some."""
@@ -133,30 +124,26 @@ class FreeCapacity:
             if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
 
-    def clamp(self, placement: PodPlacement, other: FreeCapacity) -> Clamp:
-        """Have no more than `other` where this pod is; the answer is what that took away."""
-        mine, its = self.node(placement.node), other.node(placement.node)
-        lost = tuple((index, self._excess(mine, its, index)) for index, _ in placement.devices)
-        more = ((name, amount - its.extras.get(name, 0)) for name, amount in mine.extras.items())
-        cost = Amounts(
-            max(0, mine.milli_cpus - its.milli_cpus),
-            max(0, mine.memory_mib - its.memory_mib),
-            tuple((name, amount) for name, amount in more if amount > 0),
-        )
-        place = PodPlacement(0, mine.name, lost)
-        self.take(place, cost)
-        return place, cost
-
     def node(self, name: str) -> NodeCapacity:
-        """The room of one node. Raises KeyError for a node that the view lacks."""
+        """Return one node. Raise KeyError when the view lacks it."""
         return self.nodes[self.positions[name]]
 
-    @staticmethod
-    def _excess(mine: NodeCapacity, its: NodeCapacity, index: int) -> int:
-        position = mine.indexes.index(index)
-        return max(0, mine.free[position] - its.free[position])
+    def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
+        """Set a node to what both of these have free, resource by resource."""
+        node = self.nodes[order]
+        whole = node.whole
+        for position, free in enumerate(node.free):
+            least = min(one.free[position], other.free[position])
+            if least != free:
+                self._change_device(node, position, least - free)
+        node.milli_cpus = min(one.milli_cpus, other.milli_cpus)
+        node.memory_mib = min(one.memory_mib, other.memory_mib)
+        for name, amount in one.extras.items():
+            node.extras[name] = min(amount, other.extras.get(name, 0))
+        self._reindex(node, whole)
 
-    def _change(self, placement: PodPlacement, sign: int, need: Need) -> None:
+    def change(self, placement: PodPlacement, sign: int, need: Need) -> None:
+        """Take (-1) or give back (1) what one pod holds."""
         order = self.positions.get(placement.node)
         if order is None:
             return  # the node has left the cluster: nothing to give back, nothing given out
@@ -166,6 +153,10 @@ class FreeCapacity:
         for index, milli_gpus in placement.devices:
             if index in node.indexes:  # a device that was taken out of its node holds nothing any more
                 self._change_device(node, node.indexes.index(index), sign * milli_gpus)
+        self._reindex(node, whole)
+
+    def _reindex(self, node: NodeCapacity, whole: int) -> None:
+        """Move a node that had `whole` devices free to the bucket of what it has now."""
         if node.is_open and node.whole != whole:
             by_whole = self.pools[node.pool].by_whole
             _remove(by_whole[whole], node.order)
@@ -194,90 +185,87 @@ class FreeCapacity:
                 insort(shared, (free, node.order, position))
 
 
-class Ledger:
-    """The two rooms of a cluster, and the doors through which a job enters and leaves them."""
+class Capacity:
+    """The free capacity of a cluster, in two tenses.
 
-    __slots__ = ("_kept", "now", "soon")
+    `soon`: free once everything that is stopping has gone, less what is reserved. `now`: free at this moment, and
+    not needed by a reservation. `_idle` is the first without its reservations, so that `now` is always the lesser
+    of `_idle` and `soon`, whatever is reserved and released in between.
+    """
 
-    def __init__(self, now: FreeCapacity, soon: FreeCapacity) -> None:
+    __slots__ = ("_idle", "now", "soon")
+
+    def __init__(self, now: FreeCapacity, soon: FreeCapacity, idle: FreeCapacity) -> None:
         self.now = now
         self.soon = soon
-        self._kept: list[Clamp] = []
+        self._idle = idle
 
-    def now_without_promises(self) -> FreeCapacity:
-        """A copy of `now` with the room that is being kept for promised jobs: only for explaining."""
-        room = self.now.copy()
-        for kept in self._kept:
-            room.give(*kept)
-        return room
+    def without_reservations(self) -> FreeCapacity:
+        """Return a copy of `now` with what is reserved: for explanations only."""
+        capacity = self.now.copy()
+        for node in self._idle.nodes:
+            capacity.set_to_least(node.order, node, node)
+        return capacity
 
-    def start(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
-        """Give the job this free room at once."""
+    def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
+        """Whether a node has what so many pods take beside devices, reserved or not."""
+        node = self._idle.node(name).copy()
+        node.change_host(need, 1 - pods)
+        return node.has_host_capacity(need)
+
+    def start(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
+        """Give free capacity to a job; with `sign` 1 undo that."""
         for placement in placements:
-            self.now.take(placement, job)
-            self.soon.take(placement, job)
+            for capacity in (self.now, self.soon, self._idle):
+                capacity.change(placement, sign, job)
 
-    def cancel(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
-        """Undo `start`: nothing ran yet."""
+    def stop(self, job: JobView, sign: int = 1) -> None:
+        """Count what a running job holds as free soon; with `sign` -1 undo that."""
+        self._change_soon(job, job.placements, sign)
+
+    def reserve(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
+        """Keep capacity that is partly free only soon for a job; with `sign` 1 give it up."""
+        self._change_soon(job, placements, sign)
+
+    def _change_soon(self, job: JobView, placements: Iterable[PodPlacement], sign: int) -> None:
         for placement in placements:
-            self.now.give(placement, job)
-            self.soon.give(placement, job)
-
-    def stop(self, job: JobView) -> None:
-        """The job is told to go: its room is free soon, not now."""
-        for placement in job.placements:
-            self.soon.give(placement, job)
-
-    def promise(self, job: JobView, placements: Iterable[PodPlacement]) -> None:
-        """Keep this room, partly free only soon, for the job and for nobody else."""
-        for placement in placements:
-            self.soon.take(placement, job)
-            self._kept.append(self.now.clamp(placement, self.soon))
-
-    def forget_promises(self, promised: Iterable[tuple[JobView, Iterable[PodPlacement]]]) -> None:
-        """Undo `promise` for all of them: they must be all that there are."""
-        for kept in self._kept:
-            self.now.give(*kept)
-        self._kept.clear()
-        for job, placements in promised:
-            for placement in placements:
-                self.soon.give(placement, job)
-
-    def stay(self, job: JobView) -> None:
-        """Undo `stop`: the job goes on."""
-        for placement in job.placements:
-            self.soon.take(placement, job)
+            self.soon.change(placement, sign, job)
+            order = self.soon.positions.get(placement.node)
+            if order is not None:
+                self.now.set_to_least(order, self._idle.nodes[order], self.soon.nodes[order])
 
 
-def open_ledger(view: ClusterView) -> Ledger:
-    """The ledger of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
+def open_capacity(view: ClusterView) -> Capacity:
+    """Return the capacity of a view: what active jobs hold is taken; what stopping jobs hold is free soon."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     positions = {node.name: node.order for node in nodes}
     active = [job for job in view.jobs if job.state == "active"]
     for job in active:
         _occupy(nodes, positions, job)
     for node in nodes:
-        node.whole = sum(free == WHOLE_GPU for free in node.free)
+        node.whole = node.free.count(WHOLE_GPU)
     now = FreeCapacity(nodes, positions)
-    ledger = Ledger(now, now.copy())
+    # nothing is placed into `idle`, so its nodes are closed: those are not indexed
+    idle = FreeCapacity([replace(node.copy(), is_open=False) for node in nodes], positions)
+    capacity = Capacity(now, now.copy(), idle)
     for job in active:
         if job.is_stopping:
-            ledger.stop(job)
-    return ledger
+            capacity.stop(job)
+    return capacity
 
 
-def open_empty_room(view: ClusterView) -> FreeCapacity:
+def open_empty(view: ClusterView) -> FreeCapacity:
     """The cluster as it is built: every node open, every device free, nothing running."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
-    nodes = [_node_room(order, node) for order, node in enumerate(by_name)]
+    nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     for node in nodes:
         node.is_open, node.free = True, [WHOLE_GPU] * len(node.free)
         node.whole = len(node.free)
     return FreeCapacity(nodes, {node.name: node.order for node in nodes})
 
 
-def _node_room(order: int, node: NodeView) -> NodeCapacity:
+def _node_capacity(order: int, node: NodeView) -> NodeCapacity:
     devices: Sequence[DeviceView] = sorted(node.devices, key=lambda device: device.index)
     return NodeCapacity(
         order=order,

@@ -1,348 +1,362 @@
 """One cycle of deciding: `decide(view) -> Plan`. The same view always gives the same plan.
 
-Every waiting job is looked at in turn: start on free room; else keep room that is being freed; else make room by
-reclaim between projects; else by preemption inside its project; else hold, with the reason. Passes
-repeat until one changes nothing, so that a second cycle on an unchanged cluster has nothing left to do. Elastic jobs
-that start then take what is left idle.
+Read `decide` from top to bottom. The rules behind each phase: README.md.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable
 
-from controlplane.scheduling.cycle_state import Board, Promise
+from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
-from controlplane.scheduling.fit import Request, is_free, place
-from controlplane.scheduling.limits import is_backing_off, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.explain import Explainer, out_of_line
-from controlplane.scheduling.order import QueueIterator, Waiting
-from controlplane.scheduling.plan import Plan, Share
+from controlplane.scheduling.feasibility import line_up
+from controlplane.scheduling.fit import Request, is_free, place
+from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.order import JobClass, QueueIterator, Waiting, in_turn
+from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.feasibility import Refusal, line_up
-from controlplane.scheduling.victims import Candidate, VictimPolicy, PreemptPolicy, ReclaimPolicy, preemption_cost
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
-
-MAX_PASSES = 6
-_Alike = tuple[str, Request, int, bool]
+from controlplane.scheduling.together import MAX_JOBS, serve_together
+from controlplane.scheduling.victims import (
+    Candidate,
+    Cost,
+    Kind,
+    PreemptPolicy,
+    ReclaimPolicy,
+    VictimPolicy,
+    preemption_cost,
+)
+from controlplane.scheduling.view import ClusterView, PodPlacement
 
 
 def decide(view: ClusterView) -> Plan:
-    """What to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
+    """Return what to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
     cycle = _Cycle(view)
     cycle.redeem_promises()
-    for _ in range(MAX_PASSES):
-        if not (cycle.run_pass() or cycle.spare_needless() or cycle.divide_again()):
-            break
-    cycle.fill_idle()
+    cycle.serve_in_share()
+    cycle.widen_in_share()
+    cycle.serve_idle()
+    cycle.reprieve_needless()
+    cycle.widen_on_idle()
     return cycle.plan()
 
 
 class _Cycle:
-    """The passes over one board, and what was learned about jobs that stay."""
+    """The phases of a cycle over one state."""
 
     def __init__(self, view: ClusterView) -> None:
         self._view = view
-        self._board = Board(view)
-        self._refusals: dict[str, Refusal] = {}
-        self._waiting, self._impossible = line_up(view, self._board.accounts)
-        self._elastic = [item for item in self._waiting if item.is_elastic]
-        self._order: list[Waiting] = []
+        self._state = CycleState(view)
+        self._classes, self._impossible = line_up(view, self._state.accounts)
+        # those that may be tried now; the others are only explained
+        self._ready = [one for one in self._classes if self._is_ready(one)]
         self._no_room: set[tuple[Request, bool]] = set()
-        self._no_victims: set[_Alike] = set()
-        self._shares = self._divide()
-        self._is_divided_again = False
+        self._elastic = [
+            one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs
+        ]
+        asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
+        self._shares = self._state.divide(asking)
+
+    # Phase 1: capacity that an earlier cycle freed for a job belongs to that job.
 
     def redeem_promises(self) -> None:
-        """FreeCapacity that earlier cycles made for a job is its own before anybody's turn comes.
+        """Start jobs where an earlier cycle made room for them, or go on reserving that room.
 
-        FreeCapacity that merely happened to be on its way is not: a job that is owed more may have come since.
+        Capacity that merely was about to become free is not owed: a job that is owed more may have come since.
         """
-        board = self._board
+        state = self._state
         beneficiaries = {job.was_preempted_by for job in self._view.jobs}
-        for item in self._waiting:
-            job = item.job
-            owed = as_promised(item) if job.promised else None
-            if owed is None or self._refuse(owed) or postponed(job, self._view):
+        for one in self._ready:
+            item = one.head
+            owed = as_promised(item) if item.job.promised else None
+            if owed is None or self._is_refused(owed):
                 continue
-            if job.id not in beneficiaries and not owed.is_in_fair_share:
+            if item.job.id not in beneficiaries and not owed.is_in_share:
                 continue
-            if is_free(job.promised, job, board.ledger.now) and not _is_bound(owed):
-                board.start(item, job.promised)
-            elif is_free(job.promised, job, board.ledger.soon):
-                board.promise(item, job.promised)
+            if is_free(item.job.promised, item.job, state.capacity.now) and not is_bound(owed):
+                state.start(item, item.job.promised)
+                one.at += 1
+            elif is_free(item.job.promised, item.job, state.capacity.soon):
+                state.promise(item, item.job.promised)
+                one.at += 1
+        for item, placements in list(state.promises.values()):
+            self._start_elsewhere(item, placements)
 
-    def run_pass(self) -> bool:
-        """Look at every job that still waits, once, in turn. Whether anything was decided."""
-        board = self._board
-        has_changed = self._start_promised_elsewhere()
-        line = QueueIterator(item for item in self._waiting if not self._is_decided(item.job))
-        self._order = []
-        self._no_victims.clear()
-        while (item := line.take()) is not None:
-            evictions = board.evictions
-            is_decided = self._consider(item)
-            has_changed = has_changed or is_decided
-            self._order.append(item)
-            line.served()
-            if board.evictions != evictions:
-                line.resort()  # those who lost a job stand elsewhere in the line now
-        return has_changed
+    def _start_elsewhere(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
+        """Start a promised job at once where other capacity has become free."""
+        mark = self._state.mark()
+        self._state.release(item)
+        if not self._start_now(item.of(len(placements))):
+            self._state.roll_back(mark)
 
-    def _start_promised_elsewhere(self) -> bool:
-        """Other room than the promised may have become free, and nobody was promised that."""
-        has_changed = False
-        for item, placements in list(self._board.promises.values()):
-            if (item.request, False) not in self._no_room:
-                self._board.release(item)
-                if self._start(item.of(len(placements))):
-                    has_changed = True
+    # Phase 2: jobs inside their project's share, in turn: on free capacity, else on capacity that is being freed,
+    # else on capacity taken from jobs that ran before this cycle.
+
+    def serve_in_share(self) -> None:
+        """Serve every job with which its project stays inside its share. What this starts is never a victim."""
+        queue = QueueIterator(self._ready, self._is_owed)
+        while (one := queue.take()) is not None:
+            item = one.head
+            if item.is_in_share and self._serve(item):
+                one.at += 1
+                queue.put_back()
+            elif (victims := self._make_room(item)) is not None:
+                one.at += 1
+                if _leave_nothing(item, victims):
+                    queue.put_back()
+                    queue.update({victim.account.name: victim.account for victim in victims}.values())
                 else:
-                    self._board.promise(item, placements)
-        return has_changed
+                    queue = QueueIterator(self._ready, self._is_owed)
+            else:
+                queue.close()
 
-    def spare_needless(self) -> bool:
-        """Let victims go free that the beneficiaries of this cycle, taken together, do not need.
+    def _is_owed(self, one: JobClass) -> bool:
+        """Whether the next job of a class is inside its project's share, or can be by taking the place of others."""
+        item = one.head
+        return not self._is_refused(item) and (item.is_in_share or self._could_swap(item))
 
-        Each set is the smallest for one job; room made for one may also serve another. Most harmed first.
-        """
-        if len(self._board.promises) < 2:
-            return False
-        victims = sorted(self._board.victims.values(), key=lambda victim: preemption_cost((victim,)), reverse=True)
-        return any(self._spare(victim.job.id) for victim in victims)
+    # Phase 3: what is left idle goes to every other job, in turn.
 
-    def _spare(self, victim: str) -> bool:
-        """Whether every beneficiary can be served without this victim; if so, it is spared."""
-        board = self._board
-        started, preempts = set(board.starts), dict(board.preempts)
-        promised = board.withdraw_promises()
-        spared = board.spare(victim)
+    def serve_idle(self) -> None:
+        """Serve jobs that borrow. They stop only jobs of lower priority in their own project."""
+        queue = QueueIterator(self._ready)
+        while (one := queue.take()) is not None:
+            item = one.head
+            if self._is_refused(item):
+                queue.close()
+            elif self._serve(item):
+                one.at += 1
+                queue.put_back()
+            elif self._preempt(item) is not None:
+                one.at += 1
+                queue = QueueIterator(self._ready)
+            else:
+                queue.close()
+
+    # Phase 4: each set of victims is the least for one job; together they may be too many.
+
+    def reprieve_needless(self) -> None:
+        """Let every victim run on whose capacity the jobs of this plan, taken together, do not need."""
+        is_changed = True
+        while is_changed:
+            victims = sorted(self._state.victims.values(), key=_cost_of_one, reverse=True)
+            is_changed = any(self._may_be_spared(victim) and self._reprieve(victim) for victim in victims)
+
+    def _may_be_spared(self, victim: Candidate) -> bool:
+        """Whether what stays free when the plan is carried out is as much as the victim holds."""
+        return self._state.capacity.soon.free_milli_gpus() >= victim.milli_gpus
+
+    def _reprieve(self, victim: Candidate) -> bool:
+        """Keep the victim when all jobs of this plan find room without it, if need be elsewhere."""
+        state, mark = self._state, self._state.mark()
+        promised = [item for item, _ in state.promises.values()]
+        started = [item for one in self._ready for item in one.decided() if item.job.id in state.starts]
+        are_few = len(promised) + len(started) <= MAX_JOBS
+        for item in promised:
+            state.release(item)
+        for item in started if are_few else ():
+            state.unstart(item)
+        state.reprieve(victim)
         self._no_room.clear()
-        if self._serve_all(promised, {preempt.beneficiary for preempt in preempts.values()}):
+        if are_few:
+            is_served = serve_together(state, started, promised)
+        else:
+            is_served = all(self._serve(item) for item in promised)
+        self._no_room.clear()
+        if is_served and state.attribute_preempts():
+            self.widen_in_share()
             return True
-        for item, _ in promised:
-            if item.job.id in board.starts.keys() - started:
-                board.unstart(item)
-        board.withdraw_promises()
-        board.evict_again(*spared)
-        board.preempts = preempts
-        self._no_room.clear()
-        for item, placements in promised:
-            board.promise(item, placements)
+        state.roll_back(mark)
         return False
 
-    def _serve_all(self, promised: Sequence[Promise], beneficiaries: set[str]) -> bool:
-        """Serve the beneficiaries, all of them or it is no use; then the others as far as that goes."""
-        owed = (item for item, _ in promised if item.job.id in beneficiaries)
-        if not all(self._serve(item, is_wide=False) for item in owed):
-            return False
-        for item, _ in promised:
-            if item.job.id not in beneficiaries:
-                self._serve(item, is_wide=False)
-        for item, _ in promised:
-            if item.is_elastic and self._is_decided(item.job):
+    # Elastic jobs are served as gangs of their fewest pods, so that no job is stopped for more. Then they grow.
+
+    def widen_in_share(self) -> None:
+        """Let the elastic jobs of this plan have as many pods as fit and no other project can take back."""
+        for item in self._elastic:
+            if item.job.id in self._state.starts or item.job.id in self._state.promises:
                 self._widen(item, is_sure=True)
-        return self._board.attribute_preempts()
 
-    def _serve(self, item: Waiting, *, is_wide: bool = True) -> bool:
-        return self._start(item, is_wide=is_wide) or self._keep_room(item, is_wide=is_wide)
+    def widen_on_idle(self) -> None:
+        """Let the elastic jobs that start have what is left, unless a job that waits could take it back.
 
-    def divide_again(self) -> bool:
-        """Elastic jobs that start with fewer pods than they asked for ask for no more now: once in a cycle, what that
-        leaves is divided among the others. Whether there was anything."""
-        board = self._board
-        is_short = any(len(placements) < item.job.pods for item, placements in self._elastic_starts())
-        if not is_short or self._is_divided_again:
-            return False
-        self._is_divided_again = True
-        promised = board.withdraw_promises()
-        self._divide()
-        for item, placements in promised:
-            board.promise(item, placements)
-        self._no_room.clear()
-        return True
-
-    def fill_idle(self) -> None:
-        """Let the elastic jobs that start have what is left, unless somebody who waits could take it back.
-
-        One that starts on room that was made for it leaves alone what is not its share while others are on their way
-        out: those may come back for it.
+        One that starts on capacity that was freed for it leaves alone what is not its share while others are
+        stopping: those may come back for it.
         """
-        board = self._board
-        before = [
-            (item, placements)
-            for item, placements in self._elastic_starts()
-            if not (item.job.promised and board.is_releasing)
-        ]
-        for item, _ in before:
+        state = self._state
+        starting = [item for item in self._elastic if item.job.id in state.starts]
+        starting = [item for item in starting if not (item.job.promised and state.is_releasing)]
+        mark = state.mark()
+        for item in starting:
             self._widen(item, is_sure=False)
-        if before and self._could_be_taken_back():
-            for item, _ in before:
-                board.unstart(item)
-            for item, placements in before:
-                board.start(item, placements)
-
-    def _elastic_starts(self) -> list[Promise]:
-        """The elastic jobs that start, and where."""
-        starts = self._board.starts
-        return [(item, starts[item.job.id].placements) for item in self._elastic if item.job.id in starts]
+        if starting and self._could_be_taken_back():
+            state.roll_back(mark)
 
     def _could_be_taken_back(self) -> bool:
-        """Whether somebody who still waits could take room from others after all. Asked once for all who are alike."""
-        alike = {
-            _alike(item): item
-            for item in self._waiting
-            if not self._is_decided(item.job) and item.job.id not in self._refusals
-        }
-        return any(self._could_reclaim(item) for item in alike.values())
+        """Whether a job that still waits could take capacity from others once the plan is carried out."""
+        waiting = [one.head for one in self._ready if one.at < len(one.jobs)]
+        mark = self._state.mark()
+        self._state.assume_started()
+        is_possible = any(not self._is_refused(item) and self._could_reclaim(item) for item in waiting)
+        self._state.roll_back(mark)
+        return is_possible
 
     def _could_reclaim(self, item: Waiting) -> bool:
-        gate, board = ReclaimPolicy(item), self._board
+        policy, state = ReclaimPolicy(item), self._state
         return (
-            gate.is_open()
-            and board.has_giver(gate)
-            and find_victims(item.request, board.ledger.soon, gate, board.candidates) is not None
+            policy.is_open()
+            and state.has_giver(policy)
+            and find_victims(item.request, state.capacity.soon, policy, state.candidates) is not None
         )
 
-    def plan(self) -> Plan:
-        """The decisions in the order in which they apply: stop, start, hold."""
-        board = self._board
-        held = [item for item, _ in board.promises.values()]
-        # whoever gave way in the last pass was not looked at in it, and comes last
-        rest = {item.job.id: item for item in (*self._order, *self._waiting)}
-        held += [item for item in rest.values() if not self._is_decided(item.job)]
-        explainer = Explainer(board, self._refusals)
-        holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
-        holds += out_of_line(self._impossible)
-        return Plan((*board.preempts.values(), *board.starts.values(), *holds), self._shares)
+    # The moves of the phases.
 
-    def _divide(self) -> tuple[Share, ...]:
-        started = self._board.starts
-        ready = [item for item in self._waiting if item.job.id not in started and self._is_ready(item.job)]
-        return self._board.divide(ready)
+    def _is_refused(self, item: Waiting) -> bool:
+        return over_limit(item) is not None or over_quota(item) is not None
 
-    def _is_ready(self, job: JobView) -> bool:
-        """Whether it could start if there were room: only such jobs count as requests."""
-        return not_ready(job) is None and not is_backing_off(job, self._view.now)
+    def _serve(self, item: Waiting) -> bool:
+        """Start the job on free capacity, or reserve capacity that is about to become free."""
+        return self._start_now(item) or self._keep_room(item)
 
-    def _is_decided(self, job: JobView) -> bool:
-        return job.id in self._board.starts or job.id in self._board.promises
-
-    def _consider(self, item: Waiting) -> bool:
-        """Decide about one job if anything can be decided; a refusal is kept for its Hold."""
-        self._refusals.pop(item.job.id, None)
-        refusal = self._refuse(item)
-        later = postponed(item.job, self._view)
-        if refusal is None and later is not None and self._find(item, is_soon=False) is not None:
-            refusal = later
-        if refusal is not None:
-            self._refusals[item.job.id] = refusal
-        if refusal is not None or later is not None:
+    def _start_now(self, item: Waiting) -> bool:
+        if is_bound(item):
             return False
-        return self._serve(item) or self._make_room(item)
-
-    @staticmethod
-    def _refuse(item: Waiting) -> Refusal | None:
-        return over_limit(item) or over_quota(item) or not_ready(item.job)
-
-    def _start(self, item: Waiting, *, is_wide: bool = True) -> bool:
-        if _is_bound(item):
-            return False
-        placements = self._find(item, is_soon=False, is_wide=is_wide)
+        placements = self._find(item, is_soon=False)
         if placements is None:
             return False
-        self._board.start(item, placements)
+        self._state.start(item, placements)
         return True
 
-    def _find(self, item: Waiting, *, is_soon: bool, is_wide: bool = True) -> tuple[PodPlacement, ...] | None:
-        """Where the job fits, remembering requests that do not: room only shrinks until someone is stopped. An elastic
-        job takes as much as fits of what it is sure of, unless not `is_wide`."""
-        key = (item.request, is_soon)
-        if key in self._no_room:
-            return None
-        room = self._board.ledger.soon if is_soon else self._board.ledger.now
-        placements = place(item.request, room, item.job.avoid)
-        if placements is None:
-            self._no_room.add(key)
-        elif item.is_elastic and is_wide:
-            return widest(item, room, most_pods(item, is_held=not is_soon, is_sure=True))
-        return placements
 
-    def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Have an elastic job that starts, or that is promised room, take as much as fits."""
-        board, is_soon = self._board, item.job.id in self._board.promises
-        if is_soon:
-            before = board.promises[item.job.id][1]
-            board.release(item)
-        else:
-            before = board.starts[item.job.id].placements
-            board.unstart(item)
-        most = most_pods(item, is_held=not is_soon, is_sure=is_sure)
-        room = board.ledger.soon if is_soon else board.ledger.now
-        placements = (widest(item, room, most) if most > len(before) else None) or before
-        if is_soon:
-            board.promise(item, placements)
-        else:
-            board.start(item, placements)
-
-    def _keep_room(self, item: Waiting, *, is_wide: bool = True) -> bool:
-        """Keep room that is on its way: where it was promised before, else anywhere."""
-        if not self._board.is_releasing:
+    def _keep_room(self, item: Waiting) -> bool:
+        """Reserve capacity that is about to become free: where it was promised before, else anywhere."""
+        if not self._state.is_releasing:
             return False
         promised = item.job.promised
         placements = (
-            promised if self._keeps_promise(item) else self._find(item, is_soon=True, is_wide=is_wide)
+            promised if self._keeps_promise(item) else self._find(item, is_soon=True)
         )
         if placements is None:
             return False
-        self._board.promise(item, placements)
+        self._state.promise(item, placements)
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
-        """Whether the room that it was promised is still there for it."""
+        """Whether the capacity that it was promised is still there for it."""
         job = item.job
-        if not job.promised or not is_free(job.promised, job, self._board.ledger.soon):
+        if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
         owed = as_promised(item)
-        return owed is item or (owed is not None and self._refuse(owed) is None)
+        return owed is item or (owed is not None and not self._is_refused(owed))
 
-    def _make_room(self, item: Waiting) -> bool:
-        key = _alike(item)
-        if key in self._no_victims:
-            return False
-        reclaim = ReclaimPolicy(item)
-        gates: list[VictimPolicy] = [reclaim] if reclaim.is_open() else []
-        for gate in [*gates, PreemptPolicy(item)]:
-            victims = self._find_victims(item, gate)
-            if victims is not None:
-                self._take(item, victims, gate)
-                return True
-        self._no_victims.add(key)
-        return False
-
-    def _find_victims(self, item: Waiting, gate: VictimPolicy) -> frozenset[Candidate] | None:
-        """Those who can go on smaller, if they are enough and all of them can; else whoever harms least."""
-        board = self._board
-        shrink = ShrinkPolicy(gate)
-        if board.can_shrink and board.has_giver(shrink):
-            found = find_victims(item.request, board.ledger.soon, shrink, board.candidates)
-            if found is not None and can_go_on(found, item, board.ledger.soon):
-                return found
-        if not board.has_giver(gate):
+    def _find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
+        """Return where the job fits. Requests that do not fit are remembered: capacity only shrinks until a job is
+        stopped."""
+        key = (item.request, is_soon)
+        if key in self._no_room:
             return None
-        return find_victims(item.request, board.ledger.soon, gate, board.candidates)
+        capacity = self._state.capacity.soon if is_soon else self._state.capacity.now
+        placements = place(item.request, capacity, item.job.avoid)
+        if placements is None:
+            self._no_room.add(key)
+        return placements
 
-    def _take(self, item: Waiting, victims: frozenset[Candidate], gate: VictimPolicy) -> None:
-        self._board.evict(victims, item, gate.kind)
+    def _make_room(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Take capacity from other projects, else from lower priorities; None when neither may give enough."""
+        policy = ReclaimPolicy(item)
+        victims = self._find_victims(item, policy) if policy.is_open() else None
+        taken = None if victims is None else self._take(item, victims, "reclaim")
+        return taken if taken is not None else self._preempt(item)
+
+    def _could_swap(self, item: Waiting) -> bool:
+        """Whether the job, with which its project passes its share, could take the place of lower priorities of its
+        own project, and of those only: then no job of a priority below its own goes before it."""
+        if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
+            return False
+        if self._find(item, is_soon=False) is not None or self._find(item, is_soon=True) is not None:
+            return False
+        return self._find_swap(item) is not None
+
+    def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Return jobs of lower priority whose place the job could take inside its project's share."""
+        if item.job.was_preempted_by is not None:
+            return None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
+        policy = PreemptPolicy(item, is_swap=True)
+        victims = self._find_victims(item, policy)
+        return victims if victims is not None and policy.is_swapped(victims) else None
+
+    def _preempt(self, item: Waiting) -> frozenset[Candidate] | None:
+        """Take capacity from lower priorities of the same project; None when they may not give enough."""
+        victims = self._find_swap(item) or self._find_victims(item, PreemptPolicy(item))
+        return None if victims is None else self._take(item, victims, "preempt")
+
+    def _take(self, item: Waiting, victims: frozenset[Candidate], kind: Kind) -> frozenset[Candidate] | None:
+        mark = self._state.mark()
+        self._state.evict(victims, item, kind)
         self._no_room.clear()
-        self._no_victims.clear()
-        self._serve(item)
+        if self._serve(item):
+            return victims
+        self._state.roll_back(mark)
+        self._no_room.clear()
+        return None
+
+    def _find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
+        """Return those who can go on smaller, if they are enough and all of them can; else the least costly."""
+        state = self._state
+        soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
+        if state.can_shrink and state.has_giver(shrink):
+            found = find_victims(item.request, soon, shrink, state.candidates)
+            if found is not None and can_go_on(found, item, soon):
+                return found
+        if not state.has_giver(policy):
+            return None
+        return find_victims(item.request, soon, policy, state.candidates)
+
+    def _widen(self, item: Waiting, *, is_sure: bool) -> None:
+        """Have an elastic job that starts, or that is promised room, take as much as fits."""
+        if not item.is_elastic:
+            return
+        state, is_soon = self._state, item.job.id in self._state.promises
+        before = state.promises[item.job.id][1] if is_soon else state.starts[item.job.id].placements
+        mark = state.mark()
+        state.release(item) if is_soon else state.unstart(item)
+        most = most_pods(item, is_held=not is_soon, is_sure=is_sure)
+        capacity = state.capacity.soon if is_soon else state.capacity.now
+        placements = widest(item, capacity, most) if most > len(before) else None
+        if placements is None or len(placements) <= len(before):
+            state.roll_back(mark)
+        elif is_soon:
+            state.promise(item, placements)
+        else:
+            state.start(item, placements)
+
+    # Shares and the answer.
+
+    def _is_ready(self, one: JobClass) -> bool:
+        job = one.jobs[0]
+        return not_ready(job) is None and postponed(job, self._view) is None
+
+    def plan(self) -> Plan:
+        """Return the decisions in the order in which they apply: stop, start, hold."""
+        state = self._state
+        explainer = Explainer(state)
+        held = [*(item for item, _ in state.promises.values()), *in_turn(self._classes)]
+        holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
+        holds += out_of_line(self._impossible)
+        return Plan((*state.preempts.values(), *state.starts.values(), *holds), self._shares)
 
 
-def _alike(item: Waiting) -> _Alike:
-    """Jobs for which the same victims can be found, or none."""
-    return (item.account.name, item.request, item.job.priority, item.job.is_preemptible)
+def _leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
+    """Whether the job takes all that its victims leave, so that no other verdict changes."""
+    pods = [
+        (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
+        for victim in victims
+        for pod in victim.placements
+    ]
+    asked = item.request
+    pod = (asked.milli_gpus, asked.milli_cpus, asked.memory_mib, asked.extras)
+    return len(pods) == asked.pods and all(one == pod for one in pods)
 
 
-def _is_bound(item: Waiting) -> bool:
-    """Whether a stopping job of its own project must be gone first, for the limit or the quota."""
-    return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
+def _cost_of_one(victim: Candidate) -> Cost:
+    return preemption_cost((victim,))

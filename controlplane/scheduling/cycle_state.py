@@ -1,22 +1,22 @@
-"""The board on which one cycle is played: ledger, accounts, candidates, and the moves made so far."""
+"""The state of one cycle: capacity, accounts, candidates and decisions, changed only by moves that can be undone."""
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.capacity import WHOLE_GPU, open_ledger
-from controlplane.scheduling.order import Waiting, by_project
+from controlplane.scheduling.accounts import Account, book_active, divide_cluster, held_milli_gpus, open_accounts
+from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
+from controlplane.scheduling.limits import is_bound
+from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
-from controlplane.scheduling.accounts import book_active, divide_cluster, open_accounts
 from controlplane.scheduling.victims import (
     Candidate,
-    VictimPolicy,
-    VictimClass,
     Kind,
     PreemptPolicy,
     ReclaimPolicy,
-    victim_class,
+    VictimClass,
+    VictimPolicy,
     work_lost,
 )
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
@@ -24,35 +24,35 @@ from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
 Promise = tuple[Waiting, tuple[PodPlacement, ...]]
 
 
-class Board:
-    """What a cycle may change, with every move kept consistent: devices, accounts, candidates, decisions."""
+class CycleState:
+    """What a cycle may change. Every move notes how to undo it: `mark`, try, `roll_back`."""
 
     def __init__(self, view: ClusterView) -> None:
         self.view = view
-        self.ledger = open_ledger(view)
+        self.capacity = open_capacity(view)
         self.accounts = open_accounts(view)
         self.starts: dict[str, Start] = {}
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
         self.promises: dict[str, Promise] = {}
-        self.evictions = 0
         self.can_shrink = False  # whether any candidate could
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
         self.total_milli_gpus = _total_milli_gpus(view, active)
         every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
-        self.withheld_milli_gpus = (
-            every_device - self.total_milli_gpus
-        )  # free, but on nodes that take no work
+        # free, but on nodes that take no work
+        self.withheld_milli_gpus = every_device - self.total_milli_gpus
         self._stopping = {job.id: job for job in active if job.is_stopping}
         self._by_node: dict[str, list[Candidate]] = {}
-        self._kins: dict[VictimClass, dict[str, Candidate]] = {}
-        for job in sorted(active, key=lambda job: job.id):
-            self._add_candidate(job, job.placements, weight=1)
+        self._classes: dict[VictimClass, dict[str, Candidate]] = {}
+        self._jobs = {job.id: job for job in view.jobs}
+        self._undo: list[Callable[[], object]] = []
+        for job in active:
+            self._add_candidate(job)
 
-    def divide(self, eligible: Sequence[Waiting]) -> tuple[Share, ...]:
-        """Work out the fair shares, given who waits for what. The answer is the standing of every project."""
-        waiting = by_project(eligible)
+    def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
+        """Set every project's fair share, given the jobs that wait; return what each is entitled to and holds."""
+        waiting = by_project(classes)
         divide_cluster(self.total_milli_gpus, self.accounts, waiting, self.view.usage_weight_milli)
         return tuple(
             Share(item.name, item.fair_share, item.allocated, item.requested)
@@ -61,35 +61,50 @@ class Board:
 
     @property
     def candidates(self) -> Mapping[str, Sequence[Candidate]]:
-        """Under the name of each node, the preemptible jobs that stand on it and were not told to stop."""
+        """The jobs that could be stopped, by the name of each node that they run on."""
         return self._by_node
 
-    def has_giver(self, gate: VictimPolicy) -> bool:
-        """Whether anyone at all could be taken: one candidate of each kin is asked."""
-        return any(gate.may_give(next(iter(kin.values()))) for kin in self._kins.values() if kin)
+    def has_giver(self, policy: VictimPolicy) -> bool:
+        """Whether any job at all may be taken: asks for one candidate of each class."""
+        return any(policy.may_give(next(iter(same.values()))) for same in self._classes.values() if same)
 
     @property
     def is_releasing(self) -> bool:
-        """Whether any room is on its way."""
+        """Whether any capacity is about to become free."""
         return bool(self._stopping)
 
-    def stopping_on(self, placements: Sequence[PodPlacement]) -> list[JobView]:
-        """Return the stopping jobs on the devices where these pods are to go, in order of id."""
+    def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
+        """Return the stopping jobs that hold what these pods are to get, in order of submission."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
+        short = {pod.node for pod in placements if not self._has_host_capacity(item, pod.node, placements)}
+        bound = {account.name for account in item.account.line()} if is_bound(item) else set()
         found = (
             job
             for job in self._stopping.values()
-            if any((pod.node, index) in wanted for pod in job.placements for index, _ in pod.devices)
+            if bound & {account.name for account in self._line(job)}
+            or any(
+                pod.node in short or any((pod.node, index) in wanted for index, _ in pod.devices)
+                for pod in job.placements
+            )
         )
-        return sorted(found, key=lambda job: job.id)
+        return sorted(found, key=lambda job: (job.submit_rank, job.id))
+
+    def _line(self, job: JobView) -> tuple[Account, ...]:
+        account = self.accounts.get(job.project)
+        return () if account is None else account.line()
+
+    def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
+        """Whether the node has now what the pods take there beside devices, their own reservation included."""
+        return self.capacity.has_host_capacity_now(name, item.job, sum(pod.node == name for pod in placements))
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """The job starts here, now."""
+        """Start the job here, now."""
         job, account = item.job, item.account
-        self.ledger.start(job, placements)
-        account.add(_milli_gpus(placements), job.is_preemptible)
-        # what cannot be taken back is always inside the quota: it is the others that borrow
-        is_in_quota = not job.is_preemptible or account.quota is None or account.allocated <= account.quota
+        milli_gpus = _milli_gpus(placements)
+        self.capacity.start(job, placements)
+        account.start(milli_gpus, job.is_preemptible)
+        # what cannot be taken back is always inside the quota: the others borrow
+        is_in_quota = not job.is_preemptible or account.is_in_quota_with(0)
         code = reasons.STARTED_IN_QUOTA if is_in_quota else reasons.STARTED_OVER_QUOTA
         details = {
             "project": account.name,
@@ -100,154 +115,175 @@ class Board:
         if item.is_elastic:
             details |= {"pods": len(placements), "most_pods": job.pods}
         self.starts[job.id] = Start(job.id, job.project, placements, code, details)
-        self._add_candidate(job, placements, weight=0)
+        self._undo.append(lambda: self._unstart(item))
 
     def unstart(self, item: Waiting) -> None:
-        """Undo `start`."""
-        placements = self.starts.pop(item.job.id).placements
-        if item.job.is_preemptible:
-            kin = victim_class(item.job, item.account, placements, _milli_gpus(placements))
-            self._forget_candidate(self._kins[kin][item.job.id])
-        self.ledger.cancel(item.job, placements)
-        item.account.add(-_milli_gpus(placements), item.job.is_preemptible)
+        """Have a job that this cycle starts wait after all."""
+        start = self._unstart(item)
+        self._undo.append(lambda: self.start(item, start.placements))
+
+    def _unstart(self, item: Waiting) -> Start:
+        job, start = item.job, self.starts.pop(item.job.id)
+        item.account.start(-_milli_gpus(start.placements), job.is_preemptible)
+        self.capacity.start(job, start.placements, 1)
+        return start
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """FreeCapacity that is partly still being freed is kept for the job."""
-        self.ledger.promise(item.job, placements)
-        item.account.add_promised(_milli_gpus(placements), item.job.is_preemptible)
-        self.promises[item.job.id] = (item, placements)
+        """Reserve capacity that is partly still held by stopping jobs."""
+        self._reserve(item, placements)
+        self._undo.append(lambda: self._release(item))
 
     def release(self, item: Waiting) -> None:
-        """Give up the promise to one job, because it can start elsewhere. What was free now stays kept."""
-        _, placements = self.promises.pop(item.job.id)
-        for placement in placements:
-            self.ledger.soon.give(placement, item.job)
-        item.account.add_promised(-_milli_gpus(placements), item.job.is_preemptible)
-
-    def withdraw_promises(self) -> list[Promise]:
-        """Undo every promise of this cycle; the answer is what they were, in order."""
-        withdrawn = list(self.promises.values())
-        self.promises.clear()
-        self.ledger.forget_promises((item.job, placements) for item, placements in withdrawn)
-        for item, placements in withdrawn:
-            item.account.add_promised(-_milli_gpus(placements), item.job.is_preemptible)
-        return withdrawn
+        """Give up the reservation of a job."""
+        _, placements = self.promises[item.job.id]
+        self._release(item)
+        self._undo.append(lambda: self._reserve(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
-        """Tell these jobs to go for the sake of `item`. One that this cycle started simply does not start."""
-        self.evictions += len(victims)
-        for victim in sorted(victims, key=lambda victim: victim.job.id):
-            if victim.weight == 0:
-                self.unstart(Waiting(victim.job, victim.account, item.request, victim.milli_gpus))
-                continue
-            self._forget_candidate(victim)
-            self._stop(victim, item, kind)
+        """Stop these jobs for the sake of `item`."""
+        for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
+            preempt = _preempt(victim, item, kind)
+            self._stop(victim, preempt)
+            self._undo.append(lambda victim=victim: self._keep(victim))  # type: ignore[misc]
 
-    def spare(self, victim: str) -> tuple[Candidate, Preempt]:
-        """Take back an eviction of this cycle; `evict_again` undoes it."""
-        candidate, preempt = self.victims.pop(victim), self.preempts.pop(victim)
-        self.ledger.stay(candidate.job)
-        candidate.account.mark_stopping(-candidate.milli_gpus)
-        del self._stopping[victim]
-        self._note_candidate(candidate)
-        return candidate, preempt
+    def reprieve(self, victim: Candidate) -> None:
+        """Let a victim of this cycle run on."""
+        preempt = self.preempts[victim.job.id]
+        self._keep(victim)
+        self._undo.append(lambda: self._stop(victim, preempt))
 
-    def evict_again(self, candidate: Candidate, preempt: Preempt) -> None:
-        """Undo `spare`: the job has to go after all."""
-        self._forget_candidate(candidate)
-        self._note_stopping(candidate, preempt)
+    def assume_started(self) -> None:
+        """Count what starts as running, as the next cycle will: such jobs can be taken then."""
+        for start in self.starts.values():
+            self._assume_started(self._jobs[start.job], start.placements)
 
-    def _stop(self, victim: Candidate, item: Waiting, kind: Kind) -> None:
-        giver, taker = victim.account, item.account
-        details = {
-            **_taker(item),
-            "kind": kind,
-            "milli_gpus": victim.milli_gpus,
-            "allocated_milli_gpus": giver.allocated,
-            "fair_share_milli_gpus": giver.fair_share,
-            "quota_milli_gpus": giver.quota,
-        }
-        preempt = Preempt(
-            victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
-        )
-        self._note_stopping(victim, preempt)
+    def _assume_started(self, job: JobView, placements: tuple[PodPlacement, ...]) -> None:
+        account, milli_gpus = self.accounts[job.project], _milli_gpus(placements)
+        candidate = Candidate(job, account, placements, milli_gpus, 0)
+        for one in account.line():
+            one.running += milli_gpus
+            one.sizes[milli_gpus] += 1
+        if job.is_preemptible:
+            self._index_candidate(candidate)
+
+        def undo() -> None:
+            for one in account.line():
+                one.running -= milli_gpus
+                one.sizes[milli_gpus] -= 1
+            if job.is_preemptible:
+                self._remove_candidate(candidate)
+
+        self._undo.append(undo)
+
+    def mark(self) -> int:
+        """Return a point to roll back to."""
+        return len(self._undo)
+
+    def roll_back(self, mark: int) -> None:
+        """Undo every move since then, the last first."""
+        moves, self._undo = self._undo[mark:], self._undo[:mark]
+        for undo in reversed(moves):
+            undo()
+        del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """After sparing, name as beneficiary who now gets the room. False when nobody who does may take it."""
-        for preempt in list(self.preempts.values()):
-            if preempt.beneficiary not in self.promises and not self._attribute(preempt):
-                return False
-        return True
+        """Name as beneficiary of each victim a job that gets its capacity now. False when none of them may take it."""
+        before = dict(self.preempts)
+        self._undo.append(lambda: self._restore_preempts(before))
+        return all(
+            preempt.beneficiary in self.promises or self._attribute(preempt) for preempt in before.values()
+        )
+
+    def _restore_preempts(self, before: dict[str, Preempt]) -> None:
+        self.preempts = before
 
     def _attribute(self, preempt: Preempt) -> bool:
         victim = self.victims[preempt.job]
-        for item, placements in self.promises.values():
-            stopping = {job.id for job in self.stopping_on(placements)}
+        for item, placements in list(self.promises.values()):
+            stopping = {job.id for job in self.stopping_for(item, placements)}
             if preempt.job in stopping and self._may_take(item, victim):
                 kind: Kind = "preempt" if item.account is victim.account else "reclaim"
-                details = {**preempt.details, **_taker(item), "kind": kind}
-                self.preempts[preempt.job] = Preempt(
-                    preempt.job,
-                    preempt.project,
-                    item.job.id,
-                    item.account.name,
-                    kind,
-                    preempt.reason,
-                    details,
-                )
+                self.preempts[preempt.job] = _preempt(victim, item, kind)
                 return True
         return False
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
         """Whether the promised job may take this victim with those it has, judged as before any of it."""
         if item.account is victim.account:
-            return PreemptPolicy(item).may_give(victim)
+            return PreemptPolicy(item, is_swap=True).may_give(victim)
         mine = [
-            one.job
+            self.victims[one.job]
             for one in self.preempts.values()
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
-        taken = [victim, *(self.victims[name] for name in mine)]
-        held = _milli_gpus(self.promises[item.job.id][1])
-        item.account.add_promised(-held, item.job.is_preemptible)
-        for one in taken:
-            one.account.mark_stopping(-one.milli_gpus)
-        gate = ReclaimPolicy(item)
-        is_allowed = gate.is_open() and gate.accepts(taken)
-        for one in taken:
-            one.account.mark_stopping(one.milli_gpus)
-        item.account.add_promised(held, item.job.is_preemptible)
+        mark = self.mark()
+        self.release(item)
+        for one in (victim, *mine):
+            self.reprieve(one)
+        policy = ReclaimPolicy(item)
+        is_allowed = policy.is_open() and policy.accepts([victim, *mine])
+        self.roll_back(mark)
         return is_allowed
 
-    def _note_stopping(self, victim: Candidate, preempt: Preempt) -> None:
-        self.ledger.stop(victim.job)
-        victim.account.mark_stopping(victim.milli_gpus)
+    def _reserve(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
+        self.capacity.reserve(item.job, placements)
+        item.account.promise(_milli_gpus(placements), item.job.is_preemptible)
+        self.promises[item.job.id] = (item, placements)
+
+    def _release(self, item: Waiting) -> None:
+        _, placements = self.promises.pop(item.job.id)
+        item.account.promise(-_milli_gpus(placements), item.job.is_preemptible)
+        self.capacity.reserve(item.job, placements, 1)
+
+    def _stop(self, victim: Candidate, preempt: Preempt) -> None:
+        self._remove_candidate(victim)
+        self.capacity.stop(victim.job)
+        victim.account.stop(victim.milli_gpus)
         self._stopping[victim.job.id] = victim.job
         self.victims[victim.job.id] = victim
         self.preempts[victim.job.id] = preempt
 
-    def _add_candidate(self, job: JobView, placements: tuple[PodPlacement, ...], weight: int) -> None:
+    def _keep(self, victim: Candidate) -> None:
+        del self.preempts[victim.job.id], self.victims[victim.job.id], self._stopping[victim.job.id]
+        victim.account.keep(victim.milli_gpus)
+        self.capacity.stop(victim.job, -1)
+        self._index_candidate(victim)
+
+    def _add_candidate(self, job: JobView) -> None:
         account = self.accounts.get(job.project)
         if account is None or job.is_stopping or not job.is_preemptible:
             return
-        milli_gpus = _milli_gpus(placements)
-        lost = work_lost(job, milli_gpus, self.view.now) if weight else 0
-        self._note_candidate(Candidate(job, account, placements, milli_gpus, lost, weight))
+        milli_gpus = held_milli_gpus(job)
+        lost = work_lost(job, milli_gpus, self.view.now)
+        self._index_candidate(Candidate(job, account, job.placements, milli_gpus, lost))
 
-    def _note_candidate(self, candidate: Candidate) -> None:
+    def _index_candidate(self, candidate: Candidate) -> None:
         self.can_shrink = self.can_shrink or candidate.can_shrink
         for name in candidate.nodes:
             self._by_node.setdefault(name, []).append(candidate)
-        self._kins.setdefault(candidate.kin, {})[candidate.job.id] = candidate
+        self._classes.setdefault(candidate.victim_class, {})[candidate.job.id] = candidate
 
-    def _forget_candidate(self, candidate: Candidate) -> None:
+    def _remove_candidate(self, candidate: Candidate) -> None:
         for name in candidate.nodes:
             self._by_node[name].remove(candidate)
-        del self._kins[candidate.kin][candidate.job.id]
+        del self._classes[candidate.victim_class][candidate.job.id]
 
 
-def _taker(item: Waiting) -> dict[str, str]:
-    return {"by_job": item.job.id, "by_name": item.job.label, "by_project": item.account.name}
+def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:
+    giver, taker = victim.account, item.account
+    details = {
+        "by_job": item.job.id,
+        "by_name": item.job.label,
+        "by_project": taker.name,
+        "kind": kind,
+        "milli_gpus": victim.milli_gpus,
+        "allocated_milli_gpus": giver.allocated,
+        "fair_share_milli_gpus": giver.fair_share,
+        "quota_milli_gpus": giver.quota,
+    }
+    return Preempt(
+        victim.job.id, victim.job.project, item.job.id, taker.name, kind, reasons.PREEMPTED, details
+    )
 
 
 def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
@@ -255,7 +291,7 @@ def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
 
 
 def _total_milli_gpus(view: ClusterView, active: Sequence[JobView]) -> int:
-    """What there is to share: open nodes, and on closed ones what their jobs still hold."""
+    """Return what there is to share: open nodes, and on closed ones what their jobs still hold."""
     is_open = {node.name: node.is_schedulable for node in view.nodes}
     on_closed = sum(
         pod.milli_gpus for job in active for pod in job.placements if not is_open.get(pod.node, False)

@@ -13,12 +13,12 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.cycle_state import Board
+from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place
-from controlplane.scheduling.limits import is_backing_off, not_ready, over_limit, over_quota, postponed
+from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.explain import Explainer, out_of_line
 from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
-from controlplane.scheduling.order import QueueIterator, Waiting
+from controlplane.scheduling.order import Waiting, in_turn
 from controlplane.scheduling.plan import Hold, Plan
 from controlplane.scheduling.feasibility import Refusal, line_up
 from controlplane.scheduling.view import ClusterView, PodPlacement
@@ -85,9 +85,10 @@ class _Cycle:
         self._view = view
         self._offers = offers
         self._shared = dict(shared)
-        self._board = Board(view)
-        self._waiting, self._impossible = line_up(view, self._board.accounts)
-        self._shares = self._board.divide([item for item in self._waiting if self._is_ready(item)])
+        self._state = CycleState(view)
+        self._classes, self._impossible = line_up(view, self._state.accounts)
+        ready = [one for one in self._classes if not_ready(one.jobs[0]) is None]
+        self._shares = self._state.divide(ready)
         self._refusals: dict[str, Refusal] = {}
         self._words: dict[str, str] = {}
         self._held: list[Waiting] = []
@@ -95,11 +96,7 @@ class _Cycle:
 
     def in_turn(self) -> list[Waiting]:
         """The waiting jobs in our order."""
-        line, order = QueueIterator(self._waiting), []
-        while (item := line.take()) is not None:
-            order.append(item)
-            line.served()
-        return order
+        return in_turn(self._classes)
 
     def consider(self, item: Waiting) -> None:
         """Offer one job, start it where its pods already stand, or hold it."""
@@ -119,16 +116,13 @@ class _Cycle:
 
     def answer(self) -> Offers:
         """Holds are explained last, by what is free after the starts."""
-        explainer = Explainer(self._board, self._refusals)
+        explainer = Explainer(self._state, self._refusals)
         holds = [
             self._with_words(explainer.hold(item, position))
             for position, item in enumerate(self._held, start=1)
         ]
         holds += out_of_line(self._impossible)
-        return Offers(Plan((*self._board.starts.values(), *holds), self._shares), tuple(self._wishes))
-
-    def _is_ready(self, item: Waiting) -> bool:
-        return not_ready(item.job) is None and not is_backing_off(item.job, self._view.now)
+        return Offers(Plan((*self._state.starts.values(), *holds), self._shares), tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
         """What the cluster's scheduler says. None where it only found no room: why, our own numbers tell better."""
@@ -136,7 +130,7 @@ class _Cycle:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words
         is_no_room = offer.code == reasons.CLUSTER_FULL and "resource" not in offer.details
-        if is_no_room and place(item.request, self._board.ledger.now) is None:
+        if is_no_room and place(item.request, self._state.capacity.now) is None:
             return None
         ours = over_limit(item) or over_quota(item)
         numbers = ours.details if ours is not None and ours.code == offer.code else {}
@@ -154,21 +148,21 @@ class _Cycle:
             placement = self._choose(item, pod, shared)
             if placement is None:
                 break
-            self._board.ledger.now.take(placement, Amounts())
+            self._state.capacity.now.take(placement, Amounts())
             chosen.append(placement)
         for placement in chosen:
-            self._board.ledger.now.give(placement, Amounts())
+            self._state.capacity.now.give(placement, Amounts())
         if len(chosen) < len(offer.bound):
             return False
         self._shared = shared
-        self._board.start(item, tuple(chosen))
+        self._state.start(item, tuple(chosen))
         return True
 
     def _choose(self, item: Waiting, pod: Bound, shared: dict[Group, int]) -> PodPlacement | None:
         """The devices of one pod on its node: whole ones lowest first, a share on the device of its group."""
-        if pod.node not in self._board.ledger.now.positions:
+        if pod.node not in self._state.capacity.now.positions:
             return None
-        room, request = self._board.ledger.now.node(pod.node), item.request
+        room, request = self._state.capacity.now.node(pod.node), item.request
         if not request.is_share:
             free = [index for index, milli in zip(room.indexes, room.free, strict=True) if milli == WHOLE_GPU]
             count = request.whole_devices

@@ -31,8 +31,10 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
 
     def is_allowed(pods: int) -> bool:
         wider = item.of(pods)
-        is_refused = over_limit(wider, is_held=is_held) or over_quota(wider, is_held=is_held)
-        return not is_refused and (
+        is_refused = over_limit(wider) or over_quota(wider)
+        if is_held and is_refused is None:
+            is_refused = over_limit(wider, is_held=True) or over_quota(wider, is_held=True)
+        return is_refused is None and (
             not is_sure or item.account.allocated + wider.milli_gpus <= item.account.sure
         )
 

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.cycle_state import Board
+from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.suggestions import would_start_if
-from controlplane.scheduling.capacity import FreeCapacity, open_empty_room
+from controlplane.scheduling.capacity import FreeCapacity, open_empty
+from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
@@ -28,12 +29,12 @@ _BEFORE_PREEMPTED = frozenset(
 class Explainer:
     """Explains the held jobs of one finished cycle. Rooms are looked at once per kind of request."""
 
-    def __init__(self, board: Board, refusals: Mapping[str, Refusal]) -> None:
-        self._board = board
-        self._refusals = refusals
+    def __init__(self, state: CycleState, refusals: Mapping[str, Refusal] | None = None) -> None:
+        self._state = state
+        self._refusals = refusals or {}
         self._ahead: list[str] = []
         self._causes: dict[Request, tuple[str, dict[str, Any]]] = {}
-        self._holders = _holders(board)
+        self._holders = _holders(state)
         self._without_promises: FreeCapacity | None = None
         self._empty: FreeCapacity | None = None
 
@@ -41,7 +42,7 @@ class Explainer:
         """The Hold of the next job in line. Call in order of position."""
         job = item.job
         code, numbers = self._reason(item)
-        is_promised = job.id in self._board.promises
+        is_promised = job.id in self._state.promises
         details = {
             **self._standing(item),
             **numbers,
@@ -67,34 +68,47 @@ class Explainer:
             "fair_share_milli_gpus": account.fair_share,
             "quota_milli_gpus": account.quota,
             "limit_milli_gpus": account.limit,
-            "total_milli_gpus": self._board.total_milli_gpus,
-            "withheld_milli_gpus": self._board.withheld_milli_gpus,
+            "total_milli_gpus": self._state.total_milli_gpus,
+            "withheld_milli_gpus": self._state.withheld_milli_gpus,
         }
 
     def _reason(self, item: Waiting) -> tuple[str, dict[str, Any]]:
-        refusal = self._refusals.get(item.job.id)
-        if refusal is not None:
-            return refusal.code, refusal.details
-        if item.job.id in self._board.promises:
-            _, placements = self._board.promises[item.job.id]
+        if item.job.id in self._state.promises:
+            _, placements = self._state.promises[item.job.id]
             promised = [asdict(placement) for placement in placements]
             stopping = [
-                mention(one.project, one.id, one.label) for one in self._board.stopping_on(placements)
+                mention(one.project, one.id, one.label) for one in self._state.stopping_for(item, placements)
             ]
             kept = (
                 {"request_milli_gpus": sum(pod.milli_gpus for pod in placements)} if item.is_elastic else {}
             )
             return reasons.WAITING_FOR_RECLAIM, {**kept, "stopping": stopping, "promised": promised}
+        refusal = self._refusals.get(item.job.id) or self._refuse(item)
+        if refusal is not None:
+            return refusal.code, refusal.details
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]
         if code == reasons.CLUSTER_FULL and "resource" not in numbers:
-            code = reasons.CLUSTER_FULL if item.is_in_fair_share else reasons.OVER_FAIR_SHARE
+            code = reasons.CLUSTER_FULL if item.is_in_share else reasons.OVER_FAIR_SHARE
         return code, numbers
+
+    def _refuse(self, item: Waiting) -> Refusal | None:
+        """What keeps the job from being tried at all, capacity or not."""
+        refused = over_limit(item) or over_quota(item) or not_ready(item.job)
+        if refused is not None:
+            return refused
+        later = postponed(item.job, self._state.view)
+        if later is not None and (item.is_in_share or place(item.request, self._state.capacity.now)):
+            return later
+        if place(item.request, self._state.capacity.now, item.job.avoid) is not None:
+            # jobs that are stopping count until they are proven gone
+            return over_limit(item, is_held=True) or over_quota(item, is_held=True)
+        return None
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
         """Why no room was found, whoever asks: a code and what is free. Over-share is told apart later."""
-        room = self._board.ledger.now
+        room = self._state.capacity.now
         fit = pods_that_fit(request, room, request.pods) if request.pods > 1 else 0
         numbers: dict[str, Any] = {
             "free_milli_gpus": room.free_milli_gpus(request.pools),
@@ -102,20 +116,19 @@ class Explainer:
             "pods": request.pods,
             "pods_that_fit": fit,
         }
-        # room of a promise that was given up in this cycle stays kept until the next, for nobody
-        if self._board.promises and place(request, self._room_without_promises()) is not None:
+        if self._state.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
+        if fit > 0:
+            return reasons.GANG_DOES_NOT_FIT, numbers
         too_small = self._too_small_for(request)
         is_shut_out = not any(
             node.is_open and node.name not in too_small and node.pool in (request.pools or (node.pool,))
             for node in room.nodes
         )
-        resource = _short_of(request, room, frozenset() if is_shut_out else too_small)
-        if resource is not None:
+        short = _short_of(replace(request, pods=1), room, frozenset() if is_shut_out else too_small)
+        if short is not None:
             shut_out = {"is_shut_out": True} if is_shut_out else {}
-            return reasons.CLUSTER_FULL, {**numbers, **shut_out, "resource": resource}
-        if fit > 0:
-            return reasons.GANG_DOES_NOT_FIT, numbers
+            return reasons.CLUSTER_FULL, {**numbers, **shut_out, **short}
         if request.pods == 1 and room.free_milli_gpus(request.pools, too_small) >= request.milli_gpus > 0:
             return reasons.FRAGMENTED, numbers
         return reasons.CLUSTER_FULL, numbers
@@ -123,16 +136,16 @@ class Explainer:
     def _too_small_for(self, request: Request) -> frozenset[str]:
         """The nodes that have too little beside devices for a pod of it, even when they are empty."""
         if self._empty is None:
-            self._empty = open_empty_room(self._board.view)
-        return frozenset(node.name for node in self._empty.nodes if not node.has_host_room(request))
+            self._empty = open_empty(self._state.view)
+        return frozenset(node.name for node in self._empty.nodes if not node.has_host_capacity(request))
 
     def _room_without_promises(self) -> FreeCapacity:
         if self._without_promises is None:
-            self._without_promises = self._board.ledger.now_without_promises()
+            self._without_promises = self._state.capacity.without_reservations()
         return self._without_promises
 
     def _first_promised(self) -> dict[str, str]:
-        job = next(item.job for item, _ in self._board.promises.values())
+        job = next(item.job for item, _ in self._state.promises.values())
         return {
             "reserved_for": job.id,
             "reserved_for_name": job.label,
@@ -154,20 +167,24 @@ def _taken_by(job: JobView) -> dict[str, Any]:
     return taken
 
 
-def _short_of(request: Request, room: FreeCapacity, too_small: frozenset[str]) -> str | None:
-    """The one thing besides GPUs that keeps the gang from fitting where it could ever stand, None where GPUs do: what
-    is short by itself, else what would help."""
+def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> dict[str, Any] | None:
+    """Return what besides GPUs keeps a pod from fitting where it ever could, as details; None where GPUs do.
+
+    `together`: nodes have enough of it, but none that has the rest.
+    """
 
     def fits(less: Request) -> bool:
         found = place(less, room, too_small)
         return found is not None and not any(placement.node in too_small for placement in found)
 
-    needs = host_needs(request)
-    if not fits(with_only(request, ())):
+    needs = host_needs(one)
+    if not fits(with_only(one, ())):
         return None
-    short = (need for need in needs if not fits(with_only(request, (need,))))
-    helpful = (need for need in needs if fits(without(request, need)))
-    return next(short, None) or next(helpful, None) or needs[0]
+    for need in needs:
+        if not fits(with_only(replace(one, milli_gpus=0, gpu_memory_mib=None), (need,))):
+            return {"resource": need}
+    helpful = (need for need in needs if fits(without(one, need)))
+    return {"resource": next(helpful, needs[0]), "together": True}
 
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
@@ -176,7 +193,7 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
     indexes = [room.pools[name] for name in names]
 
     def has_room(order: int) -> bool:
-        return room.nodes[order].has_host_room(request)
+        return room.nodes[order].has_host_capacity(request)
 
     most = max((len(index.by_whole) for index in indexes), default=0)
     for free in reversed(range(1, most)):
@@ -193,10 +210,10 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
     return max(shares, default=0)
 
 
-def _holders(board: Board) -> list[dict[str, Any]]:
+def _holders(state: CycleState) -> list[dict[str, Any]]:
     """Who holds the capacity: projects furthest above their quota first, then the largest."""
     accounts = sorted(
-        (account for account in board.accounts.values() if account.allocated > 0),
+        (account for account in state.accounts.values() if account.allocated > 0),
         key=lambda account: (
             -max(0, account.allocated - (account.quota or 0)),
             -account.allocated,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from operator import attrgetter
 from typing import Any
 
 from controlplane.scheduling import reasons
@@ -18,8 +19,8 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty_room
-from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
+from controlplane.scheduling.order import JobClass, job_key
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import ClusterView, SharingMode, JobView, NodeView, ProjectView
 
@@ -34,7 +35,7 @@ class Refusal:
     details: dict[str, Any]
 
 
-class SpecCheck:
+class FeasibilityCheck:
     """Checks jobs against the cluster as if it were empty and every node were ready."""
 
     def __init__(self, view: ClusterView) -> None:
@@ -51,11 +52,10 @@ class SpecCheck:
             return Refusal(reasons.PROJECT_MISSING, {"project": job.project})
         if not self._view.nodes:
             return None  # a cluster that has not reported its nodes yet is full, not too small
-        anywhere = self._impossible(request_of(job, ()))
-        if anywhere is not None:
-            return anywhere
         missing = self._missing_pool(job, project)
-        return missing or self._impossible(self.request(job))
+        if missing is None:
+            return self._impossible(self.request(job))
+        return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
         """What the job asks for, in the pools that it may use and that exist."""
@@ -129,7 +129,7 @@ class SpecCheck:
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
         """The nodes that have the rest of what is asked for; all, where none has."""
         empty = self._empty_room()
-        return [node for node in nodes if empty.node(node.name).has_host_room(rest)] or nodes
+        return [node for node in nodes if empty.node(node.name).has_host_capacity(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
@@ -144,7 +144,7 @@ class SpecCheck:
 
     def _empty_room(self) -> FreeCapacity:
         if self._empty is None:
-            self._empty = open_empty_room(self._view)
+            self._empty = open_empty(self._view)
         return self._empty
 
 
@@ -159,19 +159,35 @@ def _largest_whole(mode: SharingMode) -> int:
     return 0 if mode.is_single and mode.parts > 1 else 1
 
 
+_ALIKE = attrgetter(
+    "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "milli_cpus", "memory_mib",
+    "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "is_waiting_for_volume", "not_before",
+    "promised", "was_preempted_by", "was_preempted_by_project",
+)  # fmt: skip
+"""What a verdict about a queued job depends on: jobs that agree in it share one verdict."""
+
+
 def line_up(
     view: ClusterView, accounts: Mapping[str, Account]
-) -> tuple[list[Waiting], list[tuple[JobView, Refusal]]]:
-    """The queued jobs that could run on this cluster, by first submission, and those that never can, with why."""
-    check = SpecCheck(view)
-    waiting: list[Waiting] = []
+) -> tuple[list[JobClass], list[tuple[JobView, Refusal]]]:
+    """Return the queued jobs that could run on this cluster, in classes of equals, and those that never can, with
+    why, by first submission."""
+    check = FeasibilityCheck(view)
+    members: dict[tuple[Any, ...], list[JobView]] = {}
+    for job in view.jobs:
+        if job.state == "queued":
+            members.setdefault(_ALIKE(job), []).append(job)
+    classes: list[JobClass] = []
     impossible: list[tuple[JobView, Refusal]] = []
-    queued = [job for job in view.jobs if job.state == "queued"]
-    for job in sorted(queued, key=lambda job: (job.submit_rank, job.id)):
-        refusal = check.refuse(job)
+    for jobs in members.values():
+        jobs.sort(key=job_key)
+        refusal = check.refuse(jobs[0])
         if refusal is not None:
-            impossible.append((job, refusal))
+            impossible += [(job, refusal) for job in jobs]
             continue
-        request = check.request(job)
-        waiting.append(Waiting(job, accounts[job.project], request, total_milli_gpus(request, view)))
-    return waiting, impossible
+        request = check.request(jobs[0])
+        milli_gpus = total_milli_gpus(request, view)
+        classes.append(JobClass(jobs, accounts[jobs[0].project], request, milli_gpus))
+    classes.sort(key=lambda one: job_key(one.jobs[0]))
+    impossible.sort(key=lambda one: (one[0].submit_rank, one[0].id))
+    return classes, impossible

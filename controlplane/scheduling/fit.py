@@ -147,7 +147,7 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
     node = room.node(placement.node)
     return (
         node.is_open
-        and node.has_host_room(job)
+        and node.has_host_capacity(job)
         and all(
             index in node.indexes and node.free[node.indexes.index(index)] >= milli_gpus
             for index, milli_gpus in placement.devices
@@ -196,7 +196,7 @@ def _place_pod(
         )
     needed = request.whole_devices
     for node in _nodes_by_tightness(room, pools, needed, avoid):
-        if node.has_host_room(request) and not (needed and node.is_divided):
+        if node.has_host_capacity(request) and not (needed and node.is_divided):
             positions = [position for position, free in enumerate(node.free) if free == WHOLE_GPU][:needed]
             devices = tuple((node.indexes[position], WHOLE_GPU) for position in positions)
             return PodPlacement(rank, node.name, devices)
@@ -228,7 +228,7 @@ def _place_on_shared(
             for at in range(bisect_left(devices, (share,)), len(devices)):
                 free, order, position = devices[at]
                 node = room.nodes[order]
-                if node.name not in avoid and node.has_host_room(request):
+                if node.name not in avoid and node.has_host_capacity(request):
                     if best is None or (free - share, order, position) < best:
                         best = (free - share, order, position)
                         chosen = PodPlacement(rank, node.name, ((node.indexes[position], share),))
@@ -241,7 +241,7 @@ def _place_share_on_whole(
 ) -> PodPlacement | None:
     """On a free device, of the node that has the fewest."""
     for node in _nodes_by_tightness(room, pools, 1, avoid):
-        if node.has_host_room(request):
+        if node.has_host_capacity(request):
             for position, free in enumerate(node.free):
                 share = request.share_of(node.modes[position])
                 if free == WHOLE_GPU and share <= WHOLE_GPU:

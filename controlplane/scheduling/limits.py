@@ -47,6 +47,11 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
     return None
 
 
+def is_bound(item: Waiting) -> bool:
+    """Whether a stopping job of its own project or department must be gone before it starts."""
+    return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
+
+
 def not_ready(job: JobView) -> Refusal | None:
     """Whether something that the job needs is still on its way."""
     if job.is_waiting_for_data:

@@ -6,7 +6,7 @@ The order never depends on who submitted first across projects, so equals end al
 from __future__ import annotations
 
 import heapq
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
 from controlplane.scheduling.fit import Request
@@ -14,8 +14,9 @@ from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
-_Project = tuple[Key, str]
-_Top = tuple[Key, bool, list[_Project]]
+JobKey = tuple[int, int, str]
+_Entry = tuple[Key, bool, str, int]
+"""(place in the order, whether it is a department, name, version): stale when the version has gone on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,9 +32,9 @@ class Waiting:
     milli_gpus: int
 
     @property
-    def is_in_fair_share(self) -> bool:
-        """Whether the project stays within its fair share with this job."""
-        return self.account.allocated + self.milli_gpus <= self.account.fair_share
+    def is_in_share(self) -> bool:
+        """Whether the project stays within its fair share, or its quota, with this job."""
+        return self.account.is_in_share_with(self.milli_gpus)
 
     @property
     def is_elastic(self) -> bool:
@@ -53,7 +54,7 @@ class Waiting:
         return Waiting(self.job, self.account, replace(self.request, pods=pods), milli_gpus)
 
 
-def job_key(job: JobView) -> tuple[int, int, str]:
+def job_key(job: JobView) -> JobKey:
     """Inside a project: priority, then first submission."""
     return (-job.priority, job.submit_rank, job.id)
 
@@ -86,76 +87,150 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
     return milli_gpus / entitled if entitled else float(milli_gpus)
 
 
-class QueueIterator:
-    """The waiting line of a cluster: departments and projects re-sorted after every decision.
+class JobClass:
+    """Queued jobs of one project that ask for the same, oldest first: what is decided for one holds for the next.
 
-    Only the account that was served changes place, so serving one job costs a logarithm. After victims were
-    chosen, other accounts have changed too: call `resort`.
+    The jobs before `at` are decided.
     """
 
-    __slots__ = ("_queues", "_tops")
+    __slots__ = ("account", "at", "jobs", "milli_gpus", "request")
 
-    def __init__(self, waiting: Iterable[Waiting]) -> None:
-        self._queues: dict[str, list[Waiting]] = {}
-        for item in waiting:
-            self._queues.setdefault(item.account.name, []).append(item)
+    def __init__(self, jobs: list[JobView], account: Account, request: Request, milli_gpus: int) -> None:
+        self.jobs = jobs
+        self.account = account
+        self.request = request
+        self.milli_gpus = milli_gpus
+        self.at = 0
+
+    @property
+    def head(self) -> Waiting:
+        """The oldest job that is not decided."""
+        return self.waiting(self.jobs[self.at])
+
+    @property
+    def key(self) -> JobKey:
+        """The place of its head inside the project."""
+        return job_key(self.jobs[self.at])
+
+    def decided(self) -> Iterator[Waiting]:
+        """Iterate over the jobs that were served."""
+        return (self.waiting(job) for job in self.jobs[: self.at])
+
+    def waiting(self, job: JobView) -> Waiting:
+        """Return one of its jobs with what the class says of it."""
+        return Waiting(job, self.account, self.request, self.milli_gpus)
+
+
+class QueueIterator:
+    """Goes through classes of waiting jobs in turn: the department, the project in it, and the job that are next.
+
+    Call `take`, decide, then `put_back` or `close`. Only the account that was served is sorted anew, so a turn costs
+    a logarithm; `update` others whose account the decision changed.
+    """
+
+    __slots__ = ("_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
+
+    def __init__(
+        self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
+    ) -> None:
+        """With `is_eligible`, classes of which it is false when they would come next are left out."""
+        self._is_eligible = is_eligible
+        self._queues: dict[str, list[tuple[JobKey, JobClass]]] = {}
+        self._projects: dict[str, list[_Entry]] = {}
+        self._tops: list[_Entry] = []
+        self._versions: dict[str, int] = {}
+        self._taken: JobClass | None = None
+        accounts: dict[str, Account] = {}
+        for one in classes:
+            if one.at < len(one.jobs):
+                self._queues.setdefault(one.account.name, []).append((one.key, one))
+                accounts[one.account.name] = one.account
         for queue in self._queues.values():
-            queue.sort(key=lambda item: job_key(item.job), reverse=True)
-        self._tops: list[_Top] = []
-        self.resort()
+            heapq.heapify(queue)
+        self.update(accounts.values())
 
-    def resort(self) -> None:
-        """Sort everything again, by what the accounts hold now."""
-        members: dict[tuple[bool, str], list[_Project]] = {}
-        for name, queue in self._queues.items():
-            account = queue[-1].account
-            top = (account.parent is not None, (account.parent or account).name)
-            members.setdefault(top, []).append((self._key(name), name))
-        for projects in members.values():
-            heapq.heapify(projects)
-        self._tops = [self._entry(projects) for projects in members.values()]
-        heapq.heapify(self._tops)
-
-    def take(self) -> Waiting | None:
-        """The job whose turn it is, removed from the line. Call `served` once it has been decided."""
+    def take(self) -> JobClass | None:
+        """Return the class whose head is next, None when there is none left."""
+        _drop_stale(self._tops, self._versions)
         if not self._tops:
             return None
-        _, _, projects = self._tops[0]
-        return self._queues[projects[0][1]].pop()
+        _, _, top, _ = self._tops[0]
+        _, _, project, _ = self._projects[top][0]
+        _, self._taken = heapq.heappop(self._queues[project])
+        return self._taken
 
-    def served(self) -> None:
-        """The job just taken has been decided: its project and department find their new places."""
-        _, _, projects = self._tops[0]
-        name = projects[0][1]
-        if self._queues[name]:
-            heapq.heapreplace(projects, (self._key(name), name))
-        else:
-            del self._queues[name]
-            heapq.heappop(projects)
+    def put_back(self) -> None:
+        """Go on with the class just taken, at its next job."""
+        taken = self._taken
+        assert taken is not None
+        if taken.at < len(taken.jobs):
+            heapq.heappush(self._queues[taken.account.name], (taken.key, taken))
+        self.close()
+
+    def close(self) -> None:
+        """Go on without the class just taken."""
+        assert self._taken is not None
+        self.update((self._taken.account,))
+
+    def update(self, accounts: Iterable[Account]) -> None:
+        """Find the new places of these projects after their accounts changed."""
+        tops: dict[str, Account] = {}
+        for account in accounts:
+            top = account.parent or account
+            name = _top_name(account)
+            tops[name] = top
+            queue = self._queues.get(account.name, [])
+            while queue and self._is_eligible is not None and not self._is_eligible(queue[0][1]):
+                heapq.heappop(queue)
+            version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
+            if queue:
+                key = turn_key(account, queue[0][1].milli_gpus)
+                heapq.heappush(self._projects.setdefault(name, []), (key, False, account.name, version))
+        for name, top in tops.items():
+            self._update_top(name, top)
+
+    def _update_top(self, name: str, top: Account) -> None:
+        projects = self._projects.get(name, [])
+        _drop_stale(projects, self._versions)
+        version = self._versions[name] = self._versions.get(name, 0) + 1
         if projects:
-            heapq.heapreplace(self._tops, self._entry(projects))
-        else:
-            heapq.heappop(self._tops)
-
-    def _entry(self, projects: list[_Project]) -> _Top:
-        best = self._queues[projects[0][1]][-1]
-        top = best.account.parent or best.account
-        key = turn_key(top, best.milli_gpus)
-        return (key, best.account.parent is not None, projects)
-
-    def _key(self, name: str) -> Key:
-        best = self._queues[name][-1]
-        return turn_key(best.account, best.milli_gpus)
+            best = self._queues[projects[0][2]][0][1]
+            key = turn_key(top, best.milli_gpus)
+            heapq.heappush(self._tops, (key, best.account.parent is not None, name, version))
 
 
-def by_project(waiting: Iterable[Waiting]) -> Mapping[str, tuple[int, int]]:
-    """Per project, the (preemptible, non-preemptible) milli-GPUs that its waiting jobs ask for."""
+def _top_name(account: Account) -> str:
+    """A name that no project has: departments and projects are counted in one dictionary."""
+    return f"{'department' if account.parent else 'project'} {(account.parent or account).name}"
+
+
+def _drop_stale(heap: list[_Entry], versions: Mapping[str, int]) -> None:
+    """Drop what was sorted before its account changed from the top of the heap."""
+    while heap and versions[heap[0][2]] != heap[0][3]:
+        heapq.heappop(heap)
+
+
+def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
+    """Return, per project, the (preemptible, non-preemptible) milli-GPUs that its undecided jobs ask for."""
     sums: dict[str, tuple[int, int]] = {}
-    for item in waiting:
-        preemptible, fixed = sums.get(item.account.name, (0, 0))
-        if item.job.is_preemptible:
-            preemptible += item.wanted_milli_gpus
-        else:
-            fixed += item.wanted_milli_gpus
-        sums[item.account.name] = (preemptible, fixed)
+    for one in classes:
+        count = len(one.jobs) - one.at
+        if count:
+            wanted, head = one.head.wanted_milli_gpus * count, one.jobs[0]
+            preemptible, fixed = sums.get(one.account.name, (0, 0))
+            if head.is_preemptible:
+                preemptible += wanted
+            else:
+                fixed += wanted
+            sums[one.account.name] = (preemptible, fixed)
     return sums
+
+
+def in_turn(classes: Iterable[JobClass]) -> list[Waiting]:
+    """Return all undecided jobs in turn, as if none of them could start. Leaves the classes decided."""
+    queue, found = QueueIterator(classes), []
+    while (one := queue.take()) is not None:
+        found.append(one.head)
+        one.at += 1
+        queue.put_back()
+    return found

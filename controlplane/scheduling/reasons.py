@@ -202,7 +202,7 @@ def _gang_does_not_fit(details: Details) -> str:
 
 def _fragmented(details: Details) -> str:
     return (
-        f"FreeCapacity for {_milli(details, 'free_milli_gpus')} is free, but no single node has the "
+        f"Room for {_milli(details, 'free_milli_gpus')} is free, but no single node has the "
         f"{_number(details, 'request_milli_gpus')} that it needs. "
         f"Ask for {_number(details, 'largest_free_milli_gpus')} to start now, or wait."
     )
@@ -228,7 +228,8 @@ def _cluster_full(details: Details) -> str:
                 f"No node that takes pods has as much {short} as it needs; others are cordoned or not ready. "
                 "It waits for one of those, or ask for less."
             )
-        return f"No node has enough {short} free for it. It waits for a job to end, or ask for less."
+        rest = " together with the rest that it asks for" if details.get("together") else " for it"
+        return f"No node has enough {short} free{rest}. It waits for a job to end, or ask for less."
     if not details.get("total_milli_gpus"):
         return _NOTHING_READY
     return f"{_room_left(details)} and none of them may be taken for it. It waits for a job to end."

@@ -121,9 +121,9 @@ def _givers(here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[Victim
     """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
     givers = []
     for candidate in here:
-        verdict = verdicts.get(candidate.kin)
+        verdict = verdicts.get(candidate.victim_class)
         if verdict is None:
-            verdict = verdicts[candidate.kin] = gate.may_give(candidate)
+            verdict = verdicts[candidate.victim_class] = gate.may_give(candidate)
         if verdict:
             givers.append(candidate)
     return givers
@@ -143,13 +143,8 @@ def _bound(request: Request, local: _Local, more: int) -> Bound:
     """No set on this node that makes room for so many more pods does less preemption_cost than this."""
     name = local.node.name
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
-    real, gains = [], []
-    for candidate in local.candidates:
-        if candidate.weight:
-            real.append(candidate)
-            gains.append(len(candidate.on_node(name)))
-        else:
-            missing -= len(candidate.on_node(name))
+    real = local.candidates
+    gains = [len(candidate.on_node(name)) for candidate in real]
     if missing <= 0 or not real:
         return (0, 0, 0, ())
     if missing <= max(gains):
@@ -190,7 +185,7 @@ def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
     most = max(
         (sum(1 + len(pod.devices) // devices for pod in item.placements) for item in others), default=1
     )
-    is_bounded = search.request.whole_devices > 0 and all(item.weight for item in others)
+    is_bounded = search.request.whole_devices > 0
     room_left = [0]
     for local in reversed(nodes):
         room_left.append(room_left[-1] + local.room_for)
@@ -247,7 +242,7 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
     if at == len(tree.nodes) or tree.room_left[at] < missing:
         return
     fewest = ceil(missing / tree.most) if tree.most else 0
-    if search.best_harm and sum(item.weight for item in chosen) + fewest > search.best_harm[0]:
+    if search.best_harm and len(chosen) + fewest > search.best_harm[0]:
         return
     local = tree.nodes[at]
     for more in range(min(missing, local.room_for), 0, -1):

@@ -6,26 +6,25 @@ newest. `search` finds the set.
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterable, Iterator
+from collections import Counter
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.accounts import Account, most_inside
 from controlplane.scheduling.view import JobView, PodPlacement
 
 VictimClass = tuple[str, int, int, bool]
-"""(project, milli-GPUs, priority, whether it can shrink): a gate judges single candidates of one kin alike."""
+"""(project, milli-GPUs, priority, whether it can shrink): a policy gives one verdict for all candidates of a class."""
 Kind = Literal["reclaim", "preempt"]
 Cost = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
 
 
 class Candidate:
-    """A job that could be stopped. `weight` is 0 for one that this very cycle started: nothing runs yet.
+    """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or its start."""
 
-    `work_lost` is milli-GPU-seconds since its last checkpoint, or since it started. `kin` is what gates judge by.
-    """
-
-    __slots__ = ("_devices", "account", "job", "kin", "milli_gpus", "placements", "weight", "work_lost")
+    __slots__ = ("_devices", "account", "job", "milli_gpus", "placements", "victim_class", "work_lost")
 
     def __init__(
         self,
@@ -34,15 +33,14 @@ class Candidate:
         placements: tuple[PodPlacement, ...],
         milli_gpus: int,
         work_lost: int,
-        weight: int = 1,
     ) -> None:
         self.job = job
         self.account = account
         self.placements = placements
         self.milli_gpus = milli_gpus
         self.work_lost = work_lost
-        self.weight = weight
-        self.kin = victim_class(job, account, placements, milli_gpus)
+        can_shrink = job.min_pods is not None and len(placements) > job.min_pods
+        self.victim_class = (account.name, milli_gpus, job.priority, can_shrink)
         self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
         for placement in placements:
             known = self._devices.get(placement.node, ())
@@ -60,13 +58,7 @@ class Candidate:
     @property
     def can_shrink(self) -> bool:
         """Whether it is elastic and runs with more pods than it must have: after its end it can go on smaller."""
-        return self.kin[3]
-
-
-def victim_class(job: JobView, account: Account, placements: tuple[PodPlacement, ...], milli_gpus: int) -> VictimClass:
-    """What gates judge a candidate by."""
-    can_shrink = job.min_pods is not None and len(placements) > job.min_pods
-    return (account.name, milli_gpus, job.priority, can_shrink)
+        return self.victim_class[3]
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
@@ -78,13 +70,13 @@ def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
     """What a set costs; smaller is better. Newer jobs go first; ids decide between equals."""
-    real = [victim for victim in victims if victim.weight]
+    real = tuple(victims)
     return (
         len(real),
         sum(victim.milli_gpus for victim in real),
         sum(victim.work_lost for victim in real),
         tuple(sorted(-victim.job.submit_rank for victim in real)),
-        tuple(sorted(victim.job.id for victim in victims)),
+        tuple(sorted(victim.job.id for victim in real)),
     )
 
 
@@ -106,30 +98,54 @@ class VictimPolicy(Protocol):
 
 
 class PreemptPolicy:
-    """Inside one project: preemptible jobs of strictly lower priority."""
+    """Inside one project: preemptible jobs of strictly lower priority, as long as no less of the project then runs
+    inside its quota and its share. With `is_swap` any of them, for a job that is inside them itself afterwards.
+    """
 
     kind: Kind = "preempt"
 
-    def __init__(self, item: Waiting) -> None:
-        self._project = item.account
+    def __init__(self, item: Waiting, *, is_swap: bool = False) -> None:
+        self._account = item.account
         self._priority = item.job.priority
+        self._request = item.milli_gpus
+        self._is_swap = is_swap
 
     def may_give(self, candidate: Candidate) -> bool:
         """Same project, lower priority."""
-        return candidate.account is self._project and candidate.job.priority < self._priority
+        return (
+            candidate.account is self._account
+            and candidate.job.priority < self._priority
+            and self.accepts((candidate,))
+        )
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Any of them: no fairness is involved."""
-        return True
+        """Whether these may go together. What a swap takes is checked when it is known."""
+        if self._is_swap:
+            return True
+        taken = Counter(victim.milli_gpus for victim in victims)
+        taken[self._request] -= 1
+        return all(
+            _lost(account.sizes, taken, bound) <= 0
+            for account in self._account.line()
+            for bound in (account.quota, account.entitled)
+        )
+
+    def is_swapped(self, victims: Collection[Candidate]) -> bool:
+        """Whether the job is inside its project's share in the place of these."""
+        return self._account.is_in_share_with(
+            self._request - sum(victim.milli_gpus for victim in victims)
+        )
 
 
 class ReclaimPolicy:
-    """Between projects: only from those above what they are owed, one job at a time.
+    """Between projects: only from those above what they are entitled to, one job at a time.
 
     Two siblings are compared: the first accounts at which the taker's line and the giver's differ. Before each
     job is taken, the giver must still hold more than its entitlement, or more than its quota when the taker
     stays inside its own. So the last job may carry it below, and none is taken after that. Below the sibling,
     every account of the giver's line must hold more than its quota: a project in quota never loses a GPU.
+    All of them together never lose more inside their quotas (shares, for a taker above its quota) than the taker
+    gains inside its own; less, when the taker was stopped itself. So every reclaim is progress, and ends.
     """
 
     kind: Kind = "reclaim"
@@ -137,10 +153,11 @@ class ReclaimPolicy:
     def __init__(self, item: Waiting) -> None:
         self._account = item.account
         self._request = item.milli_gpus
+        self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
 
     def is_open(self) -> bool:
-        """Whether the job may reclaim at all: with it, its project is within its fair share."""
-        return self._request > 0 and self._account.allocated + self._request <= self._account.fair_share
+        """Whether the job may reclaim at all: its project stays within its fair share with it."""
+        return self._request > 0 and self._account.is_in_share_with(self._request)
 
     def may_give(self, candidate: Candidate) -> bool:
         """Another project, and every account on the way holds more than it must keep."""
@@ -148,26 +165,42 @@ class ReclaimPolicy:
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Whether the jobs can be taken one after another, in the order that is kindest to the giver."""
-        taken: dict[int, tuple[Account, int, int, int]] = {}
+        taken: dict[int, _Taken] = {}
         for victim in victims:
-            for account, kept in self._kept(victim.account):
-                _, least, total, largest = taken.get(id(account), (account, kept, 0, 0))
-                total, largest = total + victim.milli_gpus, max(largest, victim.milli_gpus)
-                taken[id(account)] = (account, max(least, kept), total, largest)
+            for account, kept, is_sibling in self._kept(victim.account):
+                entry = taken.setdefault(id(account), _Taken(account, kept, is_sibling))
+                entry.kept = max(entry.kept, kept)
+                entry.sizes.append(victim.milli_gpus)
         return all(
-            account.occupied - (total - largest) > kept for account, kept, total, largest in taken.values()
-        ) and self._is_balanced(victims)
+            entry.account.running - (sum(entry.sizes) - max(entry.sizes)) > entry.kept
+            for entry in taken.values()
+        ) and self._is_progress(taken.values()) and self._is_balanced(victims)
 
-    def _kept(self, giver: Account) -> Iterator[tuple[Account, int]]:
-        """(account, what it must hold more than), from the giver's project up to the sibling."""
+    def _is_progress(self, taken: Collection[_Taken]) -> bool:
+        """Whether no more is lost inside quotas, and inside shares, than the taker gains there."""
+        lost_in_quota = {True: 0, False: 0}
+        lost_in_share = 0
+        for entry in taken:
+            account, sizes = entry.account, Counter(entry.sizes)
+            lost_in_quota[account.parent is None] += _lost(account.sizes, sizes, account.quota)
+            if entry.is_sibling:
+                lost_in_share += _lost(account.sizes, sizes, account.entitled)
+        tops = (self._account.parent or self._account, self._account)
+        for is_top, account in zip((True, False), tops, strict=True):
+            gain = self._gain if account.is_in_quota_with(self._request) else 0
+            if lost_in_quota[is_top] > gain:
+                return False
+        return all(account.is_in_quota_with(self._request) for account in tops) or lost_in_share <= self._gain
+
+    def _kept(self, giver: Account) -> Iterator[tuple[Account, int, bool]]:
+        """(account, what it must hold more than, whether it is the sibling), from the giver's project up."""
         taker, sibling = self._siblings(giver)
         if sibling is not giver:
-            yield giver, giver.quota if giver.quota is not None else giver.occupied
-        entitled = sibling.entitled if sibling.entitled is not None else sibling.occupied
-        is_in_quota = taker.quota is None or taker.allocated + self._request <= taker.quota
-        if is_in_quota and sibling.quota is not None:
+            yield giver, giver.quota if giver.quota is not None else giver.running, False
+        entitled = sibling.entitled if sibling.entitled is not None else sibling.running
+        if taker.is_in_quota_with(self._request) and sibling.quota is not None:
             entitled = min(entitled, sibling.quota)
-        yield sibling, entitled
+        yield sibling, entitled, True
 
     def _siblings(self, giver: Account) -> tuple[Account, Account]:
         """The first accounts, from the top, at which the two lines differ."""
@@ -184,8 +217,27 @@ class ReclaimPolicy:
             _, _, total = taken.get(id(sibling), (taker, sibling, 0))
             taken[id(sibling)] = (taker, sibling, total + victim.milli_gpus)
         for taker, sibling, total in taken.values():
-            mine, its = taker.allocated + self._request, sibling.occupied - total
+            mine, its = taker.allocated + self._request, sibling.running - total
             is_richer = mine * sibling.fair_share >= its * taker.fair_share
             if mine > taker.fair_share and sibling.fair_share > 0 and is_richer:
                 return False
         return True
+
+
+@dataclass(slots=True)
+class _Taken:
+    """What a set of victims takes from one account, which must hold more than `kept` before the last of them."""
+
+    account: Account
+    kept: int
+    is_sibling: bool
+    sizes: list[int] = field(default_factory=list)
+
+
+def _lost(sizes: Mapping[int, int], taken: Mapping[int, int], bound: int | None) -> int:
+    """Return by how much less of these jobs can run inside `bound` without the taken ones."""
+    if bound is None:
+        return sum(size * count for size, count in taken.items())
+    left = {size: count - taken.get(size, 0) for size, count in sizes.items()}
+    left |= {size: -count for size, count in taken.items() if size not in left}
+    return most_inside(sizes, bound) - most_inside(left, bound)

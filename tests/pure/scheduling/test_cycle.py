@@ -159,7 +159,7 @@ def test_asking_for_less_as_told_starts():
     cluster = view(nodes(2, 2), [project("a", 2), project("b", 2)], jobs)
     hold = hold_of(decide(cluster), "b3")
     assert describe(hold.reason, hold.details) == (
-        "FreeCapacity for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
+        "Room for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
     )
     assert hold.details["would_start_if"] == [
         {"change": "ask_for_gpus", "milli_gpus": 1000, "text": "it asked for 1 GPU"}
@@ -333,7 +333,7 @@ def test_room_that_was_kept_for_a_job_that_started_elsewhere_is_still_explained(
     backing_off = job("younger", "p", rank=3, not_before=2000)
     plan = decide(view(nodes(2, gpus=2), [project("p", 4)], [going, older, backing_off]))
     assert names(plan.starts) == ["older"]
-    assert hold_of(plan, "younger").reason == reasons.OVER_FAIR_SHARE
+    assert hold_of(plan, "younger").reason == reasons.BACKING_OFF
 
 
 def test_a_job_started_in_this_cycle_gives_way_to_one_that_is_owed_the_room():

@@ -119,14 +119,14 @@ def test_what_nobody_else_can_use_is_its_own():
 
 
 def test_it_leaves_idle_what_would_be_taken_back():
-    """b waits for a whole node. It may not take what a is owed, but it could stop a job that holds more than that."""
+    """b waits for a whole node. It may not take what a has a share of, but it could stop all of a that holds more."""
     jobs = [
         running(interactive("c1", "c"), ("n0", [0])),
         running(job("a2", "a"), ("n1", [0])),
         elastic("a3", "a", 1, 8),
         job("b4", "b", 4),
     ]
-    cluster = view(nodes(2, 4), [project("a", 1), project("b", 0, weight=3000), project("c", 1)], jobs)
+    cluster = view(nodes(2, 4), [project("a", 0, weight=1000), project("b", 0, weight=3000), project("c", 1)], jobs)
     plan = decide(cluster)
     assert size_of(plan, "a3") == 2
     assert not decide(apply(cluster, plan)).preempts

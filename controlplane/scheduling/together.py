@@ -1,0 +1,103 @@
+"""Room for several jobs at once, by trying every way within bounds: greedy placing may miss one that exists."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.fit import Request
+from controlplane.scheduling.limits import is_bound
+from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.view import PodPlacement, SharingMode
+
+MAX_JOBS = 12
+MAX_STEPS = 3000
+MAX_WAYS = 200
+
+
+def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting]) -> bool:
+    """Start the first, and start the others or reserve capacity for them, all or none. False when no way was found."""
+    items = [*starts, *promised]
+    must_start = {item.job.id for item in starts}
+    items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
+    search = _Search(state, must_start)
+    mark = state.mark()
+    if search.serve(items, 0):
+        return True
+    state.roll_back(mark)
+    return False
+
+
+@dataclass(slots=True)
+class _Search:
+    state: CycleState
+    must_start: set[str]
+    steps: int = MAX_STEPS
+
+    def serve(self, items: Sequence[Waiting], at: int) -> bool:
+        """Serve the items from `at` on, each in every way that its gang fits."""
+        if at == len(items):
+            return True
+        item, capacity = items[at], self.state.capacity
+        ways: list[tuple[FreeCapacity, Callable[[Waiting, tuple[PodPlacement, ...]], None]]] = []
+        if not is_bound(item):
+            ways.append((capacity.now, self.state.start))
+        if item.job.id not in self.must_start:
+            ways.append((capacity.soon, self.state.promise))
+        for room, move in ways:
+            for placements in _gangs(item.request, room):
+                self.steps -= 1
+                if self.steps < 0:
+                    return False
+                mark = self.state.mark()
+                move(item, placements)
+                if self.serve(items, at + 1):
+                    return True
+                self.state.roll_back(mark)
+        return False
+
+
+def _gangs(request: Request, room: FreeCapacity) -> Iterator[tuple[PodPlacement, ...]]:
+    """Every way to place the whole gang, but for pods that change places. Leaves `room` unchanged between them."""
+    choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools]
+    for pools in choices or [()]:
+        nodes = [node for node in room.nodes if node.is_open and (not pools or node.pool in pools)]
+        nodes.sort(key=lambda node: (node.whole, node.milli_cpus, node.order))
+        found = islice(_rest_of_gang(request, room, nodes, []), MAX_WAYS)
+        yield from list(found)
+
+
+def _rest_of_gang(
+    request: Request, room: FreeCapacity, nodes: Sequence[NodeCapacity], placed: Sequence[PodPlacement]
+) -> Iterator[tuple[PodPlacement, ...]]:
+    if len(placed) == request.pods:
+        yield tuple(placed)
+        return
+    for at, node in enumerate(nodes):
+        for devices in _devices(request, node):
+            placement = PodPlacement(len(placed), node.name, devices)
+            room.take(placement, request)
+            found = list(islice(_rest_of_gang(request, room, nodes[at:], [*placed, placement]), MAX_WAYS))
+            room.give(placement, request)
+            yield from found
+
+
+def _devices(request: Request, node: NodeCapacity) -> list[tuple[tuple[int, int], ...]]:
+    """Return the ways to place one pod on a node; devices that are equally free count once."""
+    if not node.has_host_capacity(request):
+        return []
+    if not request.is_share:
+        whole = [index for index, milli in zip(node.indexes, node.free, strict=True) if milli == WHOLE_GPU]
+        count = request.whole_devices
+        if len(whole) < count or (count and node.is_divided):
+            return []
+        return [tuple((index, WHOLE_GPU) for index in whole[:count])]
+    ways: dict[tuple[int, SharingMode], tuple[tuple[int, int], ...]] = {}
+    for index, free, mode in zip(node.indexes, node.free, node.modes, strict=True):
+        share = request.share_of(mode)
+        if share <= free:
+            ways.setdefault((free, mode), ((index, share),))
+    return [ways[key] for key in sorted(ways)]

@@ -1,0 +1,132 @@
+"""Placement by trying every way: slow, short, and independent of the scheduler's own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+WHOLE = 1000
+
+
+@dataclass(frozen=True)
+class Job:
+    """A job to place with its fewest pods, in one of these pools (any, when none is named)."""
+
+    name: str
+    view: JobView
+    pools: tuple[str, ...]
+
+
+@dataclass
+class _Node:
+    pool: str
+    is_open: bool
+    memory_mib: dict[int, int]
+    free: dict[int, int]
+    rest: list[int]
+    extras: dict[str, int]
+
+
+class Rooms:
+    """What is free by node when only `holders` run. Devices are given out by milli-GPUs."""
+
+    def __init__(self, view: ClusterView, holders: Sequence[JobView]) -> None:
+        self.nodes = {
+            node.name: _Node(
+                node.pool,
+                node.is_schedulable,
+                {device.index: device.memory_mib for device in node.devices},
+                {device.index: WHOLE - device.held_milli_gpus for device in node.devices},
+                [node.milli_cpus, node.memory_mib],
+                dict(node.extras),
+            )
+            for node in view.nodes
+        }
+        for job in holders:
+            for pod in job.placements:
+                self.change(job, pod, -1)
+
+    def change(self, job: JobView, pod: PodPlacement, sign: int) -> None:
+        """Take (-1) or give back (1) what one pod holds."""
+        node = self.nodes.get(pod.node)
+        if node is None:
+            return
+        for index, milli_gpus in pod.devices:
+            if index in node.free:
+                node.free[index] += sign * milli_gpus
+        node.rest[0] += sign * job.milli_cpus
+        node.rest[1] += sign * job.memory_mib
+        for name, amount in job.extras:
+            node.extras[name] = node.extras.get(name, 0) + sign * amount
+
+    def take_all(self, job: JobView, pods: Sequence[PodPlacement]) -> bool:
+        """Take what these pods hold; False when something then is below zero."""
+        for pod in pods:
+            self.change(job, pod, -1)
+        return all(
+            min((*node.free.values(), *node.rest, *node.extras.values())) >= 0
+            for name in {pod.node for pod in pods}
+            for node in (self.nodes[name],)
+        )
+
+    def at_most(self, other: Rooms) -> Rooms:
+        """Return these rooms, cut to what the others have as well."""
+        for name, node in self.nodes.items():
+            its = other.nodes[name]
+            node.free = {index: min(free, its.free[index]) for index, free in node.free.items()}
+            node.rest = [min(pair) for pair in zip(node.rest, its.rest, strict=True)]
+            node.extras = {need: min(amount, its.extras[need]) for need, amount in node.extras.items()}
+        return self
+
+
+def fit_together(jobs: Sequence[Job], rooms: Rooms) -> bool:
+    """Whether all of these jobs have room at once, each in one of its pools. Leaves `rooms` unchanged."""
+    pods = sorted(
+        ((job, pools) for job in jobs for pools in [job.pools]), key=lambda one: -one[0].view.milli_gpus
+    )
+    return _place(pods, 0, rooms, 0, "")
+
+
+def _place(jobs: Sequence[tuple[Job, tuple[str, ...]]], at: int, rooms: Rooms, rank: int, pool: str) -> bool:
+    if at == len(jobs):
+        return True
+    job, pools = jobs[at]
+    if rank == job.view.fewest_pods:
+        return _place(jobs, at + 1, rooms, 0, "")
+    choices = [pool] if rank and pools else (list(pools) or [""])
+    for choice in choices:
+        for pod in _ways(job.view, rooms, choice):
+            rooms.change(job.view, pod, -1)
+            is_placed = _place(jobs, at, rooms, rank + 1, choice)
+            rooms.change(job.view, pod, 1)
+            if is_placed:
+                return True
+    return False
+
+
+def _ways(job: JobView, rooms: Rooms, pool: str) -> Iterator[PodPlacement]:
+    for name, node in rooms.nodes.items():
+        if not node.is_open or (pool and node.pool != pool):
+            continue
+        has_host = job.milli_cpus <= node.rest[0] and job.memory_mib <= node.rest[1]
+        if has_host and all(node.extras.get(need, 0) >= amount for need, amount in job.extras):
+            yield from _on(job, name, node)
+
+
+def _on(job: JobView, name: str, node: _Node) -> Iterator[PodPlacement]:
+    if job.gpu_memory_mib is None and job.milli_gpus % WHOLE == 0:
+        free = [index for index, milli in node.free.items() if milli == WHOLE]
+        count = job.milli_gpus // WHOLE
+        if len(free) >= count:
+            yield PodPlacement(0, name, tuple((index, WHOLE) for index in free[:count]))
+        return
+    seen = set()
+    for index, milli in node.free.items():
+        share = job.milli_gpus
+        if job.gpu_memory_mib is not None:
+            share = -(-job.gpu_memory_mib * WHOLE // node.memory_mib[index])
+        if milli >= share and milli not in seen:
+            seen.add(milli)
+            yield PodPlacement(0, name, ((index, share),))

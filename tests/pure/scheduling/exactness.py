@@ -1,0 +1,302 @@
+"""What must hold of every plan, checked by brute force on small clusters: `violations` names what does not."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.feasibility import FeasibilityCheck
+from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView, placements_from_lists
+from tests.pure.scheduling.brute import Job, Rooms, fit_together
+from tests.pure.scheduling.builders import apply
+
+MOST_CYCLES = 5
+
+
+def violations(view: ClusterView) -> list[str]:
+    """Return the names of the properties that the plan of this view violates."""
+    plan = decide(view)
+    return [name for name, holds in PROPERTIES.items() if not holds(view, plan)]
+
+
+def settles(view: ClusterView, plan: Plan) -> bool:
+    """Within five cycles nothing changes any more, and then it stays so."""
+    for _ in range(MOST_CYCLES):
+        if not plan.starts and not plan.preempts:
+            return True
+        view = apply(view, plan)
+        plan = decide(view)
+    return not plan.starts and not plan.preempts
+
+
+def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
+    """No project that is inside its quota when it is its turn to give loses a job to another project."""
+    jobs = {job.id: job for job in view.jobs}
+    for project in view.projects:
+        if project.quota_milli_gpus is None:
+            continue
+        taken = [
+            _milli_gpus(jobs[one.job])
+            for one in plan.preempts
+            if one.project == project.name and one.kind == "reclaim"
+        ]
+        lost_to_others = sum(taken) - max(taken, default=0)
+        if taken and _holds(view, project.name) - lost_to_others <= project.quota_milli_gpus:
+            return False
+    return True
+
+
+def in_quota_is_not_over_share(view: ClusterView, plan: Plan) -> bool:
+    """A job inside its project's quota never waits as over share."""
+    for hold in plan.holds:
+        if hold.reason == "over_fair_share" or hold.details.get("blocked_by") == "over_fair_share":
+            quota = _project(view, hold.project).quota_milli_gpus
+            wanted = hold.details["request_milli_gpus"]
+            if quota is None or hold.details["allocated_milli_gpus"] + wanted <= quota:
+                return False
+    return True
+
+
+def limits_hold(view: ClusterView, plan: Plan) -> bool:
+    """What runs, starts and is promised stays inside limits; what cannot be preempted inside the quota."""
+    for project in (*view.projects, *view.departments):
+        members = _members(view, project.name)
+        before, after = _running(view, plan, members), _with_promises(view, plan, members)
+        jobs = {job.id: job for job in view.jobs}
+        new = [one.job for one in plan.starts] + [one.job for one in plan.holds if one.is_promised]
+        started = any(jobs[name].project in members and jobs[name].milli_gpus for name in new)
+        limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
+        if started and limit is not None and max(sum(before), sum(after)) > limit:
+            return False
+        if started and quota is not None and after[1] > quota and _newly_fixed(view, plan, members):
+            return False
+    return True
+
+
+def _newly_fixed(view: ClusterView, plan: Plan, members: set[str]) -> bool:
+    jobs = {job.id: job for job in view.jobs}
+    new = [start.job for start in plan.starts] + [hold.job for hold in plan.holds if hold.is_promised]
+    return any(
+        not jobs[job].is_preemptible and jobs[job].project in members and jobs[job].milli_gpus for job in new
+    )
+
+
+def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
+    """Without any one victim, not every newcomer has room, wherever they are put."""
+    newcomers = _newcomers(view, plan)
+    for preempt in plan.preempts:
+        gone = {one.job for one in plan.preempts} - {preempt.job}
+        rooms = Rooms(view, [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone])
+        if fit_together(newcomers, rooms):
+            return False
+    return True
+
+
+def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
+    """Without any one of its own victims, with all others placed as the plan says, a newcomer has no room."""
+    placed = {start.job: start.placements for start in plan.starts}
+    placed |= {hold.job: _promised(hold) for hold in plan.holds if hold.is_promised}
+    wanted = {job.name: job for job in _newcomers(view, plan)}
+    for preempt in plan.preempts:
+        gone = {one.job for one in plan.preempts} - {preempt.job}
+        staying = [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone]
+        rooms = Rooms(view, staying)
+        jobs = {job.id: job for job in view.jobs}
+        is_clash = False
+        for name, placements in placed.items():
+            if name != preempt.beneficiary:
+                is_clash = is_clash or not rooms.take_all(jobs[name], placements)
+        if not is_clash and fit_together([wanted[preempt.beneficiary]], rooms):
+            return False
+    return True
+
+
+def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
+    """No held job fits into what is free and not promised."""
+    by_id = {job.id: job for job in view.jobs}
+    rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
+    for start in plan.starts:
+        assert rooms.take_all(by_id[start.job], start.placements), "double booked"
+    victims = {one.job for one in plan.preempts}
+    soon = Rooms(
+        view, [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in victims]
+    )
+    for start in plan.starts:
+        soon.take_all(by_id[start.job], start.placements)
+    for hold in plan.holds:
+        if hold.is_promised:
+            assert soon.take_all(by_id[hold.job], _promised(hold)), "promised twice"
+    free = rooms.at_most(soon)
+    check = FeasibilityCheck(view)
+    return not any(
+        _may_start(view, plan, by_id[hold.job], hold) and fit_together([_job(check, by_id[hold.job])], free)
+        for hold in plan.holds
+        if not hold.is_promised and hold.queue_position is not None
+    )
+
+
+def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:
+    if job.is_waiting_for_data or job.is_waiting_for_volume or (job.not_before or 0) > view.now:
+        return False
+    wanted = hold.details["request_milli_gpus"]
+    if not wanted:
+        return True
+    projects = [item for item in (*view.projects, *view.departments) if job.project in _members(view, item.name)]
+    for project in projects:
+        members = _members(view, project.name)
+        before, after = _running(view, plan, members), _with_promises(view, plan, members)
+        limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
+        if limit is not None and max(sum(before), sum(after)) + wanted > limit:
+            return False
+        if not job.is_preemptible and quota is not None and max(before[1], after[1]) + wanted > quota:
+            return False
+    return True
+
+
+def gangs_are_whole(view: ClusterView, plan: Plan) -> bool:
+    """Every start has ranks 0, 1, ... and as many pods as the job may have."""
+    jobs = {job.id: job for job in view.jobs}
+    placed = [(start.job, start.placements) for start in plan.starts]
+    placed += [(hold.job, _promised(hold)) for hold in plan.holds if hold.is_promised]
+    return all(
+        [pod.rank for pod in placements] == list(range(len(placements)))
+        and jobs[name].fewest_pods <= len(placements) <= jobs[name].pods
+        for name, placements in placed
+    )
+
+
+def order_and_ids_do_not_matter(view: ClusterView, plan: Plan) -> bool:
+    """The same plan for tuples turned round and for other ids."""
+    names = {job.id: f"{index:02}" for index, job in enumerate(reversed(view.jobs))}
+    jobs = tuple(
+        replace(job, id=names[job.id], name=job.name or job.id) for job in sorted(view.jobs, key=lambda job: -job.submit_rank)
+    )
+    other = decide(
+        replace(
+            view, jobs=jobs, nodes=view.nodes[::-1], projects=view.projects[::-1], departments=view.departments[::-1]
+        )
+    )
+    same = {name: old for old, name in names.items()}
+    return _gist(plan, {job.id: job.id for job in view.jobs}) == _gist(other, same)
+
+
+def _gist(plan: Plan, names: Mapping[str, str]) -> tuple[object, ...]:
+    return (
+        [(names[one.job], one.placements) for one in plan.starts],
+        sorted((names[one.job], names[one.beneficiary], one.kind) for one in plan.preempts),
+        [(names[one.job], one.reason, _promised(one), one.queue_position) for one in plan.holds],
+        sorted((share.project, share.fair_share_milli_gpus) for share in plan.shares),
+    )
+
+
+def nothing_is_double_booked(view: ClusterView, plan: Plan) -> bool:
+    """No device, processor or other resource is given out beyond itself."""
+    by_id = {job.id: job for job in view.jobs}
+    rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
+    return all(rooms.take_all(by_id[start.job], start.placements) for start in plan.starts)
+
+
+def every_queued_job_is_answered_once(view: ClusterView, plan: Plan) -> bool:
+    """Started or held, and stopped jobs were running and may be stopped."""
+    answered = Counter(one.job for one in (*plan.starts, *plan.holds))
+    queued = Counter(job.id for job in view.jobs if job.state == "queued")
+    jobs = {job.id: job for job in view.jobs}
+    return answered == queued and all(
+        jobs[one.job].state == "active" and jobs[one.job].is_preemptible and not jobs[one.job].is_stopping
+        for one in plan.preempts
+    )
+
+
+def who_waits_for_room_sees_what_is_stopping(view: ClusterView, plan: Plan) -> bool:
+    """A job that is promised room is shown at least one job that is on its way out."""
+    stopping = {job.id for job in view.jobs if job.is_stopping} | {one.job for one in plan.preempts}
+    return all(
+        hold.details.get("stopping") and {one["job"] for one in hold.details["stopping"]} <= stopping
+        for hold in plan.holds
+        if hold.reason == "waiting_for_reclaim"
+    )
+
+
+PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
+    function.__name__: function
+    for function in (
+        settles,
+        in_quota_keeps,
+        in_quota_is_not_over_share,
+        limits_hold,
+        victims_are_needed,
+        each_newcomer_needs_its_victims,
+        nothing_idle_is_kept_back,
+        gangs_are_whole,
+        order_and_ids_do_not_matter,
+        nothing_is_double_booked,
+        every_queued_job_is_answered_once,
+        who_waits_for_room_sees_what_is_stopping,
+    )
+}
+
+
+def _milli_gpus(job: JobView) -> int:
+    return sum(pod.milli_gpus for pod in job.placements)
+
+
+def _holds(view: ClusterView, project: str) -> int:
+    return sum(
+        _milli_gpus(job)
+        for job in view.jobs
+        if job.project == project and job.state == "active" and not job.is_stopping
+    )
+
+
+def _project(view: ClusterView, name: str) -> ProjectView:
+    return next(project for project in view.projects if project.name == name)
+
+
+def _members(view: ClusterView, name: str) -> set[str]:
+    return {name} | {project.name for project in view.projects if project.department == name}
+
+
+def _running(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
+    """(preemptible, other) milli-GPUs that these projects hold with the plan's starts, stopping jobs included."""
+    jobs = {job.id: job for job in view.jobs}
+    pods = [(job, job.placements) for job in view.jobs if job.state == "active"]
+    pods += [(jobs[start.job], start.placements) for start in plan.starts]
+    return _sums(pods, members)
+
+
+def _with_promises(view: ClusterView, plan: Plan, members: set[str]) -> tuple[int, int]:
+    """The same once everything that stops has gone and every promise is kept."""
+    jobs, victims = {job.id: job for job in view.jobs}, {one.job for one in plan.preempts}
+    pods = [
+        (job, job.placements)
+        for job in view.jobs
+        if job.state == "active" and not job.is_stopping and job.id not in victims
+    ]
+    pods += [(jobs[start.job], start.placements) for start in plan.starts]
+    pods += [(jobs[hold.job], _promised(hold)) for hold in plan.holds if hold.is_promised]
+    return _sums(pods, members)
+
+
+def _sums(pods: Sequence[tuple[JobView, Sequence[PodPlacement]]], members: set[str]) -> tuple[int, int]:
+    mine = [(job, pod.milli_gpus) for job, placements in pods if job.project in members for pod in placements]
+    return (
+        sum(milli for job, milli in mine if job.is_preemptible),
+        sum(milli for job, milli in mine if not job.is_preemptible),
+    )
+
+
+def _promised(hold: Hold) -> tuple[PodPlacement, ...]:
+    return placements_from_lists(hold.details.get("promised", ()))
+
+
+def _newcomers(view: ClusterView, plan: Plan) -> list[Job]:
+    check, jobs = FeasibilityCheck(view), {job.id: job for job in view.jobs}
+    names = [start.job for start in plan.starts] + [hold.job for hold in plan.holds if hold.is_promised]
+    return [_job(check, jobs[name]) for name in names]
+
+
+def _job(check: FeasibilityCheck, job: JobView) -> Job:
+    return Job(job.id, job, check.request(job).pools)

@@ -1,0 +1,187 @@
+"""Random small clusters from a seed: nodes, projects, running jobs where they happen to fit, and a queue."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+
+from controlplane.scheduling.view import (
+    ClusterView,
+    DepartmentView,
+    DeviceView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    ProjectView,
+)
+
+NOW = 1_000_000
+MEMORY_MIB = 81_920
+STYLES = ("plain", "single", "depts", "elastic")
+
+
+def random_view(seed: int) -> ClusterView:
+    """Return the cluster of this seed. Its style (departments, elastic jobs, one node) changes from seed to seed."""
+    dice = random.Random(seed)
+    style = STYLES[seed % len(STYLES)]
+    nodes = tuple(_node(dice, rank) for rank in range(1 if style == "single" else dice.randint(2, 4)))
+    departments = _departments(dice) if style == "depts" else ()
+    names = tuple(department.name for department in departments)
+    projects = tuple(_project(dice, rank, names) for rank in range(dice.randint(1, 4)))
+    if not departments and dice.random() < 0.2:
+        projects = tuple(
+            replace(item, node_pools=(("train", dice.choice((("a",), ("b", "a"), ("default",)))),))
+            if dice.random() < 0.3
+            else item
+            for item in projects
+        )
+    running = _running(dice, nodes, projects, style, dice.randint(0, 6))
+    queued = tuple(_job(dice, f"q{rank}", 100 + rank, projects, style) for rank in range(dice.randint(1, 6)))
+    if dice.random() < 0.1:
+        at = dice.randrange(len(queued))
+        late = replace(queued[at], not_before=NOW + 100)
+        queued = (*queued[:at], late, *queued[at + 1 :])
+    return ClusterView("random", NOW, nodes, projects, departments, (*running, *queued))
+
+
+def _node(dice: random.Random, rank: int) -> NodeView:
+    indexes = sorted(dice.sample(range(4), dice.choice((1, 2, 2, 3, 4, 4))))
+    devices = tuple(
+        DeviceView(index, MEMORY_MIB, dice.choice((0,) * 30 + (500, 1000))) for index in indexes
+    )
+    return NodeView(
+        f"n{rank}",
+        dice.choice(("default",) * 8 + ("a", "b")),
+        devices,
+        dice.choice((64_000, 64_000, 64_000, 2000, 4000)),
+        100_000,
+        dice.random() > 0.05,
+        dice.choice(((), (), (), (("site/nic", 2),))),
+    )
+
+
+def _departments(dice: random.Random) -> tuple[DepartmentView, ...]:
+    return tuple(
+        DepartmentView(
+            f"d{rank}",
+            dice.choice((0, 1000, 2000, 4000)),
+            dice.choice((0, 1000, 2000)),
+            dice.choice((None, None, None, 5000)),
+            dice.choice((0, 0, 0, 1)),
+            rank,
+        )
+        for rank in range(2)
+    )
+
+
+def _project(dice: random.Random, rank: int, departments: tuple[str, ...]) -> ProjectView:
+    quota = dice.choice((0, 0, 500, 1000, 1000, 1000, 2000, 4000, 4500))
+    return ProjectView(
+        f"p{rank}",
+        quota,
+        dice.choice((0, 1000, 1000, 1000, 2000, 4000)),
+        dice.choice((None, None, None, None, quota, 1000, 5000)),
+        dice.choice((0, 0, 0, 0, 1)),
+        rank,
+        dice.choice((*departments, None)) if departments else None,
+    )
+
+
+def _job(
+    dice: random.Random, name: str, rank: int, projects: tuple[ProjectView, ...], style: str
+) -> JobView:
+    milli_gpus = dice.choice((0, 250, 500, 500, 700, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 4000))
+    is_preemptible = dice.random() > 0.15
+    pods = dice.choice((1, 1, 1, 2, 3)) if milli_gpus in (0, 500, 1000, 2000) else 1
+    is_elastic = style == "elastic" and dice.random() < 0.5
+    return JobView(
+        name,
+        dice.choice(projects).name,
+        rank,
+        kind="train" if is_preemptible else "interactive",
+        priority=dice.choice((50, 50, 50, 60)),
+        is_preemptible=is_preemptible,
+        milli_gpus=milli_gpus,
+        gpu_memory_mib=MEMORY_MIB // 2 if milli_gpus == 500 and dice.random() < 0.2 else None,
+        pods=pods + dice.randint(1, 3) if is_elastic else pods,
+        min_pods=pods if is_elastic else None,
+        milli_cpus=dice.choice((0, 0, 0, 1000, 2000)) if milli_gpus else 1000,
+        extras=dice.choice(((),) * 9 + ((("site/nic", 1),),)),
+    )
+
+
+def _running(
+    dice: random.Random,
+    nodes: tuple[NodeView, ...],
+    projects: tuple[ProjectView, ...],
+    style: str,
+    count: int,
+) -> tuple[JobView, ...]:
+    """Place jobs on devices at random, as histories do that no packing rule has tidied."""
+    rooms = _Rooms(nodes)
+    quotas = {project.name: project.quota_milli_gpus or 0 for project in projects}
+    running: list[JobView] = []
+    for rank in range(count):
+        job = _job(dice, f"r{rank}", rank, projects, style)
+        pods = dice.randint(job.fewest_pods, job.pods)
+        held = sum(pod.milli_gpus for item in running if item.project == job.project for pod in item.placements)
+        is_fixed = not job.is_preemptible and held + pods * job.milli_gpus > quotas[job.project]
+        limit = next(item.limit_milli_gpus for item in projects if item.name == job.project)
+        is_over = limit is not None and held + pods * job.milli_gpus > limit
+        placements = None if is_fixed or is_over else rooms.place(dice, job, pods)
+        if placements is not None:
+            started = NOW - dice.choice((10, 600, 3600, 7200))
+            is_stopping = dice.random() < 0.05
+            running.append(
+                replace(
+                    job, state="active", placements=placements, started_at=started, is_stopping=is_stopping
+                )
+            )
+    return tuple(running)
+
+
+class _Rooms:
+    """What is free, by node and device."""
+
+    def __init__(self, nodes: tuple[NodeView, ...]) -> None:
+        self.free = {
+            node.name: {device.index: 1000 - device.held_milli_gpus for device in node.devices}
+            for node in nodes
+        }
+        self.rest = {node.name: [node.milli_cpus, dict(node.extras)] for node in nodes}
+
+    def place(self, dice: random.Random, job: JobView, pods: int) -> tuple[PodPlacement, ...] | None:
+        """Return where so many pods of the job stand from now on; None when one of them found no node."""
+        found: list[PodPlacement] = []
+        for rank in range(pods):
+            names = list(self.free)
+            dice.shuffle(names)
+            placement = next(
+                (one for name in names if (one := self._pod(dice, job, rank, name)) is not None), None
+            )
+            if placement is None:
+                for taken in found:
+                    self._change(taken, job, 1)
+                return None
+            self._change(placement, job, -1)
+            found.append(placement)
+        return tuple(found)
+
+    def _pod(self, dice: random.Random, job: JobView, rank: int, name: str) -> PodPlacement | None:
+        cpus, extras = self.rest[name]
+        if job.milli_cpus > cpus or any(extras.get(need, 0) < amount for need, amount in job.extras):
+            return None
+        share = min(job.milli_gpus, 1000)
+        count = -(-job.milli_gpus // 1000)
+        fitting = [index for index, free in self.free[name].items() if free >= share]
+        if len(fitting) < count:
+            return None
+        devices = tuple((index, share) for index in sorted(dice.sample(fitting, count)))
+        return PodPlacement(rank, name, devices)
+
+    def _change(self, placement: PodPlacement, job: JobView, sign: int) -> None:
+        for index, milli_gpus in placement.devices:
+            self.free[placement.node][index] += sign * milli_gpus
+        self.rest[placement.node][0] += sign * job.milli_cpus
+        for need, amount in job.extras:
+            self.rest[placement.node][1][need] += sign * amount
