@@ -19,7 +19,8 @@ class Account:
     capacity. `held`: what is not proven free yet, so without promises and with jobs that are stopping; limits and the
     interactive rule bind on both. `fixed`, `held_fixed`: the non-preemptible part of each.
     `running`: what jobs held before this cycle and are to keep; only this can be taken. `sizes`: those jobs by size.
-    `growth`: what active jobs ask for besides (`_growth`). `sure`: what no other project takes back: the fair share, but no more than the quota where shares are oversold.
+    `growth`: what active jobs ask for besides (`_growth`).
+    `sure`: what no other project takes back: the fair share, but no more than the quota where shares are oversold.
     """
 
     name: str

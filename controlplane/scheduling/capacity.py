@@ -11,11 +11,11 @@ from controlplane.scheduling.view import (
     ClusterView,
     DeviceView,
     Extras,
-    SharingMode,
     JobView,
     Need,
     NodeView,
     PodPlacement,
+    SharingMode,
 )
 
 WHOLE_GPU = 1000

@@ -51,9 +51,7 @@ class _Cycle:
         # those that may be tried now; the others are only explained
         self._ready = [one for one in self._classes if self._is_ready(one)]
         self._no_room: set[tuple[Request, bool]] = set()
-        self._elastic = [
-            one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs
-        ]
+        self._elastic = [one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs]
         asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
 
@@ -227,15 +225,12 @@ class _Cycle:
         self._state.start(item, placements)
         return True
 
-
     def _keep_room(self, item: Waiting) -> bool:
         """Reserve capacity that is about to become free: where it was promised before, else anywhere."""
         if not self._state.is_releasing:
             return False
         promised = item.job.promised
-        placements = (
-            promised if self._keeps_promise(item) else self._find(item, is_soon=True)
-        )
+        placements = promised if self._keeps_promise(item) else self._find(item, is_soon=True)
         if placements is None:
             return False
         self._state.promise(item, placements)
@@ -280,7 +275,9 @@ class _Cycle:
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
         """Return jobs of lower priority whose place the job could take inside its project's share."""
         if item.job.was_preempted_by is not None:
-            return None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
+            return (
+                None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
+            )
         policy = PreemptPolicy(item, is_swap=True)
         victims = self._find_victims(item, policy)
         return victims if victims is not None and policy.is_swapped(victims) else None

@@ -3,9 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from functools import partial
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.accounts import Account, book_active, divide_cluster, held_milli_gpus, open_accounts
+from controlplane.scheduling.accounts import (
+    Account,
+    book_active,
+    divide_cluster,
+    held_milli_gpus,
+    open_accounts,
+)
 from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
@@ -95,7 +102,9 @@ class CycleState:
 
     def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
         """Whether the node has now what the pods take there beside devices, their own reservation included."""
-        return self.capacity.has_host_capacity_now(name, item.job, sum(pod.node == name for pod in placements))
+        return self.capacity.has_host_capacity_now(
+            name, item.job, sum(pod.node == name for pod in placements)
+        )
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Start the job here, now."""
@@ -144,7 +153,7 @@ class CycleState:
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind)
             self._stop(victim, preempt)
-            self._undo.append(lambda victim=victim: self._keep(victim))  # type: ignore[misc]
+            self._undo.append(partial(self._keep, victim))
 
     def reprieve(self, victim: Candidate) -> None:
         """Let a victim of this cycle run on."""

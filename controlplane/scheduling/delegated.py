@@ -13,14 +13,14 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
+from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
 from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.explain import Explainer, out_of_line
+from controlplane.scheduling.feasibility import Refusal, line_up
 from controlplane.scheduling.fit import place
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.explain import Explainer, out_of_line
-from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
 from controlplane.scheduling.order import Waiting, in_turn
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.feasibility import Refusal, line_up
 from controlplane.scheduling.view import ClusterView, PodPlacement
 
 Group = tuple[str, str]
@@ -176,7 +176,9 @@ class _Cycle:
         return PodPlacement(pod.rank, pod.node, (found,))
 
 
-def _shared_device(room: NodeCapacity, item: Waiting, group: str, index: int | None) -> tuple[int, int] | None:
+def _shared_device(
+    room: NodeCapacity, item: Waiting, group: str, index: int | None
+) -> tuple[int, int] | None:
     """(device, milli-GPUs) of a share: on the device of its group; on a free one when the group is new; on the fullest
     with room when the cluster names no groups."""
     fits = []

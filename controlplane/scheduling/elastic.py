@@ -16,11 +16,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 
+from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.fit import place, pods_that_fit, request_of
 from controlplane.scheduling.limits import over_limit, over_quota
-from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.victims import Candidate, VictimPolicy, Kind
+from controlplane.scheduling.victims import Candidate, Kind, VictimPolicy
 from controlplane.scheduling.view import PodPlacement
 
 

@@ -7,15 +7,15 @@ from dataclasses import asdict, replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.cycle_state import CycleState
-from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
-from controlplane.scheduling.suggestions import would_start_if
 from controlplane.scheduling.capacity import FreeCapacity, open_empty
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.feasibility import Refusal
+from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
-from controlplane.scheduling.feasibility import Refusal
+from controlplane.scheduling.suggestions import would_start_if
 from controlplane.scheduling.view import JobView
 
 SHOWN = 3

@@ -8,6 +8,8 @@ from operator import attrgetter
 from typing import Any
 
 from controlplane.scheduling import reasons
+from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
 from controlplane.scheduling.fit import (
     Request,
     amount_of,
@@ -19,10 +21,8 @@ from controlplane.scheduling.fit import (
     total_milli_gpus,
     without,
 )
-from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, open_empty
 from controlplane.scheduling.order import JobClass, job_key
-from controlplane.scheduling.accounts import Account
-from controlplane.scheduling.view import ClusterView, SharingMode, JobView, NodeView, ProjectView
+from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
 _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
 

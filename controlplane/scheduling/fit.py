@@ -11,8 +11,16 @@ from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
-from controlplane.scheduling.capacity import WHOLE_GPU, NodeCapacity, FreeCapacity
-from controlplane.scheduling.view import ClusterView, Extras, SharingMode, JobView, Need, PodPlacement, ProjectView
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
+from controlplane.scheduling.view import (
+    ClusterView,
+    Extras,
+    JobView,
+    Need,
+    PodPlacement,
+    ProjectView,
+    SharingMode,
+)
 
 NEVER = WHOLE_GPU + 1  # a share that no device has
 
@@ -114,7 +122,9 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
     return request.pods * max((share for share in shares if share <= WHOLE_GPU), default=WHOLE_GPU)
 
 
-def place(request: Request, room: FreeCapacity, avoid: Collection[str] = ()) -> tuple[PodPlacement, ...] | None:
+def place(
+    request: Request, room: FreeCapacity, avoid: Collection[str] = ()
+) -> tuple[PodPlacement, ...] | None:
     """Where the whole gang fits in this room, or None. The room is as it was afterwards.
 
     Nodes in `avoid` are the last choice: first the whole gang elsewhere, in any pool, then each pod that can be.

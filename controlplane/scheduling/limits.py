@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.feasibility import Refusal
+from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import ClusterView, JobView
 
 

@@ -9,8 +9,8 @@ import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
 
-from controlplane.scheduling.fit import Request
 from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.fit import Request
 from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]

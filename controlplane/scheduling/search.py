@@ -11,9 +11,9 @@ from dataclasses import dataclass, replace
 from itertools import combinations
 from math import ceil, comb
 
+from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, amount_of, host_needs, pods_that_fit
-from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity, FreeCapacity
-from controlplane.scheduling.victims import Candidate, VictimPolicy, Cost, VictimClass, preemption_cost
+from controlplane.scheduling.victims import Candidate, Cost, VictimClass, VictimPolicy, preemption_cost
 
 MAX_STEPS = 2000
 MAX_NODES = 16
@@ -23,7 +23,7 @@ Bound = tuple[int, int, int, tuple[int, ...]]
 
 
 class _Local:
-    """One node and the candidates that stand on it. `bound`: the least preemption_cost that one more pod here can do."""
+    """One node and the candidates that run on it. `bound`: the least that room for one more pod here can cost."""
 
     __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
 
@@ -117,7 +117,9 @@ def _search_in(
     return None if search.best is None else _spare(search, search.best)
 
 
-def _givers(here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[VictimClass, bool]) -> list[Candidate]:
+def _givers(
+    here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[VictimClass, bool]
+) -> list[Candidate]:
     """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
     givers = []
     for candidate in here:
@@ -372,8 +374,8 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: _Local, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """The set, grown until `pods` pods fit beside devices too: by the least preemption_cost that is enough, else by whoever gives
-    most of what is missing."""
+    """Return the set, grown until `pods` pods fit beside devices too: by the cheapest candidate that is enough, else by
+    the one that gives most of what is missing. None when all candidates together are not enough."""
     victims = base
     while _pods_after(request, local, victims) < pods:
         rest = [item for item in local.candidates if item not in victims]

@@ -1,7 +1,6 @@
-"""Who has to make room: candidates, what taking them costs, and the gates of reclaim and preemption.
+"""Which running jobs may be stopped for another, and what that costs: the policies of reclaim and preemption.
 
-Smallest preemption_cost means: fewest jobs; then fewest milli-GPUs taken; then least work lost since the last checkpoint; then
-newest. `search` finds the set.
+The cheapest set: fewest jobs; then fewest milli-GPUs; then least work lost since the last checkpoint; then newest.
 """
 
 from __future__ import annotations
@@ -11,8 +10,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
-from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.accounts import Account, most_inside
+from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
 
 VictimClass = tuple[str, int, int, bool]
@@ -132,9 +131,7 @@ class PreemptPolicy:
 
     def is_swapped(self, victims: Collection[Candidate]) -> bool:
         """Whether the job is inside its project's share in the place of these."""
-        return self._account.is_in_share_with(
-            self._request - sum(victim.milli_gpus for victim in victims)
-        )
+        return self._account.is_in_share_with(self._request - sum(victim.milli_gpus for victim in victims))
 
 
 class ReclaimPolicy:
@@ -171,10 +168,14 @@ class ReclaimPolicy:
                 entry = taken.setdefault(id(account), _Taken(account, kept, is_sibling))
                 entry.kept = max(entry.kept, kept)
                 entry.sizes.append(victim.milli_gpus)
-        return all(
-            entry.account.running - (sum(entry.sizes) - max(entry.sizes)) > entry.kept
-            for entry in taken.values()
-        ) and self._is_progress(taken.values()) and self._is_balanced(victims)
+        return (
+            all(
+                entry.account.running - (sum(entry.sizes) - max(entry.sizes)) > entry.kept
+                for entry in taken.values()
+            )
+            and self._is_progress(taken.values())
+            and self._is_balanced(victims)
+        )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
         """Whether no more is lost inside quotas, and inside shares, than the taker gains there."""

@@ -9,7 +9,13 @@ from dataclasses import replace
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.feasibility import FeasibilityCheck
 from controlplane.scheduling.plan import Hold, Plan
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, ProjectView, placements_from_lists
+from controlplane.scheduling.view import (
+    ClusterView,
+    JobView,
+    PodPlacement,
+    ProjectView,
+    placements_from_lists,
+)
 from tests.pure.scheduling.brute import Job, Rooms, fit_together
 from tests.pure.scheduling.builders import apply
 
@@ -89,7 +95,14 @@ def victims_are_needed(view: ClusterView, plan: Plan) -> bool:
     newcomers = _newcomers(view, plan)
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
-        rooms = Rooms(view, [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone])
+        rooms = Rooms(
+            view,
+            [
+                job
+                for job in view.jobs
+                if job.state == "active" and not job.is_stopping and job.id not in gone
+            ],
+        )
         if fit_together(newcomers, rooms):
             return False
     return True
@@ -102,8 +115,7 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
     wanted = {job.name: job for job in _newcomers(view, plan)}
     for preempt in plan.preempts:
         gone = {one.job for one in plan.preempts} - {preempt.job}
-        staying = [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone]
-        rooms = Rooms(view, staying)
+        rooms = Rooms(view, _staying(view, gone))
         jobs = {job.id: job for job in view.jobs}
         is_clash = False
         for name, placements in placed.items():
@@ -122,7 +134,8 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
         assert rooms.take_all(by_id[start.job], start.placements), "double booked"
     victims = {one.job for one in plan.preempts}
     soon = Rooms(
-        view, [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in victims]
+        view,
+        [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in victims],
     )
     for start in plan.starts:
         soon.take_all(by_id[start.job], start.placements)
@@ -144,7 +157,9 @@ def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:
     wanted = hold.details["request_milli_gpus"]
     if not wanted:
         return True
-    projects = [item for item in (*view.projects, *view.departments) if job.project in _members(view, item.name)]
+    projects = [
+        item for item in (*view.projects, *view.departments) if job.project in _members(view, item.name)
+    ]
     for project in projects:
         members = _members(view, project.name)
         before, after = _running(view, plan, members), _with_promises(view, plan, members)
@@ -172,11 +187,16 @@ def order_and_ids_do_not_matter(view: ClusterView, plan: Plan) -> bool:
     """The same plan for tuples turned round and for other ids."""
     names = {job.id: f"{index:02}" for index, job in enumerate(reversed(view.jobs))}
     jobs = tuple(
-        replace(job, id=names[job.id], name=job.name or job.id) for job in sorted(view.jobs, key=lambda job: -job.submit_rank)
+        replace(job, id=names[job.id], name=job.name or job.id)
+        for job in sorted(view.jobs, key=lambda job: -job.submit_rank)
     )
     other = decide(
         replace(
-            view, jobs=jobs, nodes=view.nodes[::-1], projects=view.projects[::-1], departments=view.departments[::-1]
+            view,
+            jobs=jobs,
+            nodes=view.nodes[::-1],
+            projects=view.projects[::-1],
+            departments=view.departments[::-1],
         )
     )
     same = {name: old for old, name in names.items()}
@@ -237,6 +257,11 @@ PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
         who_waits_for_room_sees_what_is_stopping,
     )
 }
+
+
+def _staying(view: ClusterView, gone: set[str]) -> list[JobView]:
+    """Return the jobs that run once what is stopping and these have gone."""
+    return [job for job in view.jobs if job.state == "active" and not job.is_stopping and job.id not in gone]
 
 
 def _milli_gpus(job: JobView) -> int:

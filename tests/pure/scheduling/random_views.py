@@ -46,9 +46,7 @@ def random_view(seed: int) -> ClusterView:
 
 def _node(dice: random.Random, rank: int) -> NodeView:
     indexes = sorted(dice.sample(range(4), dice.choice((1, 2, 2, 3, 4, 4))))
-    devices = tuple(
-        DeviceView(index, MEMORY_MIB, dice.choice((0,) * 30 + (500, 1000))) for index in indexes
-    )
+    devices = tuple(DeviceView(index, MEMORY_MIB, dice.choice((0,) * 30 + (500, 1000))) for index in indexes)
     return NodeView(
         f"n{rank}",
         dice.choice(("default",) * 8 + ("a", "b")),
@@ -87,9 +85,7 @@ def _project(dice: random.Random, rank: int, departments: tuple[str, ...]) -> Pr
     )
 
 
-def _job(
-    dice: random.Random, name: str, rank: int, projects: tuple[ProjectView, ...], style: str
-) -> JobView:
+def _job(dice: random.Random, name: str, rank: int, projects: tuple[ProjectView, ...], style: str) -> JobView:
     milli_gpus = dice.choice((0, 250, 500, 500, 700, 1000, 1000, 1000, 1000, 2000, 2000, 3000, 4000))
     is_preemptible = dice.random() > 0.15
     pods = dice.choice((1, 1, 1, 2, 3)) if milli_gpus in (0, 500, 1000, 2000) else 1
@@ -124,7 +120,9 @@ def _running(
     for rank in range(count):
         job = _job(dice, f"r{rank}", rank, projects, style)
         pods = dice.randint(job.fewest_pods, job.pods)
-        held = sum(pod.milli_gpus for item in running if item.project == job.project for pod in item.placements)
+        held = sum(
+            pod.milli_gpus for item in running if item.project == job.project for pod in item.placements
+        )
         is_fixed = not job.is_preemptible and held + pods * job.milli_gpus > quotas[job.project]
         limit = next(item.limit_milli_gpus for item in projects if item.name == job.project)
         is_over = limit is not None and held + pods * job.milli_gpus > limit

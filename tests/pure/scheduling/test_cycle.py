@@ -9,12 +9,12 @@ from dataclasses import replace
 import pytest
 
 from controlplane.scheduling import reasons
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
-from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.view import PodPlacement, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,

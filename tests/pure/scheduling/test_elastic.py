@@ -126,7 +126,9 @@ def test_it_leaves_idle_what_would_be_taken_back():
         elastic("a3", "a", 1, 8),
         job("b4", "b", 4),
     ]
-    cluster = view(nodes(2, 4), [project("a", 0, weight=1000), project("b", 0, weight=3000), project("c", 1)], jobs)
+    cluster = view(
+        nodes(2, 4), [project("a", 0, weight=1000), project("b", 0, weight=3000), project("c", 1)], jobs
+    )
     plan = decide(cluster)
     assert size_of(plan, "a3") == 2
     assert not decide(apply(cluster, plan)).preempts

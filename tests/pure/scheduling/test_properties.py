@@ -25,7 +25,9 @@ CHUNK = 250
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
 def test_no_property_is_violated(first):
-    found = {seed: broken for seed in range(first, first + CHUNK) if (broken := violations(random_view(seed)))}
+    found = {
+        seed: broken for seed in range(first, first + CHUNK) if (broken := violations(random_view(seed)))
+    }
     assert found == {}
 
 
@@ -65,6 +67,6 @@ if __name__ == "__main__":
     for seed in range(start, start + count):
         if broken := violations(random_view(seed)):
             wrong += 1
-            print(seed, *broken, flush=True)
-    print(f"{count} clusters, {wrong} with a violated property")
+            sys.stdout.write(f"{seed} {' '.join(broken)}\n")
+    sys.stdout.write(f"{count} clusters, {wrong} with a violated property\n")
     sys.exit(wrong > 0)

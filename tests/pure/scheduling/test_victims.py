@@ -8,13 +8,13 @@ from itertools import combinations
 
 import pytest
 
-from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.fit import place, request_of, total_milli_gpus
 from controlplane.scheduling.limits import over_quota
 from controlplane.scheduling.order import JobClass, Waiting
 from controlplane.scheduling.search import find_victims
-from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.victims import Candidate, PreemptPolicy, ReclaimPolicy, preemption_cost
 from tests.pure.scheduling.builders import (
     apply,
