@@ -1,4 +1,4 @@
-"""Verbs on jobs. One function, one transaction, one event, one wake-up each; guards are conditional UPDATEs."""
+"""Verbs on jobs: each is one function, one transaction, one event and one wake-up; conditional UPDATEs guard it."""
 
 from collections.abc import Mapping, Sequence
 from operator import itemgetter
@@ -41,14 +41,15 @@ def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any
 
 
 def submit_job(project: Project, body: Mapping[str, Any], *, actor: Actor) -> Job:
-    """Queue a job. Raises Invalid for what is refused and Conflict when the name is in use; then nothing is left."""
+    """Queue a job. Raises Invalid, or Conflict if the name is in use; then nothing is written."""
     [job] = _submit(project, [body], _ALONE, actor)
     return job
 
 
 def submit_jobs(project: Project, bodies: Sequence[Mapping[str, Any]], *, actor: Actor) -> list[Job]:
-    """Queue jobs in this order: all of them, or none as `submit_job` refuses one. Pointers begin with the job's place
-    among them: `/jobs/3/gpus`. As many statements for many jobs as for one."""
+    """Queue jobs in this order, all or none. Error pointers begin with the job's index: `/jobs/3/gpus`. The number of
+    statements does not depend on the number of jobs.
+    """
     return _submit(project, bodies, "/jobs/{}", actor)
 
 
@@ -65,7 +66,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
 
 
 def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) -> list[dict[str, Any]]:
-    """All of it but the names in use, which the database refuses."""
+    """Run all checks except names in use, which the database enforces."""
     specs: dict[int, dict[str, Any]] = {}
     refusals: Refusals = []
     for place, body in enumerate(bodies):
@@ -89,7 +90,7 @@ def _check_names(project: Project, specs: Sequence[Mapping[str, Any]], where: st
 
 
 def _pointed(refusals: Refusals, where: str) -> list[FieldError]:
-    """Refused fields in the order of the jobs, so many as one can read; `where`: a job's pointer, of its place."""
+    """Return the refused fields in job order, limited to a readable number; `where`: a job's pointer by its index."""
     errors = [
         FieldError(where.format(place) + refused.pointer, refused.code, refused.detail)
         for place, refused in sorted(refusals, key=itemgetter(0))[:REFUSALS_LISTED]
@@ -107,7 +108,7 @@ def clone_body(job: Job, name: str) -> dict[str, Any]:
 
 
 def stop_job(job: Job, *, actor: Actor) -> Job:
-    """Stop a job for good. A final job is left as it is."""
+    """Stop a job permanently. A final job is left unchanged."""
     if job.is_final:
         return job
     return begin_stop(
@@ -120,7 +121,7 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
 
 
 def suspend_job(job: Job, *, actor: Actor) -> Job:
-    """Give the job's GPUs back and hold it until it is resumed. Raises Conflict for a job that has ended or will."""
+    """Release the job's GPUs and hold it until resumed. Raises Conflict for a job that has ended or is ending."""
     message = f"Suspended by {actor.name}; resume it to queue it again."
     begin_stop(job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor)
     if lifecycle.SUSPENDED not in (job.state, job.next_state):
@@ -129,7 +130,7 @@ def suspend_job(job: Job, *, actor: Actor) -> Job:
 
 
 def resume_job(job: Job, *, actor: Actor) -> Job:
-    """Queue a suspended job again, at its first rank. Raises Conflict when it is not suspended."""
+    """Queue a suspended job again with its original queue rank. Raises Conflict if it is not suspended."""
     with transaction.atomic():
         fields = {"reason": "just_submitted", "message": "", "queued_at": timezone.now()}
         if not move(job, (lifecycle.SUSPENDED,), lifecycle.QUEUED, **fields):
@@ -172,7 +173,7 @@ def scale_job(job: Job, workers: int, *, actor: Actor) -> ScaleOperation:
 
 
 def delete_job(job: Job, *, actor: Actor) -> None:
-    """Remove a job and its history; one that still runs is stopped first and removed once its pods are gone."""
+    """Remove a job and its history; a running job is stopped first and removed once its pods are gone."""
     message = f"Deleted by {actor.name}."
     with transaction.atomic():
         write_audit(actor, "job.delete", "job", str(job.pk), before={"state": job.state})
@@ -209,8 +210,9 @@ def record_shell(job: Job, rank: int, *, actor: Actor) -> None:
 
 
 def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor) -> None:
-    """Record that a user runs a command in a pod; the gateway calls it before the command starts. The command itself
-    is kept in the audit log alone, where only admins read it."""
+    """Record that a user runs a command in a pod; the gateway calls it before the command starts. Only the audit log,
+    which admins read, contains the command.
+    """
     with transaction.atomic():
         said = {"rank": rank, "command": " ".join(command)[:LONGEST_COMMAND]}
         write_audit(actor, "job.exec", "job", str(job.pk), after=said)
@@ -226,7 +228,7 @@ def begin_stop(
     actor: Actor,
     details: dict[str, Any] | None = None,
 ) -> Job:
-    """Send a job towards `next_state`, with its event and wake-up. See jobs.transitions.request_transition."""
+    """Move a job towards `next_state`, with event and wake-up. See jobs.transitions.request_transition."""
     with transaction.atomic():
         event = request_transition(
             job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor

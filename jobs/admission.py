@@ -1,7 +1,7 @@
-"""What a submission is refused for at the door: more than any node has, a queue that is full, a name in use.
+"""Refusals at submission: more than any node has, a full queue, a name in use.
 
-Thousands are submitted at once, and each would ask the same of all devices and all jobs. What was true a moment ago is
-enough to say yes where there is plenty of room; a no is said only of what is true now.
+Batches of thousands would repeat the same queries over all devices and jobs, so values are cached for seconds. A
+cached value suffices to accept when there is ample room; a refusal is based on current values only.
 """
 
 import time
@@ -41,7 +41,7 @@ class _Largest:
     memory_mib: int
 
     def refusal(self, spec: Mapping[str, Any]) -> FieldError | None:
-        """The field that asks for more, and what to ask for instead."""
+        """Return the field that requests more, with the largest possible value."""
         checks = (
             ("gpus", self.gpus * 1000, f"The largest node has {self.gpus} GPUs; ask for at most {self.gpus} a pod."),
             ("gpu_memory_mib", self.device_mib, f"The largest GPU has {self.device_mib} MiB; ask for at most that."),
@@ -57,7 +57,7 @@ class _Largest:
 
 
 class _Cache(Generic[T]):
-    """Values by key, each good for some seconds. Of one process."""
+    """Values by key, each valid for some seconds, per process."""
 
     def __init__(self, seconds: float) -> None:
         self._seconds, self._seen = seconds, dict[Any, tuple[float, T]]()
@@ -76,7 +76,7 @@ _queued: _Cache[int] = _Cache(QUEUE_SECONDS)
 
 
 def too_large(project: Project, specs: Specs) -> Refusals:
-    """Refuse what no node of the cluster could ever hold, and name the largest that fits."""
+    """Refuse requests that no node of the cluster could ever hold, and name the largest that fits."""
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
     if seen is not None and not seen.refusals(specs):
@@ -88,8 +88,9 @@ def too_large(project: Project, specs: Specs) -> Refusals:
 
 
 def images_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse an image that the catalogue lacks where no command says what to run instead. A job that names no image
-    fails when it starts: its cluster may be another one by then."""
+    """Refuse an unknown image without a command. A job without an image is not refused here but at its start, since
+    its cluster may have changed by then.
+    """
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
     if not named or project.cluster.engine in WITH_CREDENTIALS:
         return []
@@ -104,8 +105,9 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def paths_not_allowed(specs: Specs) -> Refusals:
-    """Refuse directories of the nodes other than those an admin listed. What lies below a listed one is refused too:
-    jobs can write there, and a link that they leave would lead anywhere on the node."""
+    """Refuse host paths that an admin has not listed. Paths below a listed one are refused too: jobs can write there,
+    and a symbolic link that they leave could lead anywhere on the node.
+    """
     allowed = [normal_path(path) for path in settings.HOST_PATHS]
     known = (
         f"Mount one of: {', '.join(allowed)}."
@@ -126,7 +128,7 @@ def paths_not_allowed(specs: Specs) -> Refusals:
 
 
 def names_twice(specs: Specs) -> Refusals:
-    """Refuse the name of another job that is submitted with it."""
+    """Refuse a name that another job of the same submission has."""
     first: dict[str, int] = {}
     return [
         (place, FieldError("/name", "name_twice", f"{name} is there twice; give each job a name of its own."))
@@ -149,7 +151,9 @@ def names_in_use(project: Project, specs: Specs) -> Refusals:
 
 
 def check_room_in_queue(project: Project, wanted: int) -> None:
-    """Raises Conflict for a project that has no room for so many more unfinished jobs. Many are always counted."""
+    """Raise Conflict if the project has no room for `wanted` more unfinished jobs. Large batches are counted
+    exactly.
+    """
     seen = _queued.get(project.pk)
     if wanted == 1 and seen is not None and seen < FAR_FROM_FULL:
         return

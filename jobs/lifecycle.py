@@ -1,4 +1,4 @@
-"""The table of job states and the moves between them. Pure: everything that changes a state asks here."""
+"""The job states and their transitions. Pure: every change of state is checked here."""
 
 from dataclasses import dataclass
 
@@ -24,7 +24,7 @@ MOVES: dict[str, frozenset[str]] = {
 
 @dataclass(frozen=True, slots=True)
 class StateLook:
-    """How a state is shown: label, and colour as a token name of static/css/tokens.css."""
+    """A state's label, and its colour as a token name of static/css/tokens.css."""
 
     label: str
     colour: str
@@ -45,7 +45,7 @@ LOOKS: dict[str, StateLook] = {
 
 
 class IllegalMove(ValueError):
-    """A state change that the table does not have."""
+    """A transition that the table does not allow."""
 
 
 def states_before(target: str) -> tuple[str, ...]:
@@ -60,5 +60,5 @@ def check_move(source: str, target: str) -> None:
 
 
 def is_final(state: str) -> bool:
-    """True when nothing can happen to the job any more."""
+    """Return whether the state can never change again."""
     return state in FINAL_STATES

@@ -1,4 +1,4 @@
-"""Time limits of a running job: its own, and the project's for interactive work. Pure but for the row it reads."""
+"""Time limits of a running job: its own, and its project's for interactive jobs. Pure except for the row it reads."""
 
 from dataclasses import dataclass
 from datetime import datetime
@@ -9,7 +9,7 @@ from jobs.models import Job
 
 @dataclass(frozen=True, slots=True)
 class Limit:
-    """A limit that a job has reached: the reason code, the sentence and the limit."""
+    """A reached limit: reason code, sentence and value."""
 
     reason: str
     message: str
@@ -17,7 +17,7 @@ class Limit:
 
 
 def limit_reached(job: Job, now: datetime, *, is_watched: bool) -> Limit | None:
-    """Return the first limit that a running job is over, or None. Idleness counts only while jobs are watched."""
+    """Return the first limit that a running job exceeds, or None. Idle limits apply only while usage is measured."""
     if job.started_at is None:
         return None
     ran = (now - job.started_at).total_seconds()

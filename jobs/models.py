@@ -1,4 +1,4 @@
-"""A job, its attempts (one start each), their pods, and the share of a device each pod holds."""
+"""Jobs, their attempts, pods, and the pods' shares of devices."""
 
 import uuid
 
@@ -10,8 +10,9 @@ from jobs.lifecycle import FINAL_STATES, STATES
 
 
 class Job(models.Model):
-    """What a user asked for. `spec` is the request with defaults filled in; the columns are what lists and the
-    loop ask about. State moves only along jobs/lifecycle.py."""
+    """A submitted job. `spec` is the request with defaults filled in; the columns serve lists and the loop. `state`
+    moves only along jobs/lifecycle.py.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="jobs")
@@ -96,7 +97,7 @@ class Attempt(models.Model):
 
 
 class ScaleOperation(models.Model):
-    """A change of the number of workers that an elastic job asks for: who wanted it, and what came of it."""
+    """A requested change of an elastic job's worker count: requester and outcome."""
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     job = models.ForeignKey(Job, models.CASCADE, related_name="scale_operations")

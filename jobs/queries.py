@@ -1,7 +1,7 @@
-"""Questions about jobs, answered as plain data in the shape of the REST contract. Every face reads jobs through here.
+"""Jobs as plain data in REST form. The API, pages and live topics read jobs through here.
 
-Lists never build model instances: rows come as tuples, JSON columns as text, and one query each brings the pods and
-their devices of a whole page.
+Lists build no model instances: rows come as tuples, JSON columns as text, and one query each reads the pods and
+devices of a whole page.
 """
 
 import uuid
@@ -66,16 +66,16 @@ _COLUMNS = ("id", *_PLAIN, *_JSON, *_MOMENTS, "project_name", "username", "is_re
 
 
 def job_rows(jobs: QuerySet[Job], sees: Sees = OWN) -> list[dict[str, Any]]:
-    """Return the jobs of a (sliced) queryset as REST lists them: job_detail's shape, in three queries however many.
+    """Return the jobs of a (sliced) queryset in the form of job_detail, in three queries for any number.
 
-    Pods are listed while the job holds GPUs; a finished job's pods are in its detail. `sees`: the projects whose jobs
-    the reader may see; the default shows those of each job's own project.
+    Lists pods while the job holds GPUs; a finished job's pods are in its detail only. `sees`: the projects whose jobs
+    the reader may see; by default each job's own project.
     """
     return shape_jobs(job_columns(jobs), sees)
 
 
 def shape_jobs(rows: Sequence[dict[str, Any]], sees: Sees = OWN) -> list[dict[str, Any]]:
-    """Return jobs as REST lists them from their columns; the pods of all in two queries."""
+    """Return jobs in REST form from their columns; two queries read the pods of all."""
     return [shape_job(row, pods, sees) for row, pods in _with_pods(rows)]
 
 
@@ -87,10 +87,10 @@ def job_columns(jobs: QuerySet[Job]) -> list[dict[str, Any]]:
 
 
 def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, Any]]:
-    """Return columns of jobs, one dict a job: plain values, JSON decoded; SQLite's booleans are 0 and 1.
+    """Return columns of jobs, one dict per job: plain values, JSON decoded; SQLite's booleans are 0 and 1.
 
-    The queryset makes the SQL; its rows are read from the cursor as the driver gives them, because Django's own
-    conversion of JSON, times and ids takes as long as all the rest of a list together.
+    The queryset builds the SQL; rows are read directly from the cursor, because Django's conversion of JSON, times
+    and ids takes as long as the rest of a list together.
     """
     try:
         sql, parameters = jobs.values_list(*columns).query.sql_with_params()
@@ -120,7 +120,7 @@ def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
 
 
 def shown_pods(job: Job) -> list[dict[str, Any]]:
-    """Return the pods of the attempt that stands: none of a job that waits, unless some are still on their way out."""
+    """Return the pods of the current attempt; for a queued job, only pods that still exist."""
     if not job.attempt:
         return []
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt)
@@ -167,7 +167,7 @@ def is_silent(job_id: uuid.UUID | str, attempt: int, rank: int) -> bool:
 
 
 def metrics(job: Job) -> dict[str, Any]:
-    """Return what a job uses now: utilisation 0..1 and memory by pod, and the progress that it reported last."""
+    """Return the job's current use: utilisation 0..1 and memory by pod, and its last reported progress."""
     columns = ("rank", "gpu_utilization", "gpu_memory_mib")
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, released_at=None).order_by("rank")
     return {
@@ -225,8 +225,9 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
 
 
 def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
-    """Return {"code", "message", "details"} of a job from its columns, as a reader of its project sees it who also sees
-    the jobs of `sees`. The only way in which a recorded reason leaves the process."""
+    """Return {"code", "message", "details"} of a job from its columns, for a reader of its project who may also see
+    the jobs of `sees`. Every recorded reason leaves the process through this function.
+    """
     allowed = None if sees is None else sees | {row["project_name"]}
     code, details = row["reason"], row["details"]
     shown = in_gpus(seen_by(details, allowed))
@@ -236,7 +237,7 @@ def reason_of(row: Mapping[str, Any], sees: Sees) -> dict[str, Any]:
 
 
 def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """Return recorded numbers in the edge's unit: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
+    """Convert recorded numbers to GPUs: `free_milli_gpus: 500` becomes `free_gpus: 0.5`."""
     shown = dict(numbers)
     for key in [key for key in shown if key.endswith("milli_gpus")]:
         value = shown.pop(key)
@@ -245,8 +246,9 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explanation(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return why a job is where it is, as the scheduler recorded it. Jobs ahead that are of other projects than `sees`
-    (None: all) are counted in the order but not named; holders of GPUs are named by project."""
+    """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it that belong to projects
+    outside `sees` (None: all) are counted but not named; holders of GPUs are named by project.
+    """
     details = job.details if job.state == QUEUED else {}
     row = {name: getattr(job, name) for name in ("reason", "message", "details")}
     return {
@@ -263,8 +265,9 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
 
 
 def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
-    """Return the address of every declared port. Where browsers cannot reach the services host, it is one of the
-    control plane's own, which says what to set."""
+    """Return the address of every declared port. If browsers cannot reach the services host, it is an address of the
+    control plane that explains the missing setting.
+    """
     services = settings.SERVICES
     if not spec["ports"]:
         return []
@@ -274,7 +277,7 @@ def service_urls(job_id: uuid.UUID | str, spec: Mapping[str, Any]) -> list[str]:
 
 
 def _shortage(details: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The numbers that were compared, and what is missing; None when none were."""
+    """Return the compared numbers and the shortage; None if nothing was compared."""
     if "request_milli_gpus" not in details:
         return None
     numbers = {key: value for key, value in details.items() if key.endswith("milli_gpus") or key in _COUNTS}
@@ -346,14 +349,14 @@ def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[st
 
 
 def _id(value: uuid.UUID | str) -> str:
-    """A UUID as the driver gives it: SQLite's is text without hyphens."""
+    """Return a UUID in the driver's form: text without hyphens in SQLite."""
     if isinstance(value, uuid.UUID):
         return str(value)
     return f"{value[:8]}-{value[8:12]}-{value[12:16]}-{value[16:20]}-{value[20:]}"
 
 
 def _moment(value: datetime | None) -> datetime | None:
-    """A time as the driver gives it: SQLite's is in UTC and does not say so."""
+    """Return the driver's time with a time zone; SQLite's values are UTC without one."""
     return value.replace(tzinfo=UTC) if value is not None and value.tzinfo is None else value
 
 

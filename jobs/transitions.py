@@ -1,4 +1,4 @@
-"""Moving a job towards another state: the guarded UPDATEs that actions and the loop share.
+"""Move jobs between states: the guarded UPDATEs shared by actions and the loop.
 
 These write rows and return the event; the caller appends events last in its transaction (see EventManager.append).
 """
@@ -23,9 +23,9 @@ LATE_START_SECONDS = 60
 def request_transition(
     job: Job, *, next_state: str, reason: str, message: str, details: dict[str, Any], actor: Actor
 ) -> Event | None:
-    """Move a job to `next_state`: at once when it holds no pods, else through `stopping` with a stop command for
-    each pod; the loop moves it on when they are proven gone. A job that is stopping already changes its aim only
-    towards a more final one. Returns the event, or None when nothing changed.
+    """Move a job to `next_state`: at once if it holds no pods, else through `stopping` with a stop command per pod;
+    the loop completes the move when they are proven gone. A stopping job changes its target only to a more final one.
+    Return the event, or None if nothing changed.
     """
     fields = {"reason": reason, "message": message, "details": details}
     waiting = tuple(
@@ -44,8 +44,9 @@ def request_transition(
 
 
 def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
-    """Move a job under a guard on its state, and reload it. False when it was in none of `sources`.
-    Raises IllegalMove for a move that the table does not have."""
+    """Move a job, guarded by its state, and reload it. Return False if its state was not in `sources`. Raises
+    IllegalMove for a transition that the table does not allow.
+    """
     for source in sources:
         lifecycle.check_move(source, target)
     moved = Job.objects.filter(pk=job.pk, state__in=sources).update(state=target, **fields)
@@ -54,7 +55,7 @@ def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool
 
 
 def ending(job: Job, next_state: str) -> dict[str, Any]:
-    """Return the further columns of a job that reaches `next_state`: none unless it is final."""
+    """Return the further columns that change when a job reaches `next_state`; {} unless it is final."""
     if not lifecycle.is_final(next_state):
         return {}
     now, keep_seconds = timezone.now(), job.spec["ttl_seconds_after_finished"]
@@ -78,7 +79,7 @@ def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
 
 
 def remove(job: Job, actor: Actor) -> Event:
-    """Delete a finished job with its history, and order the end of what its pods left: files, checkpoints, logs."""
+    """Delete a finished job with its history, and write commands that remove its files, checkpoints and logs."""
     event = job_event("job.deleted", job, actor)
     # again after a while: a start that was on its way may have made a working directory meanwhile
     for wait in (0, LATE_START_SECONDS) if job.attempt else (0,):
@@ -94,8 +95,9 @@ def remove(job: Job, actor: Actor) -> Event:
 
 
 def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = None) -> Event:
-    """Return an event about a job as it is now; the caller appends it. One that is no change of state, such as an
-    opened shell, says who did it and not why the job is where it is."""
+    """Return an unsaved event about a job's current state. An event that is not a change of state, such as an opened
+    shell, names the actor and omits the job's reason.
+    """
     verb = kind.partition(".")[2]
     is_move = verb == job.state
     about = {"details": kept} if is_move and (kept := told(job.reason, job.details)) else {}
@@ -111,7 +113,7 @@ def job_event(kind: str, job: Job, actor: Actor, data: dict[str, Any] | None = N
 
 
 def _retarget(job: Job, next_state: str, fields: dict[str, Any]) -> bool:
-    """Change the aim of a stopping job, towards a more lasting one only: queue, then suspension, then an end."""
+    """Change a stopping job's target to a more lasting one only: queue, then suspension, then an end."""
     if lifecycle.is_final(next_state):
         weaker: tuple[str, ...] = (lifecycle.QUEUED, lifecycle.SUSPENDED)
     else:

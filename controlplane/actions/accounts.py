@@ -1,4 +1,4 @@
-"""Verbs on users and their tokens, and the one-time link of the first admin."""
+"""Verbs on users and their tokens, and the setup link of the first admin."""
 
 import hashlib
 import secrets
@@ -26,14 +26,14 @@ SETUP_LINK_LIFE = timedelta(hours=24)
 
 
 def digest_of(secret: str) -> str:
-    """Return what is stored of a secret of 256 random bits."""
+    """Return the digest stored for a secret of 256 random bits."""
     return hashlib.sha256(secret.encode()).hexdigest()
 
 
 def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Create a user; without a password only tokens work. Raises Forbidden, Invalid, Conflict."""
+    """Create a user; without a password only tokens can sign in. Raises Forbidden, Invalid, Conflict."""
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
@@ -73,7 +73,7 @@ def edit_user(
 
 
 def require_strong_password(password: str, user: User) -> None:
-    """Raise Invalid with what is wrong with a new password."""
+    """Raise Invalid with the weaknesses of a new password."""
     try:
         validate_password(password, user)
     except ValidationError as error:
@@ -105,8 +105,9 @@ def issue_token(
 
 
 def revoke_token(token: Token, *, actor: Actor) -> None:
-    """End a token at once; live connections that used it are closed by the hub when it reads the event. Raises
-    Conflict for the bootstrap token, which its setting would bring back."""
+    """Revoke a token; the hub closes its live connections when it reads the event. Raises Conflict for the bootstrap
+    token, which its setting would restore.
+    """
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
         raise Forbidden("Only an admin may revoke somebody else's token.")
@@ -122,7 +123,7 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
 
 
 def token_owner(secret: str, now: datetime) -> Token | None:
-    """Return the live token of a secret, its user loaded; None when it is unknown, revoked, expired or locked."""
+    """Return the valid token of a secret, with its user; None if unknown, revoked, expired or locked."""
     live = Token.objects.select_related("user").filter(
         digest=digest_of(secret), revoked_at=None, expires_at__gt=now, user__is_active=True
     )
@@ -130,7 +131,7 @@ def token_owner(secret: str, now: datetime) -> Token | None:
 
 
 def create_setup_link() -> str | None:
-    """Return a fresh secret for /setup/<secret>, or None when an admin exists. Earlier links stop working."""
+    """Return a new secret for /setup/<secret> and revoke earlier ones; None if an admin exists."""
     secret = secrets.token_urlsafe(32)
     with transaction.atomic():
         SetupLink.objects.all().delete()
@@ -141,16 +142,18 @@ def create_setup_link() -> str | None:
 
 
 def is_setup_link_open(secret: str) -> bool:
-    """True while the link can still be used. Deletes all links once an admin exists, also one that was made past the
-    verbs of this module, such as by `manage.py createsuperuser`."""
+    """Return whether the link is valid. Deletes all links once an admin exists, including one created by `manage.py
+    createsuperuser`.
+    """
     if _has_admin():
         SetupLink.objects.all().delete()
     return _open_links(secret).exists()
 
 
 def use_setup_link(secret: str, username: str, password: str) -> User:
-    """Create the first admin. Raises Conflict when there is an admin or the link is used, expired or unknown, Invalid
-    for a weak password."""
+    """Create the first admin. Raises Conflict if an admin exists or the link is used, expired or unknown; Invalid for
+    a weak password.
+    """
     with transaction.atomic():
         claimed = _open_links(secret).update(used_at=timezone.now())
         if claimed != 1 or _has_admin():
@@ -167,18 +170,18 @@ def _open_links(secret: str) -> QuerySet[SetupLink]:
 
 
 def _has_admin() -> bool:
-    """Whether an admin can sign in. The account of the bootstrap token has no password, so it does not count."""
+    """Return whether an admin can sign in. The bootstrap token's account has no password and does not count."""
     return User.objects.filter(is_admin=True).exclude(username=BOOTSTRAP).exists()
 
 
 def _close_setup_links(user: User) -> None:
-    """With the first admin, in the same transaction, every set-up link ends."""
+    """Revoke all setup links, in the transaction that creates the first admin."""
     if user.is_admin:
         SetupLink.objects.all().delete()
 
 
 def _check_lengths(username: str, email: str) -> None:
-    """PostgreSQL refuses what is longer than its column."""
+    """Refuse values longer than their columns, which PostgreSQL would reject."""
     if len(username) > NAME_MOST:
         raise invalid("/username", "too_long", f"At most {NAME_MOST} characters.")
     if len(email) > EMAIL_MOST:

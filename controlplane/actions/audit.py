@@ -1,4 +1,4 @@
-"""One audit row for every verb that changes something, written in the verb's own transaction."""
+"""One audit row per change, written in the transaction of the change."""
 
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
@@ -20,15 +20,15 @@ def write_audit(
     before: dict[str, Any] | None = None,
     after: dict[str, Any] | None = None,
 ) -> None:
-    """Record who did `verb` to an object, with the values that changed. Secrets never go in.
-    What the loop does by itself is in the event log; the audit is about people and their tokens.
+    """Record that the actor did `verb` to an object, with the changed values. Never pass secrets. The loop's own work
+    is recorded as events; the audit covers users and their tokens.
     """
     if actor.user is not None:
         _entry(actor, verb, object_type, object_name, before=before or {}, after=after or {}).save()
 
 
 def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, dict[str, Any]]) -> None:
-    """`write_audit` for several objects in one statement; `after`: values by object name."""
+    """Call `write_audit` for several objects in one statement; `after`: values by object name."""
     if actor.user is not None:
         AuditEntry.objects.bulk_create(
             _entry(actor, verb, object_type, name, after=values) for name, values in after.items()
@@ -38,8 +38,9 @@ def write_audits(actor: Actor, verb: str, object_type: str, after: Mapping[str, 
 def write_lasting_audit(
     actor: Actor, verb: str, object_type: str, object_name: str, *, after: dict[str, Any]
 ) -> None:
-    """`write_audit` for what is done by asking alone, such as a look-up: inside `lasting_audit` the row is kept also
-    when the transaction is rolled back, as a dry run's is."""
+    """`write_audit` for reads that must be recorded, such as a user look-up: inside `lasting_audit` the row survives
+    a rollback, for example a dry run's.
+    """
     if actor.user is None:
         return
     entry, waiting = _entry(actor, verb, object_type, object_name, after=after), _lasting.get()
@@ -51,7 +52,9 @@ def write_lasting_audit(
 
 @contextmanager
 def lasting_audit() -> Iterator[None]:
-    """Save the rows of `write_lasting_audit` when the block ends, whatever it raises; open it outside transactions."""
+    """Save the rows of `write_lasting_audit` when the block ends, even by an exception; open it outside
+    transactions.
+    """
     waiting: list[AuditEntry] = []
     reset = _lasting.set(waiting)
     try:

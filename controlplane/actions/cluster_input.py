@@ -1,6 +1,7 @@
-"""What an admin may send for a cluster, checked as far as that needs no look at it; REST and the pages use the same.
+"""Check what an admin submits for a cluster, for REST and pages; checks that need the cluster itself are in
+preflight.
 
-A refusal never quotes a kubeconfig: its text is a secret.
+A refusal never quotes a kubeconfig, which contains secrets.
 """
 
 import re
@@ -36,9 +37,10 @@ def settings_for(engine: str, sent: Mapping[str, Any] | None, *, is_new: bool) -
 
 
 def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> dict[str, Any]:
-    """Return what was sent of CREDENTIAL_FIELDS as it is to be sealed, {} for nothing. Raises Invalid.
+    """Return the submitted CREDENTIAL_FIELDS in the form to encrypt, {} for none. Raises Invalid.
 
-    A new cluster needs a kubeconfig or `in_cluster`; a later context alone chooses another of the same kubeconfig.
+    A new cluster needs a kubeconfig or `in_cluster`; later, a context alone selects another one of the same
+    kubeconfig.
     """
     given = {name: sent[name] for name in CREDENTIAL_FIELDS if sent.get(name)}
     if engine != "kubernetes":
@@ -66,7 +68,7 @@ def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> di
 
 
 def _knobs(sent: Mapping[str, Any]) -> dict[str, Any]:
-    """Only what was sent is kept, so that a later default reaches the cluster."""
+    """Keep only submitted settings, so that changed defaults apply to existing clusters."""
     try:
         read = parse_settings(sent)
     except SettingsInvalid as refused:
@@ -78,7 +80,7 @@ def _knobs(sent: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _check_kubeconfig(text: str, context: str) -> None:
-    """Refuse at once what can be seen from the text alone; the look at the cluster finds the rest."""
+    """Refuse faults visible in the text; the preflight finds the others."""
     from controlplane.kubernetes_api.kubeconfig import (  # brings YAML
         KubeconfigUnreadable,
         chosen_context,

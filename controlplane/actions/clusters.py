@@ -1,8 +1,8 @@
 """Verbs on clusters: register, edit, check, detach.
 
-A cluster that is reached with credentials is looked at before it is worked for: the verb orders the look
-(Command.CHECK_CLUSTER), the loop takes it and hands what it found to `settle_check`. What an edit changes on a cluster
-that is attached waits in the order and takes its place only when it was found good: until then the old one stays.
+A cluster with credentials is checked before use: the verb writes a check command, the loop executes it and passes the
+result to `settle_check`. Edits of an attached cluster are stored in the command and applied only if the check
+succeeds; until then the old settings remain.
 """
 
 import copy
@@ -74,8 +74,9 @@ def edit_cluster(
     actor: Actor,
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Replace scheduler, settings (checked values) or credentials; a context alone goes with the kubeconfig that is
-    there. Raises Invalid for a scheduler that the engine has not, Conflict."""
+    """Replace scheduler, settings (checked values) or credentials; a context alone applies to the stored kubeconfig.
+    Raises Invalid for a scheduler that the engine lacks, Conflict.
+    """
     require_admin(actor)
     _check_scheduler(cluster.engine, changes.get("scheduler", cluster.scheduler))
     _check_prefix(cluster, changes.get("settings", cluster.settings))
@@ -96,7 +97,7 @@ def edit_cluster(
 
 
 def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
-    """Have the cluster looked at again. Raises Conflict for one that needs no look."""
+    """Request a new preflight. Raises Conflict for an engine without one."""
     require_admin(actor)
     if cluster.engine not in WITH_CREDENTIALS:
         raise Conflict(
@@ -110,8 +111,9 @@ def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
 
 
 def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
-    """Stop working for a cluster and erase its credentials. Raises Conflict while projects, unfinished jobs or
-    orders to clean up are on it."""
+    """Detach a cluster and erase its credentials. Raises Conflict while it has projects, unfinished jobs or pending
+    cleanup commands.
+    """
     require_admin(actor)
     with transaction.atomic():
         _refuse_in_use(cluster)
@@ -126,7 +128,7 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
 
 
 def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
-    """Return the cluster as an order to check it would have it: what is to be looked at. It is never saved."""
+    """Return an unsaved cluster with the settings of a check command, for the preflight."""
     looked_at = copy.copy(cluster)
     for name in ("settings", "scheduler", "credentials"):
         setattr(looked_at, name, payload.get(name, getattr(cluster, name)))
@@ -134,8 +136,10 @@ def candidate(cluster: Cluster, payload: Mapping[str, Any]) -> Cluster:
 
 
 def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: datetime) -> None:
-    """Write what the look found. Nothing failed: the cluster is attached as it was looked at. Else one that was
-    attached stays so, as it was, and any other is refused. Nothing is written when a later order looks again."""
+    """Write a preflight's result. Without failures the cluster is attached with the checked settings. After a
+    failure, an attached cluster keeps its old settings and another one is refused. Writes nothing if a later check is
+    pending.
+    """
     with transaction.atomic():
         cluster = Cluster.objects.select_for_update(no_key=True).get(pk=command.required_cluster_id)
         if cluster.detached_at is not None or _open_checks(cluster).filter(pk__gt=command.pk).exists():
@@ -175,7 +179,7 @@ def _check_prefix(cluster: Cluster, settings: Mapping[str, Any]) -> None:
 
 
 def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
-    """Return why the cluster's nodes cannot have the names that they have with these settings; "" when they can."""
+    """Return why these settings cannot rename the cluster's nodes; "" if they can."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
     held = Pod.objects.filter(node__cluster=cluster, released_at=None).count() if old != new else 0
     if held:
@@ -187,7 +191,7 @@ def _why_not_renamed(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
-    """Have the rows of the cluster's nodes follow a new `node_suffix`. Returns why they cannot; "" when they do."""
+    """Rename the cluster's nodes after a change of `node_suffix`. Return why that failed, or ""."""
     old, new = _node_suffix(cluster.settings), _node_suffix(settings)
     if old == new:
         return ""
@@ -204,8 +208,9 @@ def _rename_nodes(cluster: Cluster, settings: Mapping[str, Any]) -> str:
 
 
 def _why_not_called(cluster: Cluster, names: Mapping[str, str]) -> str:
-    """Return why the cluster's nodes cannot go from their names to these; "" when they can. The database takes no
-    name that another of them still has, even one that changes with it."""
+    """Return why the nodes cannot be renamed like this; "" if they can. The unique constraint refuses a name that
+    another node still has, even one that is renamed too.
+    """
     too_long = next((name for name in names.values() if len(name) > LONGEST_NODE_NAME), "")
     if too_long:
         return f"{too_long} is longer than {LONGEST_NODE_NAME} characters: choose another node_suffix."
@@ -233,7 +238,7 @@ def _merged(cluster: Cluster, credentials: Mapping[str, Any]) -> str:
 
 
 def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Changes of an attached cluster wait in the order; elsewhere nothing is in use that could be disturbed."""
+    """Store an attached cluster's changes in the check command; apply those of an unused cluster at once."""
     if cluster.state == Cluster.ATTACHED:
         _order_check(cluster, changes)
         return
@@ -242,7 +247,7 @@ def _order_edit(cluster: Cluster, changes: Mapping[str, Any]) -> None:
 
 
 def _order_check(cluster: Cluster, changes: Mapping[str, Any]) -> None:
-    """Write the order, with what earlier ones would have changed: they need not be carried out any more."""
+    """Write a check command that includes the changes of pending ones and replaces them."""
     earlier = _open_checks(cluster).order_by("pk")
     payload: dict[str, Any] = {}
     for order in earlier:
@@ -272,7 +277,7 @@ def _write(cluster: Cluster, values: Mapping[str, Any]) -> None:
 
 
 def _way_out(cluster: Cluster) -> str:
-    """What ends jobs whose cluster does not answer: nothing else can say that their pods are gone."""
+    """Return advice for ending jobs of an unreachable cluster, whose pods cannot be proven gone."""
     held = Pod.objects.filter(released_at=None, node__cluster=cluster).order_by("node__name")
     nodes = list(held.values_list("node__name", flat=True).distinct())
     named = f" ({some_of(nodes)})" if nodes else ""

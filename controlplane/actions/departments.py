@@ -1,4 +1,4 @@
-"""Verbs on departments: create, edit, delete. Projects are put into one by editing the project."""
+"""Verbs on departments: create, edit, delete. Editing a project assigns it to one."""
 
 from collections.abc import Mapping
 from typing import Any

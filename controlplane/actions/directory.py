@@ -1,5 +1,6 @@
-"""Finding users by name for those who add members. User names are otherwise visible to admins and fellow members only,
-so that each look-up by an owner is limited and leaves an audit row, also on a dry run and when nothing is found."""
+"""Find users by name in order to add members. User names are visible only to admins and fellow members, so an owner's
+look-ups are rate limited and audited, also in a dry run or without a result.
+"""
 
 from controlplane.access import Actor, project_for
 from controlplane.actions.audit import write_lasting_audit
@@ -15,8 +16,9 @@ _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
 
 def find_user(username: str, project: Project, *, actor: Actor) -> User | None:
-    """Return the user of exactly this name, to be added to `project`; None when there is none. Raises TooManyAttempts.
-    Free of limit and audit for admins and for names of current members."""
+    """Return the user of exactly this name, to add to `project`; None without one. Raises TooManyAttempts. Neither
+    limited nor audited for admins and for names of current members.
+    """
     user = User.objects.filter(username=username).first()
     is_member = user is not None and project.memberships.filter(user=user).exists()
     if not actor.is_admin and not is_member:

@@ -1,10 +1,10 @@
-"""How an action refuses: named codes that every face shows the same way."""
+"""Refusals of actions: named codes that REST, pages and CLI present alike."""
 
 from jobs.kinds.fields import FieldError
 
 
 class Conflict(Exception):
-    """The object is not in a state that allows the verb (409). `detail` says what to do, `errors` in which fields."""
+    """The object's state does not allow the verb (409). `detail`: what to do; `errors`: the fields concerned."""
 
     def __init__(self, code: str, detail: str, *errors: FieldError) -> None:
         super().__init__(detail)
@@ -12,7 +12,7 @@ class Conflict(Exception):
 
 
 class Invalid(Exception):
-    """Values that cannot be accepted (400), with the field of each."""
+    """Values that are refused (400), with the field of each."""
 
     def __init__(self, *errors: FieldError) -> None:
         super().__init__("; ".join(error.detail for error in errors))

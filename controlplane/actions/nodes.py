@@ -15,18 +15,19 @@ from jobs.transitions import request_transition
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
-    """Give the node no new pods; those on it stay."""
+    """Give the node no new pods; its pods stay."""
     return _set_cordon(node, True, "node.cordoned", actor)
 
 
 def uncordon_node(node: Node, *, actor: Actor) -> Node:
-    """Let the node take pods again."""
+    """Allow new pods on the node again."""
     return _set_cordon(node, False, "node.uncordoned", actor)
 
 
 def jobs_on(node: Node) -> list[Job]:
-    """Return the jobs with pods on a node: what a drain moves (preemptible) or waits for (the rest). In the order of
-    their keys, as every writer of several rows goes."""
+    """Return the jobs with pods on a node: a drain moves the preemptible ones and waits for the others. Ordered by
+    key, the lock order of every writer of several rows.
+    """
     return list(
         Job.objects.filter(pods__node=node, pods__released_at=None)
         .order_by("pk")
@@ -36,8 +37,7 @@ def jobs_on(node: Node) -> list[Job]:
 
 
 def drain_node(node: Node, *, actor: Actor) -> list[Job]:
-    """Cordon a node and send its preemptible jobs back to the queue. Returns the jobs that move; others stay until
-    they end, since interactive work is never taken away."""
+    """Cordon a node and requeue its preemptible jobs. Return those; interactive jobs stay until they end."""
     require_admin(actor)
     with transaction.atomic():
         # the node before its jobs, as in confirm_dead
@@ -54,9 +54,10 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
 
 
 def confirm_dead(node: Node, *, actor: Actor) -> list[Job]:
-    """Take an operator's word that a node is dead which does not answer, or whose cluster does not: what its pods hold
-    is released and their jobs go on elsewhere. The node is cordoned, since it may come back with those pods on it; the
-    loop then stops them. Returns the jobs. Raises Conflict for a ready node."""
+    """Accept an operator's statement that an unreachable node is dead: release its pods' devices and requeue their
+    jobs. Cordons the node, since it may return with those pods, which the loop then stops. Return the jobs. Raises
+    Conflict for a ready node.
+    """
     require_admin(actor)
     with transaction.atomic():
         reread(node, lock=True)
@@ -108,7 +109,7 @@ def set_node_pool(node: Node, pool: NodePool | None, *, actor: Actor) -> Node:
 
 
 def _release_lost(pods: list[Pod], message: str) -> None:
-    """Write that these pods are gone with their node, and give their devices free."""
+    """Mark these pods as lost with their node and release their devices."""
     now, lost = timezone.now(), Pod.objects.filter(pk__in=[pod.pk for pod in pods], released_at=None)
     lost.exclude(state__in=("succeeded", "failed")).update(
         state="failed", reason="node_lost", message=message, finished_at=now
@@ -153,7 +154,7 @@ def _set_cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Node:
 
 
 def _cordon(node: Node, is_cordoned: bool, kind: str, actor: Actor) -> Event | None:
-    """Write the mark and its audit; None when the node has it already."""
+    """Write the cordon and its audit row; return None if nothing changes."""
     changed = Node.objects.filter(pk=node.pk, is_cordoned=not is_cordoned).update(is_cordoned=is_cordoned)
     node.is_cordoned = is_cordoned
     if changed != 1:

@@ -1,4 +1,4 @@
-"""Changing a password: one's own with the current one, another user's as an admin."""
+"""Change one's own password, or another user's as an admin."""
 
 from django.db import transaction
 from django.utils import timezone
@@ -17,11 +17,11 @@ NONE_YET = "This account has no password yet; an admin sets the first one."
 def set_password(
     user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
 ) -> int:
-    """Set a password: one's own with `current`, the one that is valid now; an admin sets others' without. Ends the
-    user's other sessions, and revokes the user's API tokens, except the one that carries this request, unless
-    `keep_tokens`: who learned the old password could have made some. Returns how many tokens were revoked.
+    """Set a password: one's own with the `current` one; an admin sets others' without. Ends the user's other sessions
+    and, unless `keep_tokens`, revokes API tokens except the one of this request, because a person who knew the old
+    password may have created some. Return how many tokens were revoked.
 
-    Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for guesses at the current one.
+    Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for wrong current passwords.
     """
     require_write(actor)
     if actor.user is None or actor.user.pk != user.pk:

@@ -46,8 +46,9 @@ def create_project(fields: Mapping[str, Any], *, actor: Actor) -> Project:
 
 
 def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) -> Project:
-    """Change fields of a project. Owners may change description and interactive limits, admins everything. Raises
-    Conflict for another cluster while the project has jobs."""
+    """Change fields of a project. Owners may change description and interactive limits, admins all fields. Raises
+    Conflict for another cluster while the project has jobs.
+    """
     if not set(changes) <= OWNER_FIELDS:
         require_admin(actor)
     with transaction.atomic():
@@ -88,8 +89,9 @@ def delete_project(project: Project, *, actor: Actor) -> None:
 
 
 def taken_along(project: Project) -> dict[str, Any]:
-    """Return what deleting the project would remove: counts by noun, and its namespace where its cluster has one. That
-    stays until the cluster answers."""
+    """Return what deleting the project would remove: counts by noun, and its namespace, if any, which remains until
+    the cluster is reachable.
+    """
     jobs = Job.objects.filter(project=project)
     kept = Pod.objects.filter(job__project=project).values("job", "rank").distinct()
     return {
@@ -119,7 +121,7 @@ def set_member(project: Project, user: User, role: str, *, actor: Actor) -> Memb
 
 
 def remove_member(project: Project, user: User, *, actor: Actor) -> None:
-    """Take a user out of a project. Raises Conflict for the last owner."""
+    """Remove a user from a project. Raises Conflict for the last owner."""
     with transaction.atomic():
         _keep_an_owner(project, user, None)
         Membership.objects.filter(project=project, user=user).delete()
@@ -129,7 +131,7 @@ def remove_member(project: Project, user: User, *, actor: Actor) -> None:
 
 
 def oversold_warning(project: Project) -> str | None:
-    """Return the warning that quotas of a cluster exceed its GPUs, or None; also while its nodes are discovered."""
+    """Return a warning if the quotas of a cluster exceed its GPUs, else None; also None while nodes are discovered."""
     gpus = Device.objects.filter(node__cluster=project.cluster).count()
     is_known = gpus or Node.objects.filter(cluster=project.cluster).exists()
     if project.gpu_quota_milli <= gpus * 1000 or not is_known:

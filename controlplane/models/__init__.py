@@ -1,4 +1,4 @@
-"""STATE: what exists. One file a noun; everything is importable from here."""
+"""STATE: all rows of the control plane. One module per noun; all are importable from here."""
 
 from controlplane.models.accounts import AuditEntry, Membership, Role, ServiceTicket, SetupLink, Token, User
 from controlplane.models.clusters import Cluster, Device, Node, NodePool

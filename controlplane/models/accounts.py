@@ -1,4 +1,4 @@
-"""Who may act: users, their tokens, their roles in projects, and what they did."""
+"""Users, API tokens, roles in projects, and the audit log."""
 
 from typing import Any, ClassVar
 
@@ -8,7 +8,7 @@ from django.utils import timezone
 
 
 class UserManager(BaseUserManager["User"]):
-    """Makes users; a password of None can never be used to log in."""
+    """Create users; one with password None cannot log in."""
 
     def create_user(self, username: str, password: str | None = None, **fields: Any) -> "User":
         user = self.model(username=self.model.normalize_username(username), **fields)
@@ -17,12 +17,12 @@ class UserManager(BaseUserManager["User"]):
         return user
 
     def create_superuser(self, username: str, password: str | None = None, **fields: Any) -> "User":
-        """Make an admin, for `manage.py createsuperuser`: the way back in when the only password is lost."""
+        """Create an admin, for `manage.py createsuperuser`: restores access when the only password is lost."""
         return self.create_user(username, password, is_admin=True, **fields)
 
 
 class User(AbstractBaseUser):
-    """A person or a service that signs in. `is_admin` is the site-wide role; others are memberships."""
+    """A person or service that signs in. `is_admin` is site-wide; other roles are memberships."""
 
     username = models.CharField(max_length=150, unique=True)
     email = models.EmailField(blank=True, default="")
@@ -49,7 +49,7 @@ class Role:
 
     @classmethod
     def is_at_least(cls, held: str | None, needed: str) -> bool:
-        """True when `held` allows what `needed` allows."""
+        """Return whether the role `held` includes the rights of `needed`."""
         return held is not None and cls.ORDER.index(held) >= cls.ORDER.index(needed)
 
 
@@ -68,7 +68,7 @@ class Membership(models.Model):
 
 
 class Token(models.Model):
-    """An API token: 256 random bits, kept only as a SHA-256 digest (no slow hash is needed at that length)."""
+    """An API token: 256 random bits, stored as a SHA-256 digest; secrets of that length need no slow hash."""
 
     user = models.ForeignKey(User, models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
@@ -90,7 +90,7 @@ class SetupLink(models.Model):
 
 
 class ServiceTicket(models.Model):
-    """What a signed-in browser takes from the control plane's host to a job's, once and within seconds."""
+    """A one-time ticket, valid for seconds, that carries a browser's session to a job's host."""
 
     digest = models.CharField(max_length=64, unique=True)
     session_key = models.CharField(max_length=40)
@@ -100,7 +100,7 @@ class ServiceTicket(models.Model):
 
 
 class AuditEntry(models.Model):
-    """Who did what to which object, with the values before and after. Rows are only ever added."""
+    """Who changed which object, with the values before and after. Append-only."""
 
     at = models.DateTimeField(default=timezone.now, db_index=True)
     actor = models.CharField(max_length=150)

@@ -1,4 +1,4 @@
-"""What jobs run on: clusters, their node pools, nodes and devices."""
+"""Clusters, their node pools, nodes and devices."""
 
 from django.db import models
 from django.utils import timezone
@@ -49,12 +49,12 @@ class Cluster(models.Model):
         return self.name
 
     def has_found(self, name: str) -> bool:
-        """Whether the last look found this to be there and ours to use."""
+        """Return whether the last preflight found this feature present and usable."""
         return any(check["name"] == name and check["outcome"] == "ok" for check in self.checks)
 
 
 class NodePool(models.Model):
-    """A named group of nodes that projects and jobs can ask for."""
+    """A named group of nodes that projects and jobs can request."""
 
     cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="pools")
     name = models.CharField(max_length=50)
@@ -64,7 +64,7 @@ class NodePool(models.Model):
 
 
 class Node(models.Model):
-    """A machine that runs pods. Cordoned nodes keep their pods and get no new ones."""
+    """A machine that runs pods. A cordoned node keeps its pods and gets no new ones."""
 
     cluster = models.ForeignKey(Cluster, models.CASCADE, related_name="nodes")
     pool = models.ForeignKey(NodePool, models.SET_NULL, null=True, related_name="nodes")
@@ -89,19 +89,19 @@ class Node(models.Model):
 
     @property
     def is_open(self) -> bool:
-        """Whether it may get new pods, if it is ready: cordoned neither here nor by its own cluster."""
+        """Return whether a ready node may get new pods: cordoned neither in Trainyard nor in its cluster."""
         return not (self.is_cordoned or self.is_closed)
 
 
 class PresentDevices(models.Manager["Device"]):
-    """The devices that the engine reports now."""
+    """The devices in the engine's current report."""
 
     def get_queryset(self) -> models.QuerySet["Device"]:
         return super().get_queryset().filter(is_present=True)
 
 
 class Device(models.Model):
-    """One GPU. `allocated_milli` is kept by database triggers on Allocation; its check refuses a double booking."""
+    """One GPU. Triggers on Allocation maintain `allocated_milli`; its check constraint refuses a double booking."""
 
     node = models.ForeignKey(Node, models.CASCADE, related_name="devices")
     index = models.PositiveSmallIntegerField()

@@ -1,11 +1,11 @@
-"""One pass of the loop that decided something: what it saw, what it did and how long it took."""
+"""Statistics of loop passes that decided something."""
 
 from django.db import models
 from django.utils import timezone
 
 
 class Cycle(models.Model):
-    """A pass that started or stopped something. Passes without a decision leave no row."""
+    """A pass with decisions: its view, plan and durations. Passes without a decision leave no row."""
 
     cluster = models.ForeignKey("controlplane.Cluster", models.CASCADE, related_name="cycles")
     at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -1,4 +1,4 @@
-"""The numbered, append-only log of everything that happened. Every face reads it after a number."""
+"""The numbered, append-only event log; clients read the events after a number."""
 
 from collections.abc import Iterable, Sequence
 
@@ -9,10 +9,10 @@ SYSTEM = "system"
 
 
 class CounterManager(models.Manager["Counter"]):
-    """Takes numbers."""
+    """Increment counters."""
 
     def advance(self, name: str, by: int) -> int:
-        """Add to a counter and return its value. Its row stays locked until the transaction's end."""
+        """Add to a counter and return its value. Locks its row until the transaction ends."""
         table = connection.ops.quote_name(self.model._meta.db_table)
         with connection.cursor() as cursor:
             cursor.execute(
@@ -26,7 +26,7 @@ class Counter(models.Model):
     """A named number of this database.
 
     `event` and `submission` only grow: updating them last in a transaction makes their order the commit order.
-    `installation` is drawn once and stays (controlplane.clusters.credentials).
+    `installation` is drawn once (controlplane.clusters.credentials).
     """
 
     name = models.CharField(max_length=32, primary_key=True)
@@ -36,11 +36,11 @@ class Counter(models.Model):
 
 
 class EventManager(models.Manager["Event"]):
-    """Numbers events so that a reader of `seq > n` never misses one that commits later."""
+    """Number events so that a reader of `seq > n` never misses one that commits later."""
 
     def append(self, events: Sequence["Event"]) -> int:
-        """Write events with the next numbers and return the last one. Call it last in a transaction:
-        the counter's row stays locked until the commit, which is what keeps numbers and commits in one order.
+        """Write events with the next numbers and return the last one. Call it last in a transaction: it locks the
+        counter until the commit, which keeps numbers in commit order.
         """
         if not events:
             return self.last_seq()
@@ -63,7 +63,7 @@ class EventManager(models.Manager["Event"]):
 
 
 class Event(models.Model):
-    """Something that happened, in the past tense: `job.submitted`, `node.cordoned`, `telemetry.sampled`."""
+    """Something that happened, named in the past tense: `job.submitted`, `node.cordoned`, `telemetry.sampled`."""
 
     seq = models.BigIntegerField(primary_key=True)
     at = models.DateTimeField(default=timezone.now, db_index=True)

@@ -1,11 +1,11 @@
-"""Who shares the GPUs: projects with a guaranteed quota, under optional departments."""
+"""Projects with a guaranteed quota, under optional departments."""
 
 from django.db import models
 from django.utils import timezone
 
 
 class Share(models.Model):
-    """What a project or department is entitled to. Quantities in milli-GPUs (1 GPU = 1,000)."""
+    """The entitlement of a project or department, in milli-GPUs (1 GPU = 1,000)."""
 
     gpu_quota_milli = models.PositiveIntegerField(default=0)
     over_quota_weight_milli = models.PositiveIntegerField(
@@ -19,7 +19,7 @@ class Share(models.Model):
 
     @property
     def weight_milli(self) -> int:
-        """The over-quota weight with its default filled in."""
+        """Return the over-quota weight, by default the quota."""
         return self.gpu_quota_milli if self.over_quota_weight_milli is None else self.over_quota_weight_milli
 
 
@@ -31,7 +31,7 @@ class Department(Share):
 
 
 class Project(Share):
-    """A team with a quota on one cluster. `palette_index` gives it the same colour everywhere."""
+    """A team with a quota on one cluster. `palette_index` fixes its colour on all pages."""
 
     name = models.CharField(max_length=50, unique=True)
     description = models.CharField(max_length=500, blank=True, default="")

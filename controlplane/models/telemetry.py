@@ -1,4 +1,4 @@
-"""Numbers over time: utilisation, allocation, queue lengths."""
+"""Time series: utilisation, allocation, queue lengths."""
 
 from django.db import models
 

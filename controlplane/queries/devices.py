@@ -1,6 +1,6 @@
-"""Who holds which device: nodes with their devices, and the jobs that hold shares of them.
+"""Nodes with their devices, and the jobs that hold shares of them.
 
-`sees` names the projects whose jobs the reader sees, None for all. Other projects' jobs appear as their project alone.
+`sees`: the projects whose jobs the reader may see, None for all. Jobs of other projects appear as their project only.
 """
 
 from collections import defaultdict
@@ -46,8 +46,9 @@ def nodes_with_devices(nodes: QuerySet[Node], sees: Sees) -> list[Row]:
 
 
 def device_shares() -> list[Row]:
-    """Return every node that has devices, ordered by name, each device as (use, is foreign, shares); a share is
-    (project, milli-GPUs, its job's use). Three queries, and no more columns than a drawing of all devices needs."""
+    """Return every node that has devices, ordered by name; each device as (use, is foreign, shares), a share as
+    (project, milli-GPUs, its job's use). Three queries with only the columns that a drawing of all devices needs.
+    """
     shares: dict[int, list[tuple[str, int, float | None]]] = defaultdict(list)
     columns = ("device_id", "pod__job__project__name", "milli_gpus", "pod__job__gpu_utilization")
     live = Allocation.objects.filter(released_at=None).order_by("pk")
@@ -64,8 +65,9 @@ def device_shares() -> list[Row]:
 
 
 def node_shares() -> list[Row]:
-    """Return every node that has devices, without them: `gpus`, `allocated`, `utilization`, and `projects`, the
-    milli-GPUs that each project holds there, by its name. Two queries."""
+    """Return every node that has devices, without the devices: `gpus`, `allocated`, `utilization`, and `projects`,
+    milli-GPUs by project name. Two queries.
+    """
     held: dict[int, dict[str, int]] = defaultdict(dict)
     live = Allocation.objects.filter(released_at=None).values_list(
         "device__node_id", "pod__job__project__name"

@@ -1,4 +1,4 @@
-"""Events as readers see them."""
+"""Events in the form that readers receive."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -13,8 +13,9 @@ _DETAILS = "details"  # in an event's data: what its reason names
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:
-    """Return the fields of an event of `project` (None: of no project) as a reader sees it who may see that project
-    and the jobs of `sees`. The only way in which an event leaves the process."""
+    """Return the fields of an event of `project` (None: of no project) for a reader of that project and of the jobs
+    in `sees`. Every event leaves the process through this function.
+    """
     shown = {name: row[name] for name in _SHOWN if name in row}
     data = row.get("data") or {}
     allowed = sees if sees is None or project is None else sees | {project}

@@ -1,4 +1,4 @@
-"""Images of the catalogue, and what can be said of a job's image before the job runs."""
+"""The image catalogue, and warnings about a job's image before it runs."""
 
 import logging
 from collections.abc import Mapping, Sequence
@@ -18,8 +18,9 @@ RECENT_JOBS, RECENT_IMAGES = 100, 12
 
 
 def installed_images() -> Catalogue:
-    """Return the built-in images and those of STATE_DIR/images.toml. A file that cannot be read, as while an admin
-    edits it, is left out with a warning in the log."""
+    """Return the built-in images and those of STATE_DIR/images.toml. An unreadable file, for example while an admin
+    edits it, is ignored with a warning in the log.
+    """
     path = settings.STATE_DIR / ADDED
     try:
         return load_catalogue(BUILT_IN, path)
@@ -42,7 +43,7 @@ def image_notice(project: Project, spec: Mapping[str, Any]) -> str | None:
 
 
 def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[str | None]:
-    """Return that of each job; the catalogue is read once for all of them, and not at all where no job needs it."""
+    """Return the notice for each job; reads the catalogue at most once, and only if a job needs it."""
     cluster = project.cluster
     images = [str(spec["image"]) if spec.get("image") and spec.get("command") else None for spec in specs]
     if cluster.engine in WITH_CREDENTIALS or not any(images):

@@ -1,4 +1,4 @@
-"""Questions about clusters and nodes, as REST shows them. A fixed number of queries for any number of nodes."""
+"""Clusters and nodes in REST form. The number of queries does not depend on the number of nodes."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
@@ -48,13 +48,15 @@ def node_rows(nodes: Sequence[Node]) -> list[dict[str, Any]]:
 
 def node_detail(node: Node, visible_ids: frozenset[int] | None) -> dict[str, Any]:
     """Return a node with its devices and pods. `visible_ids`: the projects whose jobs may be named, None for all;
-    of other pods only the project and its share of the node are shown."""
+    other pods show only their project and their share of the node.
+    """
     return node_rows([node])[0] | {"pods": _pods_on(node, visible_ids)}
 
 
 def reserved_on(node_ids: Iterable[int]) -> dict[int, dict[str, Any]]:
-    """Return what pods reserve, by the key of their node: CPUs, MiB, how many pods, and how many of them stop. Nodes
-    without pods are left out."""
+    """Return pods' reservations by node key: CPUs, MiB, the number of pods and of stopping pods. Omits nodes without
+    pods.
+    """
     held = Pod.objects.filter(node_id__in=list(node_ids), released_at=None).order_by().values("node_id")
     sums = held.annotate(
         cpus=Sum("milli_cpus"),

@@ -1,7 +1,7 @@
-"""The overview's numbers and lists. Sums are the database's own, so that they are exact however many rows there are;
-lists are as long as the caller asks.
+"""The overview's numbers and lists. The database computes the sums, so they are exact for any number of rows; callers
+limit the lists.
 
-`sees` names the projects whose jobs may be listed, None for all.
+`sees`: the projects whose jobs may be listed, None for all.
 """
 
 import uuid
@@ -25,7 +25,7 @@ Row = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class DeviceSums:
-    """All devices in sums. What nothing measures is neither idle nor busy."""
+    """Sums over all devices. An unmeasured device counts as neither idle nor busy."""
 
     gpus: int
     held_milli: int
@@ -39,7 +39,7 @@ class DeviceSums:
 
 @dataclass(frozen=True, slots=True)
 class NodeCounts:
-    """`cordoned` counts those that would be ready."""
+    """Node counts. `cordoned` counts nodes that are otherwise ready."""
 
     nodes: int
     ready: int
@@ -48,7 +48,7 @@ class NodeCounts:
 
 @dataclass(frozen=True, slots=True)
 class JobGroup:
-    """Unfinished jobs of one project and kind, all of them queued or all of them active."""
+    """The queued or the active jobs of one project and kind."""
 
     is_queued: bool
     project: str
@@ -101,13 +101,13 @@ def job_groups() -> list[JobGroup]:
 
 
 def held_by_project() -> dict[int, int]:
-    """Return the milli-GPUs that each project holds, by its id; projects that hold none are left out."""
+    """Return the milli-GPUs held, by project id; omits projects that hold none."""
     live = Allocation.objects.filter(released_at=None).values_list("pod__job__project_id")
     return dict(live.annotate(held=Sum("milli_gpus")).order_by())
 
 
 def project_shares() -> dict[str, Row]:
-    """Return every project's quota, allocation and fair share by its name, in alphabetical order."""
+    """Return every project's quota, allocation and fair share by name, in alphabetical order."""
     held = held_by_project()
     columns = ("id", "name", "gpu_quota_milli", "fair_share_milli", "palette_index")
     return {
@@ -123,7 +123,7 @@ def project_shares() -> dict[str, Row]:
 
 
 def totals(devices: DeviceSums, nodes: NodeCounts, jobs: Sequence[JobGroup]) -> Row:
-    """Return the cluster in ten numbers, as API.md names them."""
+    """Return the cluster's totals with the names of API.md."""
     counts = Counter[bool]()
     for group in jobs:
         counts[group.is_queued] += group.count
@@ -150,7 +150,7 @@ def idle_jobs(sees: Sees, most: int) -> list[str]:
 
 
 def running_rows(sees: Sees, most: int) -> list[Row]:
-    """Return active jobs: those that are starting, then the last started first. Two queries."""
+    """Return active jobs: starting ones first, then by latest start. Two queries."""
     jobs = _visible(Job.objects.filter(state__in=ACTIVE_STATES), sees)
     rows = list(
         _columns(jobs.order_by(F("started_at").desc(nulls_first=True), "name")[:most], _RUNNING_COLUMNS)
@@ -160,7 +160,7 @@ def running_rows(sees: Sees, most: int) -> list[Row]:
 
 
 def queued_rows(sees: Sees, most: int, *, newest_first: bool = False) -> list[Row]:
-    """Return queued jobs in the order of the queue, or the last submitted first."""
+    """Return queued jobs in queue order, or the latest submitted first."""
     jobs = _visible(Job.objects.filter(state=QUEUED), sees)
     order = ("-submit_rank",) if newest_first else (F("queue_position").asc(nulls_last=True), "submit_rank")
     return [_queued(row, sees) for row in _columns(jobs.order_by(*order)[:most], _QUEUED_COLUMNS)]
@@ -223,7 +223,7 @@ def _head(row: Row) -> Row:
 
 
 def _nodes_of(job_ids: list[uuid.UUID]) -> dict[uuid.UUID, list[str]]:
-    """The nodes that each job's unreleased pods are on, in order of rank, each once."""
+    """Return the nodes of each job's unreleased pods, in rank order without repeats."""
     where: dict[uuid.UUID, list[str]] = defaultdict(list)
     live = Pod.objects.filter(job_id__in=job_ids, released_at=None).order_by("rank")
     for job_id, node in live.values_list("job_id", "node__name"):

@@ -1,4 +1,4 @@
-"""Questions about projects: their rights and how they stand, as REST shows them. Four queries for any number."""
+"""Projects with members and status in REST form. Four queries for any number of projects."""
 
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
@@ -32,7 +32,7 @@ def namespace_of(project: Project) -> str:
 
 
 def namespace_prefix(settings: Mapping[str, Any]) -> str:
-    """Return what the namespaces of a cluster with these settings begin with."""
+    """Return the prefix of the namespaces of a cluster with these settings."""
     return str(settings.get("namespace_prefix", KNOBS["namespace_prefix"].default))
 
 
@@ -93,7 +93,7 @@ def _members(project_ids: Iterable[int]) -> dict[int, list[dict[str, Any]]]:
 
 
 def _standings(project_ids: list[int]) -> dict[int, dict[str, Any]]:
-    """Sums over unfinished jobs by project: milli-GPUs held and waited for, jobs running and queued."""
+    """Return sums over unfinished jobs by project: milli-GPUs held and requested, jobs running and queued."""
     unfinished = Job.objects.filter(project_id__in=project_ids).exclude(state__in=FINAL_STATES)
     sums = unfinished.values("project_id").annotate(
         allocated=Sum("allocated_milli", default=0),
@@ -107,7 +107,9 @@ def _standings(project_ids: list[int]) -> dict[int, dict[str, Any]]:
 
 
 def _waiting(queued: Any) -> dict[int, int]:
-    """Milli-GPUs that queued jobs ask for; a request in MiB counts as its share of the cluster's largest GPU."""
+    """Return the milli-GPUs that queued jobs request; a request in MiB counts as its share of the cluster's largest
+    GPU.
+    """
     shapes = queued.values_list(
         "project_id", "project__cluster_id", "milli_gpus", "gpu_memory_mib", "pods_wanted"
     )

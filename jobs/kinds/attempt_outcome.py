@@ -1,4 +1,4 @@
-"""What becomes of an attempt, given how its pods stand. Pure: the loop writes what this says."""
+"""Decide what becomes of an attempt from the states of its pods. Pure: the loop writes the result."""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -16,8 +16,9 @@ DISRUPTION_BACKOFF_SECONDS = (0, *BACKOFF_SECONDS)
 
 @dataclass(frozen=True, slots=True)
 class PodStanding:
-    """One pod of the current attempt. `is_released`: proven gone, its devices are free. `is_disrupted`: how it ended
-    says nothing of the job (controlplane.engines.base.DISRUPTIONS)."""
+    """One pod of the current attempt. `is_released`: proven gone, its devices are free. `is_disrupted`: its end was
+    caused outside the job (controlplane.engines.base.DISRUPTIONS).
+    """
 
     rank: int
     state: str
@@ -30,9 +31,9 @@ class PodStanding:
 
 @dataclass(frozen=True, slots=True)
 class Step:
-    """The next state of a job. `is_stop`: its remaining pods are to be stopped first, then it goes to `target`.
+    """The next state of a job. `is_stop`: stop its remaining pods first, then go to `target`.
 
-    `is_retry`: one of the job's own retries is used up. `details`: what the job's reason keeps beside its message.
+    `is_retry`: uses one of the job's retries. `details`: kept with the reason.
     """
 
     target: str
@@ -55,7 +56,7 @@ def next_step(
     pods: Sequence[PodStanding],
     disruptions: int = 0,
 ) -> Step | None:
-    """Return what follows for an active job, or None while there is nothing to do.
+    """Return the next step of an active job, or None while there is nothing to do.
 
     `disruptions`: how many attempts in a row were disrupted before this one.
     """

@@ -23,7 +23,7 @@ class PodShape:
 
 @dataclass(frozen=True, slots=True)
 class PodEnd:
-    """How one pod stands: its rank, state (jobs.models.Pod.state) and exit code."""
+    """The rank, state (jobs.models.Pod.state) and exit code of one pod."""
 
     rank: int
     state: str
@@ -31,7 +31,7 @@ class PodEnd:
 
 
 class Kind(Protocol):
-    """The questions that the platform asks every kind."""
+    """The methods that every kind implements."""
 
     @property
     def name(self) -> str: ...
@@ -54,7 +54,7 @@ class Kind(Protocol):
 
     @property
     def has_stable_names(self) -> bool:
-        """True when the pods of an attempt have names by which programs reach them, even if there is only one."""
+        """Return whether programs reach the attempt's pods by name, even if there is only one pod."""
         ...
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -66,12 +66,13 @@ class Kind(Protocol):
         ...
 
     def pods(self, spec: Mapping[str, Any]) -> tuple[PodShape, ...]:
-        """Return the pods of one attempt, by rank; together they are the gang. An attempt of a kind with `bounds` may
-        have only the first of them."""
+        """Return the pods of one attempt, by rank; together they are the gang. For a kind with `bounds`, an attempt
+        may start with only the first ones.
+        """
         ...
 
     def bounds(self, spec: Mapping[str, Any]) -> tuple[int, int] | None:
-        """Return (fewest, most) workers that an attempt may have; None when all start together or none."""
+        """Return the (minimum, maximum) workers of an attempt; None if all pods start together or none."""
         ...
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
@@ -85,7 +86,7 @@ class Kind(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Batch:
-    """What most kinds answer: equal pods that start together, run to their end, may borrow, and may be preempted."""
+    """Defaults of most kinds: equal pods that start together and run to their end; preemptible, may borrow."""
 
     name: str = ""
     label: str = ""

@@ -1,4 +1,4 @@
-"""Readers of single fields of a submitted job. Pure: a JSON value in, the inside value or a named refusal out."""
+"""Readers of single fields of a submission. Pure: a JSON value in, the stored value or a named refusal out."""
 
 import math
 import re
@@ -13,7 +13,7 @@ MILLI = 1000
 
 @dataclass(frozen=True, slots=True)
 class Names:
-    """Which names an object may have, and how they look in words."""
+    """The valid names of an object's keys, and their description for messages."""
 
     pattern: re.Pattern[str]
     longest: int
@@ -40,7 +40,7 @@ class FieldError:
 
 
 class Refused(ValueError):
-    """A value that a reader refuses. `suffix` points inside the field, e.g. `/3/port`."""
+    """A refused value. `suffix` points inside the field, for example `/3/port`."""
 
     def __init__(self, code: str, detail: str, suffix: str = "") -> None:
         super().__init__(detail)
@@ -116,7 +116,7 @@ def number(value: Any) -> float:
 
 
 def milli_gpus(value: Any) -> int:
-    """GPUs per pod at the edge -> milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
+    """Convert GPUs per pod to milli-GPUs: 0, a share below 1 in steps of 0.001, or a whole number."""
     count = number(value)
     if count < 0:
         raise Refused("out_of_range", "GPUs cannot be negative; use 0 for none.")
@@ -131,7 +131,7 @@ def milli_gpus(value: Any) -> int:
 
 
 def milli_cpus(value: Any) -> int:
-    """CPUs at the edge -> milli-CPUs, above 0."""
+    """Convert CPUs, above 0, to milli-CPUs."""
     count = number(value)
     if not 0.001 <= count <= 10_000:
         raise Refused("out_of_range", "CPUs must be above 0 and at most 10,000.")
@@ -157,7 +157,7 @@ def listed(reader: Reader, most: int) -> Reader:
 
 
 def inside(reader: Reader, value: Any, suffix: str) -> Any:
-    """The value as the reader has it; a refusal points at `suffix` within the field."""
+    """Read a nested value; a refusal points at `suffix` within the field."""
     try:
         return reader(value)
     except Refused as refused:
@@ -182,7 +182,7 @@ def mapped(names: Names, reader: Reader, most: int) -> Reader:
 
 
 def pointer_part(key: str) -> str:
-    """Escape a key for a JSON pointer (RFC 6901); what cannot be printed is replaced."""
+    """Escape a key for a JSON pointer (RFC 6901); unprintable characters are replaced."""
     printable = "".join(char if char.isprintable() else "\ufffd" for char in key[:80])
     return printable.replace("~", "~0").replace("/", "~1")
 
@@ -208,7 +208,7 @@ def port(value: Any) -> dict[str, Any]:
 
 
 def not_yet(what: str) -> Reader:
-    """Only the empty value: the platform has none of these yet, and says so instead of ignoring the field."""
+    """Accept only the empty value, for features that do not exist yet: refuse instead of ignoring the field."""
 
     def read(value: Any) -> Any:
         if value:
@@ -219,7 +219,7 @@ def not_yet(what: str) -> Reader:
 
 
 class Readable(Protocol):
-    """A field of a body: how it is read, and what it is when it is left out."""
+    """A field of a body: its reader, and its default."""
 
     @property
     def read(self) -> Reader: ...
@@ -230,8 +230,9 @@ class Readable(Protocol):
 def read_fields(
     body: Mapping[str, Any], fields: Mapping[str, Readable], noun: str
 ) -> tuple[dict[str, Any], list[FieldError]]:
-    """Return every field with its value, defaults filled in, and every refusal: of unknown names, then of values.
-    `noun` is what people call one of these."""
+    """Return every field with its value or default, and every refusal: first of unknown names, then of values.
+    `noun`: the object's name in messages.
+    """
     errors = [
         FieldError("/" + pointer_part(name), "unknown_field", f"There is no such {noun}; check its spelling.")
         for name in body

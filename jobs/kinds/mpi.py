@@ -1,5 +1,6 @@
-"""MPI: a launcher starts one rank in each of `workers` pods. The launcher runs in the pod of rank 0, which is a rank as
-well, so a gang is made of equal pods and no pod without a GPU waits beside it."""
+"""MPI: a launcher starts one rank in each of `workers` pods. The launcher runs in the pod of rank 0, which is also a
+worker: all pods of the gang are equal, and none waits without a GPU.
+"""
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -22,7 +23,9 @@ class Mpi(Batch):
         return (PodShape(LAUNCHER_RANK, "launcher", is_launcher=True), *hosts)
 
     def outcome(self, ends: Sequence[PodEnd]) -> str | None:
-        """The launcher's end decides: it starts and collects the ranks. A lost host is a failure before that."""
+        """Decide by the launcher's end, since it starts and collects the ranks. A host lost before that is a
+        failure.
+        """
         launcher = next((end for end in ends if end.rank == LAUNCHER_RANK), None)
         if launcher is not None and launcher.state in ("succeeded", "failed"):
             return launcher.state

@@ -1,4 +1,4 @@
-"""Every kind of job there is. A new kind is one file beside this one and one entry here."""
+"""All kinds of jobs. A new kind is one module in this package and one entry here."""
 
 from jobs.kinds.base import Kind
 from jobs.kinds.elastic import Elastic

@@ -1,4 +1,4 @@
-"""A submitted job: every field with its reader and default. Pure."""
+"""The fields of a submitted job, each with reader and default. Pure."""
 
 import json
 from collections.abc import Mapping
@@ -15,7 +15,7 @@ SPEC_MOST_BYTES = 64 * 1024
 
 
 class SpecInvalid(ValueError):
-    """A submission that is refused; `errors` says which fields and what to do."""
+    """A refused submission; `errors` lists the fields and what to do."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("; ".join(error.detail for error in errors))
@@ -24,7 +24,7 @@ class SpecInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Field:
-    """How one field is read, and what it is when it is left out."""
+    """The reader and the default of one field."""
 
     read: Reader
     default: Any
@@ -69,8 +69,8 @@ FIELDS: dict[str, Field] = {
 
 
 def parse_spec(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the job's fields in inside units (`gpus` and `cpus` in thousandths) with defaults filled in.
-    Raises SpecInvalid with every refused field, not only the first.
+    """Return the job's fields in stored units (`gpus` and `cpus` in thousandths) with defaults filled in. Raises
+    SpecInvalid with every refused field, not only the first.
     """
     spec, errors = fields.read_fields(body, FIELDS, "field")
     errors += [_missing(name) for name in ("name", "kind") if name not in body]
@@ -86,7 +86,7 @@ def _missing(name: str) -> FieldError:
 
 
 def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
-    """Fill in what the kind decides, then check fields against one another."""
+    """Fill in kind-specific defaults, then check fields against one another."""
     kind = kind_named(spec["kind"])
     if kind is None:
         return [FieldError("/kind", "unknown_kind", f"The kind is one of: {', '.join(sorted(KINDS))}.")]
@@ -129,7 +129,7 @@ def _check_size(spec: Mapping[str, Any]) -> list[FieldError]:
 
 
 def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the spec as REST shows it: GPUs and CPUs as decimal numbers, tuples as lists."""
+    """Return the spec in REST form: GPUs and CPUs as decimal numbers, tuples as lists."""
     edge = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.items()}
     edge["gpus"] = None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"])
     edge["cpus"] = decimal(spec["cpus"])
@@ -137,5 +137,5 @@ def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def decimal(milli: int) -> int | float:
-    """Thousandths -> a decimal number, whole when it is whole."""
+    """Convert thousandths to a decimal number, an int if it is whole."""
     return milli // 1000 if milli % 1000 == 0 else milli / 1000
