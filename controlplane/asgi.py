@@ -2,7 +2,7 @@
 
 Websockets, event streams, probes and the service proxy run on the event loop; every other request hops to the WSGI
 application, which serves synchronous views 2-10 times faster than Django's own ASGI handler. Requests that hash a
-password hop to threads of their own, so that sign-ins never delay a page.
+password run on separate threads, so that sign-ins never delay a page.
 """
 
 import importlib
@@ -69,7 +69,7 @@ probes = Probes()
 
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
-    """Give a connection to the application that serves its path."""
+    """Route a connection to the application that serves its path."""
     if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
         await _refuse_headers(scope, receive, send, refusal)
     elif scope["type"] in ("http", "websocket") and settings.SERVICES.find(host_of(scope)):
@@ -113,7 +113,7 @@ def _http(scope: Scope) -> Application:
 
 
 async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
-    """A request for a password that anyone may send."""
+    """Serve a request that checks a password, limited per address since it is anonymous."""
     try:
         sign_ins.attempt((scope.get("client") or ("",))[0])
     except TooManyAttempts as refusal:
@@ -134,13 +134,13 @@ def _websocket(scope: Scope) -> Application:
 
 
 def _gateway(name: str) -> Application:
-    """The application that reaches into pods, loaded when it is first asked for: many processes never need it."""
+    """Return an application that reaches into pods, imported on first use: many processes never need it."""
     application: Application = importlib.import_module(f"controlplane.gateway.{name}").application
     return application
 
 
 async def _metrics(scope: Scope, receive: Receive, send: Send) -> None:
-    """Prometheus asks by a pod's address, which Django refuses as a host name; what counts here is a token."""
+    """Serve metrics under any host name: Prometheus uses pod addresses, which Django refuses; a token protects them."""
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     await hop({**scope, "headers": [*others, (b"host", b"localhost")]}, receive, send)
 
@@ -151,7 +151,7 @@ async def _no_host(_scope: Scope, _receive: Receive, send: Send) -> None:
 
 
 async def _no_foreign(_scope: Scope, _receive: Receive, send: Send) -> None:
-    """Cookies are for our own pages: what another origin's page asks for in the user's name is refused unseen."""
+    """Refuse requests that another origin's page makes with the user's cookies."""
     detail = "Another site's page may not do this. Programs send 'Authorization: Bearer <token>'."
     await problem(send, 403, "foreign_origin", detail)
 

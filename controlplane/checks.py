@@ -1,4 +1,4 @@
-"""Impossible settings are refused at start, each with an id and a hint. `make up` runs these first."""
+"""Refuse impossible settings at start, each with an id and a hint. `make up` runs these checks first."""
 
 import difflib
 import ipaddress
@@ -21,7 +21,7 @@ REDIS_SCHEMES = ("redis", "rediss", "redis+socket", "unix")
 
 @register("trainyard")
 def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[CheckMessage]:
-    """Every refusal at once, so that a person mends a configuration in one go."""
+    """Return all problems at once, so that a configuration can be fixed in one pass."""
     return [
         *_check_bootstrap_token(),
         *_check_clusters(),

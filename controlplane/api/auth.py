@@ -1,4 +1,4 @@
-"""Who calls: a bearer token, or the browser's session with CSRF. A wrong credential is refused, never ignored."""
+"""Authentication: a bearer token, or the browser's session with CSRF. A wrong credential is refused, never ignored."""
 
 import re
 import uuid
@@ -53,7 +53,7 @@ def actor_of(request: Request) -> Actor:
 
 
 def request_id_of(request: Request) -> str:
-    """Return the caller's X-Request-ID when it is usable, else one made here; the same on every call."""
+    """Return the caller's X-Request-ID if valid, else a generated one; stable for the request."""
     known: str | None = getattr(request._request, "trainyard_request_id", None)
     if known is None:
         given = request.META.get("HTTP_X_REQUEST_ID", "")

@@ -1,4 +1,4 @@
-"""Request bodies: each route names the fields it reads; the same readers as job specs use, the same refusals."""
+"""Request bodies: each route declares its fields, with the same readers and refusals as job specs."""
 
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -13,7 +13,7 @@ Schema = dict[str, Any]
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
-    """One field: how it is read, its JSON schema and whether it must be there."""
+    """One field: reader, JSON schema, and whether it is required."""
 
     read: Reader
     schema: Schema
@@ -21,7 +21,9 @@ class BodyField:
 
 
 def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
-    """Return the fields that were sent, read. Raises Invalid with every refused field, Problem if it is no object."""
+    """Return the fields present, parsed. Raises Invalid with every refused field, Problem if the body is not an
+    object.
+    """
     sent = as_object(body)
     errors = [
         FieldError("/" + pointer_part(name), "unknown_field", "There is no such field; check its spelling.")
@@ -44,7 +46,7 @@ def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
 
 
 def as_object(body: Any) -> dict[str, Any]:
-    """Return a JSON object; nothing sent counts as an empty one. Raises Problem (400) for other values."""
+    """Return a JSON object, {} for an empty body. Raises Problem (400) for other values."""
     if body is None:
         return {}
     if not isinstance(body, dict):

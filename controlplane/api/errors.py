@@ -1,4 +1,4 @@
-"""One place turns whatever a view raises into a problem+json answer."""
+"""Turn exceptions of views into problem+json answers."""
 
 import logging
 from collections.abc import Callable
@@ -22,12 +22,12 @@ TOO_LARGE = "The body is larger than 1 MiB; send less, or in parts."
 
 
 def problem_handler(error: Exception, context: dict[str, Any]) -> HttpResponse:
-    """Answer any exception of a view. What is none of ours is logged and answered 500 without details."""
+    """Answer any exception of a view; unexpected ones are logged and answered 500 without details."""
     return problem_response(to_problem(error))
 
 
 def to_problem(error: Exception) -> Problem:
-    """Return the refusal that an exception stands for."""
+    """Return the refusal for an exception."""
     if isinstance(error, Problem):
         return error
     for kind, translate in _TRANSLATIONS:

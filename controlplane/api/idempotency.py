@@ -1,5 +1,6 @@
-"""Same key and same body: the first answer again, for 24 hours. The answer is kept in the transaction that did the
-work, so that a crash leaves both or neither, and a second request at the same time waits for the first."""
+"""Same key and same body: return the first answer again, for 24 hours. The answer is stored in the transaction that
+did the work, so a crash leaves both or neither, and a concurrent request waits for the first.
+"""
 
 import hashlib
 import hmac
@@ -31,7 +32,7 @@ UNREADABLE = (
 
 
 def checked_key(header: str) -> str:
-    """Return a usable key. Raises Problem (400)."""
+    """Return a valid key. Raises Problem (400)."""
     if not (1 <= len(header) <= 255 and header.isascii() and header.isprintable()):
         raise bad_request(
             "/", "bad_idempotency_key", "An Idempotency-Key is 1 to 255 printable ASCII characters."
@@ -63,7 +64,7 @@ def once(user: User, key: str, digest: str, work: Callable[[], HttpResponse]) ->
 
 
 def _answer(work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Run the work so that a refusal undoes it and is still kept as the answer."""
+    """Run the work; a refusal rolls it back and is stored as the answer."""
     try:
         with transaction.atomic():
             return work()
@@ -106,13 +107,13 @@ def _forget_old() -> None:
 
 
 def _sealed(body: bytes) -> bytes:
-    """Hide an answer, which may hold a new token's secret, from who reads the database without the instance's key."""
+    """Encrypt an answer, which may contain a new token's secret."""
     nonce = os.urandom(_NONCE)
     return nonce + _check(settings.SECRET_KEY, nonce, body) + _masked(settings.SECRET_KEY, nonce, body)
 
 
 def _unsealed(kept: bytes) -> bytes | None:
-    """Return the answer, or None when it was sealed under a key that this instance does not have any more."""
+    """Return the answer, or None if the instance's key has changed."""
     nonce, check, masked = kept[:_NONCE], kept[_NONCE : _NONCE + _CHECK], kept[_NONCE + _CHECK :]
     for key in (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS):
         body = _masked(key, nonce, masked)
@@ -128,6 +129,6 @@ def _check(key: str, nonce: bytes, body: bytes) -> bytes:
 
 
 def _masked(key: str, nonce: bytes, text: bytes) -> bytes:
-    """Exclusive-or with SHAKE-256 of the key and a nonce that is never used twice: a one-time pad of its own length."""
+    """XOR with SHAKE-256 of the key and a unique nonce: a one-time pad of the text's length."""
     pad = hashlib.shake_256(key.encode() + nonce).digest(len(text))
     return (int.from_bytes(text, "big") ^ int.from_bytes(pad, "big")).to_bytes(len(text), "big")

@@ -1,4 +1,4 @@
-"""The OpenAPI document, made from the routes as they are. `manage.py openapi` writes docs/reference/openapi.json."""
+"""The OpenAPI document, generated from the routes. `manage.py openapi` writes docs/reference/openapi.json."""
 
 from functools import cache
 from typing import Any
@@ -25,7 +25,7 @@ _NO_SECURITY = frozenset({"/api/v1/login"})
 
 
 class RouteSchema(AutoSchema):
-    """Names operations by route and verb; leaves out the route that answers unknown addresses."""
+    """Name operations by route and verb; omit the fallback route."""
 
     def get_operation(self, path: str, path_regex: str, path_prefix: str, method: str, registry: Any) -> Any:
         if "{rest}" in path:
@@ -45,7 +45,7 @@ class RouteSchema(AutoSchema):
 
 @cache
 def openapi_document() -> dict[str, Any]:
-    """Return the document as plain data. It takes about a second the first time in a process."""
+    """Return the document as plain data; takes about a second the first time in a process."""
     generator: Any = SchemaGenerator  # its own types are partial
     document: dict[str, Any] = generator().get_schema(request=None, public=True)
     components = document.setdefault("components", {})

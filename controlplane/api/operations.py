@@ -1,5 +1,6 @@
-"""What every route has in common, said once: `@operation` reads the query and the body, makes writes repeatable and
-dry-runnable, stamps answers with an ETag, and describes the route for OpenAPI."""
+"""What all routes share: `@operation` reads query and body, adds idempotency and dry runs to writes, sets ETags, and
+describes the route for OpenAPI.
+"""
 
 import hashlib
 from collections.abc import Callable, Iterator, Mapping
@@ -40,7 +41,7 @@ _PROBLEM = {"$ref": "#/components/schemas/Problem"}
 
 @dataclass(frozen=True, slots=True)
 class Answer:
-    """What a route answers. `revision`: what If-Match compares, the part of an object that can be edited."""
+    """A route's answer. `revision`: the editable part of an object, compared with If-Match."""
 
     data: Any
     status: int = 200
@@ -49,7 +50,7 @@ class Answer:
 
 
 class Call:
-    """One request, read: who, with which query fields and body fields."""
+    """A parsed request: actor, query fields and body fields."""
 
     def __init__(
         self, request: Request, actor: Actor, query: dict[str, Any], read: Callable[[], dict[str, Any]]
@@ -66,12 +67,13 @@ class Call:
         return self._read_body()
 
     def finish(self) -> None:
-        """Read the body if the view did not: unknown fields are refused also where none is known, and what the view
-        has done is undone with its transaction."""
+        """Read the body if the view did not, so that unknown fields are refused on every route; the refusal rolls the
+        view's transaction back.
+        """
         _ = self.body
 
     def require_match(self, row: models.Model, revision: Callable[[Any], Any]) -> None:
-        """Refuse (412) when If-Match names another revision of the row. Locks and reloads the row to be sure."""
+        """Refuse (412) if If-Match names another revision. Locks and reloads the row."""
         wanted = self.request.META.get("HTTP_IF_MATCH")
         if wanted is None or wanted.strip() == "*":
             return
@@ -85,7 +87,7 @@ class Call:
 
 
 class OneMediaType(BaseContentNegotiation):
-    """JSON, or 406; the body of an error is JSON whatever was asked for."""
+    """Answer JSON, or 406; errors are always JSON."""
 
     def select_parser(self, request: Request, parsers: Any) -> Any:
         media = (request.content_type or "").partition(";")[0].strip().lower()
@@ -192,7 +194,7 @@ def _has_body(request: Request) -> bool:
 
 
 def _write(call: Call, work: Callable[[], HttpResponse]) -> HttpResponse:
-    """Do the work in one transaction: rolled back for a dry run, remembered under an Idempotency-Key."""
+    """Run the work in one transaction; roll back a dry run; store the answer under an Idempotency-Key."""
     if call.is_dry_run:
         with transaction.atomic():
             response = work()

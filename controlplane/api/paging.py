@@ -1,4 +1,4 @@
-"""Lists: keyset cursors (page 1,000 costs what page 1 costs), signed so that only ours are read."""
+"""Lists with signed keyset cursors: page 1,000 costs as much as page 1."""
 
 import base64
 import hmac
@@ -31,7 +31,7 @@ class Filter:
 
 @dataclass(frozen=True, slots=True)
 class Listing:
-    """What a list can do. `orderings`: public name -> columns, the last of them unique; none may be null."""
+    """A list's capabilities. `orderings`: public name -> columns, the last of them unique; none nullable."""
 
     item: Schema  # with "properties": what ?fields= may name
     orderings: Mapping[str, tuple[str, ...]]
@@ -39,7 +39,7 @@ class Listing:
     filters: Mapping[str, Filter] = field(default_factory=dict)
 
     def parameters(self) -> dict[str, Parameter]:
-        """The query fields of the route."""
+        """Return the query fields of the route."""
         return {
             "limit": whole(
                 1, MAX_LIMIT, "How many at most; a page of large items has fewer.", default=DEFAULT_LIMIT
@@ -50,7 +50,7 @@ class Listing:
         } | {name: one.parameter for name, one in self.filters.items()}
 
     def schema(self, component: str) -> Schema:
-        """The schema of a page of components."""
+        """Return the schema of a page."""
         link = {"type": ["string", "null"], "format": "uri"}
         results = {"type": "array", "items": {"$ref": f"#/components/schemas/{component}"}}
         return {
@@ -75,8 +75,9 @@ def paged(
     fetch: Callable[[QuerySet[Any]], Sequence[Any]],
     shape: Callable[[Sequence[Any]], list[dict[str, Any]]],
 ) -> Answer:
-    """Answer one page. `fetch` reads a sliced queryset into rows (dicts or models) that carry the ordering's columns;
-    `shape` makes of the page's rows what is shown."""
+    """Answer one page. `fetch` reads a sliced queryset into rows (dicts or models) with the ordering's columns;
+    `shape` converts the page's rows to their JSON form.
+    """
     rows = _filtered(call, rows, listing)
     ordering, limit = call.query["ordering"], call.query["limit"]
     position = _position(call, listing)
@@ -108,7 +109,7 @@ def paged(
 
 
 def _that_fit(items: Sequence[Mapping[str, Any]]) -> int:
-    """Return how many of the items make a page of PAGE_MOST_BYTES, at least one of them."""
+    """Return how many items fit into PAGE_MOST_BYTES, at least one."""
     size = 0
     for count, item in enumerate(items):
         size += len(render_json(item))
@@ -146,7 +147,7 @@ def fields_parameter(item: Schema) -> Parameter:
 
 
 def trimmed(call: Call, item: dict[str, Any]) -> dict[str, Any]:
-    """Return only what ?fields= names."""
+    """Return only the fields named by ?fields=."""
     wanted = call.query.get("fields")
     return item if wanted is None else {name: value for name, value in item.items() if name in wanted}
 
@@ -219,7 +220,7 @@ def _encoded(raw: bytes) -> str:
 
 
 def _read_cursor(cursor: str, path: str) -> _Position | None:
-    """Return the position, or None when this server did not make the cursor for this path."""
+    """Return the position, or None unless this server issued the cursor for this path."""
     try:
         raw = base64.urlsafe_b64decode(cursor + "=" * (-len(cursor) % 4))
     except ValueError:

@@ -1,4 +1,4 @@
-"""JSON in, strictly: no NaN, no infinities, no duplicate names, no half characters, bounded size and depth."""
+"""Strict JSON: no NaN, infinities, duplicate names or lone surrogates; bounded size and depth."""
 
 import json
 import math
@@ -79,7 +79,7 @@ def _finite(text: str) -> float:
 
 
 def _bounded(text: str) -> int:
-    """64 bits at most: nothing here counts further, and databases and JSON readers do not."""
+    """Parse an integer of at most 64 bits, the limit of databases and most JSON readers."""
     value = int(text) if len(text) <= 20 else 1 << 64
     if not -(1 << 63) <= value < 1 << 63:
         raise Problem(400, "number_too_large", f"{text[:40]} does not fit in 64 bits.")
@@ -91,7 +91,7 @@ def _refuse_constant(text: str) -> Any:
 
 
 def _unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
-    """Return the object. One pass: the body of an anonymous request may repeat a name 10,000 times."""
+    """Return the object. Single pass: an anonymous request may repeat a name 10,000 times."""
     found: dict[str, Any] = {}
     for name, value in pairs:
         if name in found:

@@ -1,4 +1,4 @@
-"""Query fields: each route names the ones it reads; everything else is refused."""
+"""Query fields: each route declares its own; others are refused."""
 
 import uuid
 from collections.abc import Callable, Mapping
@@ -15,12 +15,12 @@ BIGGEST = (1 << 63) - 1
 
 
 class Unreadable(ValueError):
-    """A query value that cannot be read; the message says what is wanted."""
+    """A query value that cannot be parsed; the message says what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class Parameter:
-    """One query field: how it is read, its JSON schema and what it does."""
+    """One query field: reader, JSON schema, description."""
 
     read: Callable[[str], Any]
     schema: Schema

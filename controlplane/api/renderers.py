@@ -14,7 +14,7 @@ def render_json(data: Any) -> bytes:
 
 
 class OrjsonRenderer(BaseRenderer):
-    """The only media type there is."""
+    """The only renderer: application/json."""
 
     media_type = JSON
     format = "json"

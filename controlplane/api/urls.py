@@ -1,4 +1,4 @@
-"""Every REST route, below /api/v1/."""
+"""REST routes, below /api/v1/."""
 
 from django.urls import include, path, re_path
 

@@ -1,7 +1,7 @@
-"""Credentials of clusters: kept encrypted, opened only by who opens an engine.
+"""Credentials of clusters, encrypted; decrypted only to open an engine.
 
-What is stored can be read with the instance's key alone. After a change of that key the earlier one, in
-TRAINYARD_SECRET_KEY_FALLBACKS, still opens what was stored under it.
+Stored values are readable with the instance's key alone. After a change of that key, the previous one in
+TRAINYARD_SECRET_KEY_FALLBACKS still decrypts older values.
 """
 
 from __future__ import annotations
@@ -26,11 +26,11 @@ INSTALLATION_BITS = 48
 
 
 class CredentialsUnreadable(Exception):
-    """What is stored was encrypted under a key that this instance does not have; the message says what to do."""
+    """The stored value was encrypted under a key that this instance lacks; the message says what to do."""
 
 
 def encrypt(credentials: Mapping[str, Any]) -> str:
-    """Return plain JSON, sealed under the instance's key; "" for nothing."""
+    """Return the JSON encrypted under the instance's key; "" for an empty mapping."""
     if not credentials:
         return ""
     return _fernet().encrypt(json.dumps(dict(credentials)).encode()).decode()
@@ -64,7 +64,7 @@ def installation() -> str:
 
 
 def engine_settings(cluster: Cluster) -> dict[str, Any]:
-    """Return what engines.registry.open_engine needs to reach the cluster. Raises CredentialsUnreadable."""
+    """Return the settings and credentials for engines.registry.open_engine. Raises CredentialsUnreadable."""
     return {
         **cluster.settings,
         "installation": installation(),
@@ -76,14 +76,14 @@ def engine_settings(cluster: Cluster) -> dict[str, Any]:
 
 
 def _usable(credentials: dict[str, Any]) -> dict[str, Any]:
-    """Without leave to run a program where this instance does not give it, also for what was stored when it did."""
+    """Drop an exec plugin unless this instance allows them, also from credentials stored while it did."""
     if settings.ALLOW_KUBECONFIG_EXEC:
         return credentials
     return {name: value for name, value in credentials.items() if name != "allow_exec"}
 
 
 def _fernet() -> MultiFernet:
-    """Loaded late: most processes never touch a credential. The first key seals, all of them open."""
+    """Return the cipher, imported on first use. The first key encrypts, all keys decrypt."""
     from cryptography.fernet import Fernet, MultiFernet
 
     keys = (settings.SECRET_KEY, *settings.SECRET_KEY_FALLBACKS)
@@ -91,5 +91,5 @@ def _fernet() -> MultiFernet:
 
 
 def _derived(secret_key: str) -> bytes:
-    """A key of its own for this purpose: the secret key is long and random, so one hash is enough."""
+    """Derive a key for this purpose; one hash suffices since the secret key is long and random."""
     return base64.urlsafe_b64encode(hashlib.sha256(b"cluster credentials:" + secret_key.encode()).digest())

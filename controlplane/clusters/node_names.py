@@ -1,4 +1,4 @@
-"""What a node is called: by its cluster, and here, where no two clusters may have nodes of one name. Pure."""
+"""Convert between a cluster's node names and Trainyard's, which are unique across clusters. Pure."""
 
 from __future__ import annotations
 
@@ -18,6 +18,6 @@ def name_there(ours: str, suffix: str) -> str:
 
 
 def some_of(names: Sequence[str]) -> str:
-    """The first of these names, and how many more there are: `a, b and 7 more`."""
+    """Return the first names and the number of the others: `a, b and 7 more`."""
     more = f" and {len(names) - SHOWN} more" if len(names) > SHOWN else ""
     return f"{', '.join(names[:SHOWN])}{more}"

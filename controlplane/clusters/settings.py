@@ -1,7 +1,6 @@
-"""What an admin may set for a Kubernetes cluster: every knob with its reader and default; and which engines are
-reached with credentials. Pure.
+"""The settings of a Kubernetes cluster, each with reader and default; and the engines that need credentials. Pure.
 
-Here, and not beside the engine, because the API checks a body with it and may not know any engine.
+Separate from the engine, because the API validates bodies with it and must not import engines.
 """
 
 import re
@@ -30,7 +29,7 @@ WITH_CREDENTIALS = frozenset({"kubernetes"})  # the engines whose clusters are l
 
 
 class SettingsInvalid(ValueError):
-    """Settings of a cluster that are refused; `errors` says which and what to do."""
+    """Refused cluster settings; `errors` lists them and what to do."""
 
     def __init__(self, errors: list[FieldError]) -> None:
         super().__init__("; ".join(f"{error.pointer}: {error.detail}" for error in errors))
@@ -39,7 +38,7 @@ class SettingsInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Knob:
-    """One setting: how it is read, what it is when left out, and one sentence for the reference."""
+    """One setting: reader, default, and one sentence for the reference."""
 
     read: Reader
     default: Any
@@ -47,7 +46,7 @@ class Knob:
 
 
 def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
-    """A string that matches all of a pattern."""
+    """Read a string that matches the whole pattern."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not pattern.fullmatch(value):
@@ -58,7 +57,7 @@ def name_like(pattern: re.Pattern[str], longest: int, what: str) -> Reader:
 
 
 def one_of(*choices: str) -> Reader:
-    """One of a few words."""
+    """Read one of these words."""
 
     def read(value: Any) -> str:
         if value not in choices:
@@ -71,18 +70,18 @@ def one_of(*choices: str) -> Reader:
 
 
 def or_empty(reader: Reader) -> Reader:
-    """The value, or an empty string for none."""
+    """Read the value, or an empty string."""
     return lambda value: "" if value == "" else reader(value)
 
 
 def labels(value: Any) -> dict[str, str]:
-    """Labels as a cluster takes them, without those that are ours to give."""
+    """Read Kubernetes labels, refusing those that Trainyard sets itself."""
     read = fields.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
     return _not_ours(read)
 
 
 def annotations(value: Any) -> dict[str, str]:
-    """Annotations, without those that are ours to give."""
+    """Read annotations, refusing those that Trainyard sets itself."""
     return _not_ours(fields.mapped(QUALIFIED_NAMES, fields.text(4096), 64)(value))
 
 
@@ -146,7 +145,7 @@ def topology(value: Any) -> dict[str, str]:
 
 
 def host_paths(value: Any) -> dict[str, str]:
-    """{"/in/the/pod": "/on/the/node"}, none of them where a pod has something else."""
+    """Read {"/in/the/pod": "/on/the/node"}, refusing paths that pods use otherwise."""
     paths: dict[str, str] = fields.mapped(MOUNT_PATHS, mount_path, 20)(value)
     for inside, outside in paths.items():
         is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
@@ -160,7 +159,7 @@ def host_paths(value: Any) -> dict[str, str]:
 
 
 def url(value: Any) -> str:
-    """An http or https address without a user name."""
+    """Read an http or https address without credentials."""
     address: str = fields.text(2000)(value)
     if not URL.fullmatch(address):
         raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
@@ -312,7 +311,7 @@ KNOBS: dict[str, Knob] = {
 
 
 def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
-    """Every knob with its value, defaults filled in; lists become tuples. Raises SettingsInvalid with all errors."""
+    """Return every setting with its value or default; lists become tuples. Raises SettingsInvalid with all errors."""
     settings, errors = fields.read_fields(body, KNOBS, "setting")
     errors = errors or _check_together(settings)
     if errors:

@@ -111,7 +111,7 @@ DATABASE_OPTIONS = ("sslmode", "sslrootcert", "sslcert", "sslkey", "target_sessi
 
 
 class SettingInvalid(ValueError):
-    """A variable holds a value that cannot be used; the message names it."""
+    """A variable has an unusable value; the message names the variable."""
 
 
 def text(env: Mapping[str, str], name: str) -> str:
@@ -144,7 +144,7 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 
 
 def items(env: Mapping[str, str], name: str) -> list[str]:
-    """Return the comma separated parts, without blanks."""
+    """Return the comma-separated parts, without blanks."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
 
 
@@ -182,7 +182,7 @@ def database(url: str, state_dir: Path) -> dict[str, Any]:
 
 
 def _database_options(query: str) -> dict[str, str]:
-    """Read `sslmode=verify-full&sslrootcert=/path`. Raises SettingInvalid for an option that is none."""
+    """Read `sslmode=verify-full&sslrootcert=/path`. Raises SettingInvalid for an unknown option."""
     options = dict(parse_qsl(query))
     unknown = sorted(set(options) - set(DATABASE_OPTIONS))
     if unknown:
@@ -193,7 +193,7 @@ def _database_options(query: str) -> dict[str, str]:
 
 
 def sqlite(path: Path) -> dict[str, Any]:
-    """Return settings under which several processes write one SQLite file without lock errors."""
+    """Return settings that let several processes write one SQLite file without lock errors."""
     return {
         "ENGINE": "django.db.backends.sqlite3",
         "NAME": str(path),

@@ -1,7 +1,6 @@
-"""Images of engines that run processes without containers: a name stands for a command and an environment.
+"""Images for engines that run processes without containers: a name stands for a command and an environment.
 
-Entries come from workloads/catalogue.toml and from what the admins add in STATE_DIR/images.toml, in the
-same form.
+Entries come from workloads/catalogue.toml and from the admins' STATE_DIR/images.toml, in the same format.
 """
 
 from __future__ import annotations
@@ -17,13 +16,12 @@ ADDED = "images.toml"  # in the state directory
 
 
 class ImageUnknown(LookupError):
-    """There is nothing to run; the message says what there is."""
+    """Neither image nor command gives anything to run; the message lists the images."""
 
 
 @dataclass(frozen=True, slots=True)
 class Image:
-    """One entry. `files`: copied into a pod's new working directory, as a container image would bring
-    them."""
+    """One entry. `files` are copied into a pod's new working directory, like the files of a container image."""
 
     name: str
     aliases: tuple[str, ...] = ()
@@ -36,12 +34,12 @@ class Image:
 
 @dataclass(frozen=True, slots=True)
 class Catalogue:
-    """All images; `find` is how an image name of a job is understood."""
+    """All images; `find` resolves an image name of a job."""
 
     images: tuple[Image, ...]
 
     def find(self, reference: str) -> Image | None:
-        """By name or alias without tag and digest; a registry and a path in front of a name are ignored."""
+        """Find by name or alias, ignoring tag, digest, registry and path."""
         bare = _without_tag(reference)
         for candidate in (reference, bare, bare.rpartition("/")[2]):
             for image in self.images:
@@ -52,7 +50,8 @@ class Catalogue:
     def command_line(
         self, reference: str, command: tuple[str, ...], args: tuple[str, ...]
     ) -> tuple[str, ...]:
-        """What to run, by Kubernetes' rules: a command replaces the image's command and args, args its args.
+        """Return the command line by Kubernetes' rules: a command replaces the image's command and args, args replace
+        its args.
 
         Raises ImageUnknown when there is nothing to run.
         """
@@ -69,8 +68,9 @@ class Catalogue:
 
 
 def load_catalogue(*paths: Path) -> Catalogue:
-    """Entries of all files that exist; a later file replaces entries of the same name. Raises ValueError that names
-    the file when something in it is no image, OSError when it cannot be read."""
+    """Return the entries of all existing files; a later file replaces entries of the same name. Raises ValueError
+    with the file's name for a malformed entry, OSError for an unreadable file.
+    """
     images: dict[str, Image] = {}
     for path in paths:
         if path.exists():

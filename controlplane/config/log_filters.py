@@ -1,4 +1,4 @@
-"""What goes into our own log: no credential, and no traceback for a fault of the client."""
+"""Keep credentials out of our own log, and tracebacks of client faults."""
 
 import logging
 import re
@@ -11,8 +11,9 @@ _SECRETS = (
 
 
 class RedactingFormatter(logging.Formatter):
-    """Takes secrets out of addresses, whatever logs them: Django writes down the path of every refused request,
-    uvicorn that of every websocket."""
+    """Remove secrets from logged URLs: Django logs the path of every refused request, uvicorn that of every
+    websocket.
+    """
 
     def format(self, record: logging.LogRecord) -> str:
         line = super().format(record)
@@ -22,8 +23,9 @@ class RedactingFormatter(logging.Formatter):
 
 
 class ClientFaultFilter(logging.Filter):
-    """Lowers what a client did wrong to a warning of one line: Django adds a traceback to every 403, and logs a wrong
-    Host header as an error. Drops what is then below the level of the log."""
+    """Reduce client faults to one-line warnings: Django adds a traceback to every 403 and logs a wrong Host header as
+    an error. Drops records that then fall below the log's level.
+    """
 
     def filter(self, record: logging.LogRecord) -> bool:
         is_refusal = record.name.startswith("django.security.")

@@ -1,7 +1,7 @@
-"""Where jobs' pages are served: each declared port of a job has a host name, and so an origin, of its own.
+"""Host names of jobs' pages: each declared port of a job has a host name, and so an origin, of its own.
 
-`<job id>-<port>.<services host>`: 42 characters at most, so it fits the 63 of a DNS label. By default the services host
-is `localhost`, whose names browsers take for this machine; for browsers elsewhere it is a wildcard name.
+`<job id>-<port>.<services host>` has at most 42 characters in its first label; DNS allows 63. The default services
+host is `localhost`, whose subdomains browsers resolve to their own machine; remote browsers need a wildcard DNS name.
 """
 
 import ipaddress
@@ -20,7 +20,7 @@ _PORT_MOST = 65535
 
 @dataclass(frozen=True, slots=True)
 class ServiceAddress:
-    """One declared port of a job, as a host name says it; whether there is such a job is not known."""
+    """A job's port parsed from a host name; the job may not exist."""
 
     job_id: str
     port: int
@@ -32,7 +32,7 @@ class ServiceAddress:
 
 @dataclass(frozen=True, slots=True)
 class ServicesHost:
-    """The host below which jobs' pages are. `netloc_port` is ":8000", or "" for the scheme's own port."""
+    """The parent host of jobs' pages. `netloc_port`: ":8000", or "" for the scheme's default port."""
 
     scheme: str
     name: str
@@ -40,17 +40,18 @@ class ServicesHost:
 
     @property
     def is_local(self) -> bool:
-        """Whether a browser takes the names for its own machine, wherever it runs."""
+        """Return whether browsers resolve the names to their own machine."""
         return self.name == LOCAL or self.name.endswith(f".{LOCAL}")
 
     def origin(self, address: ServiceAddress, own_host: str = "") -> str:
-        """Return the origin of a job's port, without a slash at its end. `own_host` is the Host header with which the
-        control plane was asked: a tunnel (`ssh -L 9000:localhost:8000`) has another local port than the server."""
+        """Return the origin of a job's port, without trailing slash. `own_host`: the Host header of the request; its
+        port differs from the server's behind a tunnel (`ssh -L 9000:localhost:8000`).
+        """
         port = _port_of(own_host) if self.is_local and own_host else self.netloc_port
         return f"{self.scheme}://{address.label}.{self.name}{port}"
 
     def find(self, host: str) -> ServiceAddress | None:
-        """Return the job's port that a Host header names, or None."""
+        """Return the job's port named by a Host header, or None."""
         label, dot, name = _name_of(host).partition(".")
         match = _LABEL.fullmatch(label) if dot and name == self.name else None
         if match is None or int(match[2]) > _PORT_MOST:
@@ -58,7 +59,7 @@ class ServicesHost:
         return ServiceAddress(match[1], int(match[2]))
 
     def own_origin(self, public_url: str, host: str) -> str:
-        """Return the control plane's origin for a browser that asked a job's host, named by its Host header."""
+        """Return the control plane's origin for a browser that requested this job's host."""
         if not self.is_local:
             return public_url
         public = urlsplit(public_url)
@@ -66,14 +67,16 @@ class ServicesHost:
         return f"{self.scheme}://{name}{_port_of(host)}"
 
     def is_reachable_from(self, own_host: str) -> bool:
-        """Whether a browser that reaches the control plane under this name (a Host header, or the netloc of its public
-        address) also reaches jobs' pages."""
+        """Return whether a browser that reaches the control plane as `own_host` (Host header, or netloc of the public
+        address) also reaches jobs' pages.
+        """
         return not self.is_local or is_loopback(_name_of(own_host))
 
 
 def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
-    """Return the host that TRAINYARD_SERVICES_HOST names, else names under localhost on the server's own port. Raises
-    SettingInvalid."""
+    """Return the host of TRAINYARD_SERVICES_HOST, by default names under localhost on the server's port. Raises
+    SettingInvalid.
+    """
     if not setting:
         return ServicesHost("http", LOCAL, f":{port}")
     name, colon, given_port = setting.lower().partition(":")
@@ -88,8 +91,9 @@ def services_host(setting: str, public_url: str, port: int) -> ServicesHost:
 
 
 def is_loopback(name: str, *, is_any: bool = True) -> bool:
-    """Whether a host name or address means the machine that the browser runs on. `is_any`: 0.0.0.0 counts, which a
-    server that listens on all addresses calls itself, and which says nothing of where browsers are."""
+    """Return whether a host name or address refers to the browser's own machine. `is_any`: count 0.0.0.0, which a
+    server that listens on all addresses calls itself.
+    """
     try:
         address = ipaddress.ip_address(name.strip("[]"))
     except ValueError:
@@ -98,7 +102,7 @@ def is_loopback(name: str, *, is_any: bool = True) -> bool:
 
 
 def _name_of(host: str) -> str:
-    """The name in a Host header, without its port."""
+    """Return the name in a Host header, without its port."""
     return re.sub(r":\d*$", "", host.lower())
 
 

@@ -1,4 +1,4 @@
-"""The state directory belongs to one user: only its owner may list, read or write anything below it."""
+"""Make the state directory private: only its owner may list, read or write anything below it."""
 
 import os
 import stat
@@ -15,8 +15,9 @@ SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 
 
 def make_private(directory: Path) -> None:
-    """Set the process's umask and close the directory, made if it is missing, to other users. What is below it needs
-    `close_below`. Raises OSError, or SettingInvalid for one that several users write to, such as /tmp."""
+    """Set the process's umask, create the directory if missing, and remove other users' permissions from it; files
+    below need `close_below`. Raises OSError, or SettingInvalid for a shared directory such as /tmp.
+    """
     os.umask(UMASK)
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     if directory.stat().st_mode & stat.S_ISVTX:
@@ -27,21 +28,23 @@ def make_private(directory: Path) -> None:
 
 
 def close_below(directory: Path) -> None:
-    """Take other users' rights from all files and directories below, which an earlier version, a restored backup or
-    another umask may have left open. Symbolic links are not followed."""
+    """Remove other users' permissions from all files and directories below, as left by an earlier version, a restored
+    backup or another umask. Does not follow symbolic links.
+    """
     for path in _below(directory, directory / WORK):
         _close(path)
 
 
 def close_database(name: str) -> None:
-    """Take other users' rights from an SQLite file and what SQLite keeps beside it, which copies the file's mode."""
+    """Remove other users' permissions from an SQLite file and its side files, which copy its mode."""
     for suffix in SQLITE_SUFFIXES:
         _close(Path(f"{name}{suffix}"))
 
 
 def _below(directory: Path, work: Path) -> Iterator[Path]:
-    """Every path that is no symbolic link. Stops at the pods' own directories: those are private, and the files in
-    them can be millions."""
+    """Yield every path except symbolic links; skips pods' own directories, which are private and can hold millions of
+    files.
+    """
     for folder, directories, files in os.walk(directory):
         inside = Path(folder)
         directories[:] = [name for name in directories if not (inside / name).is_symlink()]
@@ -52,7 +55,7 @@ def _below(directory: Path, work: Path) -> Iterator[Path]:
 
 
 def _close(path: Path) -> None:
-    """Files of other users, such as a mounted volume's root, stay as they are; so does what is gone meanwhile."""
+    """Ignore files of other users, such as a mounted volume's root, and files deleted meanwhile."""
     try:
         mode = path.lstat().st_mode
         if mode & OTHERS and not stat.S_ISLNK(mode):

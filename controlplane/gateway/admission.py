@@ -1,4 +1,4 @@
-"""Who may reach into a pod, asked on a thread of its own and asked again while a connection lasts."""
+"""Authorise connections into pods, on a separate thread, repeatedly while a connection lasts."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _rechecks: dict[tuple[Credential, str], asyncio.Task[bool]] = {}
 
 
 class NotSignedIn(Exception):
-    """There is no credential, or it is wrong, revoked or expired."""
+    """The credential is missing, wrong, revoked or expired."""
 
 
 class NoAnswer(Exception):
@@ -50,7 +50,7 @@ class NoAnswer(Exception):
 
 
 class NotRunning(Exception):
-    """The job has no running pod to reach; the message says so. `may_come`: it is worth asking again."""
+    """The job has no running pod; the message says why. `may_come`: retrying is useful."""
 
     def __init__(self, message: str, *, may_come: bool) -> None:
         super().__init__(message)
@@ -59,7 +59,7 @@ class NotRunning(Exception):
 
 @dataclass(frozen=True, slots=True)
 class Service:
-    """One declared port of a job, and the pod and the engine through which it is reached now."""
+    """One declared port of a job, with the pod and engine that serve it now."""
 
     job_id: str
     port: int
@@ -69,11 +69,11 @@ class Service:
 
     @property
     def key(self) -> tuple[str, int]:
-        """What limits of the port count under."""
+        """Return the key for the port's limits."""
         return self.job_id, self.port
 
     async def connect(self) -> socket.socket:
-        """A stream to the port, which does not block. Raises NoAnswer, TooManyRequests."""
+        """Return a non-blocking stream to the port. Raises NoAnswer, TooManyRequests."""
         opening: asyncio.Future[socket.socket] | None = None
         try:
             async with asyncio.timeout(CONNECT_SECONDS):
@@ -105,19 +105,19 @@ def _close_unless(is_taken: bool) -> Callable[[asyncio.Future[socket.socket]], N
 
 
 async def in_engine(work: Callable[..., T], *arguments: object) -> T:
-    """Run a call to an engine, which may wait for its network, off the event loop and beside the database's thread."""
+    """Run an engine call, which may wait for the network, off the event loop and apart from the database's thread."""
     return await asyncio.get_running_loop().run_in_executor(_engine_threads, work, *arguments)
 
 
 async def in_thread(work: Callable[..., T], *arguments: object) -> T:
-    """Run something that reads the database, off the event loop."""
+    """Run a function that reads the database, off the event loop."""
     return await asyncio.get_running_loop().run_in_executor(_thread, _guarded, work, *arguments)
 
 
 async def admit_service(credential: Credential | None, job_id: str, port: int) -> Service:
-    """The service, for members of the job's project. Asked of the database at most once a second.
+    """Return the service, for members of the job's project. Queries the database at most once a second.
 
-    Raises NotSignedIn, NotVisible (also for a port that was not declared), Forbidden, NotRunning.
+    Raises NotSignedIn, NotVisible (also for an undeclared port), Forbidden, NotRunning.
     """
     if credential is None:
         raise NotSignedIn
@@ -132,8 +132,9 @@ async def admit_service(credential: Credential | None, job_id: str, port: int) -
 
 
 async def until_refused(credential: Credential, job_id: str) -> None:
-    """Return as soon as the credential no longer opens the job: a revoked token, an ended session, a lost
-    role. All connections with one credential to one job share a look at the database each second."""
+    """Return as soon as the credential no longer admits to the job: revoked token, ended session, lost role.
+    Connections with the same credential and job share one query per second.
+    """
     key = (credential, job_id)
     while True:
         recheck = _rechecks.get(key)
@@ -157,7 +158,7 @@ async def _recheck(credential: Credential, job_id: str) -> bool:
 
 
 def admit(credential: Credential | None, job_id: str, scope: Scope | None = None) -> tuple[Actor, Job]:
-    """Who acts and on which job, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
+    """Return the actor and the job, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
     identity = identify(credential) if credential else None
     if identity is None:
         raise NotSignedIn
@@ -167,7 +168,7 @@ def admit(credential: Credential | None, job_id: str, scope: Scope | None = None
 
 
 def find_port(credential: Credential | None, job_id: str, port: int) -> Job:
-    """The job, for members of its project, if it declares the port. Raises NotSignedIn, NotVisible, Forbidden."""
+    """Return the job if it declares the port, for members of its project. Raises NotSignedIn, NotVisible, Forbidden."""
     _, job = admit(credential, job_id)
     if port not in [declared["port"] for declared in job.spec["ports"]]:
         raise NotVisible(f"The job declares no port {port}.")
@@ -185,8 +186,9 @@ def find_service(credential: Credential, job_id: str, port: int) -> Service:
 
 
 def engine_of(pod: Pod) -> Engine:
-    """The engine of the pod's cluster. Those of clusters that were detached are closed now and then: only this
-    process could. Raises EngineUnreachable."""
+    """Return the engine of the pod's cluster. Also closes engines of detached clusters now and then, which no other
+    process can do for this one. Raises EngineUnreachable.
+    """
     global _tidied_at
     if time.monotonic() - _tidied_at > TIDY_SECONDS:
         _tidied_at = time.monotonic()
@@ -195,7 +197,7 @@ def engine_of(pod: Pod) -> Engine:
 
 
 def _engine(pod: Pod) -> Engine:
-    """The engine of the pod's cluster. Raises NotRunning when it cannot be opened now."""
+    """Return the engine of the pod's cluster. Raises NotRunning if it cannot be opened now."""
     try:
         return engine_of(pod)
     except EngineUnreachable as error:
@@ -203,7 +205,7 @@ def _engine(pod: Pod) -> Engine:
 
 
 def running_pod(job: Job, rank: int) -> Pod:
-    """The pod of that rank that runs now. Raises NotRunning."""
+    """Return the running pod of that rank. Raises NotRunning."""
     pods = Pod.objects.select_related("node__cluster")
     pod = pods.filter(job=job, rank=rank, state="running", released_at=None).first()
     if pod is None:
@@ -215,7 +217,7 @@ def running_pod(job: Job, rank: int) -> Pod:
 
 
 def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """The thread keeps its database connection until it fails."""
+    """Run on the thread, which keeps its database connection until an error."""
     try:
         return work(*arguments)
     except (DatabaseError, InterfaceError):

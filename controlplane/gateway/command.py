@@ -53,7 +53,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _show(process: Process, send: Send) -> None:
-    """Both outputs to the client, at the client's pace."""
+    """Send both outputs to the client, at the client's pace."""
     while True:
         await readable(process.fileno())
         try:
@@ -65,7 +65,7 @@ async def _show(process: Process, send: Send) -> None:
 
 
 async def _feed(process: Process, receive: Receive) -> None:
-    """Input to the command, until the client leaves."""
+    """Send input to the command until the client leaves."""
     is_open = True
     while True:
         message = await receive()

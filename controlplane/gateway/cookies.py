@@ -1,4 +1,6 @@
-"""Cookies on a job's host: ours let a browser in and never reach the job; the job's own pass, for this host alone."""
+"""Cookies on a job's host: ours authenticates the browser and never reaches the job; the job's own pass, for this
+host only.
+"""
 
 from __future__ import annotations
 
@@ -13,7 +15,7 @@ _OURS = re.compile(rb"(?:__(?:host|secure)-)?yard_", re.IGNORECASE)
 
 
 def service_cookie_name() -> str:
-    """The cookie that lets a browser in. Behind TLS its prefix keeps a sibling host from setting it for this one."""
+    """Return the name of our cookie. Behind TLS its prefix keeps sibling hosts from setting it for this one."""
     return f"{'__Host-' if is_secure() else ''}yard_service"
 
 

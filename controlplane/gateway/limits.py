@@ -1,7 +1,7 @@
-"""How much of the gateway one port of a job, and one project, may take.
+"""Limits of the gateway per port of a job and per project.
 
-A connect runs on a thread, and one to a port that never accepts holds its thread for seconds: without limits the
-threads were all held, and one job's port closed the services of all projects for 46 s.
+A connect occupies a thread, for seconds if the port never accepts: without limits, one job's port occupied all
+threads and blocked the services of all projects for 46 s.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ _connects: WeakValueDictionary[Hashable, asyncio.Semaphore] = WeakValueDictionar
 
 
 class TooManyRequests(Exception):
-    """A limit of a port or of its project is reached. `code` names it."""
+    """A limit of a port or its project is reached; `code` names it."""
 
     def __init__(self, code: str, detail: str) -> None:
         super().__init__(detail)
@@ -41,8 +41,9 @@ class TooManyRequests(Exception):
 async def connect_on_thread(
     work: Callable[..., T], *arguments: object, project: Hashable, port: Hashable
 ) -> asyncio.Future[T]:
-    """Start a connect once the port and the project have a slot for it, and return its future. The slot is held until
-    the thread is free, also when the caller has left. Raises TooManyRequests."""
+    """Start a connect when the port and the project have a free slot; return its future. The slot is held until the
+    thread is free, even if the caller has left. Raises TooManyRequests.
+    """
     try:
         with _waiting.hold(port):
             slots = (_slots("port", port, CONNECTS_OF_PORT), _slots("project", project, CONNECTS_OF_PROJECT))
@@ -90,7 +91,7 @@ def _take(slots: Slots, key: Hashable, kind: str) -> None:
 
 
 def _slots(kind: str, key: Hashable, most: int) -> asyncio.Semaphore:
-    """The semaphore of a key; kept for as long as it is held or waited for."""
+    """Return the semaphore of a key; it exists while held or waited for."""
     found = _connects.get((kind, key))
     if found is None:
         found = _connects[kind, key] = asyncio.Semaphore(most)

@@ -1,4 +1,4 @@
-"""What stands where a service should: a page for people, problem+json for programs."""
+"""Answers in place of a service: a page for browsers, problem+json for programs."""
 
 from html import escape
 from http import HTTPStatus
@@ -38,17 +38,17 @@ a {{ color: var(--accent) }}
 
 
 def is_page_load(scope: Scope) -> bool:
-    """Whether a browser asks for a page to show, and not a program or a page's script."""
+    """Return whether a browser loads a page, as opposed to a program or a script of a page."""
     return scope["method"] == "GET" and "text/html" in (header(scope, b"accept") or "")
 
 
 def is_navigation(scope: Scope) -> bool:
-    """Whether that page is to fill a tab: only there may a sign-in follow."""
+    """Return whether the page is to fill a tab: only then can a sign-in follow."""
     return is_page_load(scope) and header(scope, b"sec-fetch-dest") in (None, "document")
 
 
 def status_of(refusal: Exception) -> int:
-    """The status of an answer that says no."""
+    """Return the HTTP status of a refusal."""
     statuses = {NotSignedIn: 401, Forbidden: 403, NotRunning: 503}
     return statuses.get(type(refusal), 404)
 
@@ -56,7 +56,7 @@ def status_of(refusal: Exception) -> int:
 async def refuse_access(
     scope: Scope, send: Send, refusal: NotVisible | Forbidden | NotRunning, job_url: str = ""
 ) -> None:
-    """Say no to one who may not come in, or not now. `job_url` is shown to those who may."""
+    """Refuse a request without access, or for a service not running now. `job_url` is shown to users with access."""
     status = status_of(refusal)
     codes = {404: "not_found", 403: "forbidden", 503: "service_not_running"}
     may_come = isinstance(refusal, NotRunning) and refusal.may_come
@@ -65,13 +65,13 @@ async def refuse_access(
 
 
 async def ask_for_token(send: Send) -> None:
-    """Answer 401 to what is no page."""
+    """Answer 401 to requests that are not page loads."""
     detail = "Sign in, or send 'Authorization: Bearer <token>'."
     await problem(send, 401, "not_authenticated", detail, [(b"www-authenticate", b"Bearer")])
 
 
 async def redirect(send: Send, location: str, *cookies: tuple[bytes, bytes], status: int = 302) -> None:
-    """Send the browser on, and leave the address in no cache and no referrer."""
+    """Redirect the browser, keeping the address out of caches and referrers."""
     kept_out = [(b"cache-control", b"no-store"), (b"referrer-policy", b"no-referrer")]
     await answer(send, status, [(b"location", location.encode("latin-1")), *kept_out, *cookies], b"")
 
@@ -86,7 +86,7 @@ async def refuse(
     may_come: bool = False,
     job_url: str = "",
 ) -> None:
-    """Say no. What may come says so to programs, and is asked for again by the page itself."""
+    """Refuse a request. `may_come`: programs get Retry-After, and the page reloads itself."""
     again = str(AGAIN_SECONDS).encode()
     headers: Headers = [(b"retry-after", again)] if may_come else []
     if not is_page_load(scope):

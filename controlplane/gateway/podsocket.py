@@ -1,5 +1,4 @@
-"""What websockets into a pod have in common: who may open one, refusals in words, and ending with the first of several
-works."""
+"""What websockets into a pod share: authorisation, refusals with a message, and ending with the first finished task."""
 
 from __future__ import annotations
 
@@ -31,8 +30,9 @@ Opening = Callable[[Credential, re.Match[str]], Awaitable[T]]
 async def opened(
     scope: Scope, receive: Receive, send: Send, path: re.Pattern[str], opening: Opening[T]
 ) -> tuple[T, Credential, str] | None:
-    """Return what `opening` returns, the credential and the job's id (group `job_id` of `path`); None once a refusal
-    was sent: an HTTP status for a wrong path, origin or right, else an accepted socket with an error message."""
+    """Return the result of `opening`, the credential and the job's id (group `job_id` of `path`); None after a
+    refusal, sent as an HTTP status for a wrong path, origin or role, else as an error message on an accepted socket.
+    """
     match, credential = path.fullmatch(scope["path"]), credential_of(scope)
     if match is None or credential is None or not is_own_origin(scope):
         status = 404 if match is None else 401 if credential is None else 403
@@ -65,8 +65,9 @@ async def end(send: Send, message: dict[str, Any], close_code: int) -> None:
 def enter(
     credential: Credential, job_id: str, rank: int, scope: Scope, record: Callable[[Job, Actor], None]
 ) -> tuple[Engine, str]:
-    """Return the engine and the name of the pod that a member of the job's project enters; `record` writes down who
-    does. For the gateway's thread. Raises NotSignedIn, NotVisible, Forbidden, NotRunning."""
+    """Return the engine and the name of the pod that a member of the job's project enters; `record` writes the audit.
+    For the gateway's thread. Raises NotSignedIn, NotVisible, Forbidden, NotRunning.
+    """
     actor, job = admit(credential, job_id, scope)
     pod = running_pod(job, rank)
     record(job, actor)
@@ -83,8 +84,9 @@ async def serve(
     rights: Coroutine[Any, Any, None],
     close: Callable[[], int | None],
 ) -> None:
-    """Accept the socket and carry bytes until the program's output ends, the client leaves (`keys` ends) or loses its
-    rights; then `close` the program and send its exit code or why it was ended."""
+    """Accept the socket and copy bytes until the program's output ends, the client leaves (`keys` ends) or its access
+    ends; then `close` the program and send its exit code or the reason.
+    """
     try:
         await accept(scope, receive, send)
         ended = await first_of(output=output, client=keys, rights=rights)
@@ -99,12 +101,12 @@ async def serve(
 
 
 async def end_rights(send: Send) -> None:
-    """Close with the reason that the client may be here no longer."""
+    """Close with the reason that the client's access has ended."""
     await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
 
 
 async def first_of(**works: Coroutine[Any, Any, None]) -> str:
-    """Run all until one ends, cancel the others, and return its name; the client's leaving counts before all."""
+    """Run all tasks until one ends, cancel the others, and return its name; the client's leaving takes precedence."""
     tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
@@ -117,19 +119,19 @@ async def first_of(**works: Coroutine[Any, Any, None]) -> str:
 
 
 async def readable(fd: int) -> None:
-    """Wait until the descriptor can be read from."""
+    """Wait until the descriptor is readable."""
     loop = asyncio.get_running_loop()
     await _ready(fd, loop.add_reader, loop.remove_reader)
 
 
 async def writable(fd: int) -> None:
-    """Wait until the descriptor can be written to."""
+    """Wait until the descriptor is writable."""
     loop = asyncio.get_running_loop()
     await _ready(fd, loop.add_writer, loop.remove_writer)
 
 
 async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None:
-    """Hand over all of `data` as `write` takes it."""
+    """Write all of `data`, in the pieces that `write` accepts."""
     view = memoryview(data)
     while view:
         taken = write(bytes(view[:4096]))
@@ -139,7 +141,7 @@ async def write_all(data: bytes, write: Callable[[bytes], int], fd: int) -> None
 
 
 def number(text: str | None, default: int) -> int:
-    """A query field of at most five digits, or the default."""
+    """Return a query field of at most five digits, or the default."""
     return int(text) if text is not None and text.isascii() and text.isdigit() and len(text) < 6 else default
 
 
@@ -158,5 +160,5 @@ async def _ready(fd: int, add: Callable[..., None], remove: Callable[[int], obje
 
 
 def _code(error: Exception) -> str:
-    """A refusal that needs words gets them after the handshake; an HTTP status would carry none."""
+    """Return the close code of a refusal sent after the handshake, since an HTTP status cannot carry a message."""
     return error.code if isinstance(error, EngineRefused | TooManyRequests) else _CODES[type(error)]

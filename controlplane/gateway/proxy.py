@@ -1,8 +1,8 @@
-"""<job>-<port>.<services host>: the ports that a job declared, over HTTP and websockets, each on an origin of its own.
+"""<job>-<port>.<services host>: the ports that a job declared, over HTTP and websockets, each on its own origin.
 
-Programs come in with a bearer token, browsers with a cookie of this host alone. A page load without one goes by the
-control plane's host, where the user is signed in, and comes back with a ticket (see entrance.py) that is exchanged here
-for the cookie and gone from the address at once.
+Programs authenticate with a bearer token, browsers with a cookie of this host. A page load without one is redirected
+to the control plane's host, where the user is signed in, and returns with a ticket (entrance.py), which is exchanged
+here for the cookie and removed from the address.
 """
 
 from __future__ import annotations
@@ -63,8 +63,9 @@ FOREIGN = "Another site's page may not do this."
 
 @dataclass(frozen=True, slots=True)
 class Asked:
-    """What a request asks for: a job's port, and `target`, which the pod gets: path and query, escaped as they came.
-    `origin` is the job's own, `own_origin` the control plane's for the same browser."""
+    """A request's target: a job's port, and `target`, the path and query for the pod, as received. `origin`: the
+    job's; `own_origin`: the control plane's for the same browser.
+    """
 
     address: ServiceAddress
     target: bytes
@@ -77,7 +78,7 @@ class Asked:
 
     @property
     def entrance(self) -> str:
-        """Where the control plane gives out a ticket for what was asked."""
+        """Return the control plane's address that issues a ticket for this request."""
         target = quote(self.target.decode("ascii"), safe="/")
         return f"{self.own_origin}/services/{self.address.job_id}/{self.address.port}{OPEN}?next={target}"
 
@@ -96,7 +97,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _enter(scope: Scope, send: Send, asked: Asked) -> None:
-    """Exchange a ticket for a cookie and send the browser to the address that was asked for first."""
+    """Exchange a ticket for a cookie and redirect to the original address."""
     fields = query(scope)
     key = await in_thread(redeem_service_ticket, fields.get("ticket", ""), asked.address)
     if key is None:
@@ -133,7 +134,7 @@ async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> Non
 async def _forward(
     scope: Scope, receive: Receive, send: Send, asked: Asked, service: Service, credential: Credential
 ) -> None:
-    """Carry request and answer until one side ends, or the right to be here does."""
+    """Copy request and response until one side ends or access is lost."""
     reply = _Reply(send)
     try:
         async with exchange(service) as pod:
@@ -153,7 +154,7 @@ async def _forward(
 
 
 class _Reply:
-    """`send`, and whether anything was sent."""
+    """Wraps `send` and records whether anything was sent."""
 
     def __init__(self, send: Send) -> None:
         self._send = send
@@ -165,7 +166,7 @@ class _Reply:
 
 
 async def _first_of(response: asyncio.Task[None], *others: asyncio.Task[None]) -> None:
-    """Until the answer is out; a client that left or a right that ended cuts it short. Raises NoAnswer."""
+    """Wait for the response; end early if the client left or lost access. Raises NoAnswer."""
     tasks = (response, *others)
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
@@ -192,7 +193,7 @@ async def _carry_answer(pod: Exchange, send: Send) -> None:
 
 
 async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | None) -> None:
-    """Refused before it opens with the status that HTTP would have, else carried."""
+    """Refuse before the handshake with the status that HTTP would get, else connect."""
     status, service, credential = 404, None, None
     if asked is not None and not scope["path"].startswith(OURS):
         credential = _credential(scope, asked.address)
@@ -226,7 +227,7 @@ def _asked(scope: Scope) -> Asked | None:
 
 
 def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
-    """The cookie first: beside it an Authorization header is for the job."""
+    """Return the credential: the cookie first, since an Authorization header beside it is meant for the job."""
     found = (
         tickets.unseal(value, address) for value in cookies.values_of(scope, cookies.service_cookie_name())
     )
@@ -234,7 +235,7 @@ def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
 
 
 def _request_headers(scope: Scope, credential: Credential, pod_address: str | None = None) -> Headers:
-    """Headers for the pod's server; those of a request of ours when its address is given, else of a websocket."""
+    """Return headers for the pod's server: for HTTP if `pod_address` is given, else for a websocket."""
     passed = rules.to_pod(
         scope["headers"],
         host=host_of(scope),
@@ -257,7 +258,7 @@ def _has_token_of_ours(scope: Scope) -> bool:
 
 
 async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked) -> None:
-    """A page load goes to where the user is signed in, or can be."""
+    """Redirect a page load to the control plane's sign-in."""
     if is_navigation(scope):
         await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))
     else:

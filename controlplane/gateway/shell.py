@@ -51,7 +51,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 async def _show(shell: Shell, send: Send) -> None:
-    """Output to the client, at the client's pace."""
+    """Send output to the client, at the client's pace."""
     while True:
         await readable(shell.fileno())
         data = shell.read()
@@ -64,7 +64,7 @@ async def _show(shell: Shell, send: Send) -> None:
 
 
 async def _type(shell: Shell, receive: Receive) -> None:
-    """Keys to the shell, until the client leaves."""
+    """Send keys to the shell until the client leaves."""
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
@@ -75,7 +75,7 @@ async def _type(shell: Shell, receive: Receive) -> None:
 
 
 def _resize(shell: Shell, text: str) -> None:
-    """Anything but a resize is not for us and changes nothing."""
+    """Resize the terminal; ignore any other message."""
     try:
         message = orjson.loads(text)
     except orjson.JSONDecodeError:

@@ -1,4 +1,4 @@
-"""A websocket to a pod's server, joined to the browser's."""
+"""Connect the browser's websocket to the pod server's."""
 
 from __future__ import annotations
 
@@ -30,8 +30,7 @@ async def carry_websocket(
     headers: Headers,
     rights: Coroutine[Any, Any, None],
 ) -> None:
-    """Open the pod's side first: what it refuses, the browser sees refused. Ends when either side or
-    `rights` ends."""
+    """Open the pod's side first, so that its refusal reaches the browser. Ends when either side or `rights` ends."""
     try:
         with exchanging(project=service.project_id, port=service.key):
             await _carry(scope, receive, send, service, target, headers, rights)
@@ -81,13 +80,13 @@ async def _carry(
 
 
 def _refusal_status(error: Exception) -> int:
-    """A refusal of the pod's server is passed on; anything else means that it is not there to be asked."""
+    """Return the pod server's refusal status; 502 if it is not reachable."""
     status = error.response.status_code if isinstance(error, InvalidStatus) else 503
     return status if 400 <= status < 500 else 503
 
 
 def _subprotocols(scope: Scope) -> list[str]:
-    """What the browser offers, without a token that stands there for us."""
+    """Return the browser's subprotocols without our token."""
     offered = list(scope.get("subprotocols") or ())
     return offered[2:] if offered[:1] == [BEARER] else offered
 
@@ -95,7 +94,7 @@ def _subprotocols(scope: Scope) -> list[str]:
 async def _join(
     pod: ClientConnection, receive: Receive, send: Send, rights: Coroutine[Any, Any, None]
 ) -> tuple[int, str] | None:
-    """Carry messages both ways. How to close the browser's side; None when it closed itself."""
+    """Copy messages both ways. Return how to close the browser's side; None if it closed itself."""
     up = asyncio.create_task(_to_pod(pod, receive))
     down = asyncio.create_task(_to_browser(pod, send))
     watch = asyncio.create_task(rights)
@@ -113,7 +112,7 @@ async def _join(
 
 
 async def _to_pod(pod: ClientConnection, receive: Receive) -> tuple[int, str]:
-    """Until the browser closes: its close code and reason, as far as they may be sent on."""
+    """Copy until the browser closes; return its close code and reason in a form that may be forwarded."""
     while True:
         message = await receive()
         if message["type"] == "websocket.disconnect":
@@ -138,7 +137,7 @@ async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:
 
 
 def _ending(closed: ConnectionClosed) -> tuple[int, str]:
-    """What the pod's server said when it closed, in a form that may be sent."""
+    """Return the pod server's close code and reason in a form that may be sent."""
     if closed.rcvd is None:
         return GOING_AWAY, "the service went away"
     return (NORMAL if closed.rcvd.code == NO_STATUS else closed.rcvd.code), closed.rcvd.reason

@@ -1,7 +1,7 @@
-"""What lets a browser in at a job's host: a cookie of that host, exchanged for a ticket of the control plane's.
+"""Cookies for a job's host, obtained for a ticket of the control plane's.
 
-The cookie holds the sign-in encrypted and is good for one port of one job, as long as the sign-in itself. The job never
-sees it: page scripts cannot read it, and it is taken out of what goes to the pod.
+The cookie contains the encrypted credential and is valid for one port of one job, as long as the credential. The job
+never receives it: page scripts cannot read it, and the proxy removes it.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def seal(credential: Credential, address: ServiceAddress) -> str:
 
 
 def unseal(value: str, address: ServiceAddress) -> Credential | None:
-    """Return the credential in a cookie that was made for this port of this job; None for any other text."""
+    """Return the credential in a cookie issued for this port of this job; None for any other text."""
     from cryptography.fernet import InvalidToken
 
     try:
@@ -42,7 +42,7 @@ def unseal(value: str, address: ServiceAddress) -> Credential | None:
 
 @cache
 def _fernet() -> Fernet:
-    """Loaded late: a web process that never proxies does without the package."""
+    """Return the cipher, imported on first use."""
     from cryptography.fernet import Fernet
 
     digest = hashlib.sha256(b"service cookie:" + settings.SECRET_KEY.encode()).digest()

@@ -31,8 +31,7 @@ class Exchange:
         self._http = h11.Connection(h11.CLIENT, max_incomplete_event_size=MOST_HEADER_BYTES)
 
     async def send(self, method: str, target: bytes, headers: Headers, receive: Receive) -> None:
-        """Send the request with its body as it comes in, then wait until the client leaves (raises
-        ClientLeft)."""
+        """Send the request, streaming its body, then wait until the client leaves (raises ClientLeft)."""
         await self._write(h11.Request(method=method, target=target, headers=headers))
         has_more = True
         while True:
@@ -46,7 +45,7 @@ class Exchange:
                 await self._write(h11.EndOfMessage())
 
     async def start(self) -> h11.Response:
-        """Status and headers of the answer. Raises NoAnswer."""
+        """Return status and headers of the response. Raises NoAnswer."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Response):
@@ -55,7 +54,7 @@ class Exchange:
                 raise NoAnswer("the server closed the connection without an answer")
 
     async def body(self) -> AsyncIterator[bytes]:
-        """The answer's body, piece by piece. Raises NoAnswer when it breaks off."""
+        """Yield the response's body. Raises NoAnswer if it breaks off."""
         while True:
             event = await self._next()
             if isinstance(event, h11.Data):
@@ -66,7 +65,7 @@ class Exchange:
                 raise NoAnswer("the answer broke off")
 
     async def _write(self, event: h11.Request | h11.Data | h11.EndOfMessage) -> None:
-        """A server may answer and close before it has read the whole body: then the answer is what counts."""
+        """Ignore a closed connection: a server may respond before it has read the whole body."""
         try:
             self._writer.write(self._http.send(event) or b"")
             await self._writer.drain()

@@ -1,11 +1,11 @@
-"""Limits on connections to the web server: how many, how long a request may take to arrive, how large its head may be.
+"""Limits on connections to the web server: their number, the time for a request to arrive, the size of its head.
 
-uvicorn has a keep-alive time-out and nothing else: 600 of 600 half-open connections were alive after 75 s, and 100 MB
-of headers took 42 s to parse. `ServerConfig` is uvicorn's configuration with the protocols below.
+uvicorn only has a keep-alive timeout: 600 of 600 half-open connections were alive after 75 s, and 100 MB of headers
+took 42 s to parse. `ServerConfig` is uvicorn's configuration with the protocols below.
 
-A connection that waits for a request is the cheapest to lose: at the limit for the process the one that has waited
-longest makes way for a new one. The limit per address leaves loopback out: a reverse proxy on this machine speaks for
-everyone. Behind a proxy elsewhere, set TRAINYARD_CONNECTIONS_PER_ADDRESS=0 and limit addresses in the proxy.
+At the process's limit, the connection that has been idle longest is closed for a new one. The limit per address
+exempts loopback, since a reverse proxy on this machine forwards for all clients. Behind a proxy on another machine,
+set TRAINYARD_CONNECTIONS_PER_ADDRESS=0 and limit addresses in the proxy.
 """
 
 import asyncio
@@ -41,7 +41,7 @@ _logger.setLevel(logging.ERROR)
 
 @dataclass(frozen=True, slots=True)
 class Limits:
-    """Of one web process. `per_address` 0: no limit per address."""
+    """The limits of one web process. `per_address` 0: no limit per address."""
 
     connections: int = 4000
     per_address: int = 500
@@ -69,7 +69,7 @@ class ServerConfig(uvicorn.Config):
 
 
 class OpenConnections:
-    """The open connections of a server. All methods are called on the event loop."""
+    """The open connections of a server. Call its methods on the event loop."""
 
     def __init__(self, limits: Limits) -> None:
         self.limits = limits
@@ -82,7 +82,7 @@ class OpenConnections:
         self._sweeper: asyncio.TimerHandle | None = None
 
     def enter(self, connection: "LimitedHttp", address: str) -> tuple[int, str, str] | None:
-        """Count a new connection. Return status, code and detail of a refusal, or None; a refused one counts too."""
+        """Count a new connection, also a refused one. Return status, code and detail of a refusal, or None."""
         has_room = self._count < self._most
         if not has_room and self._waiting:
             longest, _ = self._waiting.popitem(last=False)
@@ -102,7 +102,7 @@ class OpenConnections:
         return None
 
     def leave(self, address: str, connection: "LimitedHttp | None" = None) -> None:
-        """Forget a connection that has ended; a websocket has been released as an HTTP connection before."""
+        """Remove an ended connection; a websocket was released as an HTTP connection before."""
         self._count -= 1
         self._by_address[address] -= 1
         if not self._by_address[address]:
@@ -111,16 +111,16 @@ class OpenConnections:
             self.release(connection)
 
     def release(self, connection: "LimitedHttp") -> None:
-        """A connection became a websocket: it keeps its place and is swept no more."""
+        """Keep counting a connection that became a websocket, but exempt it from idle closing."""
         self._http.pop(connection, None)
         self._waiting.pop(connection, None)
 
     def wait(self, connection: "LimitedHttp") -> None:
-        """The connection waits for its next request."""
+        """Mark the connection as waiting for its next request."""
         self._waiting[connection] = None
 
     def serve(self, connection: "LimitedHttp") -> None:
-        """The connection's request has its headers."""
+        """Mark the connection as serving: its request's headers are complete."""
         self._waiting.pop(connection, None)
 
     def _sweep_later(self) -> None:
@@ -137,7 +137,7 @@ class OpenConnections:
 
 
 class LimitedHttp(HttpToolsProtocol):
-    """One HTTP connection. Its request's head is bounded while it is read, and every wait for the client has an end."""
+    """One HTTP connection with a bounded request head and a time limit on every wait for the client."""
 
     config: ServerConfig
 
@@ -212,7 +212,7 @@ class LimitedHttp(HttpToolsProtocol):
             super().send_400_response(msg)
 
     def check(self, now: float) -> None:
-        """End the connection when its client has kept the server waiting for too long."""
+        """Close the connection if its client exceeds a time limit."""
         limits = self._open.limits
         if self._is_refused:
             if now - self._received_at > LINGER_SECONDS:
@@ -225,17 +225,17 @@ class LimitedHttp(HttpToolsProtocol):
             self.drop()
 
     def drop(self) -> None:
-        """End the connection at once."""
+        """Close the connection at once."""
         self.transport.abort()
 
     @property
     def _cycle(self) -> RequestResponseCycle | None:
-        """The newest request; uvicorn's own annotation leaves out that there may be none yet."""
+        """Return the newest request or None, which uvicorn's annotation omits."""
         return self.cycle
 
     @property
     def _is_idle(self) -> bool:
-        """True while the last request is answered and the next has not begun."""
+        """Return whether the last request is answered and the next has not begun."""
         cycle = self._cycle
         is_answered = cycle is not None and cycle.response_complete
         return is_answered and not self._is_in_head and not self.transport.is_closing()
@@ -248,7 +248,7 @@ class LimitedHttp(HttpToolsProtocol):
         return cycle.more_body
 
     def _is_stalled(self, now: float) -> bool:
-        """True when the client has taken nothing of what is to be sent for write_stall_seconds."""
+        """Return whether the client has read nothing for write_stall_seconds while data is pending."""
         unsent, self._unsent = self._unsent, self.transport.get_write_buffer_size()
         if not self._unsent or self._unsent != unsent:
             self._stalled_at = None
@@ -267,7 +267,7 @@ class LimitedHttp(HttpToolsProtocol):
         self._refuse(STATUS, TOO_LARGE.code, TOO_LARGE.detail)
 
     def _refuse(self, status: int, code: str, detail: str) -> None:
-        """Answer and close, without a word to the application."""
+        """Answer and close without calling the application."""
         if self._is_refused or self.transport.is_closing():
             return
         self._is_refused, self._received_at = True, self.loop.time()
@@ -281,8 +281,9 @@ class LimitedHttp(HttpToolsProtocol):
 
 
 class LimitedWebsocket(WebSocketsSansIOProtocol):
-    """A websocket, counted until it ends. One that goes on sending after it was closed is dropped: what it sends would
-    be parsed for the 10 s that uvicorn waits for the other side's close."""
+    """A websocket, counted until it ends. One that keeps sending after the close is dropped: uvicorn would parse its
+    data for the 10 s in which it waits for the peer's close.
+    """
 
     config: ServerConfig
     late_bytes = 0
@@ -312,12 +313,13 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
 
 class HeadRefused(Exception):
-    """The request's head is beyond a limit; the client has been answered."""
+    """The request's head exceeds a limit; the client has been answered."""
 
 
 def address_key(client: tuple[str, int] | None) -> str:
-    """Return what one client counts as: its address, or the /64 network of an IPv6 address. An IPv4 address counts as
-    itself on a socket for both, which shows it as ::ffff:10.0.0.1."""
+    """Return the key that identifies a client: its address, or the /64 network of an IPv6 address. An IPv4-mapped
+    address (::ffff:10.0.0.1) counts as IPv4.
+    """
     host = client[0] if client else ""
     if ":" not in host:
         return host
@@ -331,7 +333,7 @@ def address_key(client: tuple[str, int] | None) -> str:
 
 
 def is_loopback(key: str) -> bool:
-    """True for this machine, also over a Unix socket, which has no address. `key`: of `address_key`."""
+    """Return whether a key of `address_key` is this machine, also for Unix sockets, which have no address."""
     return key in ("", "::") or key.startswith("127.")
 
 
@@ -357,7 +359,7 @@ def _refusal(status: int, code: str, detail: str) -> bytes:
 
 
 def _file_limit() -> int:
-    """Return how many descriptors the process may open, after raising the limit as far as it may."""
+    """Raise the limit on file descriptors as far as allowed, and return it."""
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
     if soft != hard:
         resource.setrlimit(resource.RLIMIT_NOFILE, (hard, hard))

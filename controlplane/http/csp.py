@@ -1,4 +1,4 @@
-"""The content security policy of every page: own scripts and styles only, nothing inline, no foreign host."""
+"""Content security policy of every page: own scripts and styles only, no inline code, no foreign host."""
 
 from collections.abc import Callable
 
@@ -25,7 +25,7 @@ SETUP = "/setup/"
 
 
 class ContentSecurityPolicyMiddleware:
-    """Adds the policy; Django has one built in from version 6 on only."""
+    """Add the policy header; Django has this built in only from version 6 on."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

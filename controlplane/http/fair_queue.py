@@ -1,7 +1,7 @@
-"""Turns on a few threads, shared fairly: a client that sends many requests waits behind its own, not others behind it.
+"""Fair scheduling of requests on a few threads: requests are queued by client, and clients take turns.
 
-Requests are queued by client and taken in turn, one of each. A client is a user once a request with the same
-credential was answered as that user's; until then it is an address. For one event loop.
+A client is a user once a request with the same credential was answered as that user's, before that an address. For
+one event loop.
 """
 
 import hashlib
@@ -14,7 +14,7 @@ MOST_KNOWN = 10_000
 
 
 class QueueFull(Exception):
-    """No more requests may wait: of the client, or with `is_of_all` of all clients together."""
+    """The queue of the client is full, or with `is_of_all` the queue of all clients."""
 
     def __init__(self, *, is_of_all: bool) -> None:
         super().__init__()
@@ -22,7 +22,7 @@ class QueueFull(Exception):
 
 
 class FairQueue:
-    """At most `at_once` turns at a time; beyond them, at most `most_of_client` and `most` requests wait."""
+    """At most `at_once` concurrent turns; beyond them, `most_of_client` and `most` requests may wait."""
 
     def __init__(self, *, at_once: int, most_of_client: int, most: int) -> None:
         self._free = at_once
@@ -58,7 +58,7 @@ class FairQueue:
             raise
 
     def _pass_on(self) -> None:
-        """Give the turn to the next client, which goes to the end of the line with what else it has."""
+        """Give the turn to the next client, which moves to the end of the queue with its other requests."""
         while self._lanes:
             client, lane = self._lanes.popitem(last=False)
             turn = lane.popleft()
@@ -72,18 +72,18 @@ class FairQueue:
 
 
 class Clients:
-    """Which user a credential was last answered as; the latest MOST_KNOWN of them, by digest."""
+    """The user that each credential was last answered as; keeps the latest MOST_KNOWN, by digest."""
 
     def __init__(self) -> None:
         self._users: OrderedDict[bytes, str] = OrderedDict()
 
     def client_of(self, credential: bytes, address: str) -> str:
-        """Return the client whose request this is."""
+        """Return the client of a request."""
         user = self._users.get(_digest(credential)) if credential else None
         return f"user {user}" if user else f"address {address}"
 
     def remember(self, credential: bytes, user: str) -> None:
-        """Note the user that a request with this credential was answered as."""
+        """Store the user that a request with this credential was answered as."""
         digest = _digest(credential)
         self._users[digest] = user
         self._users.move_to_end(digest)
@@ -91,7 +91,7 @@ class Clients:
             self._users.popitem(last=False)
 
     def forget(self, credential: bytes) -> None:
-        """Note that a credential is wrong, or is none any more."""
+        """Remove a credential that is wrong or no longer valid."""
         self._users.pop(_digest(credential), None)
 
 

@@ -1,7 +1,7 @@
-"""Limits on a request's head, checked before anything parses a header. Pure.
+"""Limits on a request's head, checked before any header is parsed. Pure.
 
-Python 3.11's cookie parser takes time that grows with the square of the number of backslashes: 64 KiB of them cost
-30 s, and 8 KiB still 0.2 s, on the one thread that serves pages.
+Python 3.11's cookie parser is quadratic in the number of backslashes: 64 KiB of them took 30 s and 8 KiB 0.2 s, on
+the one thread that serves pages.
 """
 
 from collections.abc import Iterable

@@ -1,7 +1,7 @@
-"""Probes for supervisors: does the process serve, and does the control plane work?
+"""Probes: whether the process serves (`/healthz`) and whether the control plane works (`/readyz`).
 
-Both are answered on the event loop, whatever the WSGI thread does, and under any host name: balancers ask for them by
-a pod's address. `/readyz` reads the database on a thread of its own, at most once in FRESH_FOR seconds.
+Both run on the event loop, independent of the WSGI thread, and under any host name, because load balancers use pod
+addresses. `/readyz` reads the database on its own thread, at most once in FRESH_FOR seconds.
 """
 
 from datetime import timedelta
@@ -43,13 +43,14 @@ class Probes:
         await _answer(scope, send, 503, body, [(b"retry-after", b"1")])
 
     def shutdown(self) -> None:
-        """End its thread."""
+        """End the thread."""
         self._reads.shutdown()
 
 
 def failing_check(*, is_loop_needed: bool) -> str | None:
-    """Return what keeps the control plane from working: `database`, `migrations` or `loop` (no cycle in the last
-    10 s), or None. A web server that runs apart from the loop can serve pages without it."""
+    """Return what is not working: `database`, `migrations` or `loop` (no cycle in the last 10 s), or None. A web
+    server separate from the loop can serve pages without it.
+    """
     try:
         if _has_unapplied_migrations():
             return "migrations"

@@ -30,7 +30,7 @@ class Gauge:
     series: tuple[tuple[Mapping[str, str], float], ...]
 
     def lines(self) -> Iterator[str]:
-        """The metric as Prometheus reads it."""
+        """Yield the metric in Prometheus' text format."""
         yield f"# HELP {self.name} {self.help}"
         yield f"# TYPE {self.name} gauge"
         for labels, value in self.series:
@@ -39,7 +39,7 @@ class Gauge:
 
 
 def metrics(request: HttpRequest) -> HttpResponse:
-    """200 with the metrics for who brings TRAINYARD_METRICS_TOKEN as a bearer token; 404 where it is not set."""
+    """Return the metrics, given TRAINYARD_METRICS_TOKEN as a bearer token; 404 if that is not configured."""
     token = settings.METRICS_TOKEN
     if not token:
         return HttpResponse("Set TRAINYARD_METRICS_TOKEN to have metrics here.\n", status=404)
@@ -51,7 +51,7 @@ def metrics(request: HttpRequest) -> HttpResponse:
 
 
 def gauges() -> Iterable[Gauge]:
-    """Every metric as it is now."""
+    """Return every metric's current value."""
     return (*_loop(), *_clusters(), *_projects(), _jobs())
 
 

@@ -1,6 +1,6 @@
-"""Which requests hash a password, and so run beside the WSGI thread. Pure.
+"""Which requests hash a password and therefore run on separate threads. Pure.
 
-tests/app/test_password_routes.py fails for a view that hashes and is not listed.
+tests/app/test_password_routes.py fails for an unlisted view that hashes.
 """
 
 import re
@@ -17,11 +17,11 @@ _ROUTES = {
 
 
 def hashes_password(method: str, path: str) -> bool:
-    """True for a request that may hash a password."""
+    """Return whether a request may hash a password."""
     route = _ROUTES.get(method)
     return route is not None and route.fullmatch(path) is not None
 
 
 def is_sign_in(method: str, path: str) -> bool:
-    """True for those of them that need no credential."""
+    """Return whether it also needs no credential."""
     return hashes_password(method, path) and path.startswith(("/login", "/setup/", "/api/v1/login"))

@@ -1,4 +1,4 @@
-"""What no request may carry: NUL, which PostgreSQL takes in no text and no process in an argument."""
+"""Refuse NUL in requests: neither PostgreSQL's text nor process arguments can contain it."""
 
 from collections.abc import Callable, Iterable
 
@@ -9,7 +9,7 @@ API = "/api/"  # names the field in its own refusal
 
 
 class RejectNulMiddleware:
-    """Refuses NUL in a cookie, an address, a query or a form once, before any page puts it into a query of its own."""
+    """Refuse NUL in cookies, path, query and forms, before a view uses them in a query."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self.get_response = get_response

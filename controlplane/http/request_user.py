@@ -1,4 +1,4 @@
-"""Which user a request was answered as, noted where controlplane/http/wsgi_bridge.py finds it."""
+"""Note the user that a request was answered as, for controlplane/http/wsgi_bridge.py."""
 
 from collections.abc import Callable
 
@@ -9,7 +9,7 @@ USER_KEY = "trainyard.user"  # in the WSGI environment, which is a request's MET
 
 
 class RequestUserMiddleware:
-    """Notes the user if the view has asked for one: looking here would cost static files a query."""
+    """Note the user only if the view loaded it: loading it here would cost static files a query."""
 
     def __init__(self, get_response: Callable[[HttpRequest], HttpResponse]) -> None:
         self._get_response = get_response

@@ -1,5 +1,4 @@
-"""Limits kept in this process, on attempts, on rates and on what is held at once: no request waits on Redis, and a
-restart forgives."""
+"""Limits on attempts, rates and concurrency, kept in this process: no request waits on Redis; a restart resets them."""
 
 import threading
 import time
@@ -11,7 +10,7 @@ MOST_KEYS = 10_000
 
 
 class TooManyAttempts(Exception):
-    """One attempt too many; the next one may be made in `wait_seconds`."""
+    """The limit is reached; the next attempt is allowed in `wait_seconds`."""
 
     def __init__(self, wait_seconds: int) -> None:
         super().__init__(f"Too many attempts; try again in {wait_seconds} s.")
@@ -19,7 +18,7 @@ class TooManyAttempts(Exception):
 
 
 class Throttle:
-    """At most `times` attempts by one key in any `seconds`."""
+    """Allow at most `times` attempts by one key in any `seconds`."""
 
     def __init__(self, times: int, seconds: float, clock: Callable[[], float] = time.monotonic) -> None:
         self._times, self._seconds, self._clock = times, seconds, clock
@@ -27,7 +26,7 @@ class Throttle:
         self._lock = threading.Lock()
 
     def attempt(self, key: Hashable) -> None:
-        """Count an attempt. Raises TooManyAttempts when it is one too many."""
+        """Count an attempt. Raises TooManyAttempts beyond the limit."""
         now = self._clock()
         with self._lock:
             made = self._attempts.setdefault(key, deque())
@@ -42,19 +41,19 @@ class Throttle:
         raise TooManyAttempts(wait)
 
     def take_back(self, key: Hashable) -> None:
-        """Forget the latest attempt of a key: it was right, so it is none to be counted."""
+        """Uncount the latest attempt of a key, after a success."""
         with self._lock:
             made = self._attempts.get(key)
             if made:
                 made.pop()
 
     def forgive(self, key: Hashable) -> None:
-        """Forget all attempts of a key, after one that was right."""
+        """Uncount all attempts of a key, after a success."""
         with self._lock:
             self._attempts.pop(key, None)
 
     def clear(self) -> None:
-        """Forget everything."""
+        """Reset all keys."""
         with self._lock:
             self._attempts.clear()
 
@@ -68,7 +67,7 @@ class TooManyAtOnce(Exception):
 
 
 class Slots:
-    """At most `most` holders of one key at once. For one thread, such as an event loop."""
+    """Allow at most `most` concurrent holders of one key. For one thread, such as an event loop."""
 
     def __init__(self, most: int) -> None:
         self.most = most
@@ -90,21 +89,21 @@ class Slots:
         self._held[key] += 1
 
     def give_back(self, key: Hashable) -> None:
-        """Give back a slot that `take` has given."""
+        """Return a slot taken by `take`."""
         self._held[key] -= 1
         if not self._held[key]:
             del self._held[key]
 
 
 class Rate:
-    """A token bucket: `burst` at once, `per_second` in the long run. For one thread."""
+    """A token bucket: `burst` at once, `per_second` on average. For one thread."""
 
     def __init__(self, per_second: float, burst: int, clock: Callable[[], float] = time.monotonic) -> None:
         self._per_second, self._burst, self._clock = per_second, burst, clock
         self._left, self._at = float(burst), clock()
 
     def is_spent(self) -> bool:
-        """Count one; True when it is one too many, which is not counted."""
+        """Count one use; return True, without counting, if it exceeds the rate."""
         now = self._clock()
         self._left = min(self._burst, self._left + (now - self._at) * self._per_second)
         self._at = now

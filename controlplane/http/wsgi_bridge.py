@@ -55,12 +55,12 @@ class BodyTooSlow(Exception):
 
 
 class Disconnected(Exception):
-    """The client went away before its request was complete."""
+    """The client disconnected before its request was complete."""
 
 
 @dataclass(slots=True)
 class _Answer:
-    """A started response: what is ready to be sent, and the rest, if any."""
+    """A started response: the data ready to send, and the rest, if any."""
 
     status: int
     headers: Headers
@@ -70,10 +70,10 @@ class _Answer:
 
 
 class WsgiBridge:
-    """An ASGI application that answers HTTP with a WSGI one, on `threads` threads, in the turns of a fair queue.
+    """An ASGI application that serves HTTP through a WSGI one, on `threads` threads in the order of a fair queue.
 
-    `clients` is shared by the hops of a process. Several threads give their database connections back after each
-    request, one thread keeps its own.
+    The bridges of a process share `clients`. With several threads, database connections are closed after each
+    request; a single thread keeps its own.
     """
 
     def __init__(
@@ -124,7 +124,7 @@ class WsgiBridge:
         await self._deliver(made, scope, receive, send)
 
     def shutdown(self) -> None:
-        """Let the requests that were begun end, and give the thread's database connection back."""
+        """Finish running requests and close the thread's database connection."""
         if self._worker is not None:
             worker, self._worker = self._worker, None
             worker.submit(connections.close_all)
@@ -168,14 +168,14 @@ class WsgiBridge:
     async def _stream(
         self, made: _Answer, chunks: Iterator[bytes], watcher: "asyncio.Task[None]", send: Send
     ) -> None:
-        """Send what is ready, then chunk by chunk; a client that left ends it."""
+        """Send the ready data, then chunk by chunk until the client leaves."""
         loop, chunk = asyncio.get_running_loop(), made.ready
         while chunk and not watcher.done():
             await send({"type": "http.response.body", "body": chunk, "more_body": True})
             chunk = await loop.run_in_executor(self._thread, _pull, chunks, CHUNK_BYTES)
 
     def _begin(self, environ: Environ) -> _Answer:
-        """On the thread: run the application and take the start of its answer."""
+        """Runs on the thread: call the application and read the start of its response."""
         started: list[tuple[str, list[tuple[str, str]]]] = []
         is_sent = False
 
@@ -220,13 +220,13 @@ async def _refuse_turn(send: Send, full: QueueFull) -> None:
 
 
 def body_limit(headers: Headers) -> int:
-    """Return how many bytes a body of this content type may have."""
+    """Return the largest body of this content type, in bytes."""
     kind = next((value for name, value in headers if name == b"content-type"), b"")
     return FORM_MOST_BYTES if kind.strip().lower().startswith(FORM_TYPES) else BODY_MOST_BYTES
 
 
 def credential_in(headers: Headers) -> bytes:
-    """Return what a request authenticates with: its Authorization header, else its session cookie, else nothing."""
+    """Return a request's credential: its Authorization header, else its session cookie, else empty bytes."""
     cookie = b""
     for name, value in headers:
         if name == b"authorization":
@@ -237,8 +237,9 @@ def credential_in(headers: Headers) -> bytes:
 
 
 async def read_body(scope: Scope, receive: Receive, most_bytes: int = BODY_MOST_BYTES) -> bytes:
-    """Return the request's body. Raises BodyTooLarge, by the announced length before anything is read; BodyTooSlow;
-    Disconnected."""
+    """Return the request's body. Raises BodyTooLarge (by the announced length before reading), BodyTooSlow,
+    Disconnected.
+    """
     announced = next((value for name, value in scope["headers"] if name == b"content-length"), b"0")
     if announced.isdigit() and int(announced) > most_bytes:
         raise BodyTooLarge
@@ -309,7 +310,7 @@ def make_environ(scope: Scope, body: bytes, *, is_multithread: bool = False) -> 
 
 
 class FileChunks:
-    """Iterates over a file in chunks that are worth a hop each; Django's own are 4 KiB."""
+    """Iterate over a file in chunks large enough for a thread hop; Django's are 4 KiB."""
 
     def __init__(self, file: io.BufferedIOBase, _block_size: int = CHUNK_BYTES) -> None:
         self._file = file
@@ -338,7 +339,7 @@ def _encoded(headers: list[tuple[str, str]]) -> Headers:
 
 
 def _pull(chunks: Iterator[bytes], most: int) -> bytes:
-    """Take chunks until `most` bytes are there or they end: fewer than `most` bytes means the end."""
+    """Read chunks until `most` bytes or the end; fewer than `most` bytes means the end."""
     parts: list[bytes] = []
     size = 0
     while size < most:

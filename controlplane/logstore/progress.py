@@ -38,7 +38,7 @@ class Progress:
     checkpoint_at: int | None = None
 
     def as_json(self) -> dict[str, int | float]:
-        """What the API shows: the fields that were given, without time and gauges."""
+        """Return the API's form: the fields present, without time and gauges."""
         return {name: value for name in _SHOWN if (value := getattr(self, name)) is not None}
 
 
@@ -56,18 +56,18 @@ _SHOWN = (
 
 
 def latest_progress(log_path: str | Path) -> Progress | None:
-    """The last progress line of a pod's log, looking back a bounded way."""
+    """Return the last progress line near the end of a pod's log, or None."""
     return find_progress(tail(log_path, LOOK_BACK_LINES).lines)
 
 
 def find_progress(lines: Iterable[LogLine]) -> Progress | None:
-    """The last progress line among these."""
+    """Return the last progress line among these, or None."""
     found = (parse_progress(line.text, line.time_ms) for line in reversed(tuple(lines)))
     return next((progress for progress in found if progress is not None), None)
 
 
 def parse_progress(text: str, time_ms: int) -> Progress | None:
-    """One line of output; None unless it is a progress line."""
+    """Return the progress in one line of output; None for any other line."""
     if not text.startswith("{") or '"trainyard"' not in text:
         return None
     try:

@@ -1,8 +1,7 @@
-"""Read pods' logs, whichever engine wrote them: pages from a byte offset, the tail, a search.
+"""Read pods' logs of any engine: pages from a byte offset, the tail, a search.
 
-The one store is a file per (job, attempt, rank) in the format of `controlplane.logstore.writer`. Output is data:
-bytes that are not UTF-8 become replacement characters here, and nothing here makes markup of it. Standard
-library only.
+A log is one file per (job, attempt, rank) in the format of `controlplane.logstore.writer`. Output is data: invalid
+UTF-8 becomes replacement characters, and no markup is generated. Standard library only.
 """
 
 from __future__ import annotations
@@ -31,8 +30,9 @@ _SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no i
 
 @dataclass(frozen=True, slots=True)
 class LogLine:
-    """One record. `is_partial`: the line goes on in the stream's next record. `next_offset`: where reading goes on
-    after it; not part of what a line is."""
+    """One record. `is_partial`: the line continues in the stream's next record. `next_offset`: where to resume
+    reading.
+    """
 
     n: int
     time_ms: int
@@ -52,7 +52,7 @@ class LogGap:
 
     @property
     def sentence(self) -> str:
-        """The message, introduced where it has to be."""
+        """Return the message as a sentence."""
         return (
             self.message if self.message.startswith(_SAYS_ALL) else f"output is missing here: {self.message}"
         )
@@ -60,7 +60,7 @@ class LogGap:
 
 @dataclass(frozen=True, slots=True)
 class LogPage:
-    """Lines and where to go on. `complete`: the pod has ended and nothing comes after these lines."""
+    """Lines and the offset to resume from. `complete`: the pod has ended and these are its last lines."""
 
     lines: tuple[LogLine, ...] = ()
     next_offset: int = 0
@@ -70,7 +70,7 @@ class LogPage:
 
 @dataclass(slots=True)
 class _Collector:
-    """Turns records into a page."""
+    """Collect records into a page."""
 
     lines: list[LogLine] = field(default_factory=list)
     gaps: list[LogGap] = field(default_factory=list)
@@ -94,7 +94,7 @@ class _Collector:
             self.is_ended = True
 
     def _add_damage(self) -> None:
-        """One gap, however many damaged records follow one another."""
+        """Add one gap for consecutive damaged records."""
         gap = LogGap(self.lines[-1].n if self.lines else 0, 0, _DAMAGED)
         if not self.gaps or self.gaps[-1] != gap:
             self.gaps.append(gap)
@@ -102,16 +102,16 @@ class _Collector:
 
 @lru_cache(maxsize=16384)  # asked for all that run, every second
 def log_path(logs_dir: str | Path, job_id: str, attempt: int, rank: int) -> Path:
-    """Where the log of one pod is kept, under STATE_DIR/logs."""
+    """Return the path of one pod's log, under STATE_DIR/logs."""
     return Path(logs_dir) / job_id / f"{attempt}-{rank}.log"
 
 
 def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str | None = None) -> LogPage:
-    """At most `limit` lines from a byte offset (0 or a `next_offset`), those that contain `search` if it is
+    """Return at most `limit` lines from a byte offset (0 or a `next_offset`), only those containing `search` if
     given.
 
-    An offset inside a record starts at the next one; one beyond the end gives an empty page. A pod without a
-    log yet has an empty page. A page may be short or empty and not `complete`: go on at `next_offset`.
+    An offset inside a record starts at the next one; one beyond the end, or a missing log, gives an empty page. A
+    page may be short or empty without being `complete`: resume at `next_offset`.
     """
     if offset < 0 or limit < 1:
         raise ValueError("offset must be 0 or more, and limit 1 or more")
@@ -131,8 +131,7 @@ def read_page(path: str | Path, offset: int = 0, limit: int = 1000, search: str 
 
 
 def tail(path: str | Path, n: int) -> LogPage:
-    """The last `n` lines, and the offset from which to follow. Read backwards, so a long log costs no
-    more."""
+    """Return the last `n` lines, and the offset to follow from. Reads backwards, so long logs cost no more."""
     if not os.path.exists(path):
         return LogPage()
     with _open(path) as file:
@@ -148,8 +147,7 @@ def tail(path: str | Path, n: int) -> LogPage:
 
 
 def line_before(path: str | Path, time_ms: int) -> int:
-    """Return the number of the last line written at or before a time, 0 if there is none. Bisects: a long log costs a
-    few reads more than a short one."""
+    """Return the number of the last line written at or before a time, 0 without one. Bisects the file."""
     if not os.path.exists(path):
         return 0
     with _open(path) as file:
@@ -166,7 +164,7 @@ def line_before(path: str | Path, time_ms: int) -> int:
 
 
 def _last_line_until(file: BinaryIO, time_ms: int) -> int:
-    """The number of the last line up to a time, from the file's position on."""
+    """Return the number of the last line up to a time, from the file's position on."""
     last = 0
     for record in _whole_records(file):
         numbers = _numbers(record.split(b" ", 3))
@@ -177,7 +175,7 @@ def _last_line_until(file: BinaryIO, time_ms: int) -> int:
 
 
 def _open(path: str | Path) -> BinaryIO:
-    """Open a log for reading. Raises OSError at once for what is no file: opening a pipe would wait for its writer."""
+    """Open a log for reading. Raises OSError for anything but a regular file: opening a pipe would block."""
     handle = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
     if not stat.S_ISREG(os.fstat(handle).st_mode):
         os.close(handle)
@@ -186,7 +184,7 @@ def _open(path: str | Path) -> BinaryIO:
 
 
 def _numbers(fields: Sequence[bytes]) -> tuple[int, int] | None:
-    """The number and the time of a record, which are what readers count on; None when it is damaged."""
+    """Return the number and time of a record; None if it is damaged."""
     if len(fields) < 4 or not (fields[0].isdigit() and fields[1].isdigit()):
         return None
     if len(fields[0]) > _NUMBER_DIGITS or len(fields[1]) > _TIME_DIGITS:
@@ -200,15 +198,16 @@ def _page(collector: _Collector, position: int, size: int) -> LogPage:
 
 
 def _whole_records(file: BinaryIO) -> Iterator[bytes]:
-    """Records that end in a newline; one that is being written is left for the next call. One that is longer than any
-    of ours comes in pieces, so that no file fills the memory."""
+    """Yield records that end in a newline; a record being written is left for the next call. Yields an overlong
+    record in pieces, which bounds memory.
+    """
     while record := file.readline(_RECORD_BYTES):
         if record.endswith(b"\n") or len(record) == _RECORD_BYTES:
             yield record
 
 
 def _seek_record(file: BinaryIO, offset: int) -> int:
-    """Move to the first record that starts at or after the offset."""
+    """Seek to the first record that starts at or after the offset."""
     if offset == 0:
         return 0
     file.seek(offset - 1)
@@ -218,7 +217,7 @@ def _seek_record(file: BinaryIO, offset: int) -> int:
 
 
 def _tail_start(file: BinaryIO, size: int, n: int) -> int:
-    """The offset of a record that leaves at least `n` numbered lines (gap and end records come on top)."""
+    """Return the offset of a record that leaves at least `n` numbered lines (plus gap and end records)."""
     wanted, position, found = n + 2, size, 0
     limit_bytes = max(SCAN_BYTES, _TAIL_BLOCK_BYTES + 2 * MAX_TEXT_BYTES)
     while position > 0 and size - position < limit_bytes:

@@ -23,9 +23,9 @@ GAP, END = b"g", b"x"
 
 
 class LogWriter:
-    """Appends records to one file. Reopening a file goes on with its numbers.
+    """Append records to one file; reopening a file continues its numbers.
 
-    A write that fails (the disk is full) raises OSError and leaves file, numbers and unfinished lines as they were.
+    A failed write (full disk) raises OSError and leaves file, numbers and unfinished lines unchanged.
     """
 
     def __init__(self, path: str) -> None:
@@ -36,7 +36,7 @@ class LogWriter:
         self._partial: dict[bytes, bytes] = {}
 
     def feed(self, kind: bytes, data: bytes) -> None:
-        """Take output as it comes; whole lines are written at once, the rest waits for its newline."""
+        """Take output; whole lines are written at once, the rest when its newline arrives."""
         *lines, rest = (self._partial.get(kind, b"") + data).split(b"\n")
         records = [record for line in lines for record in self._split(kind, line, is_whole=True)]
         while len(rest) >= MAX_TEXT_BYTES:
@@ -52,23 +52,23 @@ class LogWriter:
         self._last_number += len(records)
 
     def has_grown(self) -> bool:
-        """Another writer wrote to the file, or something cut it."""
+        """Return whether another writer appended to the file, or it was truncated."""
         return os.fstat(self._fd).st_size != self.size
 
     def has_partial(self) -> bool:
         return any(self._partial.values())
 
     def flush(self) -> None:
-        """Write lines that have no newline yet, such as a prompt."""
+        """Write lines without a newline yet, such as a prompt."""
         self._append([(kind.upper(), rest) for kind, rest in self._partial.items() if rest])
         self._partial.clear()
 
     def gap(self, message: str) -> None:
-        """Say that output is missing here."""
+        """Record that output is missing here."""
         self._append_unnumbered(GAP, message)
 
     def end(self, message: str) -> None:
-        """Flush, mark the log as complete and put it on the disk."""
+        """Flush, mark the log as complete and sync it to disk."""
         self.flush()
         self._append_unnumbered(END, message)
         os.fsync(self._fd)
@@ -101,7 +101,7 @@ class LogWriter:
         self.size += len(data)
 
     def _repair(self) -> int:
-        """Close a record that a crash cut short; the number of the last record, 0 in a new file."""
+        """Complete a record cut short by a crash; return the number of the last record, 0 in a new file."""
         size = os.fstat(self._fd).st_size
         if size == 0:
             return 0
