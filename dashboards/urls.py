@@ -13,6 +13,7 @@ from dashboards.pages import (
     nodes,
     overview,
     projects,
+    scaling,
     search,
     selected,
     users,
@@ -32,6 +33,7 @@ urlpatterns = [
     path("jobs/<str:job_id>/log.txt", jobs.job_log, name="job-log"),
     path("jobs/<str:job_id>/log-index.json", jobs.job_log_index, name="job-log-index"),
     re_path(rf"^jobs/(?P<job_id>[^/]+)/do/(?P<verb>{JOB_VERBS})$", jobs.job_verb, name="job-verb"),
+    path("jobs/<str:job_id>/scale", scaling.job_scale, name="job-scale"),
     # of its own, since it is for members only
     path("jobs/<str:job_id>/terminal", jobs.job_page, {"tab": "terminal"}, name="job-terminal"),
     path("jobs/<str:job_id>/<str:tab>", jobs.job_page, name="job-tab"),

@@ -25,7 +25,7 @@ from jobs.admission import (
 from jobs.kinds.fields import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
-from jobs.models import Job, ScaleOperation
+from jobs.models import Job
 from jobs.transitions import job_event, move, remove, request_transition
 
 REFUSALS_LISTED = 100  # fields of one submission, of however many jobs
@@ -139,39 +139,6 @@ def resume_job(job: Job, *, actor: Actor) -> Job:
     return job
 
 
-def scale_job(job: Job, workers: int, *, actor: Actor) -> ScaleOperation:
-    """Change how many workers an elastic job that holds none asks for. Raises Conflict for any other job, Invalid
-    outside its bounds."""
-    with transaction.atomic():
-        _lock(job)
-        bounds = KINDS[job.kind].bounds(job.spec)
-        if bounds is None:
-            detail = f"Only an elastic job can go to {workers} workers; this one is {job.kind}."
-            raise Conflict("not_elastic", detail)
-        if not bounds[0] <= workers <= bounds[1]:
-            detail = f"{job.name} has from {bounds[0]} to {bounds[1]} workers."
-            raise invalid("/workers", "out_of_bounds", detail)
-        before, spec = job.pods_wanted, {**job.spec, "workers": workers}
-        waiting = Job.objects.filter(pk=job.pk, state__in=(lifecycle.QUEUED, lifecycle.SUSPENDED))
-        if waiting.update(spec=spec, pods_wanted=len(KINDS[job.kind].pods(spec))) != 1:
-            raise _cannot_scale(job)
-        job.refresh_from_db()
-        operation = ScaleOperation.objects.create(
-            job=job,
-            requested_by=actor.name,
-            from_workers=before,
-            to_workers=workers,
-            state=lifecycle.SUCCEEDED,
-            created_at=(now := timezone.now()),
-            finished_at=now,
-        )
-        sizes = {"from": before, "to": workers}
-        write_audit(actor, "job.scale", "job", str(job.pk), before={"workers": before}, after=sizes)
-        Event.objects.append([job_event("job.scaled", job, actor, sizes)])
-        wake()
-    return operation
-
-
 def delete_job(job: Job, *, actor: Actor) -> None:
     """Remove a job and its history; a running job is stopped first and removed once its pods are gone."""
     message = f"Deleted by {actor.name}."
@@ -246,19 +213,6 @@ def _lock(job: Job) -> None:
     would be lost.
     """
     reread(job, lock=True)
-
-
-def _cannot_scale(job: Job) -> Conflict:
-    reread(job)
-    if job.is_final:
-        return Conflict(
-            "job_finished", f"The job is {job.state}; submit it again with the size that you want."
-        )
-    return Conflict(
-        "running_not_scaled",
-        f"The job is {job.state} with {job.pods_started} workers, and resizing a job that runs is not in this version. "
-        "Suspend it, scale it and resume it: it starts again from its last checkpoint.",
-    )
 
 
 def _new_jobs(project: Project, specs: Sequence[dict[str, Any]], actor: Actor) -> list[Job]:

@@ -97,7 +97,11 @@ class Attempt(models.Model):
 
 
 class ScaleOperation(models.Model):
-    """A requested change of an elastic job's worker count: requester and outcome."""
+    """A change of the number of workers of an elastic job: requester, cause and outcome.
+
+    `joining` and `leaving` are ranks. `generation`: the first with the new size, None before it was published. Lost and
+    repeated steps and the pause are those that the workers measured at that switch, None for a job that waited.
+    """
 
     id = models.UUIDField(primary_key=True, default=uuid.uuid4)
     job = models.ForeignKey(Job, models.CASCADE, related_name="scale_operations")
@@ -105,11 +109,50 @@ class ScaleOperation(models.Model):
     from_workers = models.PositiveIntegerField()
     to_workers = models.PositiveIntegerField()
     state = models.CharField(max_length=12)
+    cause = models.CharField(max_length=12, default="user", db_default="user")
+    message = models.CharField(max_length=500, blank=True, default="", db_default="")
+    attempt = models.PositiveIntegerField(default=0, db_default=0)
+    joining = models.JSONField(default=list, db_default=[])
+    leaving = models.JSONField(default=list, db_default=[])
+    generation = models.PositiveIntegerField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
+    deadline = models.DateTimeField(null=True)
+    published_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
+    lost_steps = models.PositiveIntegerField(null=True)
+    repeated_steps = models.PositiveIntegerField(null=True)
+    pause_seconds = models.FloatField(null=True)
 
     class Meta:
+        constraints = [
+            models.UniqueConstraint(
+                fields=["job"], condition=Q(state__in=("pending", "running")), name="scale_one_open"
+            )
+        ]
         indexes = [models.Index(fields=["job", "-created_at"], name="scale_of_job")]
+
+
+class Generation(models.Model):
+    """The members of an elastic attempt from one moment on, and what the change to them cost. `members`: rank and
+    address of each, in the order of their places. `step` None until the workers have switched. `epochs_exact` of the
+    `epochs_done` that the attempt has completed by now saw every sample exactly once."""
+
+    attempt = models.ForeignKey(Attempt, models.CASCADE, related_name="generations")
+    number = models.PositiveIntegerField()
+    cause = models.CharField(max_length=12)
+    members = models.JSONField()
+    created_at = models.DateTimeField(default=timezone.now)
+    switched_at = models.DateTimeField(null=True)
+    step = models.PositiveBigIntegerField(null=True)
+    pause_seconds = models.FloatField(null=True)
+    lost_steps = models.PositiveIntegerField(null=True)
+    repeated_steps = models.PositiveIntegerField(null=True)
+    interrupted_steps = models.PositiveIntegerField(null=True)
+    epochs_done = models.PositiveIntegerField(default=0)
+    epochs_exact = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["attempt", "number"], name="generation_number")]
 
 
 class Pod(models.Model):
@@ -131,6 +174,7 @@ class Pod(models.Model):
     log_offset = models.BigIntegerField(default=0)  # bytes of the log already read for progress
     gpu_utilization = models.FloatField(null=True)  # 0..1, from its progress lines
     gpu_memory_mib = models.PositiveIntegerField(null=True)
+    step_seconds = models.FloatField(null=True)  # of an elastic worker, without waiting for others
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)

@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
+from jobs.kinds.membership import ScalePlan
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Allocation, Job, Pod, ScaleOperation
@@ -184,12 +185,33 @@ def scale_shape(operation: ScaleOperation) -> dict[str, Any]:
         "from": operation.from_workers,
         "to": operation.to_workers,
         "state": operation.state,
+        "cause": operation.cause,
         "requested_by": operation.requested_by,
+        "message": operation.message,
+        "joining": operation.joining,
+        "leaving": operation.leaving,
+        "generation": operation.generation,
         "created_at": operation.created_at,
+        "deadline": operation.deadline,
+        "published_at": operation.published_at,
         "finished_at": operation.finished_at,
-        "lost_steps": None,
-        "pause_seconds": None,
+        "lost_steps": operation.lost_steps,
+        "repeated_steps": operation.repeated_steps,
+        "pause_seconds": operation.pause_seconds,
     }
+
+
+def planned_scale_shape(plan: ScalePlan, requested_by: str) -> dict[str, Any]:
+    """Return a plan in the shape of the operation that it would become."""
+    operation = ScaleOperation(
+        requested_by=requested_by,
+        from_workers=plan.from_workers,
+        to_workers=plan.to_workers,
+        state="planned",
+        leaving=[rank for rank, _ in plan.leaving],
+        message=plan.message,
+    )
+    return scale_shape(operation) | {"id": None, "created_at": None}
 
 
 def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = OWN) -> dict[str, Any]:

@@ -152,16 +152,26 @@ JOB = partial(
     "warnings",  # of a submission, where there is something odd about it
 )
 SCALE_OPERATION = record(
-    "A change of the number of workers that an elastic job asks for. Steps lost and seconds paused are those of a job "
-    "that runs meanwhile, which is not in this version.",
-    id=UUID,
+    "A change of the number of workers of an elastic job: `pending`, `running` (the workers were told), `succeeded`, "
+    "`rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth` or `reclaim`. Steps lost and repeated and the "
+    "pause are what the workers measured at that switch; null for a job that waited. In the answer to a dry run `id` "
+    "and all moments are null and `state` is `planned`.",
+    id=nullable(UUID),
     **{"from": INTEGER},
     to=INTEGER,
     state=STRING,
+    cause=STRING,
     requested_by=STRING,
-    created_at=TIME,
+    message=STRING,
+    joining=listed(INTEGER),
+    leaving=listed(INTEGER),
+    generation=nullable(INTEGER),
+    created_at=nullable(TIME),
+    deadline=nullable(TIME),
+    published_at=nullable(TIME),
     finished_at=nullable(TIME),
     lost_steps=nullable(INTEGER),
+    repeated_steps=nullable(INTEGER),
     pause_seconds=nullable(NUMBER),
 )
 EXPLANATION = record(

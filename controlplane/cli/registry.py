@@ -82,9 +82,9 @@ GROUPS = (
             Command("suspend", "jobs:suspend", "Stop jobs for now and give their GPUs back"),
             Command("resume", "jobs:resume", "Queue suspended jobs again"),
             Command("delete", "jobs:delete", "Stop jobs and delete their records and logs"),
-            Command("scale", "scale:scale", "Set the number of workers of an elastic job that waits"),
-            Command("scaleout", "scale:scaleout", "Add workers to an elastic job that waits"),
-            Command("scalein", "scale:scalein", "Take workers from an elastic job that waits"),
+            Command("scale", "scale:scale", "Set the number of workers of an elastic job"),
+            Command("scaleout", "scale:scaleout", "Add workers to an elastic job"),
+            Command("scalein", "scale:scalein", "Take workers from an elastic job"),
         ),
     ),
     Group(

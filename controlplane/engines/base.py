@@ -82,6 +82,7 @@ USAGE = "usage"
 FRACTIONS = "fractions"
 WRITES_LOG_STORE = "writes_log_store"  # pods' output is in PodSpec.log_path without a collector
 REACHES_PORTS = "reaches_ports"  # open_port works
+MEMBERSHIP = "membership"  # a MembershipEngine: elastic jobs are resized while they run
 HAS_CATALOGUE = "has_catalogue"  # images are names of the image catalogue; elsewhere a registry has them
 
 Capabilities: TypeAlias = frozenset[str]
@@ -236,6 +237,7 @@ class PodSpec:
     image_pull_secrets: tuple[str, ...] = ()
     extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
     mounts: tuple[tuple[str, str], ...] = ()  # (directory of the node, where the pod finds it)
+    is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
 
 
 @dataclass(frozen=True, slots=True)
@@ -413,6 +415,22 @@ class Engine(Protocol):
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Block until a pod may have changed state; False after the timeout. Missing a change is allowed."""
+
+
+@dataclass(frozen=True, slots=True)
+class MemberReport:
+    """What an elastic pod wrote beside its membership file: JSON text, "" for nothing, and the age of its last beat."""
+
+    text: str = ""
+    silent_seconds: float = 0.0
+
+
+class MembershipEngine(Protocol):
+    """What an engine with the capability MEMBERSHIP does beside the rest."""
+
+    def exchange(self, pod_name: str, membership: str) -> MemberReport:
+        """Give an elastic pod its membership file, replaced at once where it differs and left alone for "", and return
+        what the pod wrote. An empty report of a pod that is not there."""
 
 
 POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")

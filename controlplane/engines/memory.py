@@ -102,7 +102,7 @@ class MemoryEngine(EngineDefaults):
     """See the module's docstring. Thread-safe."""
 
     capabilities: Capabilities = frozenset(
-        {base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.HAS_CATALOGUE}
+        {base.USAGE, base.FRACTIONS, base.WRITES_LOG_STORE, base.HAS_CATALOGUE, base.MEMBERSHIP}
     )
 
     def __init__(
@@ -114,6 +114,8 @@ class MemoryEngine(EngineDefaults):
         self.faults = Faults()
         self.projects: tuple[ProjectReport, ...] = ()  # as it was told last
         self.departments: tuple[DepartmentReport, ...] = ()
+        self.memberships: dict[str, str] = {}  # by pod: what it was given last
+        self.said: dict[str, base.MemberReport] = {}  # by pod: what it answers; set by tests and replays
         self._nodes = simulated_nodes(settings["nodes"])
         self._clock = clock
         self._catalogue = catalogue or load_catalogue(BUILT_IN)
@@ -203,6 +205,12 @@ class MemoryEngine(EngineDefaults):
         self.projects, self.departments = tuple(projects), tuple(departments)
         if self.faults.project_refusal is not None:
             raise EngineRefused(*self.faults.project_refusal)
+
+    def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
+        self._check_reachable()
+        if membership:
+            self.memberships[pod_name] = membership
+        return self.said.get(pod_name, base.MemberReport())
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
         with self._changed:

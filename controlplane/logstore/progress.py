@@ -32,6 +32,7 @@ class Progress:
     eta_seconds: float | None = None
     loss: float | None = None
     accuracy: float | None = None
+    samples_per_second: float | None = None
     seconds_per_step: float | None = None
     gpu_utilization: float | None = None
     gpu_memory_mib: int | None = None
@@ -85,6 +86,7 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
         eta_seconds=_number(fields, "eta_seconds", 0),
         loss=_number(fields, "loss"),
         accuracy=_number(fields, "accuracy"),
+        samples_per_second=_number(fields, "samples_per_second"),
         seconds_per_step=_number(fields, "seconds_per_step", 0),
         gpu_utilization=_number(fields, "gpu_utilization", 0, 1),
         gpu_memory_mib=_count(fields, "gpu_memory_mib"),

@@ -10,11 +10,14 @@ from controlplane.loop.claims import claim, keep, release
 from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
 from controlplane.loop.engine_pool import attached_clusters, engine_for
+from controlplane.loop.growth import grow_jobs
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.job_transitions import move_jobs, remove_expired
+from controlplane.loop.membership import keep_memberships
 from controlplane.loop.observe import observe
 from controlplane.loop.reconcile import note_reachable, reconcile
 from controlplane.loop.record import record
+from controlplane.loop.shrinking import shrink_victims
 from controlplane.models import Cluster, Cycle
 from jobs import lifecycle
 from jobs.models import Job
@@ -80,8 +83,9 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
     _planned[cluster.pk] = (time.perf_counter(), time.perf_counter() - began)
-    began = time.perf_counter()
-    recorded = record(cluster, decided.plan, observation, now, on_orders)
+    began, engine = time.perf_counter(), engine_for(cluster)
+    plan = shrink_victims(cluster, engine, decided.plan, now)
+    recorded = record(cluster, plan, observation, now, on_orders)
     if recorded.has_commands:
         Cycle.objects.create(
             cluster=cluster,
@@ -93,7 +97,8 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             decide_ms=decided.ms,
             record_ms=(time.perf_counter() - began) * 1000,
         )
-    return recorded.has_commands or decided.has_orders
+    has_grown = grow_jobs(cluster, engine, observation, decided.plan, now)
+    return recorded.has_commands or decided.has_orders or has_grown
 
 
 def _can_wait(cluster: Cluster) -> bool:
@@ -116,7 +121,10 @@ def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
         warn_of_leftovers(cluster)
-    return reconcile(cluster, engine, now)
+    haunted = reconcile(cluster, engine, now)
+    if cluster.is_reachable:
+        keep_memberships(cluster, engine, now)
+    return haunted
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

@@ -12,12 +12,14 @@ from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
 from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
+from controlplane.loop.membership import newest_generations, ranks_of
 from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import DISRUPTED, words_for
 from jobs import lifecycle
 from jobs.command_kinds import STOP_POD
 from jobs.kinds.attempt_outcome import PodStanding, Step, next_step, waits_for
+from jobs.kinds.membership import Worker, deciding
 from jobs.kinds.registry import KINDS
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
@@ -42,10 +44,11 @@ def move_jobs(cluster: Cluster, now: datetime) -> list[Job]:
     """
     jobs = _unsettled(cluster)
     standings = _standings(jobs) if jobs else {}
+    memberships = newest_generations([job for job in jobs if KINDS[job.kind].is_elastic])
     moving = []
     for job in jobs:
         pods = standings.get((job.pk, job.attempt), [])
-        step = _next_step(job, pods, now)
+        step = _next_step(job, pods, now, ranks_of(memberships.get(job.pk)))
         if step is not None:
             moving.append((job, step))
         elif job.state == lifecycle.STARTING:
@@ -102,10 +105,32 @@ def _standings(jobs: list[Job]) -> dict[tuple[Any, int], list[PodStanding]]:
     return found
 
 
-def _next_step(job: Job, pods: list[PodStanding], now: datetime) -> Step | None:
+def _next_step(
+    job: Job, pods: list[PodStanding], now: datetime, members: tuple[int, ...] = ()
+) -> Step | None:
     disruptions = _disruptions(job, now) if any(pod.is_disrupted for pod in pods) else 0
     kind, retries = KINDS[job.kind], job.spec["retries"]
-    return next_step(kind, job.state, job.next_state, job.failures, retries, pods, disruptions)
+    return next_step(
+        kind,
+        job.state,
+        job.next_state,
+        job.failures,
+        retries,
+        pods,
+        disruptions,
+        _deciding(job, pods, members),
+    )
+
+
+def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> list[PodStanding]:
+    """Of an elastic attempt that lost workers, or let them go, those decide that train now."""
+    if not members:
+        return pods
+    is_over = ("succeeded", "failed")
+    workers = [Worker(pod.rank, pod.state not in is_over, exit_code=pod.exit_code) for pod in pods]
+    fewest, _ = KINDS[job.kind].bounds(job.spec) or (1, 1)
+    ranks = deciding(workers, members, fewest)
+    return [pod for pod in pods if pod.rank in ranks]
 
 
 def _disruptions(job: Job, now: datetime) -> int:

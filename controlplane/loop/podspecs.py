@@ -38,6 +38,7 @@ def start_payload(
         "world_size": len(placements),
         "min_pods": len(placements),  # who has begun needs all: each was told how many they are
         "has_stable_names": kind.has_stable_names,
+        "is_elastic": kind.bounds(job.spec) is not None,
         "kind_env": dict(kind.environment(job.spec, len(placements))),
         "node": placement.node,
         "devices": [

@@ -12,6 +12,8 @@ from typing import Any
 from uuid import UUID
 
 from django.db import IntegrityError, transaction
+from django.db.models import Sum
+from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
@@ -272,6 +274,39 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
             subject_id=pod_name(str(job.pk), job.attempt, rank),
             payload=start_payload(job, shapes[rank], by_rank, nodes.memory_mib),
         )
+
+
+def add_workers(
+    cluster: Cluster, job: Job, attempt: Attempt, places: Sequence[PodPlacement], workers: int
+) -> None:
+    """Write pods, devices and orders of newcomers of a running attempt that will have so many `workers`. Raises
+    IntegrityError when a device or a rank was taken meanwhile. Call it in a transaction."""
+    nodes, job.attempt = _Nodes(cluster), attempt.number
+    attempt.job = job
+    placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
+    Pod.objects.bulk_create(pod for pod, _ in placed)
+    _take_devices(placed, nodes)
+    by_rank = {place.rank: place for place in places}
+    given = {
+        "world_size": workers,
+        "min_pods": 1,  # the gang runs already
+        "kind_env": dict(KINDS[job.kind].environment(job.spec, workers)),
+    }
+    Command.objects.bulk_create(
+        Command(
+            kind=START_POD,
+            cluster_id=cluster.pk,
+            subject_kind=POD,
+            subject_id=pod.name,
+            payload=start_payload(job, PodShape(pod.rank, "worker"), by_rank, nodes.memory_mib) | given,
+        )
+        for pod, _ in placed
+    )
+    record_allocation(timezone.now())
+    held = Allocation.objects.filter(pod__job=job, released_at=None).aggregate(
+        held=Sum("milli_gpus", default=0)
+    )
+    Job.objects.filter(pk=job.pk).update(allocated_milli=held["held"])
 
 
 def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:

@@ -44,6 +44,7 @@ class Joined:
 CURVES = {
     "loss": Curve("loss", "Loss", "", "accent"),
     "accuracy": Curve("accuracy", "Accuracy", "%", "good", scale=100.0, ceiling=100.0),
+    "samples_per_second": Curve("samples_per_second", "Samples per second", "", "good"),
 }
 
 
@@ -66,9 +67,10 @@ def joined(runs: Sequence[Run]) -> Joined:
     return Joined(points, redone[:-1] if redone else [], marks)
 
 
-def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme) -> Chart:
-    """The figure of one curve; values as stored."""
+def curve_chart(curve: Curve, runs: Sequence[Run], *, theme: Theme, marks: Sequence[Mark] = ()) -> Chart:
+    """The figure of one curve; values as stored. `marks`: what happened at which step, beside the attempts."""
     palette, whole = palette_for(theme), joined(runs)
+    whole.marks.extend(marks)
     scaled = [(x, value * curve.scale) for x, value in whole.points]
     redone = [(x, None if value is None else value * curve.scale) for x, value in whole.redone]
     known = [value for _x, value in [*scaled, *redone] if value is not None]

@@ -14,7 +14,8 @@ from dashboards.charts.series import Chart
 from dashboards.charts.templates import template_json, theme_of
 from dashboards.charts.utilisation import device_chart, job_use_chart, utilisation_chart
 from dashboards.pages.base_page import signed_in
-from dashboards.reads import history, series
+from dashboards.reads import history, series, workers
+from jobs.kinds.registry import KINDS
 
 SHORTEST, LONGEST = 60, 400 * 86400
 TEMPLATE_SECONDS = 300  # a browser keeps the template this long; a new version may bring another
@@ -74,9 +75,12 @@ def job_curve(request: HttpRequest, actor: Actor, job_id: str, name: str) -> Htt
     job = job_for(actor, job_id)
     if name in history.JOB_USES:
         return answer(job_use_chart(**history.job_use(job, name, timezone.now()), theme=theme(request)))
+    if name == "workers" and KINDS[job.kind].is_elastic:
+        return answer(workers.timeline(job, timezone.now(), theme(request)))
     if name not in CURVES:
         raise NotVisible(f"There is no curve {name!r}.")
-    return answer(curve_chart(CURVES[name], series.job_runs(job, name), theme=theme(request)))
+    marks = workers.generation_marks(job)
+    return answer(curve_chart(CURVES[name], series.job_runs(job, name), theme=theme(request), marks=marks))
 
 
 def answer(chart: Chart) -> HttpResponse:

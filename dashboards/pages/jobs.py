@@ -27,15 +27,17 @@ from dashboards.lists.table import list_page
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import job as job_reads
 from dashboards.reads import job_story as story
+from dashboards.reads import workers as worker_reads
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
 from jobs import actions
+from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import to_edge
 from jobs.lifecycle import FAILED, TIMED_OUT
 from jobs.models import Job
 from jobs.queries import job_detail
 
-TABS = ("overview", "logs", "metrics", "events", "pods", "spec", "terminal")
+TABS = ("overview", "workers", "logs", "metrics", "events", "pods", "spec", "terminal")
 
 
 @signed_in
@@ -50,17 +52,20 @@ def job_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 @signed_in
 def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overview") -> HttpResponseBase:
     """One job: how it is, why, where, on what, and what it says."""
-    if tab not in TABS:
-        raise NotVisible(f"There is no tab {tab!r}.")
     job = job_for(actor, job_id)
+    hidden = set() if KINDS[job.kind].is_elastic else {"workers"}
+    if tab not in TABS or tab in hidden:
+        raise NotVisible(f"There is no tab {tab!r}.")
     is_member = Role.is_at_least(role_in(actor, job.project), Role.MEMBER)
+    if not is_member:
+        hidden.add("terminal")
     if tab == "terminal" and not is_member:
         raise Forbidden("Only members of its project open a terminal in a job.")
     detail = job_detail(job, visible_project_names(actor))
     context: dict[str, Any] = {
         "job": detail,
         "tab": tab,
-        "tabs": [name for name in TABS if name != "terminal" or is_member],
+        "tabs": [name for name in TABS if name not in hidden],
         "palette_index": job.project.palette_index,
         "is_member": is_member,
         "is_final": job.is_final,
@@ -163,8 +168,18 @@ def _spec(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     return {"spec": spec, "command": yard_submit(job.project.name, spec)}
 
 
+def _workers(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
+    titles = {"samples_per_second": _("Samples per second"), "loss": _("Loss")}
+    curves = [
+        {"name": name, "title": title, "axis": "step", "width": "col-6", "is_there": bool(job.progress)}
+        for name, title in titles.items()
+    ]
+    return {"workers": worker_reads.workers(job), "curves": curves}
+
+
 _TAB_READS: dict[str, Callable[[Actor, Job, dict[str, Any]], dict[str, Any]]] = {
     "overview": _overview,
+    "workers": _workers,
     "logs": _logs,
     "metrics": _metrics,
     "events": lambda actor, job, detail: {"events": job_reads.events(actor, job, 500)},

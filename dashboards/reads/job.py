@@ -131,7 +131,8 @@ def pods(job: Job) -> list[Row]:
 
 def log_ranks(job: Job) -> list[int]:
     """The ranks that have, or will have, a log."""
-    return list(range(max(1, job.pods_started or job.pods_wanted)))
+    ranks = Pod.objects.filter(job=job, attempt__number=job.attempt).order_by("rank")
+    return list(ranks.values_list("rank", flat=True)) or list(range(max(1, job.pods_wanted)))
 
 
 def log_text(job: Job, attempt: int, rank: int) -> Iterator[str]:

@@ -16,7 +16,8 @@ from controlplane.telemetry.queries import first_sample, series
 from dashboards.charts.allocation import summed
 from dashboards.charts.curves import Run
 from dashboards.charts.series import Line, Point
-from jobs.models import Job
+from jobs.kinds.registry import KINDS
+from jobs.models import Generation, Job
 
 LEAST = timedelta(minutes=1)  # the shortest range of a chart
 CURVE_PAGES, CURVE_LINES = 16, 20_000  # how much of a log is looked through for curves
@@ -76,7 +77,7 @@ def capacity_points(start: datetime, end: datetime) -> list[Point]:
 
 
 def job_runs(job: Job, name: str) -> list[Run]:
-    """Return a curve of every attempt, from the progress lines of rank 0."""
+    """Return a curve of every attempt, from the progress lines of those that spoke for it."""
     runs = []
     for attempt in range(max(1, job.attempt - RUNS_MOST + 1), max(1, job.attempt) + 1):
         values = [(report.step, getattr(report, name)) for report in job_reports(job, attempt)]
@@ -86,8 +87,27 @@ def job_runs(job: Job, name: str) -> list[Run]:
 
 
 def job_reports(job: Job, attempt: int) -> tuple[Progress, ...]:
-    """Return the progress lines of one attempt's rank 0."""
-    path = log_path(settings.LOG_DIR, str(job.pk), attempt, 0)
+    """Return the progress lines of one attempt: of rank 0, and of the workers that were first in a later generation, in
+    the order of time."""
+    found = [_rank_reports(job, attempt, rank) for rank in speaking_ranks(job, attempt)]
+    if len(found) == 1:
+        return found[0]
+    return tuple(
+        sorted((report for reports in found for report in reports), key=lambda report: report.time_ms)
+    )
+
+
+def speaking_ranks(job: Job, attempt: int) -> list[int]:
+    """Return the ranks that spoke for an attempt, one after the other."""
+    if not KINDS[job.kind].is_elastic:
+        return [0]
+    generations = Generation.objects.filter(attempt__job=job, attempt__number=attempt).order_by("number")
+    firsts = [members[0]["id"] for members in generations.values_list("members", flat=True) if members]
+    return list(dict.fromkeys([0, *firsts]))
+
+
+def _rank_reports(job: Job, attempt: int, rank: int) -> tuple[Progress, ...]:
+    path = log_path(settings.LOG_DIR, str(job.pk), attempt, rank)
     return _reports(path, path.stat().st_size if path.exists() else 0)
 
 

@@ -208,8 +208,40 @@ def tab_label(name: str) -> str:
         "pods": gettext("Pods"),
         "spec": gettext("Spec"),
         "terminal": gettext("Terminal"),
+        "workers": gettext("Workers"),
     }
     return labels[name]
+
+
+@register.simple_tag
+def scale_cause(cause: str) -> str:
+    """Why the number of workers changed, or a generation began."""
+    labels = {
+        "user": gettext("asked for"),
+        "recovery": gettext("grows back after a loss"),
+        "growth": gettext("grows into idle GPUs"),
+        "reclaim": gettext("its GPUs are owed"),
+        "start": gettext("all are ready"),
+        "loss": gettext("a worker was lost"),
+        "reform": gettext("workers lost one another"),
+        "grow": gettext("newcomers join"),
+        "shrink": gettext("workers leave"),
+        "roll_back": gettext("taken back"),
+    }
+    return labels[cause]
+
+
+@register.simple_tag
+def scale_state(state: str) -> str:
+    """The state of a change of the number of workers."""
+    labels = {
+        "pending": gettext("Preparing"),
+        "running": gettext("Switching"),
+        "succeeded": gettext("Done"),
+        "rolled_back": gettext("Taken back"),
+        "failed": gettext("Failed"),
+    }
+    return labels[state]
 
 
 @register.simple_tag

@@ -26,7 +26,6 @@ from jobs.actions import (
     delete_job,
     edit_job,
     resume_job,
-    scale_job,
     stop_job,
     submit_job,
     submit_jobs,
@@ -37,7 +36,7 @@ from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
 from jobs.models import Job
-from jobs.queries import job_columns, job_detail, scale_shape, shape_jobs
+from jobs.queries import job_columns, job_detail, shape_jobs
 
 _priority = {**INTEGER, "minimum": 0, "maximum": 1000}
 CHANGES = {
@@ -45,16 +44,6 @@ CHANGES = {
     "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
-SCALE = {
-    "workers": BodyField(
-        FIELDS["workers"].read, {**INTEGER, "minimum": 1, "maximum": 10_000}, is_required=True
-    ),
-    "timeout_seconds": BodyField(
-        FIELDS["max_runtime_seconds"].read,
-        {**INTEGER, "minimum": 1, "description": "Without effect on a job that waits: it is scaled at once."},
-    ),
-}
-
 BATCH_MOST = 500  # jobs; as many of a usual size fit into a body
 
 
@@ -204,15 +193,6 @@ class JobClone(ApiView):
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         name = call.body.get("name") or _free_name(job)
         return _submitted(call, job.project, clone_body(job, name))
-
-
-class JobScale(ApiView):
-    """Only elastic jobs change their size."""
-
-    @operation("Change the number of workers of an elastic job", answer=ref("ScaleOperation"), body=SCALE)
-    def post(self, call: Call, job_id: str) -> Answer:
-        job = job_for(call.actor, job_id, needed=Role.MEMBER)
-        return Answer(scale_shape(scale_job(job, call.body["workers"], actor=call.actor)))
 
 
 def _visible(actor: Actor) -> QuerySet[Job]:

@@ -1,7 +1,6 @@
 """What one job shows of itself: pods, events, logs, numbers, explanation and spec."""
 
 import logging
-from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
 from functools import partial
@@ -17,13 +16,13 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.problems import Problem, bad_request
 from controlplane.api.query import BIGGEST
-from controlplane.api.schemas import POD, SCALE_OPERATION, ref
+from controlplane.api.schemas import POD, ref
 from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
 from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
 from jobs.kinds.spec import to_edge
-from jobs.models import Job, Pod, ScaleOperation
-from jobs.queries import explanation, is_silent, metrics, pod_columns, scale_shape, shape_pods
+from jobs.models import Job, Pod
+from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
 
 logger = logging.getLogger(__name__)
 
@@ -36,7 +35,6 @@ PODS = Listing(
         "rank": Filter("rank", query.whole(0, 1 << 31, "With this rank.")),
     },
 )
-SCALE_OPERATIONS = Listing(SCALE_OPERATION, {"created_at": ("created_at", "id")}, "-created_at", {})
 LOGS = {
     "rank": query.whole(0, 1 << 31, "The pod with this rank.", default=0),
     "attempt": query.whole(1, 1 << 31, "The attempt; the latest when left out."),
@@ -55,19 +53,6 @@ class JobPods(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         rows = Pod.objects.filter(job=job_for(call.actor, job_id))
         return paged(call, rows, PODS, fetch=_fetch_pods, shape=shape_pods)
-
-
-class JobScaleOperations(ApiView):
-    """Who changed the size, newest first."""
-
-    @operation(
-        "List the changes of an elastic job's workers",
-        answer=SCALE_OPERATIONS.schema("ScaleOperation"),
-        query=SCALE_OPERATIONS.parameters(),
-    )
-    def get(self, call: Call, job_id: str) -> Answer:
-        rows = ScaleOperation.objects.filter(job=job_for(call.actor, job_id))
-        return paged(call, rows, SCALE_OPERATIONS, fetch=list, shape=_shape_scale_operations)
 
 
 class JobEvents(ApiView):
@@ -164,10 +149,6 @@ def _check_pod(job: Job, attempt: int, rank: int, *, is_asked: bool) -> None:
     """A job that has not started has an empty log; an attempt or rank that never was is not found."""
     if is_asked and not Pod.objects.filter(job=job, attempt__number=attempt, rank=rank).exists():
         raise NotVisible(f"The job has no pod of rank {rank} in attempt {attempt}.")
-
-
-def _shape_scale_operations(rows: Sequence[ScaleOperation]) -> list[dict[str, Any]]:
-    return [scale_shape(row) for row in rows]
 
 
 def _fetch_pods(rows: QuerySet[Pod]) -> list[dict[str, Any]]:

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from jobs.api import images, jobs, reads
+from jobs.api import images, jobs, reads, scaling
 
 urlpatterns = [
     path("images", images.Images.as_view(), name="images"),
@@ -12,9 +12,11 @@ urlpatterns = [
     path("jobs/<str:job_id>/suspend", jobs.JobSuspend.as_view(), name="job-suspend"),
     path("jobs/<str:job_id>/resume", jobs.JobResume.as_view(), name="job-resume"),
     path("jobs/<str:job_id>/clone", jobs.JobClone.as_view(), name="job-clone"),
-    path("jobs/<str:job_id>/scale", jobs.JobScale.as_view(), name="job-scale"),
+    path("jobs/<str:job_id>/scale", scaling.JobScale.as_view(), name="job-scale"),
     path(
-        "jobs/<str:job_id>/scale-operations", reads.JobScaleOperations.as_view(), name="job-scale-operations"
+        "jobs/<str:job_id>/scale-operations",
+        scaling.JobScaleOperations.as_view(),
+        name="job-scale-operations",
     ),
     path("jobs/<str:job_id>/pods", reads.JobPods.as_view(), name="job-pods"),
     path("jobs/<str:job_id>/events", reads.JobEvents.as_view(), name="job-events"),

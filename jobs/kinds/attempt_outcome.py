@@ -55,13 +55,16 @@ def next_step(
     retries: int,
     pods: Sequence[PodStanding],
     disruptions: int = 0,
+    deciding: Sequence[PodStanding] | None = None,
 ) -> Step | None:
     """Return the next step of an active job, or None while there is nothing to do.
 
-    `disruptions`: how many attempts in a row were disrupted before this one.
+    `disruptions`: how many attempts in a row were disrupted before this one. `deciding`: the pods whose ends decide the
+    attempt, where others of it may come and go; None for all.
     """
+    everything, pods = pods, pods if deciding is None else deciding
     outcome = kind.outcome([PodEnd(pod.rank, pod.state, pod.exit_code) for pod in pods])
-    is_gone = all(pod.is_released for pod in pods)
+    is_gone = all(pod.is_released for pod in everything)
     if state == lifecycle.STOPPING:
         return _after_stop(next_state, outcome, pods, disruptions) if is_gone else None
     if outcome is not None:

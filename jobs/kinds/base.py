@@ -57,6 +57,11 @@ class Kind(Protocol):
         """Return whether programs reach the attempt's pods by name, even if there is only one pod."""
         ...
 
+    @property
+    def is_elastic(self) -> bool:
+        """True when `bounds` gives some: an attempt may have more or fewer pods, also while it runs."""
+        ...
+
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields with kind-specific defaults."""
         ...
@@ -94,6 +99,7 @@ class Batch:
     priority: int = 50
     has_interactive_limits: bool = False
     has_stable_names: bool = False
+    is_elastic: bool = False
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}

@@ -16,6 +16,7 @@ class Elastic(Batch):
     name: str = "elastic"
     label: str = "Elastic"
     has_stable_names: bool = True
+    is_elastic: bool = True
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         fewest, most = spec["min_workers"], spec["max_workers"]

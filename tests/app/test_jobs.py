@@ -15,12 +15,12 @@ from jobs.actions import (
     record_command,
     record_shell,
     resume_job,
-    scale_job,
     stop_job,
     submit_job,
     suspend_job,
 )
 from jobs.models import Job
+from jobs.scaling import scale_job
 from tests.builders import make_job
 
 GOOD = {"name": "good", "kind": "train", "gpus": 1}

@@ -70,6 +70,7 @@ LAYERS = {
     "jobs.actions": "actions",
     "jobs.admission": "actions",
     "jobs.release": "actions",
+    "jobs.scaling": "actions",
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
     "controlplane.commands": "loop",

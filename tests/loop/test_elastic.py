@@ -8,9 +8,9 @@ from controlplane.loop.podspecs import pod_spec
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
 from controlplane.scheduling.cycle import decide
-from jobs.actions import scale_job
 from jobs.command_kinds import START_POD
 from jobs.models import Job, Pod
+from jobs.scaling import scale_job
 from tests.builders import make_job, make_project
 from tests.loop.deciding import DecidingPlant
 

@@ -171,7 +171,10 @@ class World:
     def _complete(self, global_batch: int) -> None:
         self.step += 1
         self._stepped_at = time.monotonic()
+        done = self.epochs.done
         self.epochs.advance(self._seen, self._digest, global_batch)
+        if self._member is not None and self.epochs.done > done:
+            self._member.note_epoch()
         if self._member is not None and self._agreed > self.generation and not self.is_stopped:
             self._member.switch(is_planned=True)
 
@@ -249,7 +252,7 @@ class _Membered:
         """Go to the newest generation, and on to the next if that fails; blocks until this worker trains or has
         left."""
         world, began = self._world, self._world._stepped_at
-        step_before, lost = world.step, None
+        is_newcomer, lost = self._status.generation == 0, None
         while lost is None:
             found = self._await_newer(world.generation)
             if found is None or found.rank_of(self._status.id) is None:
@@ -264,7 +267,7 @@ class _Membered:
                 self._peers.clear()
                 self._note_broken(found.generation)
         world._has_state = True
-        pause = time.monotonic() - began if step_before else 0.0
+        pause = 0.0 if is_newcomer else time.monotonic() - began
         self._note_switch(pause, lost, interrupted, is_planned)
 
     def recover(self, error: BaseException) -> None:
@@ -273,6 +276,10 @@ class _Membered:
         _dissolve()
         self._note_broken(self._world.generation)
         self.switch(is_planned=False, interrupted=1)
+
+    def note_epoch(self) -> None:
+        """Say that an epoch is complete."""
+        self._update(membership.TRAINING, is_urgent=False)
 
     def close(self) -> None:
         """Leave the group; the owner learns it from the status and the end of the process."""
@@ -359,11 +366,11 @@ class _Membered:
         _dissolve()
         self._update(membership.LEFT)
 
-    def _update(self, state: str) -> None:
+    def _update(self, state: str, *, is_urgent: bool = True) -> None:
         world, status = self._world, self._status
         status.state, status.step = state, world.step
         status.epochs_done, status.epochs_exact = world.epochs.done, world.epochs.exact
-        self._mailbox.report(status)
+        self._mailbox.report(status, is_urgent=is_urgent)
 
     def _beat(self) -> None:
         while not self._closing.wait(BEAT_SECONDS):

@@ -105,11 +105,12 @@ class Mailbox:
         """Replace the membership; for its owner."""
         replace_file(self._directory / MEMBERSHIP, json.dumps(asdict(membership)))
 
-    def report(self, status: Status) -> None:
-        """Replace the status and ring the owner's doorbell, where there is one."""
+    def report(self, status: Status, *, is_urgent: bool = True) -> None:
+        """Replace the status; if urgent, ring the owner's doorbell, where there is one."""
         status.switches = status.switches[-SWITCHES_KEPT:]
         replace_file(self._directory / STATUS, json.dumps(asdict(status)))
-        self._ring()
+        if is_urgent:
+            self._ring()
 
     def beat(self) -> None:
         """Show that the process is alive: the status file gets the present time."""

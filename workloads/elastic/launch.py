@@ -128,9 +128,9 @@ class Crew:
         return any(self.workers[number].exit_code == 0 for number in self.members)
 
     def _is_broken(self, alive: Sequence[int]) -> bool:
-        """Whether a member gave this generation up although all live."""
+        """Whether all members gave this generation up although all live."""
         statuses = [self.workers[number].status for number in alive]
-        return any(
+        return all(
             one is not None and one.state == membership.BROKEN and one.generation == self.generation
             for one in statuses
         )

@@ -3,11 +3,16 @@
 from __future__ import annotations
 
 from argparse import Namespace
+from typing import Any
 
-from controlplane.cli.errors import DONE
+from controlplane.cli.errors import DONE, FAILED
 from controlplane.cli.lookup import find_job
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
+from controlplane.cli.sse import ChangeListener, patiently
+
+OPEN = ("pending", "running")
+POLL_SECONDS = 5.0  # between looks where no event comes
 
 
 def scale_arguments(parser: Parser) -> None:
@@ -35,7 +40,7 @@ def scaleout_arguments(parser: Parser) -> None:
 def scaleout(args: Namespace, session: Session) -> int:
     """Ask for more than there are."""
     job = find_job(session, args.name)
-    return _resize(args, session, str(job["id"]), int(job["workers"]) + args.count)
+    return _resize(args, session, str(job["id"]), _workers(job) + args.count)
 
 
 def scalein_arguments(parser: Parser) -> None:
@@ -49,18 +54,55 @@ def scalein_arguments(parser: Parser) -> None:
 def scalein(args: Namespace, session: Session) -> int:
     """Ask for fewer than there are."""
     job = find_job(session, args.name)
-    return _resize(args, session, str(job["id"]), int(job["workers"]) - args.count)
+    return _resize(args, session, str(job["id"]), _workers(job) - args.count)
 
 
 def _resize(args: Namespace, session: Session, identifier: str, workers: int) -> int:
     """Bounds are the server's to check, with the numbers as they are then."""
-    body = {"workers": workers}
+    body: dict[str, Any] = {"workers": workers}
     if args.timeout is not None:
         body["timeout_seconds"] = args.timeout
+    if args.leaving:
+        body["leaving"] = args.leaving
+    if args.dry_run:
+        body["dry_run"] = True
     answer = session.client.post(f"jobs/{identifier}/scale", body)
-    summary = f"job {args.name} asks for {answer['to']} workers now, for {answer['from']} before"
-    session.output.object(answer, summary)
-    return DONE
+    if args.wait and answer["state"] in OPEN:
+        answer = _wait(session, identifier, answer)
+    session.output.object(answer, _summary(args.name, answer))
+    return DONE if answer["state"] in (*OPEN, "planned", "succeeded") else FAILED
+
+
+def _wait(session: Session, identifier: str, answer: dict[str, Any]) -> dict[str, Any]:
+    """The operation at its end, which its own timeout brings."""
+    changes = ChangeListener(session.client, f"job:{identifier}")
+    try:
+        while answer["state"] in OPEN:
+            changes.wait(POLL_SECONDS)
+            page = patiently(lambda: session.get(f"jobs/{identifier}/scale-operations"), session.pause)
+            answer = next(row for row in page["results"] if row["id"] == answer["id"])
+        return answer
+    finally:
+        changes.close()
+
+
+def _summary(name: str, answer: dict[str, Any]) -> str:
+    sizes = f"job {name}: from {answer['from']} to {answer['to']} workers"
+    why = f": {answer['message']}" if answer["message"] else ""
+    if answer["state"] == "planned":
+        return f"{sizes} would be possible{why}"
+    if answer["generation"] is None and answer["state"] == "succeeded":
+        return f"job {name} asks for {answer['to']} workers now, for {answer['from']} before"
+    cost = ""
+    if answer["pause_seconds"] is not None:
+        cost = f", {answer['lost_steps']} steps lost, {answer['repeated_steps']} repeated, pause "
+        cost += f"{answer['pause_seconds']:.2f} s"
+    return f"{sizes}, {answer['state'].replace('_', ' ')}{cost}{why} (operation {answer['id']})"
+
+
+def _workers(job: dict[str, Any]) -> int:
+    """How many there are, or how many a job that has none asks for."""
+    return int(job["status"]["workers"] or job["workers"])
 
 
 def _add_name(parser: Parser) -> None:
@@ -72,6 +114,12 @@ def _add_timeout(parser: Parser) -> None:
         "--timeout",
         type=duration_seconds,
         metavar="TIME",
-        help="taken and without effect: a job that waits is scaled at once",
+        help="take the change back if it is not complete by then (default 10m)",
     )
-    parser.add_argument("--wait", action="store_true", help="the same")
+    parser.add_argument(
+        "--leaving", type=int, action="append", metavar="RANK", help="a worker that is to leave; repeatable"
+    )
+    parser.add_argument("--dry-run", action="store_true", help="show the plan and change nothing")
+    parser.add_argument(
+        "--wait", action="store_true", help="until the change is complete or taken back (then exit code 1)"
+    )

@@ -37,7 +37,7 @@ from controlplane.engines.local.environment import (
 from controlplane.engines.local.gauges import Gauges
 from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, open_inventory
 from controlplane.engines.local.ports import lease_ports, release_ports
-from controlplane.engines.local.records import PodDir, Prepared
+from controlplane.engines.local.records import ELASTIC, PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
 from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
@@ -61,6 +61,7 @@ class LocalEngine(EngineDefaults):
             base.WRITES_LOG_STORE,
             base.REACHES_PORTS,
             base.HAS_CATALOGUE,
+            base.MEMBERSHIP,
         }
     )
 
@@ -151,6 +152,10 @@ class LocalEngine(EngineDefaults):
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} has no port {port} to reach now.")
         return socket.create_connection(address, CONNECT_SECONDS)
 
+    def exchange(self, pod_name: str, membership: str) -> base.MemberReport:
+        base.check_pod_name(pod_name)
+        return self._pod(pod_name).exchange(membership)
+
     def wait_for_change(self, timeout_seconds: float) -> bool:
         """Shims write to a pipe when a pod starts or ends. Of several processes that wait here, one or more hear it."""
         if not self._bell.exists():
@@ -238,6 +243,8 @@ class LocalEngine(EngineDefaults):
         ports = lease_ports(self._ports_dir, spec.name, spec.ports)
         env = pod_environment(spec, image.env, ports, places, secrets.token_hex(16))
         env |= device_variables(spec, node, self._inventory.is_simulated, has_real_gpus())
+        if spec.is_elastic:
+            env["TRAINYARD_ELASTIC_DIR"] = str(self._pods_dir / spec.name / ELASTIC)
         if spec.launches:
             env |= prepare_launch(spec, places["launch"])
         argv = tuple(expand(argument, env) for argument in command)

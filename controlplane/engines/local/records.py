@@ -2,6 +2,7 @@
 
 launch  for the shim      spec   for the engine      stop   the grace of a stop, in seconds
 start   command and shim  exit   how it ended        lock   held by the shim while it lives
+elastic/  membership file, and what the pod says of itself, where its job may change its size
 """
 
 from __future__ import annotations
@@ -11,16 +12,24 @@ import json
 import os
 import secrets
 import shutil
+import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import DeviceShare, GangMember, PodSpec
+from controlplane.engines.base import DeviceShare, GangMember, MemberReport, PodSpec
 from controlplane.engines.local import processes
 
+MEMBERSHIP, STATUS, DOORBELL = (
+    "membership.json",
+    "status.json",
+    "doorbell",
+)  # as in workloads.common.membership
+LONGEST_STATUS = 64 * 1024  # a pod writes it; more is cut, and is no JSON then
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
+ELASTIC = "elastic"  # directory that the pod and the engine share
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,9 @@ class PodDir:
         try:
             (fresh / SPEC).write_text(json.dumps(stored))
             (fresh / LAUNCH).write_bytes(_launch(prepared, bell))
+            if prepared.spec.is_elastic:
+                (fresh / ELASTIC).mkdir(mode=0o700)
+                (fresh / ELASTIC / DOORBELL).symlink_to(bell)
             fresh.rename(self.path)
         except OSError:
             shutil.rmtree(fresh)
@@ -118,6 +130,18 @@ class PodDir:
             ports={int(declared): port for declared, port in stored["ports"].items()},
             log_most_bytes=stored.get("log_most_bytes", 0),
         )
+
+    def exchange(self, membership: str) -> MemberReport:
+        """See engines.base.MembershipEngine."""
+        name = f"{ELASTIC}/{MEMBERSHIP}"
+        if membership and self._read(name) != membership and (self.path / ELASTIC).is_dir():
+            self._write(name, membership)
+        try:
+            with open(self.path / ELASTIC / STATUS) as file:
+                beat = os.fstat(file.fileno()).st_mtime
+                return MemberReport(file.read(LONGEST_STATUS), max(0.0, time.time() - beat))
+        except FileNotFoundError:
+            return MemberReport()
 
     def start_record(self) -> StartRecord | None:
         stored = self._read_json(START)
@@ -177,7 +201,8 @@ class PodDir:
         return None if text is None else json.loads(text)
 
     def _write(self, name: str, text: str) -> None:
-        fresh = self.path / f".{name}.{secrets.token_hex(4)}"
+        target = self.path / name
+        fresh = target.with_name(f".{target.name}.{secrets.token_hex(4)}")
         try:
             with open(fresh, "w") as file:
                 file.write(text)
@@ -186,7 +211,7 @@ class PodDir:
         except OSError:  # the disk is full
             fresh.unlink(missing_ok=True)
             raise
-        fresh.replace(self.path / name)
+        fresh.replace(target)
 
 
 def _launch(prepared: Prepared, bell: Path) -> bytes:

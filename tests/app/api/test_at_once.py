@@ -12,8 +12,9 @@ from django.db import connection, transaction
 from controlplane.actions.errors import Conflict
 from controlplane.actions.projects import edit_project
 from controlplane.models import Cluster, Project
-from jobs.actions import edit_job, scale_job
+from jobs.actions import edit_job
 from jobs.models import Job
+from jobs.scaling import scale_job
 from tests.app.api.client import Api, Reply
 from tests.builders import make_cluster, make_counters, make_job
 from tests.cast import Cast, make_cast

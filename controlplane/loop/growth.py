@@ -1,0 +1,136 @@
+"""Add workers to running elastic jobs: those that a user asked for, and those that a job has lost or never got.
+
+A growing job never takes what a queued job waits for: by itself it grows only while none waits for GPUs.
+"""
+
+from collections.abc import Iterable
+from datetime import datetime, timedelta
+
+from django.db import IntegrityError, transaction
+from django.db.models import Max, Sum
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import MEMBERSHIP, Engine
+from controlplane.loop.membership import Attended, attended_jobs
+from controlplane.loop.observe import Observation
+from controlplane.loop.record import add_workers
+from controlplane.models import Cluster, Event
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.spare import spare_placements
+from controlplane.scheduling.view import JobView, PodPlacement
+from jobs.kinds import membership as rules
+from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
+from jobs.models import Attempt, Generation, Pod, ScaleOperation
+from jobs.transitions import job_event
+
+GROW_SECONDS = 120  # for newcomers that were not asked for by a user to be ready
+
+
+def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, now: datetime) -> bool:
+    """Start newcomers where a plan leaves room. Returns whether there are pods to start."""
+    if MEMBERSHIP not in engine.capabilities:
+        return False
+    views = {job.id: job for job in seen.view.jobs if job.state == "active" and not job.is_stopping}
+    has_orders = False
+    for attended in attended_jobs(cluster):
+        view = views.get(str(attended.job.pk))
+        wanted = _wanted(attended, plan, seen, now) if view is not None else 0
+        if view is None or wanted <= 0:
+            continue
+        found = spare_placements(seen.view, plan, view, wanted, _next_rank(attended))
+        is_asked = attended.operation is not None
+        if found and (len(found) == wanted or not is_asked):
+            has_orders |= _add(cluster, attended, found, now)
+            break  # the view does not show what this one takes: others follow in the next cycle
+    return has_orders
+
+
+def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
+    """How many workers to add now."""
+    operation = attended.operation
+    if attended.generation is None:
+        return 0
+    if operation is not None:
+        is_growing = operation.state == rules.PENDING and not operation.joining and not operation.leaving
+        return operation.to_workers - len(attended.members) if is_growing else 0
+    missing = attended.job.pods_wanted - len(attended.members)
+    if missing <= 0 or _are_waiting(plan, seen.view.jobs) or _has_to_wait(attended, now):
+        return 0
+    return min(missing, _allowed(attended))
+
+
+def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
+    needs = {job.id: job.milli_gpus > 0 or job.gpu_memory_mib is not None for job in jobs}
+    return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in plan.holds)
+
+
+def _has_to_wait(attended: Attended, now: datetime) -> bool:
+    """After each loss or failed growth of this attempt it waits longer, so that what always fails costs little."""
+    attempt = attended.job.attempt
+    lost = Generation.objects.filter(
+        attempt__job=attended.job, attempt__number=attempt, cause=rules.LOSS
+    ).values_list("created_at", flat=True)
+    failed = ScaleOperation.objects.filter(
+        job=attended.job, attempt=attempt, state__in=(rules.ROLLED_BACK, rules.FAILED)
+    ).exclude(cause="user")
+    times = [*lost, *(at for at in failed.values_list("finished_at", flat=True) if at is not None)]
+    if not times:
+        return False
+    wait = BACKOFF_SECONDS[min(len(times), len(BACKOFF_SECONDS)) - 1]
+    return now < max(times) + timedelta(seconds=wait)
+
+
+def _allowed(attended: Attended) -> int:
+    """How many more pods the project's limit lets the job have, and its quota where it may not borrow."""
+    job, project = attended.job, attended.job.project
+    if not job.milli_gpus:
+        return job.pods_wanted
+    bounds = [project.gpu_limit_milli, None if job.is_preemptible else project.gpu_quota_milli]
+    held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
+    rooms = [(bound - held) // job.milli_gpus for bound in bounds if bound is not None]
+    return int(max(0, min([job.pods_wanted, *rooms])))
+
+
+def _next_rank(attended: Attended) -> int:
+    ranks = Pod.objects.filter(job=attended.job, attempt__number=attended.job.attempt)
+    return int(ranks.aggregate(highest=Max("rank"))["highest"] or 0) + 1
+
+
+def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...], now: datetime) -> bool:
+    """Write the newcomers with their operation. False when a device was taken meanwhile: the next cycle sees why."""
+    job = attended.job
+    to = len(attended.members) + len(places)
+    try:
+        with transaction.atomic():
+            joining = [place.rank for place in places]
+            if attended.operation is not None:
+                still = ScaleOperation.objects.filter(pk=attended.operation.pk, state=rules.PENDING)
+                if still.update(joining=joining) != 1:
+                    return False
+            else:
+                _begin_operation(attended, joining, to, now)
+            attempt = Attempt.objects.get(job=job, number=job.attempt)
+            add_workers(cluster, job, attempt, places, to)
+            data = {"workers": len(places), "to": to, "nodes": sorted({place.node for place in places})}
+            Event.objects.append([job_event("job.scaling", job, SYSTEM, data)])
+    except IntegrityError:
+        return False
+    return True
+
+
+def _begin_operation(attended: Attended, joining: list[int], to: int, now: datetime) -> None:
+    has_lost = Generation.objects.filter(
+        attempt__job=attended.job, attempt__number=attended.job.attempt, cause=rules.LOSS
+    ).exists()
+    ScaleOperation.objects.create(
+        job=attended.job,
+        requested_by=SYSTEM.name,
+        from_workers=len(attended.members),
+        to_workers=to,
+        state=rules.PENDING,
+        cause="recovery" if has_lost else "growth",
+        attempt=attended.job.attempt,
+        joining=joining,
+        created_at=now,
+        deadline=now + timedelta(seconds=GROW_SECONDS),
+    )

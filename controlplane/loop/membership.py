@@ -1,0 +1,345 @@
+"""Keep the memberships of elastic jobs: read what workers say, decide (jobs.kinds.membership), write, deliver.
+
+All of it is derived from rows and the pods' own files in every cycle, so a crash between any two steps is made good
+by the next cycle. A membership is delivered after it was committed, to every pod of the attempt, again and again until
+the pod's file is equal to it.
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
+from typing import Any, cast
+from uuid import UUID
+
+from django.db import transaction
+from django.db.models import F, Q
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import MEMBERSHIP, Engine, EngineUnreachable, MembershipEngine
+from controlplane.models import Cluster, Command, Event
+from jobs import lifecycle
+from jobs.command_kinds import POD, STOP_POD
+from jobs.kinds import membership as rules
+from jobs.kinds.membership import Answer, Operation, Standing, Worker, answer
+from jobs.kinds.registry import KINDS
+from jobs.models import Generation, Job, Pod, ScaleOperation
+from jobs.transitions import STOP_GRACE_SECONDS, job_event
+
+WORKING = (lifecycle.STARTING, lifecycle.RUNNING)
+ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
+LEAVE_SECONDS = timedelta(seconds=10)  # for a worker that has left to end by itself
+MOST = 2**31 - 1  # of any count: programs write what they like
+STEP_CHANGE = 0.2  # a worker's time per step is written when it changes by more
+
+
+@dataclass(slots=True)
+class Attended:
+    """An elastic attempt with its rows, and what its pods say of themselves, by rank."""
+
+    job: Job
+    pods: list[Pod]
+    generation: Generation | None
+    operation: ScaleOperation | None
+    said: dict[int, dict[str, Any]] = field(default_factory=dict)
+    silent: dict[int, float] = field(default_factory=dict)
+
+    @property
+    def members(self) -> tuple[int, ...]:
+        return ranks_of(self.generation)
+
+
+def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> bool:
+    """Bring every running elastic job of a cluster one step further. Returns whether pods are to be stopped."""
+    _close_stale(cluster, now)
+    if MEMBERSHIP not in engine.capabilities:
+        return False
+    has_orders = False
+    for attended in attended_jobs(cluster):
+        try:
+            has_orders |= _keep(attended, cast(MembershipEngine, engine), now)
+        except EngineUnreachable:
+            return has_orders
+    return has_orders
+
+
+def attended_jobs(cluster: Cluster) -> list[Attended]:
+    """Return the cluster's working elastic jobs, in a fixed number of queries."""
+    jobs = list(
+        Job.objects.filter(project__cluster=cluster, kind__in=ELASTIC_KINDS, state__in=WORKING)
+        .select_related("project")
+        .order_by("pk")
+    )
+    if not jobs:
+        return []
+    pods: dict[UUID, list[Pod]] = defaultdict(list)
+    for pod in Pod.objects.filter(job__in=jobs, attempt__number=F("job__attempt")).order_by("rank"):
+        pods[pod.job_id].append(pod)
+    newest = newest_generations(jobs)
+    is_open = ScaleOperation.objects.filter(job__in=jobs, state__in=rules.OPEN_STATES)
+    operations = {operation.job_id: operation for operation in is_open}
+    return [Attended(job, pods[job.pk], newest.get(job.pk), operations.get(job.pk)) for job in jobs]
+
+
+def newest_generations(jobs: Sequence[Job]) -> dict[UUID, Generation]:
+    """Return the newest generation of the jobs' present attempts, by job."""
+    rows = Generation.objects.filter(attempt__job__in=jobs, attempt__number=F("attempt__job__attempt"))
+    return {row.attempt.job_id: row for row in rows.select_related("attempt").order_by("number")}
+
+
+def ranks_of(generation: Generation | None) -> tuple[int, ...]:
+    """Return the ranks of a generation's members, in the order of their places."""
+    return () if generation is None else tuple(int(member["id"]) for member in generation.members)
+
+
+def _close_stale(cluster: Cluster, now: datetime) -> None:
+    """An operation ends with the attempt that it was for."""
+    stale = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
+    stale = stale.filter(~Q(job__state__in=WORKING) | ~Q(attempt=F("job__attempt")))
+    for operation in stale.select_related("job__project"):
+        with transaction.atomic():
+            _finish(operation, rules.FAILED, f"The job is {operation.job.state}.", now)
+            Event.objects.append([_scaled_event(operation)])
+
+
+def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> bool:
+    _listen(attended, engine)
+    _note_switched(attended, now)
+    _note_epochs(attended)
+    decided = answer(_standing(attended, now))
+    if decided == Answer():
+        return False
+    with transaction.atomic():
+        events = _carry_out(attended, decided, now)
+        Event.objects.append(events)
+    if decided.members is not None:
+        _deliver(attended, engine)
+    return bool(decided.stop or decided.kill)
+
+
+def _listen(attended: Attended, engine: MembershipEngine) -> None:
+    """Deliver what stands and read what pods say. What is no status is taken for silence: programs write it."""
+    text = _text(attended.generation)
+    for pod in attended.pods:
+        report = engine.exchange(pod.name, text if pod.released_at is None else "")
+        said = _parsed(report.text)
+        if said:
+            attended.said[pod.rank], attended.silent[pod.rank] = said, report.silent_seconds
+            _note_step_seconds(pod, said)
+
+
+def _deliver(attended: Attended, engine: MembershipEngine) -> None:
+    for pod in attended.pods:
+        if pod.released_at is None:
+            engine.exchange(pod.name, _text(attended.generation))
+
+
+def _text(generation: Generation | None) -> str:
+    if generation is None:
+        return ""
+    return json.dumps({"generation": generation.number, "members": generation.members})
+
+
+def _parsed(text: str) -> dict[str, Any]:
+    """Return the fields of a status that are used, {} for anything else."""
+    try:
+        data = json.loads(text)
+        return {
+            "address": str(data["address"])[:200],
+            "state": str(data["state"])[:12],
+            "generation": int(data["generation"]),
+            "busy_seconds": float(data["busy_seconds"]),
+            "epochs_done": min(MOST, max(0, int(data["epochs_done"]))),
+            "epochs_exact": min(MOST, max(0, int(data["epochs_exact"]))),
+            "switches": [_parsed_switch(switch) for switch in data["switches"]],
+        }
+    except (ValueError, KeyError, TypeError, RecursionError):
+        return {}
+
+
+def _parsed_switch(switch: Mapping[str, Any]) -> dict[str, Any]:
+    counts = ("generation", "step", "lost_steps", "repeated_steps", "interrupted_steps")
+    found: dict[str, Any] = {name: min(MOST, max(0, int(switch[name]))) for name in counts}
+    return found | {"pause_seconds": float(switch["pause_seconds"])}
+
+
+def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
+    known, seconds = pod.step_seconds or 0.0, said["busy_seconds"]
+    if seconds > 0 and abs(seconds - known) > STEP_CHANGE * max(known, seconds):
+        Pod.objects.filter(pk=pod.pk).update(step_seconds=seconds)
+
+
+def _note_switched(attended: Attended, now: datetime) -> None:
+    """Write what a switch cost, once every member that lives has made it; the longest pause counts."""
+    generation = attended.generation
+    if generation is None or generation.switched_at is not None:
+        return
+    alive = {pod.rank for pod in attended.pods if _is_alive(pod)}
+    switches = [
+        [
+            one
+            for one in attended.said.get(rank, {}).get("switches", ())
+            if one["generation"] == generation.number
+        ]
+        for rank in attended.members
+        if rank in alive
+    ]
+    if not switches or not all(switches):
+        return
+    made = [found[-1] for found in switches]
+    names = ("step", "pause_seconds", "lost_steps", "repeated_steps", "interrupted_steps")
+    cost = {name: max(one[name] for one in made) for name in names}
+    open_one = Generation.objects.filter(pk=generation.pk, switched_at=None)
+    open_one.update(switched_at=now, **cost)
+    generation.refresh_from_db()
+
+
+def _note_epochs(attended: Attended) -> None:
+    """Keep how many epochs were exact, as the member says that has done most."""
+    said = [attended.said[rank] for rank in attended.members if rank in attended.said]
+    if attended.generation is None or not said:
+        return
+    furthest = max(said, key=lambda one: int(one["epochs_done"]))
+    if furthest["epochs_done"] > attended.generation.epochs_done:
+        fields = {name: furthest[name] for name in ("epochs_done", "epochs_exact")}
+        Generation.objects.filter(pk=attended.generation.pk).update(**fields)
+
+
+def _standing(attended: Attended, now: datetime) -> Standing:
+    bounds = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
+    workers = {pod.rank: _worker(attended, pod) for pod in attended.pods}
+    number = 0 if attended.generation is None else attended.generation.number
+    return Standing(number, attended.members, workers, bounds[0], _operation(attended.operation, now))
+
+
+def _worker(attended: Attended, pod: Pod) -> Worker:
+    said = attended.said.get(pod.rank, {})
+    return Worker(
+        pod.rank,
+        _is_alive(pod),
+        said.get("state", ""),
+        said.get("generation", 0),
+        pod.exit_code,
+        attended.silent.get(pod.rank, 0.0),
+    )
+
+
+def _is_alive(pod: Pod) -> bool:
+    return pod.released_at is None and pod.state not in ("succeeded", "failed")
+
+
+def _operation(row: ScaleOperation | None, now: datetime) -> Operation | None:
+    if row is None:
+        return None
+    return Operation(
+        tuple(row.joining),
+        tuple(row.leaving),
+        row.generation or 0,
+        is_overdue=row.deadline is not None and row.deadline <= now,
+        is_forced=row.cause == "reclaim",
+    )
+
+
+def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event]:
+    """Write an answer; called in a transaction. Returns the events."""
+    events = []
+    if decided.members is not None:
+        events.append(_publish(attended, decided, now))
+    if decided.outcome and attended.operation is not None:
+        events += _advance_operation(attended, attended.operation, decided, now)
+    wait = LEAVE_SECONDS if decided.outcome == rules.SUCCEEDED else timedelta()
+    _order_ends(attended, decided.stop, STOP_GRACE_SECONDS, wait)
+    _order_ends(attended, decided.kill, 0, timedelta())
+    return events
+
+
+def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
+    members = decided.members or ()
+    addresses = {rank: said["address"] for rank, said in attended.said.items()}
+    attempt = next(pod.attempt_id for pod in attended.pods)
+    attended.generation = Generation.objects.create(
+        attempt_id=attempt,
+        number=(0 if attended.generation is None else attended.generation.number) + 1,
+        cause=decided.cause,
+        members=[{"id": rank, "address": addresses[rank]} for rank in members],
+        created_at=now,
+    )
+    Job.objects.filter(pk=attended.job.pk, attempt=attended.job.attempt).update(pods_started=len(members))
+    data = {"generation": attended.generation.number, "workers": len(members), "cause": decided.cause}
+    event = job_event("job.generation", attended.job, SYSTEM, data)
+    event.message = (
+        f"Generation {attended.generation.number} with {len(members)} workers: {CAUSES[decided.cause]}."
+    )
+    return event
+
+
+CAUSES = {
+    rules.START: "all are ready",
+    rules.LOSS: "a worker was lost, the others go on",
+    rules.REFORM: "the workers lost one another and form again",
+    rules.GROW: "newcomers join",
+    rules.SHRINK: "workers leave",
+    rules.ROLL_BACK: "the change was taken back",
+}
+
+
+def _advance_operation(
+    attended: Attended, operation: ScaleOperation, decided: Answer, now: datetime
+) -> list[Event]:
+    if decided.outcome == rules.RUNNING and attended.generation is not None:
+        fields = {"state": rules.RUNNING, "generation": attended.generation.number, "published_at": now}
+        ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
+        return []
+    _finish(operation, decided.outcome, decided.message, now)
+    if decided.outcome == rules.SUCCEEDED and operation.cause == "user":
+        spec = {**attended.job.spec, "workers": operation.to_workers}
+        Job.objects.filter(pk=attended.job.pk).update(spec=spec, pods_wanted=operation.to_workers)
+    return [_scaled_event(operation)]
+
+
+def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) -> None:
+    cost: dict[str, Any] = {}
+    if operation.generation:
+        made = Generation.objects.filter(
+            attempt__job=operation.job_id, attempt__number=operation.attempt, number=operation.generation
+        )
+        columns = ("lost_steps", "repeated_steps", "pause_seconds")
+        cost = dict(made.values(*columns).first() or {})
+    elif state == rules.ROLLED_BACK:
+        cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}  # the workers were given nothing
+    fields = {"state": state, "message": message[:500], "finished_at": now, **cost}
+    ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
+    operation.refresh_from_db()
+
+
+def _scaled_event(operation: ScaleOperation) -> Event:
+    data = {
+        "operation": str(operation.pk),
+        "state": operation.state,
+        "from": operation.from_workers,
+        "to": operation.to_workers,
+    }
+    event = job_event("job.scaled", operation.job, SYSTEM, data)
+    sizes = f"From {operation.from_workers} to {operation.to_workers} workers"
+    event.message = f"{sizes}: {operation.state.replace('_', ' ')}. {operation.message}".strip()
+    return event
+
+
+def _order_ends(attended: Attended, ranks: Sequence[int], grace_seconds: int, wait: timedelta) -> None:
+    """Order the end of pods, once each: an order that was given is repeated by whoever sees it unfulfilled."""
+    names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
+    asked = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
+    project = attended.job.project
+    Command.objects.bulk_create(
+        Command(
+            kind=STOP_POD,
+            cluster_id=project.cluster_id,
+            subject_kind=POD,
+            subject_id=name,
+            payload={"grace_seconds": grace_seconds, "project": project.name},
+            not_before=timezone.now() + wait,
+        )
+        for name in sorted(names - set(asked.values_list("subject_id", flat=True)))
+    )

@@ -1,0 +1,88 @@
+"""Shrink elastic jobs instead of stopping them: of a victim that follows its membership, only those workers leave whose
+devices were promised to the job that is owed them."""
+
+from collections.abc import Collection, Iterable
+from dataclasses import replace
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from controlplane.access import SYSTEM
+from controlplane.engines.base import MEMBERSHIP, Engine
+from controlplane.loop.membership import Attended, attended_jobs
+from controlplane.models import Cluster, Event
+from controlplane.scheduling.plan import Plan, Preempt
+from controlplane.scheduling.view import PodPlacement, placements_from_lists
+from jobs.kinds import membership as rules
+from jobs.kinds.registry import KINDS
+from jobs.models import Allocation, Job, ScaleOperation
+from jobs.transitions import job_event
+
+GRACE_SECONDS = 30  # for the leavers of a reclaim to acknowledge; then they are stopped
+
+
+def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) -> Plan:
+    """Return the plan without those preemptions that a smaller job makes needless, whose shrinking has begun."""
+    if MEMBERSHIP not in engine.capabilities or not plan.preempts:
+        return plan
+    attended = {str(one.job.pk): one for one in attended_jobs(cluster) if one.generation is not None}
+    if not attended:
+        return plan
+    spared = {
+        preempt.job
+        for preempt in plan.preempts
+        if preempt.job in attended and _shrink(attended[preempt.job], preempt, plan, now)
+    }
+    kept = (item for item in plan.decisions if not (isinstance(item, Preempt) and item.job in spared))
+    return replace(plan, decisions=tuple(kept))
+
+
+def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
+    """Whether the victim gives way by shrinking."""
+    operation = attended.operation
+    if operation is not None and operation.leaving:
+        return True  # it is at it
+    taken = _promised(plan, preempt.beneficiary)
+    leaving = sorted(_ranks_on(attended.job, taken) & set(attended.members))
+    fewest, _ = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
+    if operation is not None or not leaving or len(attended.members) - len(leaving) < fewest:
+        return False
+    beneficiary = Job.objects.filter(pk=preempt.beneficiary).select_related("project").first()
+    whom = "another project" if beneficiary is None else beneficiary.project.name
+    _begin(attended, leaving, f"Its GPUs are owed to {whom}.", now)
+    return True
+
+
+def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
+    """Where room is made for a job."""
+    holds = (hold for hold in plan.holds if hold.job == beneficiary)
+    return [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
+
+
+def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
+    """Return the ranks of a job that hold a device of these places."""
+    wanted = {(place.node, index) for place in places for index, _ in place.devices}
+    held = Allocation.objects.filter(pod__job=job, released_at=None)
+    rows = held.values_list("pod__rank", "device__node__name", "device__index")
+    return {rank for rank, node, index in rows if (node, index) in wanted}
+
+
+def _begin(attended: Attended, leaving: Collection[int], why: str, now: datetime) -> None:
+    before, job = len(attended.members), attended.job
+    with transaction.atomic():
+        ScaleOperation.objects.create(
+            job=job,
+            requested_by=SYSTEM.name,
+            from_workers=before,
+            to_workers=before - len(leaving),
+            state=rules.PENDING,
+            cause="reclaim",
+            message=why,
+            attempt=job.attempt,
+            leaving=list(leaving),
+            created_at=now,
+            deadline=now + timedelta(seconds=GRACE_SECONDS),
+        )
+        event = job_event("job.scaling", job, SYSTEM, {"leaving": list(leaving)})
+        event.message = f"From {before} to {before - len(leaving)} workers. {why}"
+        Event.objects.append([event])

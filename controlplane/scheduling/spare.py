@@ -1,0 +1,100 @@
+"""Where workers of a running elastic job can be added: whole devices that a plan leaves to nobody. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.view import (
+    ClusterView,
+    JobView,
+    NodeView,
+    PodPlacement,
+    placements_from_lists,
+)
+
+
+@dataclass(slots=True)
+class _Left:
+    """What a node has left."""
+
+    node: NodeView
+    devices: list[int]
+    milli_cpus: int
+    memory_mib: int
+    extras: dict[str, int]
+    peers: int = 0  # pods of the growing job
+
+    def take(self, placement: PodPlacement, job: JobView) -> None:
+        held = {index for index, _ in placement.devices}
+        self.devices = [index for index in self.devices if index not in held]
+        self.milli_cpus -= job.milli_cpus
+        self.memory_mib -= job.memory_mib
+        for name, amount in job.extras:
+            self.extras[name] = self.extras.get(name, 0) - amount
+
+    def fits(self, job: JobView) -> bool:
+        has_extras = all(self.extras.get(name, 0) >= amount for name, amount in job.extras)
+        is_enough = self.milli_cpus >= job.milli_cpus and self.memory_mib >= job.memory_mib
+        return is_enough and has_extras and len(self.devices) >= job.milli_gpus // 1000
+
+
+def spare_placements(
+    view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
+) -> tuple[PodPlacement, ...]:
+    """Return places for `count` more pods of an active job, with ranks from `first_rank`, or as many as there is room
+    for: on nodes of its pools, first those where it has most pods, then the fullest. What the plan starts or promises
+    is taken. A job of shares of a device has one pod and never grows."""
+    if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
+        return ()
+    left = _left_over(view, plan, job)
+    places: list[PodPlacement] = []
+    for rank in range(first_rank, first_rank + count):
+        fitting = [one for one in left if one.fits(job)]
+        if not fitting:
+            break
+        best = min(fitting, key=lambda one: (-one.peers, len(one.devices), one.node.name))
+        devices = tuple((index, 1000) for index in best.devices[: job.milli_gpus // 1000])
+        places.append(PodPlacement(rank, best.node.name, devices))
+        best.take(places[-1], job)
+        best.peers += 1
+    return tuple(places)
+
+
+def _left_over(view: ClusterView, plan: Plan, job: JobView) -> list[_Left]:
+    left = {node.name: _of(node) for node in view.nodes}
+    by_id = {other.id: other for other in view.jobs}
+    for other, placement in _taken(view, plan, by_id):
+        if placement.node in left:
+            left[placement.node].take(placement, other)
+            left[placement.node].peers += other.id == job.id
+    pools = _pools(view, job)
+    return [one for one in left.values() if one.node.is_schedulable and (not pools or one.node.pool in pools)]
+
+
+def _of(node: NodeView) -> _Left:
+    free = [device.index for device in node.devices if not device.held_milli_gpus and not device.is_single]
+    return _Left(node, free, node.milli_cpus, node.memory_mib, dict(node.extras))
+
+
+def _taken(
+    view: ClusterView, plan: Plan, by_id: dict[str, JobView]
+) -> Iterable[tuple[JobView, PodPlacement]]:
+    for job in view.jobs:
+        for placement in job.placements:
+            yield job, placement
+    for start in plan.starts:
+        for placement in start.placements:
+            yield by_id[start.job], placement
+    for hold in plan.holds:
+        for placement in placements_from_lists(hold.details.get("promised", ())):
+            yield by_id[hold.job], placement
+
+
+def _pools(view: ClusterView, job: JobView) -> frozenset[str]:
+    """The pools that the job may use; empty for all."""
+    if job.node_pool is not None:
+        return frozenset({job.node_pool})
+    project = next((project for project in view.projects if project.name == job.project), None)
+    return frozenset(dict(project.node_pools).get(job.kind, ()) if project else ())

@@ -1,0 +1,202 @@
+"""Changing the number of workers of an elastic job: at once while it waits, by an operation while it runs."""
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+from datetime import timedelta
+
+from django.db import IntegrityError, transaction
+from django.db.models import F, Sum
+from django.utils import timezone
+
+from controlplane.access import Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.loop.wake import wake
+from controlplane.models import Event
+from jobs import lifecycle
+from jobs.kinds.membership import OPEN_STATES, PENDING, Candidate, ScalePlan, choose_leavers
+from jobs.kinds.registry import KINDS
+from jobs.models import Generation, Job, Pod, ScaleOperation
+from jobs.transitions import job_event
+
+TIMEOUT_SECONDS = 600
+# How clouds and autoscalers mark nodes that they may take away at any time: label and value.
+SPOT_LABELS = {
+    ("karpenter.sh/capacity-type", "spot"),
+    ("eks.amazonaws.com/capacityType", "SPOT"),
+    ("cloud.google.com/gke-spot", "true"),
+    ("kubernetes.azure.com/scalesetpriority", "spot"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Scaling:
+    """What is asked for: so many `workers`, within `timeout_seconds`; `leaving` names ranks that are to go."""
+
+    workers: int
+    timeout_seconds: int = TIMEOUT_SECONDS
+    leaving: tuple[int, ...] = ()
+
+
+def plan_scaling(job: Job, asked: Scaling) -> ScalePlan:
+    """Return what `scale_job` would do now, and refuse as it would. Changes nothing."""
+    _check_bounds(job, asked)
+    if job.state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
+        return ScalePlan(job.pods_wanted, asked.workers)
+    _refuse_second(job)
+    members = _members(job)
+    if asked.workers == len(members):
+        raise invalid("/workers", "unchanged", f"{job.name} has {len(members)} workers already.")
+    if asked.workers > len(members):
+        _check_quota(job, len(members), asked)
+    leaving = _leavers(job, members, asked)
+    return ScalePlan(len(members), asked.workers, leaving)
+
+
+def scale_job(
+    job: Job,
+    workers: int,
+    *,
+    actor: Actor,
+    timeout_seconds: int = TIMEOUT_SECONDS,
+    leaving: Collection[int] = (),
+) -> ScaleOperation:
+    """Change how many workers an elastic job has. One that waits asks for so many from now on; for one that runs the
+    loop carries the returned operation out, and takes it back when it is not done in time. Raises Invalid outside the
+    bounds and Conflict for what the job's state, an operation that is open or a quota forbids."""
+    asked = Scaling(workers, timeout_seconds, tuple(leaving))
+    try:
+        with transaction.atomic():
+            reread(job, lock=True)
+            plan = plan_scaling(job, asked)
+            operation = _begin(job, plan, asked, actor)
+            sizes = {"from": plan.from_workers, "to": plan.to_workers}
+            about = {**sizes, "operation": str(operation.pk), "state": operation.state}
+            write_audit(
+                actor, "job.scale", "job", str(job.pk), before={"workers": plan.from_workers}, after=sizes
+            )
+            Event.objects.append([job_event("job.scaled", job, actor, about)])
+            wake()
+    except IntegrityError:
+        _refuse_second(job)
+        raise
+    return operation
+
+
+def _begin(job: Job, plan: ScalePlan, asked: Scaling, actor: Actor) -> ScaleOperation:
+    now = timezone.now()
+    is_waiting = job.state in (lifecycle.QUEUED, lifecycle.SUSPENDED)
+    if is_waiting:
+        spec = {**job.spec, "workers": plan.to_workers}
+        wanted = len(KINDS[job.kind].pods(spec))
+        waiting = Job.objects.filter(pk=job.pk, state=job.state)
+        waiting.update(spec=spec, pods_wanted=wanted)
+        job.spec, job.pods_wanted = spec, wanted
+    return ScaleOperation.objects.create(
+        job=job,
+        requested_by=actor.name,
+        from_workers=plan.from_workers,
+        to_workers=plan.to_workers,
+        state=lifecycle.SUCCEEDED if is_waiting else PENDING,
+        attempt=job.attempt,
+        leaving=[rank for rank, _ in plan.leaving],
+        message=plan.message[:500],
+        created_at=now,
+        deadline=None if is_waiting else now + timedelta(seconds=asked.timeout_seconds),
+        finished_at=now if is_waiting else None,
+    )
+
+
+def _check_bounds(job: Job, asked: Scaling) -> None:
+    bounds = KINDS[job.kind].bounds(job.spec)
+    if bounds is None:
+        detail = f"Only an elastic job can go to {asked.workers} workers; this one is {job.kind}."
+        raise Conflict("not_elastic", detail)
+    if not bounds[0] <= asked.workers <= bounds[1]:
+        detail = f"{job.name} has from {bounds[0]} to {bounds[1]} workers."
+        raise invalid("/workers", "out_of_bounds", detail)
+    if job.is_final:
+        raise Conflict(
+            "job_finished", f"The job is {job.state}; submit it again with the size that you want."
+        )
+    if job.state == lifecycle.STOPPING:
+        raise Conflict("job_stopping", f"The job is stopping and will be {job.next_state}; scale it then.")
+
+
+def _refuse_second(job: Job) -> None:
+    running = ScaleOperation.objects.filter(job=job, state__in=OPEN_STATES, attempt=job.attempt).first()
+    if running is not None:
+        raise Conflict(
+            "scale_running",
+            f"Operation {running.pk} of {running.requested_by} takes the job from {running.from_workers} to "
+            f"{running.to_workers} workers and is {running.state}; wait for its end.",
+        )
+
+
+def _members(job: Job) -> tuple[int, ...]:
+    """Return the ranks that train now. Raises Conflict for a program that does not follow its membership."""
+    newest = Generation.objects.filter(attempt__job=job, attempt__number=F("attempt__job__attempt"))
+    row = newest.order_by("-number").first()
+    if row is None:
+        raise Conflict(
+            "running_not_scaled",
+            f"The job is {job.state} with {job.pods_started} workers, and its program has not joined the elastic "
+            "protocol (workloads/common/elastic.py), so it cannot be resized while it runs. Suspend it, scale it and "
+            "resume it: it starts again from its last checkpoint.",
+        )
+    return tuple(int(member["id"]) for member in row.members)
+
+
+def _check_quota(job: Job, members: int, asked: Scaling) -> None:
+    """Refuse what the project's limit, or its quota where the job may not borrow, can never hold."""
+    if not job.milli_gpus:
+        return
+    project = job.project
+    held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
+    bounds = {"limit": project.gpu_limit_milli}
+    if not job.is_preemptible:
+        bounds["quota"] = project.gpu_quota_milli
+    for name, bound in bounds.items():
+        possible = members if bound is None else members + max(0, bound - held) // job.milli_gpus
+        if bound is not None and asked.workers > possible:
+            raise Conflict(
+                "beyond_quota",
+                f"The {name} of {project.name} is {bound / 1000:g} GPUs, of which {held / 1000:g} are held: up to "
+                f"{possible} workers are possible now, not {asked.workers}.",
+            )
+
+
+def _leavers(job: Job, members: tuple[int, ...], asked: Scaling) -> tuple[tuple[int, str], ...]:
+    count = len(members) - asked.workers
+    if asked.leaving:
+        _check_named(members, asked.leaving, count)
+        return tuple((rank, "named in the request") for rank in asked.leaving)
+    if count <= 0:
+        return ()
+    pods = Pod.objects.filter(job=job, attempt__number=job.attempt, rank__in=members).select_related("node")
+    rows = list(pods)
+    peers: dict[int, int] = {}
+    for pod in rows:
+        peers[pod.node_id] = peers.get(pod.node_id, 0) + 1
+    candidates = [
+        Candidate(
+            pod.rank, pod.node.name, _is_spot(pod.node.labels), pod.step_seconds or 0.0, peers[pod.node_id]
+        )
+        for pod in rows
+    ]
+    return choose_leavers(candidates, count)
+
+
+def _check_named(members: tuple[int, ...], named: Collection[int], count: int) -> None:
+    unknown = sorted(set(named) - set(members))
+    if unknown:
+        ranks = ", ".join(map(str, members))
+        detail = f"There is no worker {unknown[0]} that could leave; there are {ranks}."
+        raise invalid("/leaving", "no_such_worker", detail)
+    if len(set(named)) != count:
+        detail = f"{len(set(named))} workers are named, and {max(0, count)} are to leave."
+        raise invalid("/leaving", "wrong_count", detail)
+
+
+def _is_spot(labels: Mapping[str, str]) -> bool:
+    return any(labels.get(name) == value for name, value in SPOT_LABELS)

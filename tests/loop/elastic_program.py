@@ -1,0 +1,78 @@
+"""A program in the memory engine's pods that follows its membership, as workloads/common/elastic.py does."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass, field
+from typing import Any
+
+from django.db.models import F
+
+from controlplane.engines.base import RUNNING, MemberReport
+from jobs.models import Job, Pod
+from tests.loop.plant import Plant
+
+
+@dataclass
+class Program:
+    """`act` lets every pod of a job do what it would do next. Ranks in `cold` never get ready, those in `deaf` never
+    notice a new membership."""
+
+    plant: Plant
+    job: Job
+    cold: set[int] = field(default_factory=set)
+    deaf: set[int] = field(default_factory=set)
+    _at: dict[int, dict[str, Any]] = field(default_factory=dict)
+
+    def act(self) -> None:
+        engine = self.plant.engine
+        running = {report.name for report in engine.pods() if report.state == RUNNING}
+        for pod in Pod.objects.filter(job=self.job, attempt__number=F("job__attempt")):
+            if pod.name in running and pod.rank not in self.cold:
+                self._act(pod)
+
+    def settle(self, ticks: int = 6) -> None:
+        """Turn the loop and the program until nothing moves."""
+        for _ in range(ticks):
+            self.plant.tick()
+            self.act()
+        self.job.refresh_from_db()
+
+    def in_seconds(self, seconds: int) -> None:
+        for _ in range(0, seconds, 5):
+            self.plant.tick(5.0)
+            self.act()
+        self.settle()
+
+    def _act(self, pod: Pod) -> None:
+        status = self._at.setdefault(pod.rank, _fresh(pod.rank))
+        given = json.loads(self.plant.engine.memberships.get(pod.name, '{"generation": 0, "members": []}'))
+        is_member = pod.rank in [member["id"] for member in given["members"]]
+        has_ended = False
+        if given["generation"] > status["generation"] and pod.rank not in self.deaf:
+            if is_member:
+                _switch(status, given["generation"])
+            elif status["generation"]:
+                status["state"], has_ended = "left", True
+        self.plant.engine.said[pod.name] = MemberReport(json.dumps(status))
+        if has_ended:
+            self.plant.engine.finish(pod.name)
+
+
+def _fresh(rank: int) -> dict[str, Any]:
+    return {
+        "id": rank,
+        "address": f"127.0.0.1:{5000 + rank}",
+        "state": "ready",
+        "generation": 0,
+        "busy_seconds": 0.0,
+        "epochs_done": 0,
+        "epochs_exact": 0,
+        "switches": [],
+    }
+
+
+def _switch(status: dict[str, Any], generation: int) -> None:
+    cost = {"step": generation * 100, "pause_seconds": 0.05, "lost_steps": 0, "repeated_steps": 0}
+    status |= {"state": "training", "generation": generation, "busy_seconds": 0.1}
+    status["switches"].append({"generation": generation, "interrupted_steps": 0, **cost})

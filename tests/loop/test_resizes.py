@@ -1,0 +1,248 @@
+"""A running elastic job is resized through the loop: by hand, after a loss, and when a project wants its quota."""
+
+from __future__ import annotations
+
+import pytest
+
+from controlplane.access import SYSTEM
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.loop.podspecs import pod_spec
+from controlplane.models import Command, Event
+from jobs.actions import stop_job
+from jobs.command_kinds import START_POD
+from jobs.models import Generation, Job, Pod, ScaleOperation
+from jobs.scaling import Scaling, plan_scaling, scale_job
+from tests.builders import make_job, make_project
+from tests.loop.elastic_program import Program
+
+
+def started(plant, workers=2, fewest=1, most=8, quota=8, **program) -> Program:
+    bounds = {"min_workers": fewest, "workers": workers, "max_workers": most}
+    job = make_job(make_project(quota=quota), "el", kind="elastic", **bounds)
+    found = Program(plant, job, **program)
+    found.settle()
+    assert (job.state, job.pods_started) == ("running", workers)
+    return found
+
+
+def live(job: Job) -> list[int]:
+    return list(Pod.objects.filter(job=job, released_at=None).order_by("rank").values_list("rank", flat=True))
+
+
+def causes(job: Job) -> list[str]:
+    return list(
+        Generation.objects.filter(attempt__job=job).order_by("number").values_list("cause", flat=True)
+    )
+
+
+def test_it_grows_while_it_runs(plant):
+    program = started(plant)
+    job = program.job
+    operation = scale_job(job, 4, actor=SYSTEM)
+    assert (operation.state, operation.from_workers, operation.to_workers) == ("pending", 2, 4)
+    program.settle()
+    operation.refresh_from_db()
+    assert (operation.state, operation.joining, operation.generation) == ("succeeded", [2, 3], 2)
+    assert (operation.lost_steps, operation.repeated_steps, operation.pause_seconds) == (0, 0, 0.05)
+    assert (job.state, job.attempt, job.pods_started, job.pods_wanted) == ("running", 1, 4, 4)
+    assert (live(job), job.allocated_milli, plant.allocated()) == ([0, 1, 2, 3], 4000, {"team-a": 4})
+    assert causes(job) == ["start", "grow"]
+    spec = pod_spec(Command.objects.get(kind=START_POD, subject_id=f"{job.pk}-1-3").payload)
+    assert (spec.world_size, spec.is_elastic, spec.kind_env["workers"]) == (4, True, "4")
+    assert Event.objects.filter(kind="job.scaled", data__state="succeeded").count() == 1
+    program.settle()
+    assert causes(job) == ["start", "grow"]
+
+
+def test_it_shrinks_and_who_leaves_goes_only_after_it_has_acknowledged(plant):
+    program = started(plant, workers=3)
+    job = program.job
+    program.deaf.add(2)
+    plan = plan_scaling(job, Scaling(2))
+    assert plan.leaving == ((2, "dgx1-1 holds 3 of the job's workers"),)
+    assert not ScaleOperation.objects.exists()
+    operation = scale_job(job, 2, actor=SYSTEM)
+    program.settle()
+    assert live(job) == [0, 1, 2]
+    program.deaf.clear()
+    program.settle()
+    operation.refresh_from_db()
+    assert (operation.state, operation.leaving, operation.lost_steps) == ("succeeded", [2], 0)
+    assert (live(job), plant.allocated(), job.allocated_milli) == ([0, 1], {"team-a": 2}, 2000)
+    assert Pod.objects.get(job=job, rank=2).exit_code == 0
+    for rank in (0, 1):
+        plant.engine.finish(f"{job.pk}-1-{rank}")
+    program.settle()
+    assert job.state == "succeeded"
+
+
+def test_a_named_worker_leaves(plant):
+    program = started(plant, workers=3)
+    with pytest.raises(Invalid, match="There is no worker 7"):
+        scale_job(program.job, 2, actor=SYSTEM, leaving=[7])
+    with pytest.raises(Invalid, match="2 workers are named, and 1 are to leave"):
+        scale_job(program.job, 2, actor=SYSTEM, leaving=[0, 1])
+    scale_job(program.job, 2, actor=SYSTEM, leaving=[0])
+    program.settle()
+    assert live(program.job) == [1, 2]
+
+
+def test_newcomers_that_are_not_ready_in_time_are_all_sent_away(plant):
+    program = started(plant, cold={3})
+    operation = scale_job(program.job, 4, actor=SYSTEM, timeout_seconds=60)
+    program.settle()
+    assert live(program.job) == [0, 1, 2, 3]
+    program.in_seconds(90)
+    operation.refresh_from_db()
+    assert (operation.state, operation.pause_seconds, operation.lost_steps) == ("rolled_back", 0.0, 0)
+    assert operation.message == "In time, these workers were not ready to join: 3."
+    assert (live(program.job), causes(program.job)) == ([0, 1], ["start"])
+    assert (program.job.pods_wanted, plant.allocated()) == (2, {"team-a": 2})
+
+
+def test_without_room_it_waits_and_then_nothing_has_happened(plant):
+    program = started(plant)
+    make_job(make_project("team-b", quota=14), "full", kind="interactive", gpus=8)
+    make_job(Job.objects.get(name="full").project, "rest", kind="interactive", gpus=6)
+    program.settle()
+    operation = scale_job(program.job, 4, actor=SYSTEM, timeout_seconds=30)
+    program.in_seconds(50)
+    operation.refresh_from_db()
+    assert (operation.state, operation.joining) == ("rolled_back", [])
+    assert "no room" in operation.message
+    assert Pod.objects.filter(job=program.job).count() == 2
+
+
+def test_a_leaver_that_never_answers_stays(plant):
+    program = started(plant)
+    program.deaf |= {0, 1}
+    operation = scale_job(program.job, 1, actor=SYSTEM, timeout_seconds=20)
+    program.in_seconds(40)
+    operation.refresh_from_db()
+    assert (operation.state, live(program.job)) == ("rolled_back", [0, 1])
+    assert causes(program.job) == ["start", "shrink", "roll_back"]
+
+
+def test_one_operation_at_a_time(plant):
+    program = started(plant, cold={2})
+    running = scale_job(program.job, 3, actor=SYSTEM)
+    with pytest.raises(Conflict, match=str(running.pk)) as refusal:
+        scale_job(program.job, 1, actor=SYSTEM)
+    assert refusal.value.code == "scale_running"
+
+
+def test_what_a_limit_allows_is_said(plant):
+    program = started(plant)
+    project = program.job.project
+    project.gpu_limit_milli = 5000
+    project.save()
+    with pytest.raises(Conflict, match="up to 5 workers are possible now, not 6") as refusal:
+        scale_job(program.job, 6, actor=SYSTEM)
+    assert refusal.value.code == "beyond_quota"
+    with pytest.raises(Invalid, match="el has from 1 to 8 workers"):
+        scale_job(program.job, 9, actor=SYSTEM)
+    with pytest.raises(Invalid, match="has 2 workers already"):
+        scale_job(program.job, 2, actor=SYSTEM)
+
+
+def test_a_program_that_does_not_follow_its_membership_is_not_resized(plant):
+    job = make_job(make_project(quota=8), "el", kind="elastic", workers=2, max_workers=4)
+    plant.settle()
+    job.refresh_from_db()
+    with pytest.raises(Conflict, match="Suspend it, scale it and resume it"):
+        scale_job(job, 3, actor=SYSTEM)
+
+
+def test_after_a_loss_the_rest_goes_on_and_it_grows_back(plant):
+    program = started(plant, workers=3, fewest=2)
+    job = program.job
+    plant.engine.finish(f"{job.pk}-1-1", 137)
+    plant.tick()
+    assert (job.state, causes(job)) == ("running", ["start", "loss"])
+    program.settle()
+    assert (job.state, job.failures, live(job), job.pods_started) == ("running", 0, [0, 2], 2)
+    program.in_seconds(11)
+    assert (job.state, job.attempt, live(job), causes(job)) == (
+        "running",
+        1,
+        [0, 2, 3],
+        ["start", "loss", "grow"],
+    )
+    grown = ScaleOperation.objects.get()
+    assert (grown.cause, grown.requested_by, grown.from_workers, grown.to_workers) == (
+        "recovery",
+        "system",
+        2,
+        3,
+    )
+    assert Pod.objects.get(job=job, rank=1).exit_code == 137
+
+
+def test_below_its_minimum_the_attempt_fails(plant):
+    program = started(plant, workers=3, fewest=2)
+    for rank in (1, 2):
+        plant.engine.finish(f"{program.job.pk}-1-{rank}", 3)
+    program.settle()
+    assert (program.job.state, program.job.exit_code) == ("failed", 3)
+
+
+def test_a_frozen_worker_is_killed_and_the_rest_goes_on(plant):
+    program = started(plant, workers=2)
+    name = f"{program.job.pk}-1-1"
+    frozen = plant.engine.said[name]
+    plant.engine.said[name] = type(frozen)(frozen.text, 20.0)
+    plant.tick()
+    program.settle()
+    assert (program.job.state, live(program.job), causes(program.job)[:2]) == (
+        "running",
+        [0],
+        ["start", "loss"],
+    )
+
+
+def test_what_it_is_owed_is_given_by_shrinking_it(plant):
+    program = started(plant, workers=16, most=16)
+    theirs = make_project("team-b", quota=8)
+    for number in range(3):
+        make_job(theirs, f"owed-{number}")
+    program.settle(12)
+    job = program.job
+    assert (job.state, job.attempt, job.pods_started) == ("running", 1, 13)
+    assert plant.allocated() == {"team-a": 13, "team-b": 3}
+    assert plant.states() == {"el": "running", "owed-0": "running", "owed-1": "running", "owed-2": "running"}
+    operations = ScaleOperation.objects.order_by("created_at")
+    assert {(one.cause, one.state, one.lost_steps) for one in operations} == {("reclaim", "succeeded", 0)}
+    assert operations[0].message == ""
+    Job.objects.filter(name="owed-0").get()
+    stop_job(Job.objects.get(name="owed-0"), actor=SYSTEM)
+    program.settle(12)
+    assert (job.pods_started, plant.allocated()) == (14, {"team-a": 14, "team-b": 2})
+
+
+def test_an_operation_ends_with_its_attempt(plant):
+    program = started(plant, cold={2})
+    operation = scale_job(program.job, 3, actor=SYSTEM)
+    program.settle()
+    stop_job(program.job, actor=SYSTEM)
+    program.settle()
+    operation.refresh_from_db()
+    assert (operation.state, operation.message) == ("failed", "The job is stopping.")
+    assert (live(program.job), plant.allocated()) == ([], {})
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": 1}', "[" * 5000, '{"switches": 3}'])
+def test_what_a_pod_writes_that_is_no_status_is_taken_for_silence(plant, text):
+    program = started(plant)
+    name = f"{program.job.pk}-1-0"
+    plant.engine.said[name] = type(plant.engine.said[name])(text, 0.0)
+    plant.tick()
+    assert causes(program.job) == ["start"]
+
+
+def test_a_training_that_is_over_ends_its_job(plant):
+    program = started(plant)
+    job = program.job
+    for rank in (0, 1):
+        plant.engine.finish(f"{job.pk}-1-{rank}", 0)
+    program.settle()
+    assert (job.state, causes(job)) == ("succeeded", ["start"])
