@@ -121,10 +121,10 @@ def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
         warn_of_leftovers(cluster)
-    haunted = reconcile(cluster, engine, now)
+    nodes = reconcile(cluster, engine, now)
     if cluster.is_reachable:
         keep_memberships(cluster, engine, now)
-    return haunted
+    return nodes
 
 
 def _is_due(cluster: Cluster, now: datetime) -> bool:

@@ -328,7 +328,7 @@ def _scaled_event(operation: ScaleOperation) -> Event:
 
 
 def _order_ends(attended: Attended, ranks: Sequence[int], grace_seconds: int, wait: timedelta) -> None:
-    """Order the end of pods, once each: an order that was given is repeated by whoever sees it unfulfilled."""
+    """Order the end of pods, once each: reconcile repeats an order that had no effect."""
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
     asked = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
     project = attended.job.project
