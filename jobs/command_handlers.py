@@ -48,7 +48,7 @@ class StartPod(CommandHandler):
             refuse_offer(command, refusal)
 
     def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
-        """Operators fix transient rejections in time, so those are retried for STARTING_SECONDS."""
+        """Return whether to retry: transient rejections are, for STARTING_SECONDS, since operators fix them in time."""
         is_young = timezone.now() - command.created_at < timedelta(seconds=STARTING_SECONDS)
         return (refusal.is_passing and is_young) or super().may_retry(command, refusal)
 
@@ -92,12 +92,12 @@ class ForgetJob(CommandHandler):
             shutil.rmtree(logs, onerror=_unless_gone)
 
     def is_final(self, refusal: CommandRefused) -> bool:
-        """What the account may not remove is retried until an operator grants it."""
+        """Return False for missing permissions, which are retried until an operator grants them."""
         return super().is_final(refusal) and refusal.code != NOT_PERMITTED
 
 
 def _as_disruption(refusal: CommandRefused) -> CommandRefused:
-    """A passing refusal is no fault of the job: give it a code that sends the job back to the queue."""
+    """Give a transient refusal a code that requeues the job, since the job did not cause it."""
     if not refusal.is_passing or refusal.code in DISRUPTIONS:
         return refusal
     return CommandRefused(CLUSTER_FAILED, refusal.message)

@@ -1,4 +1,4 @@
-"""From a secret, or a name and a password, to who it belongs to."""
+"""Sign-in: from a token's secret, or a name and a password, to the user."""
 
 import hmac
 import logging
@@ -95,7 +95,7 @@ def register_bootstrap_token() -> None:
 
 
 def _known(username: str) -> str:
-    """A name for the log. What is no name of ours stays out of it: people type passwords into that field."""
+    """Return a name for the log; hides unknown names, because people type passwords into that field."""
     return repr(username) if User.objects.filter(username=username).exists() else "somebody unknown"
 
 

@@ -142,7 +142,7 @@ def _fields(names: tuple[str, ...]) -> Parameter:
 
 
 def fields_parameter(item: Schema) -> Parameter:
-    """The query field `fields` of a detail route."""
+    """Return the query field `fields` of a detail route."""
     return _fields(tuple(item["properties"]))
 
 

@@ -39,17 +39,17 @@ def read_query(query: QueryDict, known: Mapping[str, Parameter]) -> dict[str, An
 
 
 def text(about: str) -> Parameter:
-    """Any text."""
+    """Declare any text."""
     return Parameter(_text, {"type": "string"}, about)
 
 
 def texts(about: str) -> Parameter:
-    """Values separated by commas, any of which may match."""
+    """Declare comma-separated values, any of which may match."""
     return Parameter(_texts, {"type": "string"}, about + " Several, separated by commas: any of them.")
 
 
 def choices(values: tuple[str, ...], about: str) -> Parameter:
-    """Some of a closed list, separated by commas."""
+    """Declare comma-separated values of a closed list."""
 
     def read(value: str) -> list[str]:
         wanted = _texts(value)
@@ -64,7 +64,7 @@ def choices(values: tuple[str, ...], about: str) -> Parameter:
 
 
 def whole(low: int, high: int, about: str, default: int | None = None) -> Parameter:
-    """A whole number in a range."""
+    """Declare a whole number in a range."""
 
     def read(value: str) -> int:
         digits = value.removeprefix("-")
@@ -76,7 +76,7 @@ def whole(low: int, high: int, about: str, default: int | None = None) -> Parame
 
 
 def switch(about: str, default: bool | None = None) -> Parameter:
-    """true or false."""
+    """Declare true or false."""
 
     def read(value: str) -> bool:
         if value not in ("true", "false"):
@@ -87,7 +87,7 @@ def switch(about: str, default: bool | None = None) -> Parameter:
 
 
 def ids(about: str) -> Parameter:
-    """UUIDs separated by commas."""
+    """Declare comma-separated UUIDs."""
 
     def read(value: str) -> list[uuid.UUID]:
         try:
@@ -99,7 +99,7 @@ def ids(about: str) -> Parameter:
 
 
 def moment(about: str) -> Parameter:
-    """A time in RFC 3339; without an offset it is UTC."""
+    """Declare a time in RFC 3339; without an offset it is UTC."""
 
     def read(value: str) -> datetime:
         try:

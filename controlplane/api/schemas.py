@@ -16,12 +16,12 @@ OBJECT: Schema = {"type": "object", "additionalProperties": True}
 
 
 def ref(component: str) -> Schema:
-    """A reference to a component."""
+    """Return a reference to a component."""
     return {"$ref": f"#/components/schemas/{component}"}
 
 
 def nullable(schema: Schema) -> Schema:
-    """The schema, or null."""
+    """Return the schema, or null."""
     kind = schema.get("type")
     return (
         {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}
@@ -29,12 +29,12 @@ def nullable(schema: Schema) -> Schema:
 
 
 def listed(items: Schema) -> Schema:
-    """A list."""
+    """Return a list."""
     return {"type": "array", "items": items}
 
 
 def record(about: str, **properties: Schema) -> Schema:
-    """An object that has every one of these fields and no other."""
+    """Return an object with exactly these fields."""
     return {
         "type": "object",
         "description": about,
@@ -45,7 +45,7 @@ def record(about: str, **properties: Schema) -> Schema:
 
 
 def partial(schema: Schema, *optional: str) -> Schema:
-    """The record without the duty to have these fields."""
+    """Return the record with these fields optional."""
     return schema | {"required": [name for name in schema["required"] if name not in optional]}
 
 

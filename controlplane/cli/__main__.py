@@ -71,12 +71,12 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
 
 
 def load(command: registry.Command) -> ModuleType:
-    """The module that holds a command."""
+    """Return the module that holds a command."""
     return importlib.import_module(f"controlplane.cli.commands.{command.target.partition(':')[0]}")
 
 
 def build_parser(command: registry.Command) -> Parser:
-    """The command's parser, with the common options."""
+    """Return the command's parser, with the common options."""
     from controlplane.cli.parsing import Parser
 
     parser = Parser(f"yard {command.path}", command.summary, command.takes_command)

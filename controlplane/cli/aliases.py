@@ -69,7 +69,7 @@ ALIASES = (
 
 
 def rewrite(argv: list[str]) -> list[str]:
-    """The same command in Trainyard's own words; what is no alias comes back as it is."""
+    """Return the same command in Trainyard's own words; what is no alias comes back as it is."""
     end = argv.index("--") if "--" in argv else len(argv)
     words, trailing = argv[:end], argv[end:]
     renamed = _renamed_command(words)
@@ -114,7 +114,7 @@ def _own_nouns(words: list[str]) -> list[str]:
 
 
 def _is_command_already(words: list[str], length: int) -> bool:
-    """Whether a one-word alias such as `list` is in truth the first word of `list jobs`."""
+    """Return whether a one-word alias such as `list` is in truth the first word of `list jobs`."""
     from controlplane.cli.registry import COMMANDS
 
     if words[0] == "describe" and not _is_lone_name(words[1:]):
@@ -126,7 +126,7 @@ def _is_command_already(words: list[str], length: int) -> bool:
 
 
 def _is_lone_name(words: list[str]) -> bool:
-    """Whether these are a name and perhaps options: `describe jbo hyper1` is a slip of the pen, no job."""
+    """Return whether these are a name and perhaps options: `describe jbo hyper1` is a slip of the pen, no job."""
     return bool(words) and not words[0].startswith("-") and (len(words) == 1 or words[1].startswith("-"))
 
 
@@ -150,7 +150,7 @@ def _renamed_flag(word: str, names: dict[str, str]) -> str:
 
 
 def _shell_line_last(arguments: list[str]) -> tuple[list[str], list[str]]:
-    """The last word as a shell line after `--`, when it is a positional argument: `"python train.py"`.
+    """Return the last word as a shell line after `--`, when it is a positional argument: `"python train.py"`.
 
     A word right after a flag without `=` could be that flag's value, so only one with a blank counts there.
     """

@@ -1,7 +1,7 @@
-"""HTTP to the control plane: one base URL, one token, retries that cannot do a thing twice.
+"""HTTP to the control plane: one base URL, one token, and retries that cannot repeat a write.
 
-Every write carries an Idempotency-Key, and a retry sends the same one, so that an answer lost on the way back is
-fetched again and not made again. Errors come back as `ApiError` with the exit code that they stand for.
+Every write carries an Idempotency-Key, which retries repeat, so that the answer of a lost response is returned
+instead of writing twice. Errors are raised as `ApiError` with their exit code.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Query = Mapping[str, "str | int | bool | None"]
 
 
 class Response:
-    """An answer read whole: status, header fields and the decoded JSON body (None when there was none)."""
+    """A complete answer: status, header fields and the decoded JSON body (None without one)."""
 
     __slots__ = ("body", "headers", "status")
 
@@ -38,7 +38,7 @@ class Response:
 
 
 class Client:
-    """Talks to one server. `sleep` is how it waits between retries."""
+    """A connection to one server. `sleep` waits between retries."""
 
     def __init__(
         self,
@@ -62,21 +62,21 @@ class Client:
         self.close()
 
     def get(self, path: str, query: Query | None = None) -> Any:
-        """The JSON of a GET."""
+        """Return the JSON answer."""
         return self.request("GET", path, query=query).body
 
     def post(self, path: str, body: object = None, query: Query | None = None, key: str | None = None) -> Any:
-        """The JSON that answers a POST. `key` replaces the Idempotency-Key that is made otherwise."""
+        """Return the JSON answer. `key` replaces the generated Idempotency-Key."""
         return self.request("POST", path, body={} if body is None else body, query=query, key=key).body
 
     def patch(self, path: str, body: object, etag: str | None = None, query: Query | None = None) -> Any:
-        """The JSON that answers a PATCH; with `etag`, refused (412) when the object changed since."""
+        """Return the JSON answer; with `etag`, refused (412) if the object has changed."""
         return self.request(
             "PATCH", path, body=body, query=query, extra={"If-Match": etag} if etag else {}
         ).body
 
     def delete(self, path: str, query: Query | None = None) -> Any:
-        """The JSON that answers a DELETE (None when there is none)."""
+        """Return the JSON answer, None without one."""
         return self.request("DELETE", path, query=query).body
 
     def pages(self, path: str, query: Query, limit: int) -> dict[str, Any]:
@@ -112,7 +112,9 @@ class Client:
         extra: Mapping[str, str] | None = None,
         timeout: float = 60.0,
     ) -> Iterator[bytes]:
-        """The body of a GET in pieces as they arrive, on a connection of its own. Closed when the iterator is."""
+        """Yield the body of a GET in pieces as they arrive, on a connection of its own. Closed when
+        the iterator is.
+        """
         connection = self._open(timeout)
         try:
             headers = {**self._headers("GET", extra or {}, None), "Accept": "text/event-stream"}
@@ -128,7 +130,7 @@ class Client:
             connection.close()
 
     def authorization(self) -> dict[str, str]:
-        """The header fields that say who we are; empty without a token."""
+        """Return the Authorization header; empty without a token."""
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}
 
     def close(self) -> None:
@@ -199,14 +201,14 @@ class Client:
         return f"{target}?{urlencode(given)}" if given else target
 
     def _local(self, url: str) -> str:
-        """A `next` link as a path on our server, so that no link can send the token elsewhere."""
+        """Return a `next` link as a path on our server, so that no link can send the token elsewhere."""
         parts = urlsplit(url)
         path = parts.path.removeprefix(self._parts.path.rstrip("/"))
         return f"{path}?{parts.query}" if parts.query else path
 
 
 def segment(name: str) -> str:
-    """A name made safe as one path segment."""
+    """Return a name made safe as one path segment."""
     return quote(name, safe="")
 
 

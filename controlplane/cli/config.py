@@ -45,7 +45,7 @@ class Config:
 
     @property
     def path(self) -> str:
-        """The config file's path, whether or not it exists."""
+        """Return the config file's path, whether or not it exists."""
         moved = self._environ.get("TRAINYARD_CONFIG")
         if moved:
             return moved
@@ -54,14 +54,16 @@ class Config:
 
     @property
     def file(self) -> ConfigFile:
-        """The file's content, read once; an absent file is an empty one."""
+        """Return the file's content, read once; an absent file is an empty one."""
         if self._file is None:
             self._file = _read(self.path)
         return self._file
 
     @property
     def context_name(self) -> str:
-        """The context in use: the one asked for, else the current one, unless TRAINYARD_URL means another server."""
+        """Return the context in use: the one asked for, else the current one, unless TRAINYARD_URL means another
+        server.
+        """
         if self._wanted_context:
             return self._wanted_context
         current, url = self.file["current"], self._environ.get("TRAINYARD_URL", "").rstrip("/")
@@ -73,7 +75,7 @@ class Config:
 
     @property
     def context(self) -> Context:
-        """The context in use; empty when nothing is stored under its name. A name asked for must exist."""
+        """Return the context in use; empty when nothing is stored under its name. A name asked for must exist."""
         contexts = self.file["contexts"]
         if self._wanted_context and self._wanted_context not in contexts:
             known = ", ".join(sorted(contexts)) or "none yet"
@@ -84,17 +86,17 @@ class Config:
 
     @property
     def url(self) -> str:
-        """The server's base address, without a trailing slash."""
+        """Return the server's base address, without a trailing slash."""
         return (self._environ.get("TRAINYARD_URL") or self.context.get("url") or DEFAULT_URL).rstrip("/")
 
     @property
     def token(self) -> str:
-        """The API token, or empty. A stored token goes only to the server that it was stored for."""
+        """Return the API token, or empty. A stored token goes only to the server that it was stored for."""
         return self._environ.get("TRAINYARD_TOKEN") or self.context.get("token", "")
 
     @property
     def project(self) -> str:
-        """The project meant when -p names none, or empty."""
+        """Return the project meant when -p names none, or empty."""
         return self._environ.get("TRAINYARD_PROJECT") or self.context.get("project", "")
 
     def update_context(self, name: str, changes: Context) -> None:

@@ -58,7 +58,7 @@ class CliError(Exception):
 
 
 def error_lines(error: CliError) -> list[str]:
-    """What a person reads on standard error."""
+    """Return what a person reads on standard error."""
     lines = [*error.message.split("\n"), *([f"  {error.hint}"] if error.hint else [])]
     return [line if line.startswith("  ") else f"yard: {line}" for line in lines]
 
@@ -74,12 +74,12 @@ class ApiError(CliError):
 
 
 def exit_code_of(status: int) -> int:
-    """The exit code that an HTTP error status ends the command with."""
+    """Return the exit code that an HTTP error status ends the command with."""
     return _CODES_BY_STATUS.get(status, FAILED)
 
 
 def _message(status: int, problem: dict[str, object]) -> str:
-    """What the server said: its sentence and code, and each refused field on a line of its own."""
+    """Return what the server said: its sentence and code, and each refused field on a line of its own."""
     said = str(problem.get("detail") or problem.get("title") or f"the server answered {status}")
     code = f" ({problem['code']})" if problem.get("code") else ""
     errors = problem.get("errors")
@@ -92,7 +92,7 @@ def _message(status: int, problem: dict[str, object]) -> str:
 
 
 def _field(pointer: object) -> str:
-    """A JSON pointer as people name a field: `/ports/0/port` as `ports.0.port`."""
+    """Return a JSON pointer as people name a field: `/ports/0/port` as `ports.0.port`."""
     names = str(pointer or "").removeprefix("/").split("/")
     return ".".join(name.replace("~1", "/").replace("~0", "~") for name in names) or "request"
 

@@ -10,7 +10,7 @@ from controlplane.cli.errors import USAGE, CliError
 
 
 def read_text(path: str) -> str:
-    """The text of a file. Raises CliError (2) when it cannot be read."""
+    """Return the text of a file. Raises CliError (2) when it cannot be read."""
     try:
         if path == "-":
             return sys.stdin.read()
@@ -21,8 +21,9 @@ def read_text(path: str) -> str:
 
 
 def parse_yaml(text: str, what: str, hint: str) -> Any:
-    """The value of a YAML text. Raises ValueError when it is none, and CliError (2) where there is no PyYAML to read
-    `what` with; `hint`: how to do without."""
+    """Return the value of a YAML text. Raises ValueError when it is none, and CliError (2) where there is no PyYAML
+    to read `what` with; `hint`: how to do without.
+    """
     try:
         import yaml
     except ImportError as error:

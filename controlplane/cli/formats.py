@@ -24,14 +24,14 @@ def duration(seconds: float | None) -> str:
 
 
 def age(moment: str | None) -> str:
-    """How long ago an RFC 3339 time was."""
+    """Return how long ago an RFC 3339 time was."""
     if not moment:
         return ""
     return duration(time.time() - datetime.fromisoformat(moment).timestamp())
 
 
 def local_time(moment: str | None) -> str:
-    """An RFC 3339 time to the second, in UTC."""
+    """Return an RFC 3339 time to the second, in UTC."""
     if not moment:
         return ""
     return datetime.fromisoformat(moment).astimezone(UTC).strftime("%Y-%m-%d %H:%M:%SZ")
@@ -55,7 +55,9 @@ def mebibytes(mib: float | None) -> str:
 
 
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
-    """A job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever it reports; no eta once it is over."""
+    """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever it reports; no eta
+    once it is over.
+    """
     if not report:
         return ""
     parts = []
@@ -71,7 +73,9 @@ def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
 
 
 def progress_line(report: dict[str, Any]) -> str:
-    """A progress line of a log for a person: `epoch 7/80  step 165/1920  loss 0.4022`; empty when nothing is known."""
+    """Return a progress line of a log for a person: `epoch 7/80 step 165/1920 loss 0.4022`; empty when nothing is
+    known.
+    """
     return "  ".join(part for part in (*_counts(report), *_measures(report)) if part)
 
 
@@ -98,7 +102,9 @@ def _measures(report: dict[str, Any]) -> list[str]:
 
 
 def _number(value: object) -> float | None:
-    """A number of a job's report, None for everything else that a job may have written there. Zero has no sign."""
+    """Return a number of a job's report, None for everything else that a job may have written there. Zero has no
+    sign.
+    """
     return float(value) + 0.0 if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 

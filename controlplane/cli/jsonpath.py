@@ -26,7 +26,9 @@ _STEP = re.compile(
 
 
 def render(template: str, document: Any) -> str:
-    """The template's text for `document`; several values of one path are joined by a space, as kubectl does."""
+    """Return the template's text for `document`; several values of one path are joined by a space,
+    as kubectl does.
+    """
     if "{" not in template:
         template = "{%s}" % (template if template.startswith((".", "[")) else f".{template}")
     tokens = list(_tokens(template))
@@ -37,7 +39,7 @@ def render(template: str, document: Any) -> str:
 
 
 def values(path: str, document: Any) -> list[Any]:
-    """Every value that `path` finds in `document`, in order."""
+    """Return every value that `path` finds in `document`, in order."""
     found, position = [document], 0
     path = path.removeprefix("$")
     while position < len(path):
@@ -62,7 +64,9 @@ def _tokens(template: str) -> Iterator[tuple[bool, str]]:
 
 
 def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """The text up to the {end} that closes this block, and the tokens from that {end} on; none where all are used."""
+    """Return the text up to the {end} that closes this block, and the tokens from that {end} on; none where all are
+    used.
+    """
     parts: list[str] = []
     while tokens:
         (is_expression, text), tokens = tokens[0], tokens[1:]
@@ -79,7 +83,7 @@ def _rendered(tokens: list[tuple[bool, str]], document: Any) -> tuple[str, list[
 
 
 def _repeated(path: str, block: list[tuple[bool, str]], document: Any) -> tuple[str, list[tuple[bool, str]]]:
-    """The block once for each value of `path`, and the tokens behind its {end}."""
+    """Return the block once for each value of `path`, and the tokens behind its {end}."""
     left = _rendered(block, None)[1]
     if not left:
         raise _bad(f"range {path} without end")

@@ -23,8 +23,8 @@ _FILES = {
 
 
 def read_context(path: str, context: str | None) -> str:
-    """The text to send for the kubeconfig at `path` ("-": standard input): only the named context, or the current one,
-    with the content of the files that it names. Raises CliError (2) for what cannot be read.
+    """Return the text to send for the kubeconfig at `path` ("-": standard input): only the named context, or the
+    current one, with the content of the files that it names. Raises CliError (2) for what cannot be read.
     """
     text = read_text(path)
     config = _parsed(text, path)
@@ -78,7 +78,7 @@ def _named(config: Entry, plural: str, name: object) -> Entry:
 
 
 def _inlined(config: Entry, singular: str, chosen: Entry, folder: str) -> Entry:
-    """The cluster or the user of the context, with files' contents in place of their paths."""
+    """Return the cluster or the user of the context, with files' contents in place of their paths."""
     entry = _named(config, f"{singular}s", chosen["context"].get(singular))
     content = dict(entry[singular])
     for path_field, data_field in _FILES.items():

@@ -24,22 +24,22 @@ FINAL_STATES = frozenset({"succeeded", "failed", "stopped", "timed_out"})
 
 
 def job_id(session: Session, name: str) -> str:
-    """The id of the project's newest job of that name; an id is taken as it is."""
+    """Return the id of the project's newest job of that name; an id is taken as it is."""
     return name if is_id(name) else jobs_named(session, name, limit=1)[0]
 
 
 def is_id(name: str) -> bool:
-    """Whether this is a job's id rather than its name."""
+    """Return whether this is a job's id rather than its name."""
     return _ID.match(name) is not None
 
 
 def jobs_named(session: Session, name: str, limit: int = 500) -> list[str]:
-    """The ids of the project's jobs of that name, newest first; none is an error."""
+    """Return the ids of the project's jobs of that name, newest first; none is an error."""
     return [str(row["id"]) for row in _rows_named(session, name, limit)]
 
 
 def newest_job(session: Session, name: str) -> dict[str, Any]:
-    """The project's newest job of that name, as the list answers it; none is an error."""
+    """Return the project's newest job of that name, as the list answers it; none is an error."""
     return _rows_named(session, name, limit=1)[0]
 
 
@@ -54,7 +54,7 @@ def _rows_named(session: Session, name: str, limit: int) -> list[dict[str, Any]]
 
 
 def each_name(names: list[str], session: Session, act: Callable[[str], None]) -> int:
-    """Act on each name, whatever happens to the one before; the worst exit code. A server that is away ends it."""
+    """Act on each name, continuing after errors; return the worst exit code. An unreachable server ends the loop."""
     worst = DONE
     for name in names:
         try:
@@ -69,16 +69,16 @@ def each_name(names: list[str], session: Session, act: Callable[[str], None]) ->
 
 
 def find_job(session: Session, name: str) -> dict[str, Any]:
-    """The job object, as REST answers it."""
+    """Return the job object, as REST answers it."""
     job: dict[str, Any] = session.get(f"jobs/{job_id(session, name)}")
     return job
 
 
 def project_path(name: str) -> str:
-    """A project's place in the API."""
+    """Return a project's place in the API."""
     return f"projects/{segment(name)}"
 
 
 def node_path(name: str) -> str:
-    """A node's place in the API."""
+    """Return a node's place in the API."""
     return f"nodes/{segment(name)}"

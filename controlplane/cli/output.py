@@ -34,7 +34,7 @@ class Output:
 
     @property
     def is_data(self) -> bool:
-        """Whether a program reads the answer (json, yaml, jsonpath) rather than a person."""
+        """Return whether a program reads the answer (json, yaml, jsonpath) rather than a person."""
         return self.form not in ("table", "wide")
 
     def objects(self, page: dict[str, Any], columns: Sequence[Column]) -> None:
@@ -99,12 +99,12 @@ def as_json(document: Any, indent: int | None = None) -> str:
 
 
 def checked_format(text: str) -> str:
-    """The value of -o, refused when there is no such format."""
+    """Return the value of -o, refused when there is no such format."""
     if text in FORMATS or text.startswith(JSONPATH):
         return text
     raise CliError(f"-o {text}: no such format", USAGE, f"one of: {', '.join(FORMATS)}, jsonpath=PATH")
 
 
 def standard_output(form: str, environ: dict[str, str]) -> Output:
-    """The Output of a real run."""
+    """Return the Output of a real run."""
     return Output(form, environ, sys.stdout, sys.stderr)

@@ -66,14 +66,14 @@ class Parser(argparse.ArgumentParser):
         return f"examples:\n{lines}\n{usage}" if lines else usage
 
     def parse(self, words: Sequence[str]) -> argparse.Namespace:
-        """The parsed words; a word that is not understood is an error that names the nearest flag."""
+        """Return the parsed words; a word that is not understood is an error that names the nearest flag."""
         parsed, unknown = self.parse_known_intermixed_args(list(words))
         if unknown:
             self._refuse(unknown)
         return parsed
 
     def flags(self) -> list[str]:
-        """Every option string that help shows, for suggestions and completion."""
+        """Return every option string that help shows, for suggestions and completion."""
         shown = (action for action in self._actions if action.help != argparse.SUPPRESS)
         return [flag for action in shown for flag in action.option_strings]
 
@@ -92,7 +92,7 @@ class Parser(argparse.ArgumentParser):
 
 
 def nearest(word: str, known: Sequence[str]) -> str:
-    """The known word that `word` is most likely a slip of, or empty."""
+    """Return the known word that `word` is most likely a slip of, or empty."""
     from difflib import get_close_matches
 
     return next(iter(get_close_matches(word, known, n=1, cutoff=0.6)), "")
@@ -129,7 +129,7 @@ def memory_mib(text: str) -> int:
 
 
 def decimal_number(text: str) -> int | float:
-    """A count with a fraction (`0.5`, `2`) as the JSON number that says the same."""
+    """Return a count with a fraction (`0.5`, `2`) as the JSON number that says the same."""
     try:
         number = float(text)
         return int(number) if number.is_integer() else number
@@ -146,7 +146,7 @@ def key_value(text: str) -> tuple[str, str]:
 
 
 def _columns() -> int:
-    """The width that help is wrapped at: COLUMNS, else the terminal's, else 80."""
+    """Return the width that help is wrapped at: COLUMNS, else the terminal's, else 80."""
     stated = os.environ.get("COLUMNS", "")
     if stated.isdecimal() and int(stated) > 0:
         return int(stated)

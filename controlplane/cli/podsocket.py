@@ -14,7 +14,9 @@ _NO_STATUS = 1005
 
 
 def outcome(payload: bytes) -> dict[str, Any] | None:
-    """The message that says how the program ended, None for any other; raises CliError for a refusal in words."""
+    """Return the message that says how the program ended, None for any other; raises CliError for a
+    refusal in words.
+    """
     message: dict[str, Any] = json.loads(payload)
     if message.get("op") == "error":
         code = str(message.get("code"))

@@ -46,7 +46,7 @@ whenever something changes.
 
 
 def pages() -> Iterator[str]:
-    """The document in pieces."""
+    """Yield the document in pieces."""
     yield _INTRODUCTION
     yield from ("\n## Exit codes\n\n| code | means |\n|---|---|\n", *_exit_codes())
     yield "\n`submit --wait` and `submit --logs` exit with the job's own; of several names the worst code counts.\n"
@@ -68,7 +68,7 @@ Command lines of the systems that Trainyard replaces work with the program's nam
 
 
 def document() -> str:
-    """The whole document."""
+    """Return the whole document."""
     before = os.environ.get("COLUMNS")
     os.environ["COLUMNS"] = COLUMNS  # argparse wraps at it
     try:
@@ -97,7 +97,7 @@ def _help(command: registry.Command) -> str:
 
 
 def _split_help(command: registry.Command) -> tuple[str, str]:
-    """A command's help without, and only, the options that every command has."""
+    """Return a command's help without, and only, the options that every command has."""
     own, _, common = build_parser(command).format_help().partition("common options:\n")
     return own, common
 

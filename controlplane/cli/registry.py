@@ -177,7 +177,7 @@ COMMANDS = {command.path: command for group in GROUPS for command in group.comma
 
 
 def resolve(words: list[str]) -> tuple[Command, list[str]] | None:
-    """The command that the words begin with and the words that remain; the longest name wins."""
+    """Return the command that the words begin with and the words that remain; the longest name wins."""
     for length in (2, 1):
         command = COMMANDS.get(" ".join(words[:length]))
         if command is not None and len(words) >= length:

@@ -33,7 +33,7 @@ class Expected(NamedTuple):
 
 
 def steps() -> list[Step]:
-    """The twenty steps in order."""
+    """Return the twenty steps in order."""
     return [
         Step(
             int(row["seq"]),
@@ -48,7 +48,7 @@ def steps() -> list[Step]:
 
 
 def expectations() -> dict[int, Expected]:
-    """What should hold after each step, by its number."""
+    """Return what should hold after each step, by its number."""
     return {
         int(row["after_seq"]): Expected(
             _divisions([row[team.replace("-", "_")] for team in _PUBLISHED_QUOTAS]),

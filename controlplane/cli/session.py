@@ -26,7 +26,7 @@ class Session:
 
     @property
     def client(self) -> Client:
-        """The server, authenticated as the settings say."""
+        """Return the server, authenticated as the settings say."""
         if self._client is None:
             from controlplane.cli.client import Client
 
@@ -40,7 +40,7 @@ class Session:
 
     @property
     def project(self) -> str:
-        """The project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
+        """Return the project meant: -p, else TRAINYARD_PROJECT, else the context's. None is a usage error."""
         name = self._project or self.config.project
         if not name and not self.config.token:
             raise CliError("not logged in", FORBIDDEN, LOG_IN)
@@ -52,7 +52,7 @@ class Session:
 
     @property
     def project_path(self) -> str:
-        """The project's place in the API."""
+        """Return the project's place in the API."""
         from controlplane.cli.client import segment
 
         return f"projects/{segment(self.project)}"
@@ -67,7 +67,7 @@ class Session:
 
 
 def start_session(args: argparse.Namespace) -> Session:
-    """The session that the common options ask for."""
+    """Return the session that the common options ask for."""
     environ = dict(os.environ)
     output = standard_output(checked_format(args.output), environ)
     return Session(Config(environ, args.context), output, args.project)

@@ -35,7 +35,7 @@ class EventParser:
         self._data: list[str] = []
 
     def feed(self, piece: bytes) -> list[Event]:
-        """The events that `piece` completes."""
+        """Return the events that `piece` completes."""
         *lines, self._rest = (self._rest + piece).split(b"\n")
         found = (self._line(line.removesuffix(b"\r").decode("utf-8", "replace")) for line in lines)
         return [event for event in found if event is not None]
@@ -60,8 +60,9 @@ class EventParser:
 
 
 def events(client: Client, path: str, query: Query, last_id: str = "") -> Iterator[Event]:
-    """The events of one connection, after `last_id` where the server still has them; ends when the server ends it,
-    raises CliError when it breaks."""
+    """Yield the events of one connection, after `last_id` where the server still has them; ends when the server ends
+    it, raises CliError when it breaks.
+    """
     parser = EventParser()
     for piece in client.stream(path, query, {"Last-Event-ID": last_id} if last_id else {}):
         yield from parser.feed(piece)
@@ -87,7 +88,9 @@ def resuming(client: Client, path: str, query: Query, sleep: Callable[[float], N
 
 
 def patiently(look: Callable[[], T], sleep: Callable[[float], None]) -> T:
-    """What `look` returns, tried again for about a minute while the server is away: it may be starting anew."""
+    """Return what `look` returns, tried again for about a minute while the server is away: it may
+    be starting anew.
+    """
     for attempt in range(1, MAX_BREAKS + 1):
         try:
             return look()
@@ -139,7 +142,7 @@ def _delay_seconds(attempt: int) -> float:
 
 
 def _is_passing(error: CliError) -> bool:
-    """Whether the same request may well succeed a moment later."""
+    """Return whether the same request may well succeed a moment later."""
     if isinstance(error, ApiError):
         return error.status in (429, 502, 503, 504)
     return error.exit_code in (UNREACHABLE, TIMED_OUT)

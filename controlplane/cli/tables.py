@@ -52,7 +52,7 @@ def write_table(stream: TextIO, columns: Sequence[Column], rows: Sequence[Row], 
 
 
 def plain_table(columns: Sequence[Column], cells: Sequence[Sequence[str]]) -> str:
-    """The aligned text: two spaces between columns, numbers to the right, no trailing spaces."""
+    """Return the aligned text: two spaces between columns, numbers to the right, no trailing spaces."""
     grid = [[column.heading for column in columns], *cells]
     widths = [max(map(_width, column)) for column in zip(*grid, strict=True)]
     lines = (

@@ -17,7 +17,7 @@ _RESET = "\x1b[0m"
 
 
 def is_coloured(environ: dict[str, str], is_terminal: bool) -> bool:
-    """Whether to use colour: on a terminal, unless NO_COLOR is set or the terminal is dumb."""
+    """Return whether to use colour: on a terminal, unless NO_COLOR is set or the terminal is dumb."""
     return is_terminal and not environ.get("NO_COLOR") and environ.get("TERM") != "dumb"
 
 

@@ -38,7 +38,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
 
 
 def _captured(function: Callable[[Namespace, Session], int], args: Namespace, session: Session) -> str:
-    """What the command would print now; its stream stands in for the terminal, so colour stays."""
+    """Return what the command would print now; its stream stands in for the terminal, so colour stays."""
     real, session.output.stream = session.output.stream, io.StringIO()
     try:
         function(args, session)

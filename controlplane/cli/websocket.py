@@ -42,7 +42,7 @@ class FrameParser:
         self._buffer = bytearray()
 
     def feed(self, piece: bytes) -> list[Frame]:
-        """The frames that `piece` completes."""
+        """Return the frames that `piece` completes."""
         self._buffer += piece
         frames = []
         while (frame := self._next()) is not None:
@@ -69,7 +69,7 @@ class FrameParser:
 
 
 def encode_frame(opcode: int, payload: bytes, mask: bytes) -> bytes:
-    """A final frame, masked as every client frame must be; `mask` is four fresh random bytes."""
+    """Return a final frame, masked as every client frame must be; `mask` is four fresh random bytes."""
     size = len(payload)
     if size < 126:
         head = bytes([0x80 | opcode, 0x80 | size])
@@ -96,7 +96,7 @@ class WebSocket:
 
     @property
     def has_buffered(self) -> bool:
-        """Whether bytes wait above the socket, where select cannot see them."""
+        """Return whether bytes wait above the socket, where select cannot see them."""
         pending = getattr(self._socket, "pending", None)
         return bool(self._ready) or bool(pending is not None and pending())
 

@@ -12,7 +12,7 @@ _RESERVED = frozenset(["y", "n", "yes", "no", "on", "off", "true", "false", "nul
 
 
 def dump(document: Any) -> str:
-    """The document as YAML text that ends with a newline."""
+    """Return the document as YAML text that ends with a newline."""
     return "\n".join(_lines(document, 0)) + "\n"
 
 

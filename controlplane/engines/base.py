@@ -1,8 +1,8 @@
-"""What the control plane asks of an engine, and the plain data that goes in and out.
+"""The interface of an engine, and the plain data that goes in and out.
 
-An engine runs pods on nodes. It knows nothing of projects' quotas, of rows or of Django. Every engine
-passes the one contract suite in tests/contract. All calls are safe to repeat, and no call keeps the
-engine's only copy of a fact in memory: another process that opens the same engine sees the same pods.
+An engine runs pods on nodes, independent of quotas, rows and Django. Every engine passes the contract suite in
+tests/contract. All calls are safe to repeat, and no call keeps the only copy of a fact in memory: another process
+that opens the same engine sees the same pods.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ EngineRefused = Refused
 
 @dataclass(frozen=True, slots=True)
 class DeviceReport:
-    """One GPU of a node. `is_foreign`: a pod that is not ours holds it."""
+    """One GPU of a node. `is_foreign`: a pod outside Trainyard holds it."""
 
     index: int
     uuid: str
@@ -107,14 +107,14 @@ class DeviceReport:
 
 @dataclass(frozen=True, slots=True)
 class NodeReport:
-    """One node. `pool` is the name of its node pool, `labels` are the engine's own.
+    """One node. `pool`: the name of its node pool; `labels`: the engine's own.
 
-    `device_parts`: into how many equal parts each device is given out, 1 for whole devices only; a share is rounded up
-    to parts. `is_one_part_per_pod`: and no pod gets more than one of them.
+    `device_parts`: the number of equal parts in which each device is allocated, 1 for whole devices only; a share is
+    rounded up to parts. `is_one_part_per_pod`: a pod gets at most one of them.
 
-    `extras`: what jobs may ask for of it by the cluster's names: whole units, less what pods of others hold.
+    `extras`: allocatable extended resources by the cluster's names, less what other pods hold.
 
-    `is_closed`: it works, but its cluster gives it nothing new, since somebody cordoned or tainted it there.
+    `is_closed`: healthy, but cordoned or tainted in its cluster.
     """
 
     name: str
@@ -133,7 +133,7 @@ class NodeReport:
 
 @dataclass(frozen=True, slots=True)
 class DeviceShare:
-    """What a pod holds of one device: 1,000 milli-GPUs is all of it; `memory_mib` is its memory there."""
+    """A pod's share of one device: 1,000 milli-GPUs is all of it; `memory_mib` is its memory there."""
 
     index: int
     milli_gpus: int
@@ -142,9 +142,9 @@ class DeviceShare:
 
 @dataclass(frozen=True, slots=True)
 class ProjectReport:
-    """A project as the engine's cluster is to know it. Quantities in milli-GPUs; `limit_milli_gpus` None: none.
+    """A project's data for the engine's cluster, in milli-GPUs; `limit_milli_gpus` None: unlimited.
 
-    `members` are (user name, role) pairs. `department` is its parent's name, "" without one.
+    `members`: (user name, role) pairs. `department`: the parent's name, "" without one.
     """
 
     name: str
@@ -158,7 +158,7 @@ class ProjectReport:
 
 @dataclass(frozen=True, slots=True)
 class DepartmentReport:
-    """A parent of projects as the engine's cluster is to know it. Quota None: no bound of its own."""
+    """A department's data for the engine's cluster. Quota None: no bound of its own."""
 
     name: str
     quota_milli_gpus: int | None
@@ -177,7 +177,7 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class GangMember:
-    """One pod of an attempt, as the launcher among them knows it: `devices` are its device indexes on `node`."""
+    """One pod of an attempt, for its launcher; `devices` are its device indexes on `node`."""
 
     rank: int
     pod_name: str
@@ -187,18 +187,16 @@ class GangMember:
 
 @dataclass(frozen=True, slots=True)
 class PodSpec:
-    """All that an engine needs to start a pod.
+    """The parameters of a pod.
 
-    `name` is the pod's identity and is never used twice (see `pod_name`). `command` and `args` mean what
-    they mean in Kubernetes: the command replaces the image's, the args replace the image's args; `$(NAME)`
-    in them is replaced from the pod's environment. `working_dir` None means the pod's own directory, which
-    all attempts of (job_id, rank) share, so that a preempted job finds its checkpoints again.
-    `launches`: the pods in which its command starts ranks, by rank and itself among them; empty for a pod that
-    launches nothing. `is_host`: it runs nothing of its own, a launcher starts a rank in it.
-    `kind_env`: what its kind tells programs, which `env` does not change.
-    `node` "" leaves the choice to the cluster's own scheduler, among the nodes of `node_pools` in order of preference
-    (all, when empty) but for `avoid_nodes`. Then the indexes of `devices` only count them, and a share says its
-    milli-GPUs or its memory, with 0 for the other.
+    `name` is the pod's identity and is never reused (see `pod_name`). `command` and `args` are Kubernetes': the
+    command replaces the image's, the args replace the image's args; `$(NAME)` is replaced from the pod's environment.
+    `working_dir` None means the pod's own directory, shared by all attempts of (job_id, rank), so that a preempted
+    job finds its checkpoints. `launches`: the pods in which this pod's command starts ranks, by rank and including
+    itself; empty for most pods. `is_host`: runs no command of its own; a launcher starts a rank in it. `kind_env`:
+    variables of the job's kind, which `env` cannot override. `node` "" leaves the choice to the cluster's own
+    scheduler, among the nodes of `node_pools` in order of preference (all, if empty) except `avoid_nodes`. Then
+    `devices` gives only their number, and a share gives its milli-GPUs or its memory, with 0 for the other.
     """
 
     name: str
@@ -242,8 +240,8 @@ class PodSpec:
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """Why the cluster's own scheduler does not place a pod: `reason` is one of ours for queued jobs
-    (scheduling.reasons), `message` its own words, `details` the numbers that it compared, in our units.
+    """Why the cluster's own scheduler does not place a pod: `reason` is a code of scheduling.reasons, `message` the
+    scheduler's text, `details` the compared numbers in our units.
     """
 
     reason: str
@@ -253,14 +251,13 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class PodReport:
-    """What the engine knows of one pod.
+    """The engine's state of one pod.
 
-    `exit_code` is the command's own, 128 + n after signal n, None where it is not known. `is_proven_gone` is
-    True only when no process of the pod is left: the one condition under which its devices may be given out
-    again. `ports` maps a declared port to the address at which the control plane reaches it, where there is one.
-    `node` is where the pod is, "" before the cluster's own scheduler has placed it; `verdict` is why it has not yet.
-    Pods on one node with the same `device_group` share a device. `taken_by` is whom a pod gives way to, also while it
-    still runs: a job's id, or the cluster's own words for work that is not ours; reason PREEMPTED says that it does.
+    `exit_code`: the command's, 128 + n after signal n, None if unknown. `is_proven_gone`: no process of the pod is
+    left, the only condition under which its devices may be reused. `ports`: declared port -> address reachable from
+    the control plane, if any. `node`: "" before the cluster's own scheduler has placed the pod; `verdict`: why it has
+    not yet. Pods on one node with the same `device_group` share a device. `taken_by`: the preemptor, a job's id or a
+    description of other work, set while the pod may still run; reason PREEMPTED confirms the preemption.
     """
 
     name: str
@@ -280,7 +277,7 @@ class PodReport:
 
 @dataclass(frozen=True, slots=True)
 class PodUsage:
-    """One pod's use of what it was given: `utilization` 0 to 1 of its share. None: not known."""
+    """One pod's usage: `utilization` 0 to 1 of its share. None: unknown."""
 
     pod_name: str
     utilization: float | None
@@ -289,7 +286,7 @@ class PodUsage:
 
 @dataclass(frozen=True, slots=True)
 class UsageReport:
-    """One device at one moment: `utilization` 0 to 1 of the whole device. None: it could not be read."""
+    """One device at one moment: `utilization` 0 to 1 of the whole device. None: could not be read."""
 
     node: str
     device_index: int
@@ -304,16 +301,15 @@ class Shell(Protocol):
     def fileno(self) -> int: ...
 
     def read(self, limit: int = 65536) -> bytes:
-        """Bytes of output, waiting for some; empty when the shell has ended."""
+        """Return output, blocking until there is some; empty when the shell has ended."""
 
     def write(self, data: bytes) -> int:
-        """How many bytes were taken, without waiting: 0 while the terminal is full (poll `fileno` for
-        room)."""
+        """Return how many bytes were accepted, without blocking: 0 while the terminal is full (poll `fileno`)."""
 
     def resize(self, columns: int, rows: int) -> None: ...
 
     def close(self) -> int | None:
-        """End the shell and all that runs in it. Its exit code if it had ended by itself."""
+        """End the shell and everything in it. Return its exit code if it had ended by itself."""
 
 
 STDOUT, STDERR = 1, 2
@@ -330,24 +326,27 @@ class Process(Protocol):
     def fileno(self) -> int: ...
 
     def input_fileno(self) -> int:
-        """Becomes writable when there is room for input."""
+        """Return a descriptor that becomes writable when there is room for input."""
 
     def read(self, limit: int = 65536) -> tuple[int, bytes]:
-        """STDOUT or STDERR and bytes of it, perhaps none, without waiting. Raises EOFError when all output has been
-        read."""
+        """Return STDOUT or STDERR and bytes of it, perhaps none, without blocking. Raises EOFError at the end of all
+        output.
+        """
 
     def write(self, data: bytes) -> int:
-        """How many bytes were taken, without waiting. A command that reads no more takes all and drops them."""
+        """Return how many bytes were accepted, without blocking. After the command closed its input, all are
+        discarded.
+        """
 
     def close_input(self) -> None:
-        """Let the command see the end of its input."""
+        """Close the command's input."""
 
     def close(self) -> int | None:
-        """End the command and what it started in its session. Its exit code if it had ended by itself."""
+        """End the command and its session. Return its exit code if it had ended by itself."""
 
 
 class Engine(Protocol):
-    """One cluster's metal. Every method may raise EngineUnreachable."""
+    """The interface to one cluster. Every method may raise EngineUnreachable."""
 
     @property
     def capabilities(self) -> Capabilities: ...
@@ -355,66 +354,69 @@ class Engine(Protocol):
     def nodes(self) -> tuple[NodeReport, ...]: ...
 
     def start(self, spec: PodSpec) -> None:
-        """Start the pod, once: a repeat, also from another process, starts nothing. Raises EngineRefused."""
+        """Start the pod once; a repeat, also from another process, has no effect. Raises EngineRefused."""
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
-        """Ask the pod to end and kill it after the grace; does not wait. A repeat may only shorten the grace.
+        """Send the stop signal, and kill after the grace; returns immediately. A repeat may only shorten the grace.
 
-        Stopping a pod that was never started makes sure that it never will be; `project` says where it would.
+        Stopping a pod that was never started prevents its start for good; `project` is where it would have run.
         """
 
     def pods(self) -> tuple[PodReport, ...]:
-        """Every pod that was started (or stopped before it could be) and is not forgotten yet, as of some seconds ago
-        at most: one that another process started since may be missing."""
+        """Return every pod that was started, or stopped before its start, and is not forgotten. Up to some seconds
+        old: a pod that another process has just started may be missing.
+        """
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
-        """One pod as it is now; None: it is certain that there is none of this name. Raises EngineRefused where that
-        cannot be said."""
+        """Return one pod's current report; None: it certainly does not exist. Raises EngineRefused if that is
+        undecidable.
+        """
 
     def forget(self, pod_name: str) -> None:
-        """Clean up after a pod whose end was recorded; its log stays. Before that:
-        EngineRefused(POD_NOT_GONE)."""
+        """Clean up after a pod whose end was recorded; keeps its log. Raises EngineRefused(POD_NOT_GONE) before its
+        end.
+        """
 
     def forget_job(self, job_id: str) -> None:
-        """Remove what the job's pods kept between attempts: working directories and checkpoints in them."""
+        """Remove what the job's pods kept between attempts: working directories and checkpoints."""
 
     def read_logs(self, pod_name: str, offset: int, limit: int) -> LogPage:
-        """Lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""
+        """Return lines from a byte offset of the pod's log. Raises EngineRefused(NO_SUCH_POD)."""
 
     def usage(self) -> tuple[UsageReport, ...]:
-        """One report per device of every node, in node and device order."""
+        """Return one report per device, in node and device order."""
 
     def open_shell(self, pod_name: str, columns: int, rows: int) -> Shell:
-        """A shell in a running pod. Raises EngineRefused."""
+        """Open a shell in a running pod. Raises EngineRefused."""
 
     def run_command(self, pod_name: str, command: Sequence[str]) -> Process:
-        """Run a command in a running pod, a shell that reads its input where it is empty. Raises EngineRefused."""
+        """Run a command in a running pod; an empty one runs a shell that reads its input. Raises EngineRefused."""
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        """A connected stream to what listens on a running pod's port. Raises EngineRefused, OSError."""
+        """Return a stream connected to a running pod's port. Raises EngineRefused, OSError."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
-        """Keep the logs of these pods (name -> file of the log store) up to date from now on, and no others.
+        """Keep the logs of exactly these pods (name -> file of the log store) up to date from now on.
 
-        Called again and again by the one process that may write them; returns at once. An engine that
-        WRITES_LOG_STORE has nothing to do.
+        Called repeatedly by the one process that may write them; returns immediately. No effect if the engine
+        WRITES_LOG_STORE.
         """
 
     def sync_projects(
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
-        """Make what the cluster keeps per project equal to this. Called every few seconds with all of them; what
-        is as it should be costs no call. Raises EngineRefused for the first that could not be, after the rest.
+        """Make the cluster's per-project objects match. Called every few seconds with all projects; unchanged ones
+        cost no call. Raises EngineRefused for the first refused one, after processing the others.
         """
 
     def forget_project(self, project: str) -> None:
-        """Remove all that the cluster keeps of a deleted project. Never touches what is not ours."""
+        """Remove the cluster's objects of a deleted project. Never touches objects of others."""
 
     def close(self) -> None:
-        """End the threads and connections of this object; pods go on. It is not used again."""
+        """End this object's threads and connections; pods keep running. It must not be used again."""
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until a pod may have changed state; False after the timeout. Missing a change is allowed."""
+        """Block until a pod may have changed state; return False after the timeout. May miss changes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -437,12 +439,12 @@ POD_NAME = re.compile(r"[a-z0-9]([-a-z0-9.]{0,251}[a-z0-9])?")
 
 
 def pod_name(job_id: str, attempt: int, rank: int) -> str:
-    """The engine's name of a pod: derived from (job, attempt, rank), so that a repeated start is harmless."""
+    """Return the engine's name of a pod, derived from (job, attempt, rank), so that a repeated start is harmless."""
     return f"{job_id}-{attempt}-{rank}"
 
 
 def parts_of(name: str) -> tuple[str, int, int] | None:
-    """The (job id, attempt, rank) from which `pod_name` made a name; None for any other name."""
+    """Return the (job id, attempt, rank) of a name made by `pod_name`; None for any other name."""
     job_id, _, rest = name.rpartition("-")[0].rpartition("-")
     numbers = (rest, name.rpartition("-")[2])
     if not job_id or not all(number.isdecimal() for number in numbers):
@@ -459,7 +461,7 @@ def is_job_id(text: str) -> bool:
 
 
 def check_pod_name(name: str) -> None:
-    """Raise EngineRefused unless the name can be a file name and a Kubernetes name."""
+    """Raise EngineRefused unless the name is valid as a file name and as a Kubernetes name."""
     if not POD_NAME.fullmatch(name):
         raise EngineRefused(
             INVALID_POD, f"{name!r} is not a pod name: use small letters, digits, '-' and '.'."

@@ -1,4 +1,4 @@
-"""What an engine answers that has one tenant, writes the log store itself and keeps no connection."""
+"""Default methods of engines with one tenant, their own log store and no connection."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.engines.base import DepartmentReport, ProjectReport
 
 
 class EngineDefaults:
-    """The calls of `engines.base.Engine` that such an engine has nothing to do for."""
+    """The methods of `engines.base.Engine` that have no effect for such an engine."""
 
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         """The pods' output is in the log store already."""

@@ -1,4 +1,4 @@
-"""What an image of the catalogue runs, for engines without containers."""
+"""Resolve images of the catalogue, for engines without containers."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from controlplane.engines.base import IMAGE_UNKNOWN, EngineRefused, PodSpec
 
 
 def command_line(catalogue: Catalogue, spec: PodSpec) -> tuple[str, ...]:
-    """What the pod runs. Raises EngineRefused(IMAGE_UNKNOWN) when that is nothing."""
+    """Return the pod's command line. Raises EngineRefused(IMAGE_UNKNOWN) without one."""
     try:
         return catalogue.command_line(spec.image, spec.command, spec.args)
     except ImageUnknown as error:

@@ -1,9 +1,7 @@
-"""An engine without processes: pods start and stop at once, time is what the given clock says, faults are
-scripted.
+"""An engine without processes: pods start and stop at once, a given clock provides the time, faults are scripted.
 
-For tests, benchmarks and replays of clusters that one does not have. A pod whose command is ["sleep", "N"]
-ends after N seconds; every other one runs until it is stopped. Its pods end with the process that holds the
-engine.
+For tests, benchmarks and replays of large clusters. A pod whose command is ["sleep", "N"] ends after N seconds;
+others run until stopped. Its pods end with the process that holds the engine.
 """
 
 from __future__ import annotations
@@ -53,7 +51,7 @@ def wall_clock() -> datetime:
 
 
 class VirtualClock:
-    """A clock that moves only when it is told to."""
+    """A clock that advances only on request."""
 
     def __init__(self, start: datetime = datetime(2026, 1, 1, tzinfo=UTC)) -> None:
         self._now = start
@@ -67,13 +65,13 @@ class VirtualClock:
 
 @dataclass(slots=True)
 class Faults:
-    """The script of what goes wrong. Tests and fault benchmarks set these at any time.
+    """Scripted faults, which tests and benchmarks set at any time.
 
-    `start_refusal` (code, message) refuses every start, and may be over soon with `is_passing`; `call_seconds` is
-    how long starts, stops and forgets take, by the real clock; `stop_delay_seconds` is how long pods take to end
-    after a stop (cut by its grace); `nodes_down` are not ready; with `loses_answers` start and stop happen
-    but raise. `foreign` are (node, device index) that pods of others hold; `project_refusal` (code, message) is
-    what telling it the projects ends with; `start_waits` (code, message) keeps pods starting, for that reason.
+    `start_refusal` (code, message) refuses every start, temporarily with `is_passing`; `call_seconds` is the real
+    duration of starts, stops and forgets; `stop_delay_seconds` is how long pods take to end after a stop (at most the
+    grace); `nodes_down` are not ready; with `loses_answers` start and stop take effect but raise. `foreign`: (node,
+    device index) held by other pods; `project_refusal` (code, message) refuses syncing projects; `start_waits` (code,
+    message) keeps pods starting, for that reason.
     """
 
     is_unreachable: bool = False
@@ -219,7 +217,7 @@ class MemoryEngine(EngineDefaults):
     # The script of tests, benchmarks and replays.
 
     def finish(self, pod_name: str, exit_code: int = 0, reason: str = "", message: str = "") -> None:
-        """Let a running pod end by itself, now."""
+        """End a running pod now."""
         with self._changed:
             pod = self._pods[pod_name]
             own_reason = base.COMPLETED if exit_code == 0 else base.EXIT_CODE
@@ -227,18 +225,18 @@ class MemoryEngine(EngineDefaults):
             self._settle()
 
     def lose(self, pod_name: str) -> None:
-        """Let a pod vanish from the reports, as when somebody deletes it behind our back."""
+        """Remove a pod from the reports, as if it were deleted outside Trainyard."""
         with self._changed:
             del self._pods[pod_name]
             self._changed.notify_all()
 
     def set_usage(self, pod_name: str, utilization: float, memory_used_mib: int) -> None:
-        """What the pod uses of its share from now on, 0 to 1."""
+        """Set the pod's usage of its share, 0 to 1."""
         pod = self._pods[pod_name]
         pod.utilization, pod.memory_used_mib = utilization, memory_used_mib
 
     def print_line(self, pod_name: str, text: str) -> None:
-        """Let a pod print a line."""
+        """Print a line as the pod."""
         spec = self._pods[pod_name].spec
         if spec is not None:
             writer = LogWriter(spec.log_path)
@@ -279,7 +277,7 @@ class MemoryEngine(EngineDefaults):
             pod.ends_at, pod.ending = ends_at, (exit_code, base.STOPPED, "Stopped.")
 
     def _settle(self) -> None:
-        """Write the end of every pod whose time has come."""
+        """End every pod that is due."""
         for pod in self._pods.values():
             self._settle_pod(pod)
 
@@ -320,7 +318,7 @@ class MemoryEngine(EngineDefaults):
 
 
 def shared_engine(settings: Mapping[str, Any], state_dir: Path) -> MemoryEngine:
-    """The one memory engine of this process for these settings: all callers see the same pods."""
+    """Return this process's engine for these settings, shared by all callers."""
     return _shared_engine(json.dumps(settings, sort_keys=True), str(state_dir))
 
 

@@ -1,7 +1,7 @@
-"""What a launcher of MPI ranks is told: where the ranks go, in the two forms that the implementations read.
+"""Host files for an MPI launcher, in the two formats that implementations read.
 
 Open MPI reads `host slots=n`, the Hydra launcher of MPICH and Intel MPI `host:n`. The variables make these files the
-default, so that a job's command is `mpirun program` without a word on hosts.
+default, so that a job's command is just `mpirun program`.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ SSH_OPTIONS = (
 
 
 def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
-    """File name -> text, for one rank on each of `hosts`; a host that is named n times takes n ranks."""
+    """Return file name -> text, for one rank per entry of `hosts`; a repeated host takes several ranks."""
     slots = Counter(hosts)
     return {
         OPEN_MPI_FILE: "".join(f"{host} slots={count}\n" for host, count in slots.items()),
@@ -26,7 +26,7 @@ def host_files(hosts: Iterable[str]) -> Mapping[str, str]:
 
 
 def launch_variables(folder: str, ranks: int) -> Mapping[str, str]:
-    """The launcher's environment when the files of `host_files` are in `folder`."""
+    """Return the launcher's environment when the files of `host_files` are in `folder`."""
     return {
         "TRAINYARD_RANKS": str(ranks),
         "OMPI_MCA_orte_default_hostfile": f"{folder}/{OPEN_MPI_FILE}",

@@ -1,4 +1,4 @@
-"""What every engine tells a pod about itself, in the same words. Pure."""
+"""Environment variables that every engine sets in pods. Pure."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from controlplane.engines.base import PodSpec
 
 
 def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
-    """Who the pod is, which nobody overrides. `ports`: declared port -> the one to listen on."""
+    """Return the pod's identity, which users cannot override. `ports`: declared port -> the one to listen on."""
     words = {
         "TRAINYARD_JOB": spec.job_name,
         "TRAINYARD_JOB_ID": spec.job_id,
@@ -26,7 +26,7 @@ def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
 
 
 def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
-    """Which devices the pod sees, and how much of each is its own."""
+    """Return which devices the pod sees, and its share of each."""
     share = min((share.milli_gpus for share in spec.devices), default=0)
     memory_mib = min((share.memory_mib for share in spec.devices), default=0)
     return {
@@ -37,5 +37,5 @@ def device_env(spec: PodSpec, indexes: Iterable[int]) -> dict[str, str]:
 
 
 def thread_env(spec: PodSpec) -> dict[str, str]:
-    """As many computing threads as the pod has whole CPUs; libraries would take all of the machine's."""
+    """Limit compute threads to the pod's whole CPUs; libraries would use all of the machine's."""
     return {"OMP_NUM_THREADS": str(max(1, spec.milli_cpus // 1000))}

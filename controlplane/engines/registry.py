@@ -1,4 +1,4 @@
-"""From the words of a setting to engines."""
+"""Open engines by kind, and parse TRAINYARD_CLUSTERS."""
 
 from __future__ import annotations
 
@@ -27,13 +27,14 @@ _NODE = re.compile(
 
 
 class ClustersSyntaxError(ValueError):
-    """TRAINYARD_CLUSTERS cannot be read; the message says where and what is expected."""
+    """TRAINYARD_CLUSTERS is malformed; the message says where and what is expected."""
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterDeclaration:
-    """A cluster to register at the first start. `settings` is what `open_engine` takes, and plain JSON; with
-    `credentials`, which are stored apart, it gets them too."""
+    """A cluster to register at the first start. `settings`: JSON for `open_engine`; `credentials` are stored
+    separately.
+    """
 
     name: str
     engine: str
@@ -42,7 +43,7 @@ class ClusterDeclaration:
 
 
 def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engine:
-    """The engine of a registered cluster. Imports only what that kind needs.
+    """Return the engine of a registered cluster. Imports only what that kind needs.
 
     settings["nodes"]: {node name: {"devices": n, "memory_mib": MiB per device, "pool": name}}; for the local
     engine "nvml" instead of the mapping takes the machine's own GPUs. A Kubernetes cluster has the knobs of
@@ -65,7 +66,7 @@ def open_engine(kind: str, settings: Mapping[str, Any], state_dir: Path) -> Engi
 
 
 def check_cluster(kind: str, settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """What a first look at a cluster finds, before its engine is opened; nothing for those that need none."""
+    """Return the preflight's findings, before the engine is opened; () for engines without one."""
     if kind != "kubernetes":
         return ()
     from controlplane.engines.kubernetes.preflight import check_cluster as look

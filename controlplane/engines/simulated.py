@@ -1,4 +1,4 @@
-"""Nodes that exist only in the settings, as the memory and the local engine report them."""
+"""Nodes defined by the settings only, for the memory and local engines."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ def simulated_nodes(nodes: Mapping[str, Mapping[str, Any]]) -> tuple[NodeReport,
 
 
 def check_spec(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
-    """Raise EngineRefused unless the pod's name, node and devices are good, and it asks for nothing else."""
+    """Raise EngineRefused unless the pod's name, node and devices are valid and it requests nothing else."""
     check_place(spec, nodes)
     _refuse_what_only_clusters_have(spec)
 
 
 def check_place(spec: PodSpec, nodes: tuple[NodeReport, ...]) -> None:
-    """Raise EngineRefused unless the pod's name, node and devices are good."""
+    """Raise EngineRefused unless the pod's name, node and devices are valid."""
     check_pod_name(spec.name)
     node = next((node for node in nodes if node.name == spec.node), None)
     if node is None:
@@ -72,6 +72,6 @@ def _node(name: str, node: Mapping[str, Any]) -> NodeReport:
 
 
 def _device(node_name: str, index: int, memory_mib: int) -> DeviceReport:
-    """A device with a UUID that is the same after every restart."""
+    """Return a device whose UUID is stable across restarts."""
     identity = uuid.uuid5(uuid.NAMESPACE_DNS, f"{index}.{node_name}.trainyard")
     return DeviceReport(index, f"SIM-{identity}", MODEL, memory_mib)

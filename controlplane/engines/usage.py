@@ -1,4 +1,4 @@
-"""From what pods use to what their device does, where no driver tells."""
+"""Compute a device's usage from its pods', where no driver measures it."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ is not known."""
 
 
 def known_sum(amounts: Iterable[int | None]) -> int | None:
-    """The sum of what is known; None where nothing is. What nobody holds is known to be 0."""
-    told = list(amounts)
-    known = [amount for amount in told if amount is not None]
-    return sum(known) if known or not told else None
+    """Return the sum of the known amounts; None if there are holders but no known amount. Without holders it is 0."""
+    values = list(amounts)
+    known = [amount for amount in values if amount is not None]
+    return sum(known) if known or not values else None
 
 
 def part_of(amount: int | None, parts: int) -> int | None:
-    """An even part of an amount, where that is known."""
+    """Return an even part of an amount, None if unknown."""
     return None if amount is None else amount // parts
 
 
 def device_usage(node: str, index: int, holders: Sequence[Holder]) -> UsageReport:
-    """A device's report: the utilisation of its holders by their shares, and their memory."""
+    """Return a device's report: its holders' utilisation weighted by share, and their memory."""
     utilization = sum((usage.utilization or 0.0) * milli_gpus / 1000 for usage, milli_gpus, _ in holders)
     return UsageReport(
         node,

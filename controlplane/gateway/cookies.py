@@ -20,20 +20,20 @@ def service_cookie_name() -> str:
 
 
 def is_secure() -> bool:
-    """Whether browsers reach jobs' hosts over TLS."""
+    """Return whether browsers reach jobs' hosts over TLS."""
     is_https: bool = settings.SERVICES.scheme == "https"
     return is_https
 
 
 def set_cookie(name: str, value: str, seconds: int) -> tuple[bytes, bytes]:
-    """A Set-Cookie header for this host alone, out of reach of scripts and of other sites' requests."""
+    """Return a Set-Cookie header for this host alone, out of reach of scripts and of other sites' requests."""
     secure = "; Secure" if is_secure() else ""
     text = f"{name}={value}; Path=/; Max-Age={seconds}; HttpOnly; SameSite=Lax{secure}"
     return b"set-cookie", text.encode("ascii")
 
 
 def values_of(scope: Scope, name: str) -> Iterator[str]:
-    """Every value that the browser sends under this name: a job's script can add one for a longer path."""
+    """Yield every value that the browser sends under this name: a job's script can add one for a longer path."""
     for header, value in scope["headers"]:
         for pair in value.split(b";") if header == b"cookie" else ():
             found, _, text = pair.strip().partition(b"=")
@@ -42,7 +42,7 @@ def values_of(scope: Scope, name: str) -> Iterator[str]:
 
 
 def to_pod(headers: Headers) -> Headers:
-    """The job's own cookies among a request's, as headers; none when there are none."""
+    """Return the job's own cookies among a request's, as headers; none when there are none."""
     kept: Headers = []
     for name, value in headers:
         if name.lower() == b"cookie":
@@ -52,7 +52,7 @@ def to_pod(headers: Headers) -> Headers:
 
 
 def from_pod(value: bytes) -> bytes | None:
-    """A job's Set-Cookie as the browser gets it: for this host alone. None for one that is named like ours."""
+    """Return a job's Set-Cookie as the browser gets it: for this host alone. None for one that is named like ours."""
     pair, *attributes = value.split(b";")
     name, _, text = pair.partition(b"=")
     # A cookie without a name is sent back as its bare value, which can look like another one's name and value.

@@ -42,7 +42,7 @@ class Visit:
 
     @property
     def path(self) -> str:
-        """The same, as an address of the control plane's."""
+        """Return the same, as an address of the control plane's."""
         return f"/services/{self.address.job_id}/{self.address.port}{self.target}"
 
 

@@ -63,7 +63,7 @@ def to_browser(headers: Headers, *, address: str) -> Headers:
 
 
 def _location(location: str, address: str) -> str:
-    """A redirect to the address at which the pod's server sees itself stays on its public host."""
+    """Return the Location header; a redirect to the pod server's own address is rewritten to its public host."""
     try:
         parts = urlsplit(location)
     except ValueError:

@@ -160,5 +160,5 @@ async def _ready(fd: int, add: Callable[..., None], remove: Callable[[int], obje
 
 
 def _code(error: Exception) -> str:
-    """Return the close code of a refusal sent after the handshake, since an HTTP status cannot carry a message."""
+    """Return the code of a refusal sent as a message after the handshake; browsers hide HTTP statuses before it."""
     return error.code if isinstance(error, EngineRefused | TooManyRequests) else _CODES[type(error)]

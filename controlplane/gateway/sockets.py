@@ -80,7 +80,7 @@ async def _carry(
 
 
 def _refusal_status(error: Exception) -> int:
-    """Return the pod server's refusal status; 502 if it is not reachable."""
+    """Return the status of the pod server's refusal; 503 for any other failure."""
     status = error.response.status_code if isinstance(error, InvalidStatus) else 503
     return status if 400 <= status < 500 else 503
 

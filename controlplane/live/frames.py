@@ -56,7 +56,7 @@ def error_frame(topic: object, code: str, detail: str) -> Frame:
 
 
 def pong_frame(at: str) -> Frame:
-    """The answer to a ping."""
+    """Return the answer to a ping."""
     return Frame("pong", "", None, encode({"type": "pong", "at": at}))
 
 

@@ -76,7 +76,7 @@ class Command(models.Model):
 
     @property
     def required_cluster_id(self) -> int:
-        """The id of the cluster that it concerns. Raises LookupError when it concerns none."""
+        """Return the id of the command's cluster. Raises LookupError without one."""
         if self.cluster_id is None:
             raise LookupError(f"The command {self.pk}, {self.kind}, concerns no cluster.")
         return self.cluster_id

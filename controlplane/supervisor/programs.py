@@ -74,7 +74,7 @@ def web(
 
 
 def celery(environment: Mapping[str, str]) -> list[Program]:
-    """The worker that hosts the loop, and the one for long commands."""
+    """Return the worker that hosts the loop, and the worker for long commands."""
     base = (sys.executable, "-m", "celery", "-A", "controlplane.loop.host", "worker")
     level = environment.get("TRAINYARD_LOG_LEVEL", "info")
     quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")

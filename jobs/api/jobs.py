@@ -48,7 +48,7 @@ BATCH_MOST = 500  # jobs; as many of a usual size fit into a body
 
 
 def _bodies(value: Any) -> tuple[dict[str, Any], ...]:
-    """Submissions as they are: the action reads them."""
+    """Pass submissions through; the action parses them."""
     bodies: tuple[dict[str, Any], ...] = fields.listed(_one_body, BATCH_MOST)(value)
     if not bodies:
         raise fields.Refused("too_few", "Give at least one job.")
@@ -196,7 +196,7 @@ class JobClone(ApiView):
 
 
 def _visible(actor: Actor) -> QuerySet[Job]:
-    """Visible jobs by project id: no join, so that the index on (project, rank) serves a page."""
+    """Return visible jobs by project id: without a join, the index on (project, rank) serves a page."""
     visible = visible_project_ids(actor)
     return Job.objects.all() if visible is None else Job.objects.filter(project_id__in=visible)
 
@@ -225,12 +225,12 @@ def _shown(actor: Actor, job: Job) -> Answer:
 
 
 def _revision(job: Job) -> Any:
-    """What If-Match guards: the spec, and where the job stands; progress and run time do not count."""
+    """Return what If-Match guards: the spec and the state; progress and run time do not count."""
     return [job.spec, job.labels, job.priority, job.state, job.attempt]
 
 
 def _free_name(job: Job) -> str:
-    """The name with the lowest number that no unfinished job of the project has."""
+    """Return the name with the lowest number not used by an unfinished job of the project."""
     stem = job.name[:55].rstrip("-")
     taken = set(job.project.jobs.filter(name__startswith=stem).values_list("name", flat=True))
     number = 2

@@ -1,4 +1,4 @@
-"""Readers of what a job asks of the Kubernetes under it: secrets, and resources by their own names. Pure."""
+"""Readers of a job's Kubernetes fields: secrets, and extended resources. Pure."""
 
 import re
 from typing import Any
@@ -19,7 +19,7 @@ pull_secrets = fields.listed(object_name, 20)
 
 
 def secret_key(value: Any) -> dict[str, str]:
-    """{"secret": "wandb", "key": "token"}: where a variable's value comes from."""
+    """Read {"secret": "wandb", "key": "token"}: the source of a variable's value."""
     if not isinstance(value, dict) or set(value) != {"secret", "key"}:
         raise Refused("not_a_secret_key", 'Name the secret and its key: {"secret": "wandb", "key": "token"}.')
     key = name_like(_SECRET_KEY, 253, "a key of a secret: letters, digits, '-', '_' and '.'")
@@ -30,7 +30,9 @@ def secret_key(value: Any) -> dict[str, str]:
 
 
 def extra_resources(value: Any) -> dict[str, str]:
-    """{"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: what each pod gets beside GPUs, CPUs and memory."""
+    """Read {"vpc.amazonaws.com/efa": "4", "hugepages-2Mi": "1Gi"}: resources of each pod besides GPUs, CPUs and
+    memory.
+    """
     wanted: dict[str, str] = fields.mapped(QUALIFIED_NAMES, _quantity, 20)(value)
     for name, asked in wanted.items():
         _check_extra(name, asked, "/" + fields.pointer_part(name))
@@ -53,7 +55,7 @@ def _check_extra(name: str, asked: str, where: str) -> None:
 
 
 def _quantity(value: Any) -> str:
-    """What is asked for of one resource, as text; a plain number is one too."""
+    """Read a quantity as text; a plain number is accepted."""
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:
         value = str(min(value, quantities.MOST + 1))  # numbers of thousands of digits cannot be written
     if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY or not QUANTITY.fullmatch(value):

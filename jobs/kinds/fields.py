@@ -51,7 +51,7 @@ Reader = Callable[[Any], Any]
 
 
 def dns_label(longest: int) -> Reader:
-    """Lower-case letters, digits and hyphens, as host names are."""
+    """Read a DNS label: lower-case letters, digits and hyphens."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str) or len(value) > longest or not DNS_LABEL.fullmatch(value):
@@ -65,7 +65,7 @@ def dns_label(longest: int) -> Reader:
 
 
 def text(longest: int) -> Reader:
-    """Any text without NUL."""
+    """Read text without NUL."""
 
     def read(value: Any) -> str:
         if not isinstance(value, str):
@@ -89,7 +89,7 @@ def _refuse_surrogates(value: str) -> None:
 
 
 def whole(low: int, high: int) -> Reader:
-    """A whole number; booleans and 1.0 are not."""
+    """Read a whole number; booleans and 1.0 are refused."""
 
     def read(value: Any) -> int:
         if isinstance(value, bool) or not isinstance(value, int):
@@ -102,14 +102,14 @@ def whole(low: int, high: int) -> Reader:
 
 
 def switch(value: Any) -> bool:
-    """true or false."""
+    """Read true or false."""
     if not isinstance(value, bool):
         raise Refused("not_a_boolean", "This must be true or false.")
     return value
 
 
 def number(value: Any) -> float:
-    """A finite number."""
+    """Read a finite number."""
     if isinstance(value, bool) or not isinstance(value, int | float) or not math.isfinite(value):
         raise Refused("not_a_number", "This must be a finite number.")
     return float(value)
@@ -139,12 +139,12 @@ def milli_cpus(value: Any) -> int:
 
 
 def optional(reader: Reader) -> Reader:
-    """The value, or null."""
+    """Read the value, or null."""
     return lambda value: None if value is None else reader(value)
 
 
 def listed(reader: Reader, most: int) -> Reader:
-    """A list of at most `most` values."""
+    """Read a list of at most `most` values."""
 
     def read(value: Any) -> tuple[Any, ...]:
         if not isinstance(value, list):
@@ -165,7 +165,7 @@ def inside(reader: Reader, value: Any, suffix: str) -> Any:
 
 
 def mapped(names: Names, reader: Reader, most: int) -> Reader:
-    """An object of at most `most` such names."""
+    """Read an object with at most `most` such keys."""
 
     def read(value: Any) -> dict[str, Any]:
         if not isinstance(value, dict):
@@ -188,7 +188,7 @@ def pointer_part(key: str) -> str:
 
 
 def absolute_path(value: Any) -> str:
-    """An absolute path without `..`."""
+    """Read an absolute path without `..`."""
     path: str = text(4096)(value)
     if not path.startswith("/") or ".." in path.split("/"):
         raise Refused("not_an_absolute_path", "Give an absolute path without '..'.")
@@ -196,7 +196,7 @@ def absolute_path(value: Any) -> str:
 
 
 def port(value: Any) -> dict[str, Any]:
-    """{"port": 8888, "service_type": "ingress"}."""
+    """Read {"port": 8888, "service_type": "ingress"}."""
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A port is {"port": 8888}.')
     for key in value:

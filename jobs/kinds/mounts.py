@@ -1,4 +1,4 @@
-"""Readers of what a job mounts. Pure."""
+"""Readers of a job's mounts. Pure."""
 
 import posixpath
 from typing import Any
@@ -10,8 +10,9 @@ _KEYS = {"host_path", "mount_path"}
 
 
 def host_mount(value: Any) -> dict[str, str]:
-    """{"host_path": "/data", "mount_path": "/mnt"}: a directory of the node. Raises Refused for volumes, of which there
-    are none yet."""
+    """Read {"host_path": "/data", "mount_path": "/mnt"}: a directory of the node. Raises Refused for volumes, which
+    are not supported yet.
+    """
     if not isinstance(value, dict):
         raise Refused("not_an_object", 'A mount is {"host_path": "/data", "mount_path": "/mnt"}.')
     if "volume" in value or "new" in value:
@@ -28,5 +29,5 @@ def host_mount(value: Any) -> dict[str, str]:
 
 
 def normal_path(path: str) -> str:
-    """An absolute path without doubled slashes, `.` and a slash at its end."""
+    """Return an absolute path without doubled slashes, `.` and trailing slash."""
     return "/" + posixpath.normpath(path).lstrip("/")

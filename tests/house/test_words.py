@@ -10,7 +10,7 @@ from tests.house.sources import PRODUCT, module_of, python_files
 
 # Module prefix -> banned words that it still has. Entries may only shrink; every other module has none.
 LEFT = {
-    "controlplane.engines": 100,
+    "controlplane.engines.kubernetes": 72,
     "controlplane.kubernetes_api": 18,
     "controlplane.loop.execute": 1,
     "controlplane.loop.observe": 2,

@@ -34,7 +34,7 @@ _SECONDS = fields.optional(fields.whole(1, 10 * 365 * 86400))
 
 
 def _gpus(value: Any) -> int:
-    """A decimal count of GPUs, in steps of 0.001 -> milli-GPUs."""
+    """Read a decimal count of GPUs, in steps of 0.001, as milli-GPUs."""
     count = fields.number(value)
     if not 0 <= count <= MOST_GPUS:
         raise Refused("out_of_range", f"This must be from 0 to {MOST_GPUS:,} GPUs.")
@@ -226,7 +226,7 @@ class MemberDetail(ApiView):
 
 
 def _revision(project: Project) -> Any:
-    """What can be edited: the representation without its status."""
+    """Return the editable part: the representation without its status."""
     shown = project_detail(project)
     return {name: value for name, value in shown.items() if name != "status"}
 

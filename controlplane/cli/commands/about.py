@@ -19,7 +19,6 @@ _FIRST_STEPS = (
 
 
 def version_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard version"]
 
 
@@ -30,7 +29,6 @@ def version(args: Namespace, session: Session) -> int:
 
 
 def help_arguments(parser: Parser) -> None:
-    """A command's words, or `aliases`."""
     parser.examples = ["yard help", "yard help submit", "yard help list jobs", "yard help aliases"]
     parser.add_argument(
         "topic", metavar="COMMAND", nargs="*", help="a command, or `aliases`, or `exit-codes`"
@@ -38,13 +36,13 @@ def help_arguments(parser: Parser) -> None:
 
 
 def help_(args: Namespace, session: Session) -> int:
-    """The overview, or one topic."""
+    """Print the overview, or one topic."""
     session.output.stream.write(_topic(args.topic))
     return DONE
 
 
 def overview() -> str:
-    """Every command on one screen, examples first."""
+    """Return every command on one screen, examples first."""
     width = max(map(len, registry.COMMANDS))
     lines = ["Trainyard's command line.", "", "first steps:", *(f"  {step}" for step in _FIRST_STEPS)]
     for group in registry.GROUPS:
@@ -55,7 +53,7 @@ def overview() -> str:
 
 
 def aliases_text() -> str:
-    """Every other spelling with what it means."""
+    """Return every other spelling with what it means."""
     from controlplane.cli.aliases import ALIASES
 
     width = max(len(alias.spelling) for alias in ALIASES)
@@ -99,7 +97,9 @@ def _command_help(words: list[str]) -> str:
 
 
 def _beneath(words: list[str]) -> str:
-    """The commands that begin with these words, such as those of `yard help cluster`; empty when there are none."""
+    """Return the commands that begin with these words, such as those of `yard help cluster`; empty when there are
+    none.
+    """
     paths = [path for path in registry.COMMANDS if path.split()[: len(words)] == words]
     width = max(map(len, paths), default=0)
     return "".join(f"  yard {path:<{width}}  {registry.COMMANDS[path].summary}\n" for path in sorted(paths))

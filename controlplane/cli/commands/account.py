@@ -17,7 +17,6 @@ _NOT_LOGGED_IN = 401
 
 
 def login_arguments(parser: Parser) -> None:
-    """An address, and how to prove who we are."""
     parser.examples = [
         "yard login http://127.0.0.1:8000",
         "yard login https://yard.example.org --token-stdin < token",
@@ -52,7 +51,6 @@ def login(args: Namespace, session: Session) -> int:
 
 
 def logout_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard logout"]
 
 
@@ -66,12 +64,11 @@ def logout(args: Namespace, session: Session) -> int:
 
 
 def whoami_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard whoami", "yard whoami -o json"]
 
 
 def whoami(args: Namespace, session: Session) -> int:
-    """The user, whether a site admin, and the role in each project."""
+    """Print the user, whether a site admin, and the role in each project."""
     who = session.get("whoami")
     rows: list[tuple[str, object]] = [
         ("User", who["username"]),

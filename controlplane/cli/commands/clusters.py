@@ -22,7 +22,7 @@ COUNT_SECONDS = 15  # how long the first count of an attached cluster's nodes is
 
 
 def state_of(cluster: Row) -> str:
-    """A cluster's condition in one word."""
+    """Return a cluster's condition in one word."""
     status = cluster["status"]
     return "unreachable" if status["state"] == "attached" and not status["is_reachable"] else status["state"]
 
@@ -46,18 +46,16 @@ CHECK_COLUMNS = (
 
 
 def list_clusters_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard list clusters", "yard list clusters -o wide"]
 
 
 def list_clusters(args: Namespace, session: Session) -> int:
-    """Every cluster, also those that were refused."""
+    """Print every cluster, also those that were refused."""
     session.output.objects(session.client.pages("clusters", {}, 500), CLUSTER_COLUMNS)
     return DONE
 
 
 def describe_cluster_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard describe cluster prod"]
     parser.add_argument("name", metavar="NAME")
 
@@ -69,7 +67,6 @@ def describe_cluster(args: Namespace, session: Session) -> int:
 
 
 def cluster_add_arguments(parser: Parser) -> None:
-    """A name, and how it is reached."""
     parser.examples = [
         "yard cluster add prod --kubeconfig ~/.kube/config --context prod",
         "yard cluster add here --in-cluster --scheduler kai",
@@ -82,7 +79,7 @@ def cluster_add_arguments(parser: Parser) -> None:
 
 
 def cluster_add(args: Namespace, session: Session) -> int:
-    """Attach it; it is looked at first, and what was found is printed. Exit code 1 when it was refused."""
+    """Attach a cluster and print the result of its check. Exit code 1 if it was refused."""
     credentials = _credentials(args)
     if not credentials:
         raise CliError("how is the cluster reached?", USAGE, "give --kubeconfig FILE or --in-cluster")
@@ -97,7 +94,6 @@ def cluster_add(args: Namespace, session: Session) -> int:
 
 
 def cluster_edit_arguments(parser: Parser) -> None:
-    """A name and what changes."""
     parser.examples = [
         "yard cluster edit prod --set work_size=50Gi --unset pool_label",
         "yard cluster edit prod --kubeconfig new.yaml",
@@ -111,7 +107,7 @@ def cluster_edit_arguments(parser: Parser) -> None:
 
 
 def cluster_edit(args: Namespace, session: Session) -> int:
-    """Change what was given; an attached cluster stays as it is until the new was found good."""
+    """Apply changes; an attached cluster keeps its settings until the new ones pass the check."""
     changes = _credentials(args)
     if args.scheduler:
         changes["scheduler"] = args.scheduler
@@ -125,19 +121,17 @@ def cluster_edit(args: Namespace, session: Session) -> int:
 
 
 def cluster_check_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard cluster check prod"]
     parser.add_argument("name", metavar="NAME")
     _add_wait(parser)
 
 
 def cluster_check(args: Namespace, session: Session) -> int:
-    """Look again; exit code 1 when something failed."""
+    """Check a cluster again; exit code 1 if something failed."""
     return _after(args, session, session.client.post(f"{_path(args.name)}/check"))
 
 
 def cluster_remove_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard cluster remove prod", "yard cluster remove prod --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -209,7 +203,9 @@ def _knob_argument(text: str) -> tuple[str, Any]:
 
 
 def _credentials(args: Namespace) -> dict[str, Any]:
-    """The fields of the body that say how the cluster is reached; only the chosen context leaves this machine."""
+    """Return the fields of the body that say how the cluster is reached; only the chosen context
+    leaves this machine.
+    """
     given: dict[str, Any] = {}
     if args.in_cluster:
         given["in_cluster"] = True
@@ -225,7 +221,7 @@ def _credentials(args: Namespace) -> dict[str, Any]:
 
 
 def _after(args: Namespace, session: Session, cluster: Row) -> int:
-    """What follows an order to look: wait for it and show what was found."""
+    """Wait for a requested check and print its result; return the exit code."""
     if args.no_wait:
         session.output.object(cluster, f"cluster {cluster['name']} is being looked at")
         return DONE
@@ -259,7 +255,7 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
 
 
 def _counted(session: Session, cluster: Row) -> Row:
-    """The cluster once its nodes were counted for the first time; as it is, with a word, where none shows up."""
+    """Return the cluster after its first node count; unchanged, with a message, if no node appears."""
     deadline = time.monotonic() + COUNT_SECONDS
     while _is_uncounted(cluster):
         if time.monotonic() > deadline:
@@ -271,7 +267,7 @@ def _counted(session: Session, cluster: Row) -> Row:
 
 
 def _is_uncounted(cluster: Row) -> bool:
-    """Whether it was found good, and no node of it is known, nor why there is none."""
+    """Return whether the check succeeded but no node, nor a reason for having none, is known yet."""
     checks = cluster["status"]["checks"]
     is_reported = any(check["outcome"] == "failed" or check["name"] == "nodes" for check in checks)
     return state_of(cluster) == "attached" and not is_reported and not cluster["nodes"]

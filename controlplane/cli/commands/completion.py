@@ -67,7 +67,6 @@ _LOOKUP_SECONDS = 1.0
 
 
 def completion_arguments(parser: Parser) -> None:
-    """A shell."""
     parser.examples = list(INSTALL.values())
     parser.add_argument("shell", metavar="SHELL", choices=sorted(SCRIPTS), help="bash, zsh or fish")
 

@@ -38,7 +38,7 @@ class Standing(NamedTuple):
     physical_gpus: int
 
     def is_as(self, expected: Expected) -> bool:
-        """Whether this is where the published run stood."""
+        """Return whether this is where the published run stood."""
         return (
             self.allocated in expected.allocated
             and self.physical_gpus == expected.physical_gpus
@@ -47,7 +47,6 @@ class Standing(NamedTuple):
 
 
 def demo_four_teams_arguments(parser: Parser) -> None:
-    """How slowly, and what to do with what an earlier run left."""
     parser.examples = [
         "yard demo four-teams",
         "yard demo four-teams --pause 8",
@@ -159,7 +158,7 @@ def _shell_line() -> str:
 
 
 def _settled(session: Session, expected: Expected, seconds: float) -> Standing:
-    """Where the cluster stands once it is where it should be, or at the end of our patience."""
+    """Return where the cluster stands once it is where it should be, or at the end of our patience."""
     deadline = time.monotonic() + seconds
     while True:
         standing = _standing(session)
@@ -184,7 +183,7 @@ def _standing(session: Session) -> Standing:
 
 
 def _jobs(session: Session) -> list[dict[str, Any]]:
-    """The unfinished jobs of the four projects."""
+    """Return the unfinished jobs of the four projects."""
     rows = session.client.pages("jobs", {"state": UNFINISHED}, 1000)["results"]
     return [row for row in rows if row["project"] in QUOTAS]
 

@@ -23,18 +23,16 @@ DEPARTMENT_COLUMNS = (
 
 
 def list_departments_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard list departments"]
 
 
 def list_departments(args: Namespace, session: Session) -> int:
-    """Every department with its projects."""
+    """Print every department with its projects."""
     session.output.objects(session.client.pages("departments", {}, 10_000), DEPARTMENT_COLUMNS)
     return DONE
 
 
 def department_create_arguments(parser: Parser) -> None:
-    """A name and a share."""
     parser.examples = [
         "yard department create research --gpu-quota 12",
         "yard project edit team-a --department research",
@@ -51,7 +49,6 @@ def department_create(args: Namespace, session: Session) -> int:
 
 
 def department_edit_arguments(parser: Parser) -> None:
-    """A name and what changes."""
     parser.examples = ["yard department edit research --gpu-quota 16 --gpu-limit none"]
     parser.add_argument("name", metavar="NAME")
     add_share(parser)
@@ -68,7 +65,6 @@ def department_edit(args: Namespace, session: Session) -> int:
 
 
 def department_delete_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard department delete research"]
     parser.add_argument("name", metavar="NAME")
 

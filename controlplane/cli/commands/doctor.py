@@ -34,7 +34,6 @@ class Finding(NamedTuple):
 
 
 def doctor_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard doctor", "yard doctor -o json"]
 
 
@@ -98,7 +97,7 @@ def _project(session: Session) -> Finding:
 
 
 def _clusters(session: Session) -> Finding:
-    """What does not work on the clusters; checks are seen by admins."""
+    """Return what does not work on the clusters; checks are seen by admins."""
     clusters = session.client.pages("clusters", {}, 500)["results"]
     troubles = [trouble for cluster in clusters if (trouble := _trouble(cluster))]
     if troubles:

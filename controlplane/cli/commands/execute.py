@@ -21,7 +21,6 @@ _END_OF_INPUT = b'{"op":"end_of_input"}'
 
 
 def exec_arguments(parser: Parser) -> None:
-    """A name, a rank, and the command behind `--`."""
     parser.examples = [
         "yard exec hyper1 -- nvidia-smi",
         "yard exec dist1 --rank 2 -- cat /tmp/trace.json > trace.json",

@@ -8,7 +8,7 @@ from controlplane.cli import formats
 
 
 def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> str:
-    """The text of an explanation as REST gives it, with a warning after its first sentence."""
+    """Return the text of an explanation as REST gives it, with a warning after its first sentence."""
     reason = answer.get("reason") or {}
     lines = [f"{name}: {reason.get('message') or reason.get('code') or 'nothing holds it back'}"]
     lines += [warning] if warning else []
@@ -38,7 +38,7 @@ def _numbers(shortage: dict[str, Any]) -> str:
 
 
 def _job_ahead(job: dict[str, Any]) -> str:
-    """A job by name; one of a project that is not ours only by project."""
+    """Return a job's name; for a job of another project, only the project."""
     return f"{job['name']} ({job['project']})" if job.get("name") else f"a job of {job.get('project')}"
 
 

@@ -22,7 +22,6 @@ _READ_BYTES = 65_536
 
 
 def port_forward_arguments(parser: Parser) -> None:
-    """A name and a pair of ports."""
     parser.examples = ["yard port-forward notebook 8888", "yard port-forward notebook 9000:8888"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument(

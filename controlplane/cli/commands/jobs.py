@@ -23,13 +23,13 @@ def _status(row: Row) -> Row:
 
 
 def reason_text(row: Row) -> str:
-    """Why a job is where it is: the reason's sentence, else its code."""
+    """Return why a job is where it is: the reason's sentence, else its code."""
     reason = _status(row).get("reason") or {}
     return str(reason.get("message") or reason.get("code") or "")
 
 
 def nodes_text(row: Row) -> str:
-    """The nodes that hold the job's pods."""
+    """Return the nodes that hold the job's pods."""
     return ", ".join(sorted({pod["node"] for pod in _status(row).get("pods") or [] if pod.get("node")}))
 
 
@@ -41,14 +41,14 @@ def requested_gpus(row: Row) -> str:
 
 
 def workers_text(row: Row) -> str:
-    """How many workers a job asks for; of an elastic one also how many it has, and its bounds."""
+    """Return how many workers a job asks for; of an elastic one also how many it has, and its bounds."""
     has, wanted, most = _status(row).get("workers"), row.get("workers"), row.get("max_workers")
     size = f"{has} of {wanted}" if most is not None and has is not None else f"{wanted}"
     return size if most is None else f"{size} ({row.get('min_workers')}-{most})"
 
 
 def devices_text(pod: Row) -> str:
-    """The pod's GPUs on its node, with the share where it is not a whole one."""
+    """Return the pod's GPUs on its node, with the share where it is not a whole one."""
     devices = pod.get("devices") or []
     return ", ".join(
         str(device["index"]) + ("" if device.get("share", 1) == 1 else f" ({device['share']:g})")
@@ -106,7 +106,6 @@ EVENT_COLUMNS = (
 
 
 def list_jobs_arguments(parser: Parser) -> None:
-    """Filters of `list jobs`."""
     parser.examples = [
         "yard list jobs",
         "yard list jobs -A --state queued,running",
@@ -143,7 +142,6 @@ def list_jobs(args: Namespace, session: Session) -> int:
 
 
 def describe_job_arguments(parser: Parser) -> None:
-    """One name."""
     parser.examples = ["yard describe job hyper1", "yard describe job hyper1 -o jsonpath={.status.state}"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument(
@@ -152,7 +150,7 @@ def describe_job_arguments(parser: Parser) -> None:
 
 
 def describe_job(args: Namespace, session: Session) -> int:
-    """The job as data, or fields, pods and the latest events."""
+    """Print the job as data, or fields, pods and the latest events."""
     job = find_job(session, args.name)
     if session.output.is_data:
         session.output.data(job)
@@ -169,13 +167,12 @@ def describe_job(args: Namespace, session: Session) -> int:
 
 
 def explain_arguments(parser: Parser) -> None:
-    """One name."""
     parser.examples = ["yard explain hyper1"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
 
 
 def explain(args: Namespace, session: Session) -> int:
-    """The reason with its numbers, who is ahead, who holds the GPUs and what would start it."""
+    """Print the reason with its numbers, who is ahead, who holds the GPUs and what would start it."""
     from controlplane.cli.commands.explanation import explanation_text
 
     answer = session.get(f"jobs/{job_id(session, args.name)}/explain")
@@ -184,7 +181,6 @@ def explain(args: Namespace, session: Session) -> int:
 
 
 def stop_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard stop hyper1", "yard stop hyper1 hyper2 -p team-a"])
 
 
@@ -194,7 +190,6 @@ def stop(args: Namespace, session: Session) -> int:
 
 
 def suspend_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard suspend hyper1"])
 
 
@@ -204,7 +199,6 @@ def suspend(args: Namespace, session: Session) -> int:
 
 
 def resume_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard resume hyper1"])
 
 
@@ -214,7 +208,6 @@ def resume(args: Namespace, session: Session) -> int:
 
 
 def delete_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard delete hyper1", "yard delete hyper1 hyper2"])
 
 
@@ -233,7 +226,6 @@ def _delete(session: Session, name: str) -> None:
 
 
 def clone_arguments(parser: Parser) -> None:
-    """A name and perhaps a new one."""
     parser.examples = ["yard clone hyper1 --name hyper2"]
     parser.add_argument("name", metavar="NAME", help="the job to copy, by name or id")
     parser.add_argument(

@@ -35,7 +35,6 @@ class Selection(NamedTuple):
 
 
 def logs_arguments(parser: Parser) -> None:
-    """A name and which lines of it."""
     parser.examples = [
         "yard logs hyper1 -f",
         "yard logs hyper1 -t 10",
@@ -69,8 +68,9 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _job_with_log(session: Session, name: str) -> str:
-    """The job's id. A queued job may have printed nothing yet: its reason goes to standard error. An id is taken as it
-    is, without a request."""
+    """Return the job's id. A queued job may have printed nothing yet: its reason goes to standard error. An id is
+    taken as it is, without a request.
+    """
     if is_id(name):
         return name
     job = newest_job(session, name)
@@ -83,7 +83,6 @@ def _job_with_log(session: Session, name: str) -> str:
 
 
 def attach_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard attach hyper1"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument("--rank", type=int, metavar="R", help="the pod with this rank (default 0)")
@@ -91,7 +90,7 @@ def attach_arguments(parser: Parser) -> None:
 
 
 def attach(args: Namespace, session: Session) -> int:
-    """The last lines and then every new one; Ctrl-C detaches and the job goes on."""
+    """Print the last lines and then every new one; Ctrl-C detaches and the job goes on."""
     follow(session, job_id(session, args.name), Selection(rank=args.rank, tail=ATTACH_LINES, is_raw=args.raw))
     return DONE
 
@@ -152,7 +151,7 @@ def _pages(session: Session, identifier: str, selection: Selection) -> Iterable[
 
 
 def _whole(session: Session, identifier: str, selection: Selection) -> dict[str, Any]:
-    """All pages as one, in the shape of a page."""
+    """Return all pages as one, in the shape of a page."""
     pages = list(_pages(session, identifier, selection))
     joined = {name: [entry for page in pages for entry in page.get(name) or []] for name in ("lines", "gaps")}
     return {**pages[-1], **joined}

@@ -15,7 +15,7 @@ from controlplane.cli.tables import Column, Row
 
 
 def state_of(node: Row) -> str:
-    """A node's condition in one word."""
+    """Return a node's condition in one word."""
     if not node.get("is_reachable", True):
         return "unreachable"
     if not node["is_ready"]:
@@ -24,7 +24,7 @@ def state_of(node: Row) -> str:
 
 
 def memory_use(node: Row) -> float | None:
-    """The used part of the node's GPU memory, None where nothing is measured."""
+    """Return the used part of the node's GPU memory, None where nothing is measured."""
     devices = [device for device in node["devices"] if device.get("memory_used_mib") is not None]
     total = sum(device["memory_mib"] for device in devices)
     return sum(device["memory_used_mib"] for device in devices) / total if total else None
@@ -71,12 +71,11 @@ POD_COLUMNS = (
 
 
 def list_nodes_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard list nodes", "yard list nodes -o wide"]
 
 
 def list_nodes(args: Namespace, session: Session) -> int:
-    """Every node; the cluster of each where there are several."""
+    """Print every node; the cluster of each where there are several."""
     page = session.client.pages("nodes", {}, 10_000)
     has_one = len({node.get("cluster") for node in page["results"]}) <= 1
     shown = {CLUSTER: CLUSTER._replace(is_wide=has_one)}
@@ -85,7 +84,6 @@ def list_nodes(args: Namespace, session: Session) -> int:
 
 
 def describe_node_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard describe node dgx1-1"]
     parser.add_argument("name", metavar="NAME")
 
@@ -108,7 +106,9 @@ def describe_node(args: Namespace, session: Session) -> int:
 
 
 def _devices_with_users(node: Row) -> list[Row]:
-    """The node's devices with `used_by`: the pods that hold each, or the project where a pod has no name for us."""
+    """Return the node's devices with `used_by`: the pods that hold each, or the project where a pod has no name for
+    us.
+    """
     users: dict[int, list[str]] = {}
     for pod in node["pods"]:
         for device in pod["devices"]:
@@ -121,7 +121,6 @@ def _devices_with_users(node: Row) -> list[Row]:
 
 
 def node_cordon_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard node cordon dgx1-1"])
 
 
@@ -131,7 +130,6 @@ def node_cordon(args: Namespace, session: Session) -> int:
 
 
 def node_uncordon_arguments(parser: Parser) -> None:
-    """Names."""
     _names(parser, ["yard node uncordon dgx1-1"])
 
 
@@ -141,7 +139,6 @@ def node_uncordon(args: Namespace, session: Session) -> int:
 
 
 def node_drain_arguments(parser: Parser) -> None:
-    """Names, or a look first."""
     _names(parser, ["yard node drain dgx1-1 --dry-run", "yard node drain dgx1-1"])
     parser.add_argument("--dry-run", action="store_true", help="list what would move, change nothing")
 
@@ -158,7 +155,6 @@ def node_drain(args: Namespace, session: Session) -> int:
 
 
 def node_confirm_dead_arguments(parser: Parser) -> None:
-    """One name, or a look first."""
     parser.examples = ["yard node confirm-dead dgx1-1 --dry-run", "yard node confirm-dead dgx1-1 --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -187,7 +183,7 @@ def _confirm(name: str) -> None:
 
 
 def drain_text(name: str, answer: Row, is_dry_run: bool) -> str:
-    """What a drain moves and what it leaves to end by itself, for a person."""
+    """Return what a drain moves and what it leaves to end by itself, for a person."""
     moving, staying = (", ".join(job["name"] for job in answer[key]) for key in ("moves", "stays"))
     verb = "would move" if is_dry_run else "moves"
     first = f"node {name}: {verb} {moving}" if moving else f"node {name}: nothing to move"

@@ -42,7 +42,6 @@ MEMBER_COLUMNS = (Column("USER", lambda row: row["user"]), Column("ROLE", lambda
 
 
 def list_projects_arguments(parser: Parser) -> None:
-    """How many."""
     parser.examples = ["yard list projects", "yard list projects -o wide --watch"]
     parser.add_argument(
         "--limit", type=int, default=500, metavar="N", help="at most N projects (default 500)"
@@ -50,13 +49,12 @@ def list_projects_arguments(parser: Parser) -> None:
 
 
 def list_projects(args: Namespace, session: Session) -> int:
-    """Every project that the caller may see."""
+    """Print every project that the caller may see."""
     session.output.objects(session.client.pages("projects", {}, args.limit), PROJECT_COLUMNS)
     return DONE
 
 
 def describe_project_arguments(parser: Parser) -> None:
-    """A name, or the project in use."""
     parser.examples = ["yard describe project team-a", "yard describe project -o yaml"]
     parser.add_argument("name", metavar="NAME", nargs="?", help="the project (default: the one in use)")
 
@@ -69,7 +67,6 @@ def describe_project(args: Namespace, session: Session) -> int:
 
 
 def project_create_arguments(parser: Parser) -> None:
-    """A name and fields."""
     parser.examples = [
         "yard project create team-a --gpu-quota 4",
         "yard project create team-b --gpu-quota 2 --member ana:owner",
@@ -97,7 +94,6 @@ def project_create(args: Namespace, session: Session) -> int:
 
 
 def project_edit_arguments(parser: Parser) -> None:
-    """A name and the fields that change."""
     parser.examples = [
         "yard project edit team-a --gpu-quota 6",
         "yard project edit team-a --gpu-limit none",
@@ -136,7 +132,7 @@ def project_edit(args: Namespace, session: Session) -> int:
 
 
 def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
-    """What the cluster where a project is loses when it moves to this one; "" for nothing, or no move."""
+    """Return what the cluster where a project is loses when it moves to this one; "" for nothing, or no move."""
     if cluster is None:
         return ""
     taken = session.client.delete(path, {"dry_run": True})
@@ -144,7 +140,6 @@ def _lost_by_moving(session: Session, path: str, cluster: str | None) -> str:
 
 
 def project_delete_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard project delete team-a --dry-run", "yard project delete team-a --yes"]
     parser.add_argument("name", metavar="NAME")
     parser.add_argument(
@@ -168,7 +163,7 @@ def project_delete(args: Namespace, session: Session) -> int:
 
 
 def _would_delete(session: Session, taken: Row) -> int:
-    """What a dry run says; its exit code is that of the deletion itself."""
+    """Return what a dry run says; its exit code is that of the deletion itself."""
     is_refused = taken["unfinished_jobs"] > 0
     words = "cannot be deleted yet; it would go with" if is_refused else "would be deleted with"
     session.output.object(taken, f"project {taken['project']} {words} {along(taken)}")
@@ -176,7 +171,7 @@ def _would_delete(session: Session, taken: Row) -> int:
 
 
 def along(taken: Row) -> str:
-    """What deleting a project takes along, for a person."""
+    """Return what deleting a project takes along, for a person."""
     parts = [
         f"{taken['finished_jobs']} finished jobs and their logs",
         f"{taken['working_directories']} working directories",
@@ -199,7 +194,6 @@ def _namespace(taken: Row) -> str:
 
 
 def project_members_arguments(parser: Parser) -> None:
-    """A name, and changes."""
     parser.examples = [
         "yard project members team-a",
         "yard project members team-a --add ana:owner --add ben:member",
@@ -238,7 +232,7 @@ def add_share(parser: Parser) -> None:
 
 
 def share_fields(args: Namespace) -> dict[str, Any]:
-    """The fields of a body that `add_share` gave."""
+    """Return the fields of a body that `add_share` gave."""
     return _given(
         {
             "gpu_quota": args.gpu_quota,
@@ -286,7 +280,7 @@ def _given(fields: dict[str, Any]) -> dict[str, Any]:
 
 
 def _or_none(read: Any) -> Any:
-    """An argument type that also takes the word `none`, which stays as it is until `_fields` makes it null."""
+    """Return an argument type that also takes the word `none`, which stays as it is until `_fields` makes it null."""
 
     def value(text: str) -> Any:
         return _NONE if text == _NONE else read(text)

@@ -16,7 +16,6 @@ POLL_SECONDS = 5.0  # between looks where no event comes
 
 
 def scale_arguments(parser: Parser) -> None:
-    """A name and a number."""
     parser.examples = ["yard scale el1 --workers 5", "yard scale el1 --workers 5 --timeout 10m"]
     _add_name(parser)
     parser.add_argument("--workers", type=int, required=True, metavar="N", help="workers from now on")
@@ -30,7 +29,6 @@ def scale(args: Namespace, session: Session) -> int:
 
 
 def scaleout_arguments(parser: Parser) -> None:
-    """A name and a count."""
     parser.examples = ["yard scaleout el1 --count 2"]
     _add_name(parser)
     parser.add_argument("--count", type=int, default=1, metavar="K", help="workers to add (default 1)")
@@ -44,7 +42,6 @@ def scaleout(args: Namespace, session: Session) -> int:
 
 
 def scalein_arguments(parser: Parser) -> None:
-    """A name and a count."""
     parser.examples = ["yard scalein el1 --count 2"]
     _add_name(parser)
     parser.add_argument("--count", type=int, default=1, metavar="K", help="workers to take away (default 1)")

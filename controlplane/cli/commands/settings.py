@@ -19,7 +19,6 @@ CONTEXT_COLUMNS = (
 
 
 def config_project_arguments(parser: Parser) -> None:
-    """A name, or none to see the present one."""
     parser.examples = ["yard config project team-a", "yard config project"]
     parser.add_argument(
         "name", metavar="NAME", nargs="?", help="the project; without it the present one is printed"
@@ -37,12 +36,11 @@ def config_project(args: Namespace, session: Session) -> int:
 
 
 def config_contexts_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard config contexts"]
 
 
 def config_contexts(args: Namespace, session: Session) -> int:
-    """Every context; tokens are not shown."""
+    """Print every context; tokens are not shown."""
     config = session.config
     rows = [
         {
@@ -59,7 +57,6 @@ def config_contexts(args: Namespace, session: Session) -> int:
 
 
 def config_use_arguments(parser: Parser) -> None:
-    """A context's name."""
     parser.examples = ["yard config use gpu-lab"]
     parser.add_argument("name", metavar="CONTEXT", help="a name that `yard config contexts` shows")
 

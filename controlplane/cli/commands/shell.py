@@ -22,7 +22,6 @@ from controlplane.cli.websocket import BINARY, TEXT, Closed, WebSocket, connect
 
 
 def bash_arguments(parser: Parser) -> None:
-    """A name and a rank."""
     parser.examples = ["yard bash hyper1", "yard bash dist1 --rank 2", "echo nvidia-smi | yard bash hyper1"]
     parser.add_argument("name", metavar="NAME", help="the job's name, or its id")
     parser.add_argument("--rank", type=int, default=0, metavar="R", help="the pod with this rank (default 0)")
@@ -84,7 +83,7 @@ def _show_output(socket: WebSocket) -> int | None:
 
 
 def _size_query() -> str:
-    """The window's size, so that the shell starts with it."""
+    """Return the window's size, so that the shell starts with it."""
     size = os.get_terminal_size(sys.stdout.fileno())
     return f"&columns={size.columns}&rows={size.lines}"
 

@@ -33,7 +33,6 @@ def prepare_words(words: list[str]) -> list[str]:
 
 
 def submit_arguments(parser: Parser) -> None:
-    """Everything that a train or an interactive job can ask for."""
     parser.examples = [
         "yard submit hyper1 -p team-a -i quickstart -g 1",
         "yard submit hyper2 -i quickstart -g 0.5 -e EPOCHS=3 --logs",
@@ -58,7 +57,7 @@ def submit_arguments(parser: Parser) -> None:
 
 
 def submit(args: Namespace, session: Session) -> int:
-    """A `train` job, or with --interactive an `interactive` one; with --file many of any kind."""
+    """Submit a `train` job, or with --interactive an `interactive` one; with --file many of any kind."""
     kind = {"kind": "interactive" if args.interactive else "train", "workers": args.workers}
     if args.file is None and args.name is None:
         raise _misused("the following arguments are required: NAME, or --file FILE")
@@ -87,12 +86,11 @@ def submit_mpi_arguments(parser: Parser) -> None:
 
 
 def submit_mpi(args: Namespace, session: Session) -> int:
-    """An `mpi` job."""
+    """Submit an `mpi` job."""
     return _submit(args, session, {"kind": "mpi", "workers": args.processes})
 
 
 def submit_elastic_arguments(parser: Parser) -> None:
-    """A job with bounds."""
     parser.examples = ["yard submit-elastic el1 --workers 3 --min-workers 1 --max-workers 9 -i elastic -g 1"]
     _add_name(parser)
     _add_program(parser)
@@ -103,13 +101,13 @@ def submit_elastic_arguments(parser: Parser) -> None:
 
 
 def submit_elastic(args: Namespace, session: Session) -> int:
-    """An `elastic` job."""
+    """Submit an `elastic` job."""
     bounds = {"workers": args.workers, "min_workers": args.min_workers, "max_workers": args.max_workers}
     return _submit(args, session, {"kind": "elastic", **bounds})
 
 
 def spec_of(args: Namespace) -> dict[str, Any]:
-    """The fields that the command line gave; what it did not give is left for the server to fill in."""
+    """Return the fields given on the command line; the server fills in the others."""
     given: dict[str, Any] = {
         "name": args.name,
         "image": args.image,
@@ -174,7 +172,7 @@ def secret_source(text: str) -> tuple[str, dict[str, str]]:
 
 
 def submitted_text(job: dict[str, Any]) -> str:
-    """What a person reads of a job that was accepted."""
+    """Return the message for an accepted job."""
     return f"job {job['name']} submitted to {job['project']} as {job['id']}"
 
 

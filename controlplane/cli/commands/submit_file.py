@@ -38,8 +38,9 @@ def submit_file(args: Namespace, session: Session, shared: Body) -> int:
 
 
 def read_jobs(path: str) -> list[Body]:
-    """The jobs of a file: a JSON array, JSON objects one after the other (JSON lines) or a YAML list.
-    Raises CliError (2) for anything else."""
+    """Return the jobs of a file: a JSON array, JSON objects one after the other (JSON lines) or a YAML list. Raises
+    CliError (2) for anything else.
+    """
     text = read_text(path)
     try:
         jobs = _parsed(text)
@@ -52,7 +53,7 @@ def read_jobs(path: str) -> list[Body]:
 
 
 def batches(bodies: list[Body]) -> Iterator[list[Body]]:
-    """The jobs in order, so many at a time as go into one request."""
+    """Yield the jobs in order, in batches that fit one request."""
     batch: list[Body] = []
     size = 0
     for body in bodies:

@@ -23,7 +23,6 @@ TOKEN_COLUMNS = (
 
 
 def list_tokens_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard list tokens"]
 
 
@@ -34,7 +33,6 @@ def list_tokens(args: Namespace, session: Session) -> int:
 
 
 def token_create_arguments(parser: Parser) -> None:
-    """A name."""
     parser.examples = ["yard token create ci", "yard token create ci -o jsonpath={.token}"]
     parser.add_argument("name", metavar="NAME", help="what it is for")
     parser.add_argument("--days", type=int, metavar="N", help="how long it works")
@@ -43,7 +41,7 @@ def token_create_arguments(parser: Parser) -> None:
 
 
 def token_create(args: Namespace, session: Session) -> int:
-    """The secret is printed once, alone on standard output."""
+    """Create a token; its secret is printed once, alone on standard output."""
     given = {"days": args.days, "is_read_only": args.read_only or None, "user": args.user}
     body = {"name": args.name, **{field: value for field, value in given.items() if value is not None}}
     token = session.client.post("tokens", body)
@@ -54,7 +52,6 @@ def token_create(args: Namespace, session: Session) -> int:
 
 
 def token_revoke_arguments(parser: Parser) -> None:
-    """An id."""
     parser.examples = ["yard token revoke 3"]
     parser.add_argument("id", metavar="ID", help="an id that `yard list tokens` shows")
 

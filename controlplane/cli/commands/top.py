@@ -31,7 +31,6 @@ TOP_JOB_COLUMNS = (
 
 
 def top_jobs_arguments(parser: Parser) -> None:
-    """All projects, said aloud."""
     parser.examples = ["yard top jobs", "yard top jobs -p team-a --watch"]
     parser.add_argument(
         "-A",
@@ -52,7 +51,6 @@ def top_jobs(args: Namespace, session: Session) -> int:
 
 
 def top_nodes_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard top nodes", "yard top nodes --watch"]
 
 

@@ -20,7 +20,6 @@ USER_COLUMNS = (
 
 
 def list_users_arguments(parser: Parser) -> None:
-    """Nothing of its own."""
     parser.examples = ["yard list users"]
 
 
@@ -31,7 +30,6 @@ def list_users(args: Namespace, session: Session) -> int:
 
 
 def user_create_arguments(parser: Parser) -> None:
-    """A name and a password."""
     parser.examples = ["yard user create ana", "yard user create ana --admin --password-stdin < password"]
     parser.add_argument("username", metavar="USERNAME")
     parser.add_argument("--admin", action="store_true", help="a site admin")

@@ -19,7 +19,6 @@ _PASSED = {"running": ("starting",), "succeeded": ("starting", "running")}
 
 
 def wait_arguments(parser: Parser) -> None:
-    """A name, a state, a limit."""
     parser.examples = [
         "yard wait hyper1 --timeout 2h",
         "yard wait hyper1 --for running",
@@ -50,7 +49,7 @@ def wait(args: Namespace, session: Session) -> int:
 
 
 def wanted_states(text: str) -> frozenset[str]:
-    """The states that --for names; `finished` stands for all final ones."""
+    """Return the states that --for names; `finished` stands for all final ones."""
     names = {name.strip().lower().replace("-", "_") for name in text.split(",")}
     unknown = names - STATES - set(_FINISHED)
     if unknown:
@@ -63,7 +62,9 @@ def wanted_states(text: str) -> frozenset[str]:
 
 
 def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
-    """Whether the job is in a wanted state or came past it: one that succeeded has been `running`, however briefly."""
+    """Return whether the job is in a wanted state or has passed it: one that succeeded counts as having been
+    `running`.
+    """
     state = job["status"]["state"]
     return not wanted.isdisjoint({state, *_PASSED.get(state, ())})
 
@@ -71,7 +72,7 @@ def is_reached(job: dict[str, Any], wanted: frozenset[str]) -> bool:
 def wait_for(
     session: Session, identifier: str, wanted: frozenset[str], timeout_seconds: float | None = None
 ) -> dict[str, Any]:
-    """The job as soon as it is in a wanted or in a final state; raises CliError (7) after the timeout."""
+    """Return the job as soon as it is in a wanted or in a final state; raises CliError (7) after the timeout."""
     deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
     job: dict[str, Any] = session.get(f"jobs/{identifier}")
     if _is_over(job, wanted):
@@ -87,7 +88,7 @@ def wait_for(
 
 
 def exit_code_of_job(job: dict[str, Any]) -> int:
-    """The job's own exit code, a signal as 128 + its number; a job that did not succeed never gives 0.
+    """Return the job's own exit code, a signal as 128 + its number; a job that did not succeed never gives 0.
 
     Without a code of its own: 0 for success, 7 for its time limit, 1 for everything else.
     """

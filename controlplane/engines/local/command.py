@@ -1,4 +1,6 @@
-"""A command in a pod, without a terminal: the pod's environment, directory and token, so that it ends with the pod."""
+"""Run a command in a pod without a terminal, with the pod's environment, directory and token, so that it ends with
+the pod.
+"""
 
 from __future__ import annotations
 
@@ -17,7 +19,7 @@ _ENDING_SECONDS = 2.0
 
 
 class LocalProcess:
-    """See engines.base.Process. The epoll descriptor stands for both outputs: it is readable when one of them is."""
+    """See engines.base.Process. `fileno` is an epoll descriptor, readable when either output is."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
         self._process = subprocess.Popen(
@@ -71,7 +73,7 @@ class LocalProcess:
         self._stdin.close()
 
     def close(self) -> int | None:
-        """A command whose output has ended is given a moment to end as well; everything else of it is killed."""
+        """Wait a moment for a command whose output has ended; kill everything else of it."""
         if self._is_closed:
             return None
         self._is_closed = True

@@ -1,7 +1,7 @@
-"""Pods as processes of this machine. The state directory is all that the engine knows between two calls.
+"""Pods as processes of this machine. The state directory holds all of the engine's state.
 
-Each pod runs under its own shim (see shim.py), which outlives this process; any process that opens the same
-state directory sees, stops and forgets the same pods.
+Each pod runs under its own shim (shim.py), which outlives this process; every process that opens the same state
+directory sees, stops and forgets the same pods.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
 
 
 class LocalEngine(EngineDefaults):
-    """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
+    """See the module's docstring. Thread-safe: its memory holds only caches."""
 
     capabilities: Capabilities = frozenset(
         {
@@ -157,7 +157,7 @@ class LocalEngine(EngineDefaults):
         return self._pod(pod_name).exchange(membership)
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Shims write to a pipe when a pod starts or ends. Of several processes that wait here, one or more hear it."""
+        """Wait on a pipe that shims write to when a pod starts or ends; wakes at least one of the waiting processes."""
         if not self._bell.exists():
             try:
                 os.mkfifo(self._bell, 0o600)
@@ -178,7 +178,7 @@ class LocalEngine(EngineDefaults):
         return PodDir(self._pods_dir / name)
 
     def _mark_of_end(self, pod: PodDir) -> Path:
-        """Says that a pod was forgotten: a caller who slept since it looked must not start it a second time."""
+        """Return the file that marks a pod as forgotten: a caller paused since its check must not start it again."""
         return self._ended_dir / pod.name.rsplit("-", 2)[0] / pod.name
 
     def _create(self, pod: PodDir, prepared: Prepared) -> None:
@@ -219,7 +219,7 @@ class LocalEngine(EngineDefaults):
         return prepared
 
     def _running(self, pod_name: str) -> tuple[Prepared, int]:
-        """A running pod and the pid of its command."""
+        """Return a running pod and the pid of its command."""
         prepared, pod = self._prepared(pod_name), self._pod(pod_name)
         started = pod.start_record()
         if started is None or self._report(pod).state != base.RUNNING:
@@ -235,7 +235,7 @@ class LocalEngine(EngineDefaults):
                     yield prepared.spec
 
     def _prepare(self, spec: PodSpec, node: NodeReport) -> Prepared:
-        """Settle command, environment, directories and ports. Raises EngineRefused."""
+        """Resolve command, environment, directories and ports. Raises EngineRefused."""
         catalogue = load_catalogue(BUILT_IN, self._state_dir / ADDED)
         command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
@@ -253,7 +253,7 @@ class LocalEngine(EngineDefaults):
         return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes)
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
-        """Directories of the pod, made where they are ours to make."""
+        """Return the pod's directories, creating those that are the engine's."""
         job_dir = self._state_dir / "work" / spec.job_id
         own = job_dir / str(spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -265,7 +265,7 @@ class LocalEngine(EngineDefaults):
         return {"work": work, "checkpoints": job_dir / "checkpoints", "library": library, "launch": launch}
 
     def _spawn(self, pod: PodDir) -> None:
-        """Start the shim and wait until it runs the command (about 15 ms), or until another one does."""
+        """Start the shim and wait until it runs the command (about 15 ms), or another shim does."""
         arguments = [sys.executable, "-I", "-S", str(SHIM), str(pod.path)]
         with open(pod.path / "shim.err", "ab") as errors:
             starter = subprocess.Popen(
@@ -295,7 +295,7 @@ def _is_readable(fd: int, timeout_seconds: float) -> bool:
 
 
 def _check_text(spec: PodSpec) -> None:
-    """What no process can be given is refused in words instead of failing somewhere below."""
+    """Refuse text that no process can receive, with a clear message."""
     texts = [*spec.command, *spec.args, *spec.env, *spec.env.values(), spec.working_dir or "", spec.log_path]
     if any("\0" in text for text in texts):
         raise EngineRefused(base.INVALID_POD, "Commands, arguments and environments cannot have NUL in them.")

@@ -1,4 +1,4 @@
-"""The environment that a pod's command finds. Nothing of the control plane's own environment goes in."""
+"""Build the environment of a pod's command, which contains nothing of the control plane's own."""
 
 from __future__ import annotations
 
@@ -26,9 +26,10 @@ def pod_environment(
     places: Mapping[str, Path],
     token: str,
 ) -> dict[str, str]:
-    """Defaults, then the image's, then the user's, then what tells the pod who it is, which nobody overrides.
+    """Merge defaults, then the image's variables, then the user's, then the pod's identity, which cannot be
+    overridden.
 
-    `places`: `work` (the working directory), `checkpoints` and `library` (holds the workloads package).
+    `places`: `work` (the working directory), `checkpoints` and `library` (contains the workloads package).
     """
     defaults = {
         "PATH": f"{Path(sys.executable).parent}:{SYSTEM_PATH}",
@@ -49,10 +50,9 @@ def pod_environment(
 def device_variables(
     spec: PodSpec, node: NodeReport, is_simulated: bool, has_real_gpus: bool
 ) -> dict[str, str]:
-    """What says which devices the pod holds and how much of them.
+    """Return the variables that describe the pod's devices and shares.
 
-    On a simulated node of a machine that does have GPUs, CUDA is told that there are none: they are not the
-    pod's.
+    On a simulated node of a machine with real GPUs, hides them from CUDA: they are not the pod's.
     """
     # a launcher's ranks run beside it, so it sees the devices of its whole gang on this node, its own first
     others = [index for member in spec.launches if member.node == spec.node for index in member.devices]
@@ -71,10 +71,9 @@ def device_variables(
 
 
 def expand(argument: str, env: Mapping[str, str]) -> str:
-    """`$(NAME)` from the environment as in Kubernetes: an unknown name stays, `$$(NAME)` means `$(NAME)`
-    itself.
+    """Replace `$(NAME)` from the environment as Kubernetes does: an unknown name stays, `$$(NAME)` means `$(NAME)`.
 
-    Other than there, `$$` elsewhere stays as it is: it is the shell's own pid in many a script.
+    Unlike Kubernetes, keeps other `$$`, which many scripts use for the shell's pid.
     """
 
     def replacement(match: re.Match[str]) -> str:
@@ -85,7 +84,7 @@ def expand(argument: str, env: Mapping[str, str]) -> str:
 
 
 def prepare_library(library: Path, workloads: Path) -> None:
-    """A directory with the workloads package and nothing else: the repository root is on no pod's path."""
+    """Create a directory with only the workloads package: the repository root must not be on a pod's path."""
     library.mkdir(mode=0o700, parents=True, exist_ok=True)
     link = library / "workloads"
     if link.is_symlink() and os.readlink(link) == str(workloads):
@@ -96,7 +95,7 @@ def prepare_library(library: Path, workloads: Path) -> None:
 
 
 def prepare_launch(spec: PodSpec, folder: Path) -> Mapping[str, str]:
-    """Write the files that tell MPI where its ranks go, which is here, and return the variables that name them."""
+    """Write MPI's host files and return the variables that name them; all ranks run on this machine."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     for name, text in host_files("localhost" for _ in spec.launches).items():
         (folder / name).write_text(text)
@@ -104,8 +103,7 @@ def prepare_launch(spec: PodSpec, folder: Path) -> Mapping[str, str]:
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:
-    """What the image brings, where the job has no file of that name yet; whole files, also beside another
-    start."""
+    """Copy the image's files unless the job has one of that name; atomic, also beside a concurrent start."""
     for file in files:
         if not (target / file.name).exists():
             fresh = target / f".{file.name}.{secrets.token_hex(4)}"

@@ -1,8 +1,8 @@
-"""What devices and pods are doing.
+"""Usage of devices and pods.
 
-A simulated device does what the jobs on it say: each pod's last progress line, weighted by its share of the
-device. Nothing is made up: a pod that says nothing, or nothing for a while, uses nothing. A real device is
-read through NVML, and the progress lines only say how its pods divide it.
+A simulated device reports what its jobs print: each pod's last progress line, weighted by its share of the device. A
+pod without a recent line uses nothing. A real device is read through NVML, and progress lines only divide the reading
+among its pods.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ class _Seen:
 
 
 class Gauges:
-    """Remembers how far each log was read, so that a quiet log costs one stat."""
+    """Keeps the read offset of each log, so that an unchanged log costs one stat."""
 
     def __init__(self) -> None:
         self._seen: dict[str, _Seen] = {}
@@ -35,7 +35,7 @@ class Gauges:
         running: Iterable[PodSpec],
         readings: Mapping[int, UsageReport],
     ) -> tuple[UsageReport, ...]:
-        """One report per device. `readings`: what the driver says, by device index; empty when simulated."""
+        """Return one report per device. `readings`: the driver's, by device index; empty when simulated."""
         specs = tuple(running)
         usages = {spec.name: self._pod_usage(spec) for spec in specs}
         self._seen = {

@@ -1,5 +1,4 @@
-"""The local engine's nodes: simulated ones from the settings, or this machine with its own GPUs through
-NVML."""
+"""The local engine's nodes: simulated ones from the settings, or this machine with its GPUs through NVML."""
 
 from __future__ import annotations
 
@@ -16,7 +15,7 @@ MIB = 1024 * 1024
 
 
 class Inventory(Protocol):
-    """Where nodes come from."""
+    """A source of nodes."""
 
     is_simulated: bool
 
@@ -46,7 +45,7 @@ class NvmlInventory:
         return (NodeReport(name, "default", devices, cpus * 1000, _machine_memory_mib(), is_ready=True),)
 
     def readings(self) -> dict[int, UsageReport]:
-        """Each device as the driver sees it; a reading that the driver refuses is None."""
+        """Return the driver's reading of each device; None for one that it refuses."""
         with _nvml() as nvml:
             return {index: _reading(nvml, index) for index in range(nvml.nvmlDeviceGetCount())}
 
@@ -57,7 +56,7 @@ def open_inventory(settings: Mapping[str, Any]) -> SimulatedInventory | NvmlInve
 
 
 def has_real_gpus() -> bool:
-    """Whether programs on this machine would find an NVIDIA driver."""
+    """Return whether this machine has an NVIDIA driver."""
     return os.path.exists("/dev/nvidiactl")
 
 

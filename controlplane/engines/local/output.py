@@ -1,9 +1,9 @@
-"""A pod's output on its way into the log: what cannot be kept is shown as missing, and never stops the job.
+"""Store a pod's output in the log; missing output is marked and never stops the job.
 
-A full disk costs output. So does a job that prints without end: beyond `most_bytes` of log only the last
-stretch is kept, because that is where the reason of a failure stands, and it is written when the pod ends.
+Output is lost on a full disk and for jobs that print without end: beyond `most_bytes` of log only the last part is
+kept, since it contains the reason of a failure, and it is written when the pod ends.
 
-Imported by the shim: next to nothing may be imported here.
+Imported by the shim, so it must import almost nothing.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ class Output:
             self._write(kind, data)
 
     def flush(self) -> None:
-        """Lines without a newline, such as a prompt, are shown after a moment of silence."""
+        """Write lines without a newline, such as a prompt, after a moment without output."""
         try:
             self._log.flush()
         except OSError:
@@ -41,13 +41,13 @@ class Output:
         return self._log.has_partial()
 
     def end(self, message: str, cut: str = "") -> None:
-        """Write what was kept back and the end. `cut`: why output is missing at the end."""
+        """Write the retained output and the end. `cut`: why output is missing at the end."""
         kept, self._kept = self._kept, []
         self._trim(kept, KEPT_BYTES)
         for kind, data in kept:
             self._write(kind, data)
         if self._lost_bytes:
-            self._tell_loss()
+            self._record_loss()
         if cut:
             self._log.gap(cut)
         self._log.end(message)
@@ -55,7 +55,7 @@ class Output:
     def _write(self, kind: bytes, data: bytes) -> None:
         try:
             if self._lost_bytes:
-                self._tell_loss()
+                self._record_loss()
             self._log.feed(kind, data)
         except OSError:
             self._lost_bytes += len(data)
@@ -68,7 +68,7 @@ class Output:
             self._trim(self._kept, KEPT_BYTES)
 
     def _trim(self, kept: list[tuple[bytes, bytes]], most_bytes: int) -> None:
-        """Forget the oldest until at most `most_bytes` are left."""
+        """Drop the oldest output until at most `most_bytes` are left."""
         size, first = sum(len(chunk) for _, chunk in kept), 0
         while size > most_bytes:
             size -= len(kept[first][1])
@@ -76,7 +76,7 @@ class Output:
             first += 1
         del kept[:first]
 
-    def _tell_loss(self) -> None:
+    def _record_loss(self) -> None:
         self._log.flush()
         self._log.gap(f"{self._lost_bytes} bytes of output were not kept")
         self._lost_bytes = 0

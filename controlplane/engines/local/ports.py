@@ -1,4 +1,4 @@
-"""Host ports of pods: each is free on this machine and held by one pod of this state directory at most."""
+"""Host ports of pods: free on this machine, and held by at most one pod of this state directory."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _TRIES = 100
 
 
 def lease_ports(folder: Path, pod_name: str, declared: Iterable[int]) -> dict[int, int]:
-    """A free host port for each declared port; given back by `release_ports`."""
+    """Return a free host port for each declared port; `release_ports` returns them."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     return {port: _lease(folder, pod_name) for port in declared}
 

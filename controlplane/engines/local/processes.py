@@ -1,7 +1,7 @@
-"""Which processes live, whose they are, and how to end them without ever hitting a stranger.
+"""Find live processes and end them safely.
 
-A process is known by pid, kernel start time and boot id together: a pid alone is used again. A zombie is
-dead. The shim imports this file, so it imports next to nothing.
+A process is identified by pid, kernel start time and boot id, because pids are reused. Zombies count as dead.
+Imported by the shim, so it must import almost nothing.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def boot_id() -> str:
 
 
 def find(pid: int) -> Process | None:
-    """The live process of that pid; None when there is none or it is a zombie."""
+    """Return the live process of that pid; None if there is none or it is a zombie."""
     try:
         with open(f"/proc/{pid}/stat", "rb") as file:
             fields = file.read().rpartition(b")")[2].split()
@@ -48,19 +48,19 @@ def find(pid: int) -> Process | None:
 
 
 def is_alive(pid: int, start_ticks: int, boot: str) -> bool:
-    """Whether that very process lives, and not another one with its pid."""
+    """Return whether that process lives, as opposed to another one with its pid."""
     process = find(pid)
     return process is not None and process.start_ticks == start_ticks and boot == boot_id()
 
 
 def table() -> list[Process]:
-    """All live processes."""
+    """Return all live processes."""
     found = [find(int(entry)) for entry in os.listdir("/proc") if entry.isdigit()]
     return [process for process in found if process is not None]
 
 
 def descendants(root: int, processes: list[Process]) -> list[int]:
-    """Pids of children, grandchildren and so on."""
+    """Return the pids of all descendants."""
     children: dict[int, list[int]] = {}
     for process in processes:
         children.setdefault(process.parent, []).append(process.pid)
@@ -73,14 +73,13 @@ def descendants(root: int, processes: list[Process]) -> list[int]:
 
 
 def with_token(token: str, processes: list[Process]) -> list[int]:
-    """Pids whose environment carries the pod's token."""
+    """Return the pids whose environment contains the pod's token."""
     needle = f"{TOKEN_VARIABLE}={token}".encode()
     return [process.pid for process in processes if needle in _environment(process.pid)]
 
 
 def in_session(session: int, start_ticks: int, processes: list[Process]) -> list[int]:
-    """Pids of the session whose leader started at `start_ticks`; none when the leader's pid was used
-    again."""
+    """Return the pids of the session whose leader started at `start_ticks`; none if the leader's pid was reused."""
     leader = next((process for process in processes if process.pid == session), None)
     if leader is not None and leader.start_ticks != start_ticks:
         return []
@@ -88,7 +87,7 @@ def in_session(session: int, start_ticks: int, processes: list[Process]) -> list
 
 
 def kill(pids: list[int], signal_number: int = SIGKILL) -> None:
-    """Signal each that can be: one that is gone is fine, and one that became another user (sudo) ends by itself."""
+    """Signal each process; ignores those that are gone or run as another user (sudo), which end by themselves."""
     for pid in pids:
         try:
             os.kill(pid, signal_number)

@@ -34,7 +34,7 @@ ELASTIC = "elastic"  # directory that the pod and the engine share
 
 @dataclass(frozen=True, slots=True)
 class Prepared:
-    """A pod as it is about to run: its command line, environment and ports are settled."""
+    """A pod with resolved command line, environment and ports, before its start."""
 
     spec: PodSpec
     argv: tuple[str, ...]
@@ -50,7 +50,7 @@ class Prepared:
 
 @dataclass(frozen=True, slots=True)
 class StartRecord:
-    """Written before the command ran. Ticks are kernel start times: with pid and boot id, the identity."""
+    """Written before the command runs. Ticks are kernel start times: with pid and boot id, the identity."""
 
     shim_pid: int
     shim_ticks: int
@@ -65,7 +65,7 @@ class StartRecord:
 
 @dataclass(frozen=True, slots=True)
 class ExitRecord:
-    """How the pod ended; when it is there, no process of the pod is."""
+    """How the pod ended; exists only once no process of the pod is left."""
 
     reason: str
     exit_code: int | None
@@ -75,14 +75,14 @@ class ExitRecord:
 
 
 class PodDir:
-    """Reads and writes the files of one pod. Every file appears whole or not at all."""
+    """Read and write the files of one pod. Every file appears whole or not at all."""
 
     def __init__(self, path: Path) -> None:
         self.path = path
         self.name = path.name
 
     def create(self, prepared: Prepared, bell: Path) -> bool:
-        """Make the directory with spec and launch at once. False: it is there already and stays as it is."""
+        """Create the directory with spec and launch atomically. Return False, changing nothing, if it exists."""
         fresh = self.path.with_name(f".{self.name}.{prepared.token[:8]}")
         fresh.mkdir(mode=0o700)
         stored = {**asdict(prepared), "ports": {str(k): v for k, v in prepared.ports.items()}}
@@ -101,7 +101,7 @@ class PodDir:
         return True
 
     def remove(self) -> None:
-        """Remove the directory: at once for everybody who looks, with all that an interrupted start or removal left."""
+        """Remove the directory atomically, with leftovers of an interrupted start or removal."""
         hidden = self.path.with_name(f".{self.name}.removed")
         for left in self.path.parent.glob(f".{self.name}.*"):
             shutil.rmtree(left)
@@ -162,8 +162,7 @@ class PodDir:
         return now - (self.path / STOP).stat().st_mtime
 
     def request_stop(self, grace_seconds: float) -> None:
-        """Leave the request, then wake the shim: in this order, so that a shim that starts now sees it
-        too."""
+        """Write the request, then wake the shim; in this order a shim that is starting also finds it."""
         self.path.mkdir(mode=0o700, exist_ok=True)
         self._write(STOP, str(grace_seconds))
         try:
@@ -178,7 +177,7 @@ class PodDir:
 
     @contextmanager
     def locked(self) -> Iterator[bool]:
-        """True inside when no shim lives: none can start before the block is left."""
+        """Yield True if no shim lives; none can start inside the block."""
         fd = os.open(self.path / LOCK, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             try:
@@ -215,7 +214,7 @@ class PodDir:
 
 
 def _launch(prepared: Prepared, bell: Path) -> bytes:
-    """The shim's input, see `shim.Launch`. NUL cannot be in arguments or environments of a process anyway."""
+    """Return the shim's input, see `shim.Launch`. Process arguments and environments cannot contain NUL."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
     for host, path in prepared.spec.mounts:

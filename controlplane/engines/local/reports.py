@@ -1,4 +1,4 @@
-"""From a pod's directory to its report, and the end of pods whose shim is lost."""
+"""Build a pod's report from its directory, and end pods whose shim is lost."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.logstore.writer import LogWriter
 
 
 def report(pod: PodDir) -> PodReport:
-    """The pod as its records and the process table say. A lost pod's leftovers are killed on the way."""
+    """Return the pod's state by its records and the process table. Kills the leftovers of a lost pod."""
     ended = pod.exit_record()
     started = pod.start_record()
     # Asked once: a shim that ends in good order between two questions would be reported as lost.
@@ -36,7 +36,7 @@ def report(pod: PodDir) -> PodReport:
 
 
 def kill_stuck(pod: PodDir) -> None:
-    """The shim does not obey: kill it and let the kernel and `report` end the rest."""
+    """Kill a shim that does not respond; the kernel and `report` end the rest."""
     started = pod.start_record()
     if started is None:
         return
@@ -54,7 +54,7 @@ def kill_stuck(pod: PodDir) -> None:
 
 
 def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """As `_settle`; while the disk is full the pod's end stays open, and the other pods are still seen."""
+    """Call `_settle`; while the disk is full, leave the pod's end open so that other pods are still reported."""
     try:
         return _settle(pod, started)
     except OSError as error:
@@ -64,9 +64,9 @@ def _settle_if_there_is_room(pod: PodDir, started: StartRecord | None) -> ExitRe
 
 
 def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
-    """Write the end of a pod that has no shim: it was stopped before its start, or its shim was killed.
+    """Write the end of a pod without a shim: stopped before its start, or its shim was killed.
 
-    Under the pod's lock, so that no shim can start meanwhile; None while the pod may still live or start.
+    Holds the pod's lock so that no shim can start; returns None while the pod may still live or start.
     """
     with pod.locked() as is_alone:
         if not is_alone:
@@ -86,7 +86,7 @@ def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
 
 
 def _kill_leftovers(pod: PodDir, started: StartRecord) -> bool:
-    """Whether anything of the pod was still there (and has been sent SIGKILL)."""
+    """Send SIGKILL to the pod's remaining processes; return whether there were any."""
     found = processes.table()
     prepared = pod.prepared()
     token = prepared.token if prepared else ""

@@ -1,5 +1,4 @@
-"""A terminal in a pod: a shell with the pod's environment, directory and token, so that it ends with the
-pod."""
+"""A terminal in a pod: a shell with the pod's environment, directory and token, so that it ends with the pod."""
 
 from __future__ import annotations
 
@@ -27,7 +26,7 @@ os.execv(sys.argv[1], [sys.argv[2]])
 
 
 def entering(prepared: Prepared, pid: int) -> list[str]:
-    """Words before a command that lead it into the mounts of the pod's process; none where it has none of its own."""
+    """Return a command prefix that enters the mounts of the pod's process; [] if it has none of its own."""
     if all(host == path for host, path in prepared.spec.mounts):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
@@ -90,7 +89,7 @@ class LocalShell:
         fcntl.ioctl(self._master, termios.TIOCSWINSZ, size)
 
     def close(self) -> int | None:
-        """Hang up, then kill whatever is left in the terminal's session."""
+        """Hang up, then kill the rest of the terminal's session."""
         if self._is_closed:
             return None
         self._is_closed = True
@@ -102,7 +101,7 @@ class LocalShell:
         return exit_code
 
     def _own_exit_code(self) -> int | None:
-        """The terminal's end is seen a moment before the shell's own: wait that moment."""
+        """Wait briefly for the shell's end, which follows the terminal's."""
         try:
             code = self._process.wait(ENDING_SECONDS if self._has_ended else 0)
         except subprocess.TimeoutExpired:

@@ -69,7 +69,7 @@ class Launch:
 
 
 class Child:
-    """The command, held back until `go`, so that the start record is written before anything runs."""
+    """The command, blocked until `go`, so that the start record is written before it runs."""
 
     def __init__(self, launch: Launch) -> None:
         self._launch = launch
@@ -85,7 +85,7 @@ class Child:
         self.pidfd = os.pidfd_open(self.pid)
 
     def go(self) -> tuple[str, int] | None:
-        """Let it run. None, or what failed (`chdir` or `exec`) and the errno."""
+        """Let it run. Return None, or what failed (`chdir` or `exec`) and the errno."""
         os.write(self._go, b"g")
         os.close(self._go)
         what, _, number = os.read(self._failure, 64).decode().partition(" ")
@@ -120,7 +120,7 @@ class Child:
 
 
 def _bind(mounts: list[tuple[str, str]]) -> None:
-    """Show directories at other places, to this process and its children alone; needs the rights of root."""
+    """Bind-mount directories for this process and its children only; needs root."""
     if not mounts:
         return
     _check(libc.unshare(CLONE_NEWNS))
@@ -178,10 +178,10 @@ class Shim:
         )
 
     def _supervise(self, child: Child) -> None:
-        """Until the command has ended: store output, obey stops, reap orphans.
+        """Store output, handle stops and reap orphans until the command has ended.
 
-        After a stop the command's whole group has its grace: a shell dies of SIGTERM at once, and the
-        training under it still has to save its checkpoint.
+        After a stop the command's whole group gets the grace: a shell dies of SIGTERM at once, while the training
+        under it must still save its checkpoint.
         """
         self._streams = {child.out: STDOUT, child.err: STDERR}
         for fd in (child.out, child.err, child.pidfd, self._control):
@@ -225,10 +225,10 @@ class Shim:
         os.close(fd)
 
     def _read_stop(self, child: Child) -> None:
-        """A stop was asked for: SIGTERM to the command's group, later SIGKILL to everything.
+        """Handle a stop request: SIGTERM to the command's group, later SIGKILL to everything.
 
-        The grace stands in a file that is there before the pipe is written to, so a stop is never missed:
-        one that finds no pipe yet is seen in `run`.
+        The grace is in a file written before the pipe, so no stop is missed: `run` reads one that came before the
+        pipe existed.
         """
         os.read(self._control, 4096)
         with open(f"{self._dir}/stop") as file:
@@ -238,7 +238,7 @@ class Shim:
         _signal_group(child.pid, processes.SIGTERM)
 
     def _reap(self, child: Child) -> None:
-        """Collect whoever ended; orphans came to us because we are their subreaper."""
+        """Collect ended processes; orphans are ours because we are their subreaper."""
         while True:
             try:
                 pid, status = os.waitpid(-1, os.WNOHANG)
@@ -255,7 +255,7 @@ class Shim:
         processes.kill(processes.with_token(self._launch.env[processes.TOKEN_VARIABLE], found))
 
     def _end_all(self) -> None:
-        """The command has ended, and its pod with it: nothing of it stays, daemons included."""
+        """End the pod after its command: kill every process left, including daemons."""
         while True:
             self._kill_all()
             try:
@@ -266,7 +266,7 @@ class Shim:
             time.sleep(KILL_PAUSE_SECONDS)
 
     def _drain(self) -> None:
-        """Take what is left in the pipes; somebody outside may hold them open, so not for ever."""
+        """Read the rest of the pipes, for a bounded time since outside processes may hold them open."""
         deadline = time.monotonic() + DRAIN_SECONDS
         self._poll.unregister(self._control)
         while self._streams and time.monotonic() < deadline:
@@ -279,7 +279,7 @@ class Shim:
             self._cut = "the output was held open by another process and was cut"
 
     def _outcome(self, failure: tuple[str, int] | None) -> tuple[str, int | None, int, int]:
-        """Reason, exit code, signal and errno."""
+        """Return reason, exit code, signal and errno."""
         if failure is not None:
             what, number = failure
             if what == "mount":
@@ -310,7 +310,7 @@ class Shim:
         self._ring()
 
     def _ring(self) -> None:
-        """Tell the control plane, if it listens, that there is news."""
+        """Notify the control plane, if it listens."""
         try:
             fd = os.open(self._launch.values["bell"], os.O_WRONLY | os.O_NONBLOCK)
             os.write(fd, b"!")
@@ -353,7 +353,7 @@ def _lock(path: str) -> bool:
 
 
 def _leave_standard_streams(pod_dir: str) -> None:
-    """Keep nothing of the starter open; our own troubles go to POD_DIR/shim.err."""
+    """Close the starter's descriptors; errors of the shim go to POD_DIR/shim.err."""
     null = os.open(os.devnull, os.O_RDWR)
     errors = os.open(f"{pod_dir}/shim.err", os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o600)
     for target, source in ((0, null), (1, null), (2, errors)):
@@ -377,7 +377,7 @@ def _open_fifo(path: str) -> int:
 
 
 def _write_record(path: str, text: str) -> None:
-    """All of it or nothing, also after a crash of the machine."""
+    """Write the file atomically and durably."""
     fd = os.open(f"{path}.new", os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
     try:
         if os.write(fd, text.encode()) < len(text):
@@ -389,7 +389,7 @@ def _write_record(path: str, text: str) -> None:
 
 
 def _once_there_is_room(write: Callable[[], None]) -> None:
-    """Write the pod's end, waiting while the disk is full: until it is on record the pod counts as running."""
+    """Retry the write while the disk is full: the pod counts as running until its end is recorded."""
     while True:
         try:
             return write()
@@ -400,7 +400,7 @@ def _once_there_is_room(write: Callable[[], None]) -> None:
 
 
 def _signal_group(group: int, signal_number: int) -> bool:
-    """Whether there was anybody to signal."""
+    """Signal the group; return whether it existed."""
     try:
         os.killpg(group, signal_number)
     except ProcessLookupError:
@@ -409,7 +409,7 @@ def _signal_group(group: int, signal_number: int) -> bool:
 
 
 def _oom_kills() -> int:
-    """How many processes the kernel has killed for memory since boot; 0 where it does not tell."""
+    """Return the kernel's count of OOM kills since boot; 0 if unavailable."""
     with open("/proc/vmstat", "rb") as file:
         _, found, rest = file.read().partition(b"oom_kill ")
     return int(rest.split(b"\n", 1)[0]) if found else 0

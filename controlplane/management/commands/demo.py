@@ -40,7 +40,7 @@ class DemoJob:
     extra: dict[str, Any] = field(default_factory=dict)
 
     def body(self) -> dict[str, Any]:
-        """The submission."""
+        """Return the submission."""
         work: dict[str, Any] = {"image": "ubuntu"}
         if self.seconds:
             work = {"image": "replay", "env": {"DURATION_SECONDS": str(self.seconds)}}

@@ -23,7 +23,7 @@ class Command(BaseCommand):
 
 
 def _stop_signal() -> int:
-    """A descriptor that becomes readable with SIGINT or SIGTERM.
+    """Return a descriptor that becomes readable with SIGINT or SIGTERM.
 
     An event that a handler sets would not do: a signal that comes while this thread goes to sleep, or to another
     thread, is noticed by Python only when the sleep ends.
