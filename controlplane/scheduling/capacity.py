@@ -124,6 +124,10 @@ class FreeCapacity:
             if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
 
+    def is_open(self, name: str) -> bool:
+        """Whether a node may get new pods; False for one that the view lacks."""
+        return name in self.positions and self.node(name).is_open
+
     def node(self, name: str) -> NodeCapacity:
         """Return one node. Raise KeyError when the view lacks it."""
         return self.nodes[self.positions[name]]

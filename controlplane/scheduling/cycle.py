@@ -95,7 +95,9 @@ class _Cycle:
         queue = QueueIterator(self._ready, self._is_owed)
         while (one := queue.take()) is not None:
             item = one.head
-            if item.is_in_share and self._serve(item):
+            if not self._is_owed(one):
+                queue.close()
+            elif item.is_in_share and self._serve(item):
                 one.at += 1
                 queue.put_back()
             elif (victims := self._make_room(item)) is not None:
@@ -141,8 +143,18 @@ class _Cycle:
             is_changed = any(self._may_be_spared(victim) and self._reprieve(victim) for victim in victims)
 
     def _may_be_spared(self, victim: Candidate) -> bool:
-        """Whether what stays free when the plan is carried out is as much as the victim holds."""
-        return self._state.capacity.soon.free_milli_gpus() >= victim.milli_gpus
+        """Whether what stays free when the plan is carried out, and what elastic jobs of it could do without, is as much
+        as the victim holds."""
+        state = self._state
+        soon = state.capacity.soon
+        held = sum(pod.milli_gpus for pod in victim.placements if soon.is_open(pod.node))
+        placed = [state.placements_of(item) for item in self._elastic]
+        spare = sum(
+            pod.milli_gpus
+            for pods, item in zip(placed, self._elastic, strict=True)
+            for pod in pods[item.request.pods :]
+        )
+        return soon.free_milli_gpus() + spare >= held
 
     def _reprieve(self, victim: Candidate) -> bool:
         """Keep the victim when all jobs of this plan find room without it, if need be elsewhere."""
@@ -172,7 +184,7 @@ class _Cycle:
     def widen_in_share(self) -> None:
         """Let the elastic jobs of this plan have as many pods as fit and no other project can take back."""
         for item in self._elastic:
-            if item.job.id in self._state.starts or item.job.id in self._state.promises:
+            if self._state.placements_of(item):
                 self._widen(item, is_sure=True)
 
     def widen_on_idle(self) -> None:

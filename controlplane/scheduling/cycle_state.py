@@ -106,6 +106,12 @@ class CycleState:
             name, item.job, sum(pod.node == name for pod in placements)
         )
 
+    def placements_of(self, item: Waiting) -> tuple[PodPlacement, ...]:
+        """Return where a job of this plan starts or is promised capacity, nothing for one that it holds."""
+        if item.job.id in self.promises:
+            return self.promises[item.job.id][1]
+        return self.starts[item.job.id].placements if item.job.id in self.starts else ()
+
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Start the job here, now."""
         job, account = item.job, item.account
@@ -226,7 +232,9 @@ class CycleState:
             if one.beneficiary == item.job.id and one.kind == "reclaim"
         ]
         mark = self.mark()
-        self.release(item)
+        for other, _ in list(self.promises.values()):
+            if item.account.line()[-1] in other.account.line():
+                self.release(other)
         for one in (victim, *mine):
             self.reprieve(one)
         policy = ReclaimPolicy(item)

@@ -19,15 +19,16 @@ MAX_WAYS = 200
 
 
 def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting]) -> bool:
-    """Start the first, and start the others or reserve capacity for them, all or none. False when no way was found."""
+    """Start the first, and start the others or reserve capacity for them, all or none; where that fails, let some of the
+    first wait as well. False when no way was found."""
     items = [*starts, *promised]
-    must_start = {item.job.id for item in starts}
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
-    search = _Search(state, must_start)
     mark = state.mark()
-    if search.serve(items, 0):
-        return True
-    state.roll_back(mark)
+    # to wait for capacity that is being freed is better than to stop one job more, but to start is better than to wait
+    for must_start in ({item.job.id for item in starts}, set()):
+        if _Search(state, must_start).serve(items, 0):
+            return True
+        state.roll_back(mark)
     return False
 
 

@@ -73,11 +73,12 @@ def limits_hold(view: ClusterView, plan: Plan) -> bool:
         before, after = _running(view, plan, members), _with_promises(view, plan, members)
         jobs = {job.id: job for job in view.jobs}
         new = [one.job for one in plan.starts] + [one.job for one in plan.holds if one.is_promised]
-        started = any(jobs[name].project in members and jobs[name].milli_gpus for name in new)
+        added = any(jobs[name].project in members and jobs[name].milli_gpus for name in new)
+        started = any(one.project in members and jobs[one.job].milli_gpus for one in plan.starts)
         limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
-        if started and limit is not None and max(sum(before), sum(after)) > limit:
+        if limit is not None and (added and sum(after) > limit or started and sum(before) > limit):
             return False
-        if started and quota is not None and after[1] > quota and _newly_fixed(view, plan, members):
+        if added and quota is not None and after[1] > quota and _newly_fixed(view, plan, members):
             return False
     return True
 
