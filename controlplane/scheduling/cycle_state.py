@@ -202,11 +202,15 @@ class CycleState:
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Name as beneficiary of each victim a job that gets its capacity now. False when none of them may take it."""
+        """Name as beneficiary of each victim a job that gets its capacity now. The one that it was taken for stays so
+        where it starts, on what the others leave for that capacity. False when there is neither."""
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
         return all(
-            preempt.beneficiary in self.promises or self._attribute(preempt) for preempt in before.values()
+            preempt.beneficiary in self.promises
+            or self._attribute(preempt)
+            or preempt.beneficiary in self.starts
+            for preempt in before.values()
         )
 
     def _restore_preempts(self, before: dict[str, Preempt]) -> None:
