@@ -268,7 +268,7 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def explanation(job: Job, sees: Sees) -> dict[str, Any]:
-    """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it that belong to projects
+    """Return why a job is in its state, as recorded by the scheduler; jobs.suggestions has what would start it. Jobs ahead of it that belong to projects
     outside `sees` (None: all) are counted but not named; holders of GPUs are named by project.
     """
     details = job.details if job.state == QUEUED else {}
@@ -281,7 +281,6 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
         "queue_position": job.queue_position,
         "ahead": _ahead(details.get("ahead", ()), sees),
         "holders": [in_gpus(holder) for holder in details.get("holders", ())],
-        "would_start_if": [_fix(fix) for fix in details.get("would_start_if", ())],
         "start_estimate": None,
     }
 
@@ -324,11 +323,6 @@ def _ahead(ids: Sequence[str], sees: Sees) -> list[dict[str, Any]]:
         for row in rows
         for is_visible in (sees is None or row["project__name"] in sees,)
     ]
-
-
-def _fix(fix: Mapping[str, Any]) -> dict[str, Any]:
-    shown = in_gpus(fix)
-    return shown | {"message": shown.pop("text", "")}
 
 
 def _with_pods(rows: Sequence[dict[str, Any]]) -> Iterable[tuple[dict[str, Any], list[dict[str, Any]]]]:

@@ -143,8 +143,8 @@ class _Cycle:
             is_changed = any(self._may_be_spared(victim) and self._reprieve(victim) for victim in victims)
 
     def _may_be_spared(self, victim: Candidate) -> bool:
-        """Whether what stays free when the plan is carried out, and what elastic jobs of it could do without, is as much
-        as the victim holds."""
+        """Whether what stays free after this plan, and what its elastic jobs could do without, is as much as the victim
+        holds."""
         state = self._state
         soon = state.capacity.soon
         held = sum(pod.milli_gpus for pod in victim.placements if soon.is_open(pod.node))

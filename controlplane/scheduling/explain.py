@@ -15,7 +15,6 @@ from controlplane.scheduling.limits import not_ready, over_limit, over_quota, po
 from controlplane.scheduling.mentions import mention
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.plan import Hold
-from controlplane.scheduling.suggestions import would_start_if
 from controlplane.scheduling.view import JobView
 
 SHOWN = 3
@@ -52,7 +51,6 @@ class Explainer:
         if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
             details |= {**_taken_by(job), "blocked_by": code}
             code = reasons.PREEMPTED
-        details["would_start_if"] = would_start_if(details.get("blocked_by", code), item, details)
         if len(self._ahead) < SHOWN:
             self._ahead.append(job.id)
         return Hold(job.id, job.project, code, details, position, is_promised)

@@ -42,7 +42,7 @@ class Preempt:
 
 @dataclass(frozen=True, slots=True)
 class Hold:
-    """`job` stays queued. `details` holds the numbers compared, `ahead`, `holders` and `would_start_if`.
+    """`job` stays queued. `details` holds the numbers compared, `ahead` and `holders`.
 
     `is_promised`: room is being made for this job. `details["promised"]` says where, as plain lists: record it and
     give it back as `JobView.promised` in the next view (`view.placements_from_lists`): that is what keeps

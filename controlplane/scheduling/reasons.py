@@ -34,6 +34,8 @@ JUST_SUBMITTED = "just_submitted"
 STARTED_IN_QUOTA = "started_in_quota"
 STARTED_OVER_QUOTA = "started_over_quota"
 
+WHOLE_GPU = 1000
+
 DISRUPTED = "disrupted"  # outcome of an attempt that ended by no fault of the job
 
 Details = Mapping[str, Any]

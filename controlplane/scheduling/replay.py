@@ -1,4 +1,4 @@
-"""Replay one decision: `python -m controlplane.scheduling.replay view.json [job]`.
+"""Replay one decision: `python -m controlplane.scheduling.replay view.json [--explain JOB]`.
 
 `view.json` is what `view_to_dict` gives (`-` reads standard input). Without a job the whole plan is printed as
 JSON; with one, its decision and the sentence that people read.
@@ -15,24 +15,28 @@ from typing import Any, TextIO
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import view_from_dict
 
-USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [JOB]\n"
+USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [--explain JOB]\n"
 
 
 def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
     """The plan for a kept view, as plain JSON; or the one decision about a job. KeyError: no such job."""
-    plan = plan_to_dict(decide(view_from_dict(data)))
+    view = view_from_dict(data)
+    plan = plan_to_dict(decide(view))
     if job is None:
         return plan
     for decision in plan["decisions"]:
         if decision["job"] == job:
-            return {**decision, "sentence": describe(decision["reason"], decision["details"])}
+            sentence = describe(decision["reason"], decision["details"])
+            return {**decision, "sentence": sentence, "would_start_if": suggest(view, job)}
     raise KeyError(job)
 
 
 def main(arguments: Sequence[str], out: TextIO, errors: TextIO) -> int:
     """Print the answer. Exit codes: 0 done, 2 usage, 3 no decision about such a job."""
+    arguments = [argument for argument in arguments if argument != "--explain"]
     if len(arguments) not in (1, 2):
         errors.write(USAGE)
         return 2

@@ -1,82 +1,141 @@
-"""The nearest changes that would let a held job start: up to three, cheapest first, as data."""
+"""The nearest changes with which a held job starts. Each is tried: the core decides again on the changed view.
+
+Called when a user asks why a job waits, never in the cycle: one suggestion costs one decision.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from controlplane.scheduling import reasons
-from controlplane.scheduling.order import Waiting
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.view import ClusterView, JobView
 
-Details = Mapping[str, Any]
 Fix = dict[str, Any]
+Candidate = tuple[Fix, ClusterView]
 SHOWN = 3
 
 
-def would_start_if(code: str, item: Waiting, details: Details) -> list[Fix]:
-    """Changes by whoever may make them. Each has a `change`, its numbers, and a `text` for people."""
-    return _FIXES.get(code, _none)(item, details)[:SHOWN]
+def suggest(view: ClusterView, job_id: str) -> list[Fix]:
+    """Return up to three changes, nearest first, with which the job starts at once or when named jobs have stopped.
+
+    Each has a `change`, its numbers, a `text` for people that completes "It would start if ...", and `stopping`: the
+    jobs that are stopped first, as mentions. Nothing for a job that is not held, or that waits for something else.
+    """
+    hold = next((hold for hold in decide(view).holds if hold.job == job_id), None)
+    job = next((job for job in view.jobs if job.id == job_id), None)
+    if hold is None or job is None or hold.is_promised:
+        return []
+    code = hold.details.get("blocked_by", hold.reason)
+    found: list[Fix] = []
+    for fix, changed in _CANDIDATES.get(code, _none)(view, job, hold):
+        stopping = _stopped_first(decide(changed), job_id)
+        if stopping is not None:
+            found.append({**fix, "text": fix["text"] + _when(stopping), "stopping": stopping})
+        if len(found) == SHOWN:
+            break
+    return found
 
 
-def _none(item: Waiting, details: Details) -> list[Fix]:
-    return []
+def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
+    """Return what stops before the job starts; None when this plan has no room for it."""
+    if any(start.job == job_id for start in plan.starts):
+        return []
+    hold = next((hold for hold in plan.holds if hold.job == job_id and hold.is_promised), None)
+    return None if hold is None else list(hold.details["stopping"])
 
 
-def _ask_less(item: Waiting, details: Details) -> list[Fix]:
-    fits, largest = details.get("pods_that_fit", 0), details.get("largest_free_milli_gpus", 0)
-    if item.request.pods > 1 and 0 < fits < item.request.pods:
-        verb = "could run with" if item.is_elastic else "asked for"
-        return [{"change": "ask_for_pods", "pods": fits, "text": f"it {verb} {fits} workers"}]
-    if item.request.pods == 1 and 0 < largest < item.request.milli_gpus:
-        text = f"it asked for {reasons.count_gpus(largest)}"
-        return [{"change": "ask_for_gpus", "milli_gpus": largest, "text": text}]
-    return []
+def _when(stopping: list[dict[str, Any]]) -> str:
+    """A number and no names: who may read those is decided where the suggestion is shown."""
+    if not stopping:
+        return ""
+    return f", when {len(stopping)} job{' has' if len(stopping) == 1 else 's have'} stopped"
 
 
-def _raise_quota(item: Waiting, details: Details) -> list[Fix]:
+def _none(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
+    return iter(())
+
+
+def _ask_less(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
+    fits, largest = hold.details.get("pods_that_fit", 0), hold.details.get("largest_free_milli_gpus", 0)
+    if job.fewest_pods > 1 and 0 < fits < job.fewest_pods:
+        is_elastic = job.min_pods is not None
+        verb = "could run with" if is_elastic else "asked for"
+        less = {"min_pods": fits} if is_elastic else {"pods": fits}
+        text = f"it {verb} {fits} worker{'' if fits == 1 else 's'}"
+        yield {"change": "ask_for_pods", "pods": fits, "text": text}, _with_job(view, job, **less)
+    if job.fewest_pods == 1 and 0 < largest < job.milli_gpus:
+        yield _ask_for_gpus(view, job, largest)
+
+
+def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate:
+    text = f"it asked for {reasons.count_gpus(milli_gpus)}"
+    fix = {"change": "ask_for_gpus", "milli_gpus": milli_gpus, "text": text}
+    return fix, _with_job(view, job, milli_gpus=milli_gpus)
+
+
+def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
     """With the job inside its quota, what others hold above theirs is owed to it."""
-    account = item.account
-    if account.quota is None or not any(
-        holder["over_quota_milli_gpus"] > 0 and holder["project"] != account.name
-        for holder in details.get("holders", ())
-    ):
-        return []
-    quota = account.allocated + item.milli_gpus
-    if quota <= account.quota:
-        return []
-    text = f"the quota of {account.name} were {reasons.gpus(quota)}"
-    return [{"change": "raise_quota", "project": account.name, "quota_milli_gpus": quota, "text": text}]
+    project = next(project for project in view.projects if project.name == job.project)
+    details = hold.details
+    held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]
+    quota = held + details["request_milli_gpus"]
+    if project.quota_milli_gpus is not None and quota > project.quota_milli_gpus:
+        text = f"the quota of {project.name} were {reasons.gpus(quota)}"
+        fix = {
+            "change": "raise_quota",
+            "project": project.name,
+            "quota_milli_gpus": quota,
+            "text": text,
+        }
+        yield fix, _with_project(view, project.name, quota_milli_gpus=quota)
 
 
-def _over_fair_share(item: Waiting, details: Details) -> list[Fix]:
-    return _ask_less(item, details) + _raise_quota(item, details)
+def _raise_limit(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
+    name = hold.details["project"]
+    limit = hold.details["allocated_milli_gpus"] + hold.details["request_milli_gpus"]
+    text = f"the limit of {name} were {reasons.gpus(limit)}"
+    fix = {"change": "raise_limit", "project": name, "limit_milli_gpus": limit, "text": text}
+    yield fix, _with_project(view, name, limit_milli_gpus=limit)
 
 
-def _over_limit(item: Waiting, details: Details) -> list[Fix]:
-    limit = details["allocated_milli_gpus"] + item.milli_gpus
-    text = f"the limit of {details['project']} were {reasons.gpus(limit)}"
-    return [{"change": "raise_limit", "project": details["project"], "limit_milli_gpus": limit, "text": text}]
+def _over_share(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
+    yield from _ask_less(view, job, hold)
+    yield from _raise_quota(view, job, hold)
 
 
-def _interactive(item: Waiting, details: Details) -> list[Fix]:
-    quota = details["non_preemptible_milli_gpus"] + item.milli_gpus
-    left = details["quota_milli_gpus"] - details["non_preemptible_milli_gpus"]
-    fixes: list[Fix] = [{"change": "make_preemptible", "text": "it could be preempted"}]
-    if left > 0 and item.request.pods == 1:
-        text = f"it asked for {reasons.count_gpus(left)}"
-        fixes.append({"change": "ask_for_gpus", "milli_gpus": left, "text": text})
-    text = f"the quota of {details['project']} were {reasons.gpus(quota)}"
-    fixes.append(
-        {"change": "raise_quota", "project": details["project"], "quota_milli_gpus": quota, "text": text}
+def _interactive(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
+    fix = {"change": "make_preemptible", "text": "it could be preempted"}
+    yield fix, _with_job(view, job, is_preemptible=True)
+    left = hold.details["quota_milli_gpus"] - hold.details["non_preemptible_milli_gpus"]
+    if job.fewest_pods == 1 and 0 < left < job.milli_gpus:
+        whole = left if left < reasons.WHOLE_GPU else left // reasons.WHOLE_GPU * reasons.WHOLE_GPU
+        yield _ask_for_gpus(view, job, whole)
+    if hold.details["project"] == job.project:
+        yield from _raise_quota(view, job, hold)
+
+
+def _with_job(view: ClusterView, job: JobView, **changes: Any) -> ClusterView:
+    changed = replace(job, **changes)
+    return replace(view, jobs=tuple(changed if one.id == job.id else one for one in view.jobs))
+
+
+def _with_project(view: ClusterView, name: str, **changes: Any) -> ClusterView:
+    return replace(
+        view,
+        projects=tuple(replace(one, **changes) if one.name == name else one for one in view.projects),
+        departments=tuple(replace(one, **changes) if one.name == name else one for one in view.departments),
     )
-    return fixes
 
 
-_FIXES: dict[str, Callable[[Waiting, Details], list[Fix]]] = {
-    reasons.OVER_GPU_LIMIT: _over_limit,
+_CANDIDATES: Mapping[str, Callable[[ClusterView, JobView, Hold], Iterator[Candidate]]] = {
+    reasons.OVER_GPU_LIMIT: _raise_limit,
     reasons.INTERACTIVE_OVER_QUOTA: _interactive,
-    reasons.GANG_DOES_NOT_FIT: _ask_less,
+    reasons.GANG_DOES_NOT_FIT: _over_share,
     reasons.FRAGMENTED: _ask_less,
-    reasons.OVER_FAIR_SHARE: _over_fair_share,
+    reasons.OVER_FAIR_SHARE: _over_share,
     reasons.CLUSTER_FULL: _ask_less,
 }

@@ -19,8 +19,8 @@ MAX_WAYS = 200
 
 
 def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting]) -> bool:
-    """Start the first, and start the others or reserve capacity for them, all or none; where that fails, let some of the
-    first wait as well. False when no way was found."""
+    """Start the first, and start the others or reserve capacity for them, all or none; where that fails, let some of
+    the first wait as well. False when no way was found."""
     items = [*starts, *promised]
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()

@@ -16,6 +16,7 @@ from dashboards.reads.history import JOB_USES
 from jobs.lifecycle import FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.queries import explanation, pod_rows
+from jobs.suggestions import ways_to_start
 
 Row = dict[str, Any]
 
@@ -88,7 +89,8 @@ def explain(actor: Actor, job: Job) -> Row | None:
     """Why a queued job waits: the numbers compared, who is ahead, who holds, what would start it. None when it runs."""
     if job.state != QUEUED:
         return None
-    reasons = explanation(job, visible_project_names(actor))
+    sees = visible_project_names(actor)
+    reasons = explanation(job, sees) | {"would_start_if": ways_to_start(job, sees)}
     shortage = reasons["shortage"] or {}
     numbers = [
         (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None

@@ -23,6 +23,7 @@ from controlplane.models import Event
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
+from jobs.suggestions import ways_to_start
 
 logger = logging.getLogger(__name__)
 
@@ -107,7 +108,8 @@ class JobExplain(ApiView):
     @operation("Why the job waits, who holds the GPUs and what would start it", answer=ref("Explanation"))
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
-        return Answer(explanation(job, visible_project_names(call.actor)))
+        sees = visible_project_names(call.actor)
+        return Answer(explanation(job, sees) | {"would_start_if": ways_to_start(job, sees)})
 
 
 class JobSpec(ApiView):

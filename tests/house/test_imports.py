@@ -63,6 +63,7 @@ LAYERS = {
     "jobs.models": "models",
     "jobs.migrations": "models",
     "jobs.queries": "queries",
+    "jobs.suggestions": "queries",
     "controlplane.queries": "queries",
     "controlplane.access": "access",
     "controlplane.clusters.credentials": "credentials",
@@ -81,6 +82,7 @@ LAYERS = {
     "jobs.command_kinds": "pure",
     "controlplane.loop": "loop",
     "controlplane.loop.engine_pool": "engine_pool",
+    "controlplane.loop.observe": "queries",  # rows -> view, for the loop and for what-if questions
     "controlplane.loop.host": "root",  # the process: Celery's application and the loop
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
@@ -118,7 +120,7 @@ MAY_IMPORT = {
     "rendering": {"plain", "pure", "seam"},
     "engines": {"plain", "pure", "seam", "rendering", "cluster client"},
     "models": {"plain", "pure"},
-    "queries": {"plain", "pure", "models"},
+    "queries": {"plain", "pure", "models", "seam"},
     "access": {"plain", "pure", "models", "queries"},
     "credentials": {
         "plain",

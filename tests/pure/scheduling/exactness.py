@@ -76,7 +76,7 @@ def limits_hold(view: ClusterView, plan: Plan) -> bool:
         added = any(jobs[name].project in members and jobs[name].milli_gpus for name in new)
         started = any(one.project in members and jobs[one.job].milli_gpus for one in plan.starts)
         limit, quota = project.limit_milli_gpus, project.quota_milli_gpus
-        if limit is not None and (added and sum(after) > limit or started and sum(before) > limit):
+        if limit is not None and ((added and sum(after) > limit) or (started and sum(before) > limit)):
             return False
         if added and quota is not None and after[1] > quota and _newly_fixed(view, plan, members):
             return False

@@ -9,6 +9,7 @@ import pytest
 
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import ClusterView, view_from_dict
 from tests.pure.scheduling.builders import apply, hold_of, names
 from tests.pure.scheduling.exactness import violations
@@ -64,6 +65,22 @@ def test_what_is_started_and_promised_stays_inside_the_limit():
 def test_a_job_inside_its_quota_backs_off_and_is_not_over_share():
     hold = hold_of(decide(case("over_share_but_in_quota_plain_1457")), "q1")
     assert (hold.reason, hold.details["fair_share_milli_gpus"]) == ("backing_off", 500)
+
+
+@pytest.mark.parametrize(
+    ("name", "job", "changes"),
+    [
+        # p0 holds nothing of the two GPUs that p1 runs on inside its share, whatever its limit
+        ("fix_raise_limit_fails_plain_18", "q0", []),
+        # the one GPU is held by a job that cannot be preempted
+        ("fix_raise_quota_fails_plain_207", "q1", []),
+        # the node is closed: what is taken there cannot be given
+        ("fix_raise_quota_fails_single_285", "q0", []),
+        ("resource_sentence_untrue_plain_834", "q1", ["ask_for_pods"]),
+    ],
+)
+def test_only_what_helps_is_suggested(name, job, changes):
+    assert [fix["change"] for fix in suggest(case(name), job)] == changes
 
 
 def test_who_is_waited_for_is_named():

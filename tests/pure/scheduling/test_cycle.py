@@ -15,6 +15,7 @@ from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.replay import main, replay
+from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import PodPlacement, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
@@ -89,15 +90,15 @@ def test_a_limit_binds_on_an_idle_cluster():
 
 def test_interactive_work_stays_inside_the_quota_on_an_idle_cluster():
     jobs = [interactive("a1", "a", 1), interactive("a2", "a", 1), job("a3", "a", 4)]
-    plan = decide(view(nodes(1), [project("a", 1)], jobs))
+    cluster = view(nodes(1), [project("a", 1)], jobs)
+    plan = decide(cluster)
     assert names(plan.starts) == ["a1", "a3"]
     code, sentence = reason_of(plan, "a2")
     assert code == "interactive_over_quota"
     assert sentence.startswith(
         "Jobs that cannot be preempted stay inside the quota: a has 1 GPU, 1 of them in use"
     )
-    fixes = hold_of(plan, "a2").details["would_start_if"]
-    assert [fix["change"] for fix in fixes] == ["make_preemptible", "raise_quota"]
+    assert [fix["change"] for fix in suggest(cluster, "a2")] == ["make_preemptible", "raise_quota"]
 
 
 def test_interactive_work_of_higher_priority_takes_from_its_own_projects_training():
@@ -144,7 +145,9 @@ def test_raising_the_quota_as_told_makes_room():
     jobs = [running(job(f"a{rank}", "a", 1), ("n0", [rank])) for rank in range(4)] + [job("b9", "b", 2)]
     cluster = view(nodes(1, 4), [project("a", 1), project("b", 0)], jobs)
     hold = hold_of(decide(cluster), "b9")
-    fix = hold.details["would_start_if"][0]
+    fix = suggest(cluster, "b9")[0]
+    assert fix["text"] == "the quota of b were 2, when 2 jobs have stopped"
+    assert [one["job"] for one in fix["stopping"]] == ["a2", "a3"]
     assert (hold.reason, fix["change"], fix["quota_milli_gpus"]) == ("over_fair_share", "raise_quota", 2000)
     raised = replace(cluster, projects=(cluster.projects[0], project("b", 2)))
     assert hold_of(decide(raised), "b9").reason == "waiting_for_reclaim"
@@ -161,8 +164,8 @@ def test_asking_for_less_as_told_starts():
     assert describe(hold.reason, hold.details) == (
         "Room for 2 GPUs is free, but no single node has the 2 that it needs. Ask for 1 to start now, or wait."
     )
-    assert hold.details["would_start_if"] == [
-        {"change": "ask_for_gpus", "milli_gpus": 1000, "text": "it asked for 1 GPU"}
+    assert suggest(cluster, "b3") == [
+        {"change": "ask_for_gpus", "milli_gpus": 1000, "text": "it asked for 1 GPU", "stopping": []}
     ]
     less = replace(cluster, jobs=(*cluster.jobs[:2], job("b3", "b", 1)))
     assert names(decide(less).starts) == ["b3"]

@@ -12,6 +12,7 @@ from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.delegated import Bound, Offer, decide_offers
 from controlplane.scheduling.reasons import describe
 from controlplane.scheduling.search import find_victims
+from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import DepartmentView, view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import (
     allocated,
@@ -60,13 +61,13 @@ def test_it_starts_with_as_many_pods_as_fit(free, expected):
 
 def test_it_never_starts_with_fewer_than_its_least():
     busy = running(interactive("b1", "b", 7), ("n0", range(7)))
-    plan = decide(view(nodes(1), [project("a", 1), project("b", 7)], [elastic("a1", "a", 2, 5), busy]))
-    hold = hold_of(plan, "a1")
+    cluster = view(nodes(1), [project("a", 1), project("b", 7)], [elastic("a1", "a", 2, 5), busy])
+    hold = hold_of(decide(cluster), "a1")
     assert hold.reason == "gang_does_not_fit"
     assert describe(hold.reason, hold.details).startswith(
         "At least 2 workers must start together, and only 1 fit now"
     )
-    assert hold.details["would_start_if"][0]["text"] == "it could run with 1 workers"
+    assert suggest(cluster, "a1")[0]["text"] == "it could run with 1 worker"
 
 
 def test_only_its_least_must_fit_the_empty_cluster():

@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.reasons import describe
+from controlplane.scheduling.suggestions import suggest
 from controlplane.scheduling.view import view_from_dict, view_to_dict
 from tests.pure.scheduling.builders import hold_of, job, names, node, project, running, settle, view
 
@@ -95,11 +96,11 @@ def test_a_view_with_extras_is_kept_and_read_again():
 def test_gpus_are_short_where_the_rest_is_free():
     """One node has GPUs and no EFA, the other EFA and no GPU left: nobody waits for EFA."""
     taker = running(job("j1", "b", 2), ("n1", [0, 1]))
-    plan = decide(view(fabric(0, 4), [project("a", 0), project("b", 2)], [taker, efa("j2", amount=1)]))
-    hold = hold_of(plan, "j2")
+    cluster = view(fabric(0, 4), [project("a", 0), project("b", 2)], [taker, efa("j2", amount=1)])
+    hold = hold_of(decide(cluster), "j2")
     assert hold.reason == "over_fair_share"
     assert "resource" not in hold.details
-    assert not any(fix["change"] == "ask_for_gpus" for fix in hold.details["would_start_if"])
+    assert not any(fix["change"] == "ask_for_gpus" for fix in suggest(cluster, "j2"))
 
 
 def test_of_two_things_that_are_short_the_first_is_named():
