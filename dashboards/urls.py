@@ -1,7 +1,8 @@
-"""The pages."""
+"""The pages here, and those that other apps declare in `pages.urls`."""
 
-from django.urls import path, re_path
+from django.urls import include, path, re_path
 
+from controlplane.registration import app_modules
 from dashboards.pages import (
     analytics,
     auth,
@@ -79,4 +80,5 @@ urlpatterns = [
     path("login", auth.sign_in, name="login"),
     path("logout", auth.sign_out, name="logout"),
     path("setup/<str:secret>", auth.set_up, name="setup"),
+    *(path("", include(module)) for module in app_modules("pages.urls")),
 ]

@@ -6,7 +6,8 @@ from typing import Any
 from drf_spectacular.generators import SchemaGenerator
 from drf_spectacular.openapi import AutoSchema
 
-from controlplane.api.schemas import COMPONENTS
+from controlplane.api.json_schema import Schema
+from controlplane.registration import app_modules
 
 SECURITY = {
     "bearer": {
@@ -43,13 +44,23 @@ class RouteSchema(AutoSchema):
         return [] if self.path in _NO_SECURITY else [{name: []} for name in SECURITY]
 
 
+def declared_components() -> dict[str, Schema]:
+    """Return the components that apps declare. Raises ValueError for a name that two of them use."""
+    components: dict[str, Schema] = {}
+    for module in app_modules("api.schemas"):
+        if twice := components.keys() & module.COMPONENTS.keys():
+            raise ValueError(f"{module.__name__} declares components that exist: {', '.join(sorted(twice))}.")
+        components |= module.COMPONENTS
+    return components
+
+
 @cache
 def openapi_document() -> dict[str, Any]:
     """Return the document as plain data; takes about a second the first time in a process."""
     generator: Any = SchemaGenerator  # its own types are partial
     document: dict[str, Any] = generator().get_schema(request=None, public=True)
     components = document.setdefault("components", {})
-    components["schemas"] = dict(sorted(COMPONENTS.items()))
+    components["schemas"] = dict(sorted(declared_components().items()))
     components["securitySchemes"] = SECURITY
     document["servers"] = [{"url": "/"}]
     return document

@@ -1,53 +1,21 @@
-"""JSON schemas of the API's answers, as plain data: the components of the OpenAPI document, and the field names that
-`?fields=` accepts. Tests check every answer against them.
-"""
+"""JSON schemas of what the control plane's API answers: components of the OpenAPI document, and the field names that
+`?fields=` accepts. Tests hold every answer against them. Other apps declare theirs in `api.schemas`."""
 
-from typing import Any
-
-Schema = dict[str, Any]
-
-STRING: Schema = {"type": "string"}
-INTEGER: Schema = {"type": "integer"}
-NUMBER: Schema = {"type": "number"}
-BOOLEAN: Schema = {"type": "boolean"}
-TIME: Schema = {"type": "string", "format": "date-time"}
-UUID: Schema = {"type": "string", "format": "uuid"}
-OBJECT: Schema = {"type": "object", "additionalProperties": True}
-
-
-def ref(component: str) -> Schema:
-    """Return a reference to a component."""
-    return {"$ref": f"#/components/schemas/{component}"}
-
-
-def nullable(schema: Schema) -> Schema:
-    """Return the schema, or null."""
-    kind = schema.get("type")
-    return (
-        {**schema, "type": [kind, "null"]} if isinstance(kind, str) else {"anyOf": [schema, {"type": "null"}]}
-    )
-
-
-def listed(items: Schema) -> Schema:
-    """Return a list."""
-    return {"type": "array", "items": items}
-
-
-def record(about: str, **properties: Schema) -> Schema:
-    """Return an object with exactly these fields."""
-    return {
-        "type": "object",
-        "description": about,
-        "properties": properties,
-        "required": list(properties),
-        "additionalProperties": False,
-    }
-
-
-def partial(schema: Schema, *optional: str) -> Schema:
-    """Return the record with these fields optional."""
-    return schema | {"required": [name for name in schema["required"] if name not in optional]}
-
+from controlplane.api.json_schema import (
+    BOOLEAN,
+    INTEGER,
+    NUMBER,
+    OBJECT,
+    STRING,
+    TIME,
+    UUID,
+    Schema,
+    listed,
+    nullable,
+    partial,
+    record,
+    ref,
+)
 
 PROBLEM = record(
     "Why a request was refused, and what to do (RFC 9457).",
@@ -57,149 +25,6 @@ PROBLEM = record(
     code=STRING,
     detail=STRING,
     errors=listed(record("One refused field.", pointer=STRING, code=STRING, detail=STRING)),
-)
-
-REASON = record("Why the job is in its state.", code=STRING, message=STRING, details=OBJECT)
-POD = record(
-    "One process group of an attempt.",
-    name=STRING,
-    attempt=INTEGER,
-    rank=INTEGER,
-    role=STRING,
-    state=STRING,
-    reason=STRING,
-    message=STRING,
-    node=STRING,
-    devices=listed(record("A share of one GPU.", index=INTEGER, share=NUMBER)),
-    exit_code=nullable(INTEGER),
-    started_at=nullable(TIME),
-    finished_at=nullable(TIME),
-    gpu_utilization=nullable(NUMBER),
-    gpu_memory_mib=nullable(INTEGER),
-)
-JOB_STATUS = record(
-    "Where the job stands. `is_reachable`: whether its cluster answers; while it does not, what is said of a job that"
-    " has not ended is what was last seen.",
-    state=STRING,
-    is_reachable=BOOLEAN,
-    reason=ref("Reason"),
-    attempt=INTEGER,
-    allocated_gpus=NUMBER,
-    workers=nullable(INTEGER),
-    queue_position=nullable(INTEGER),
-    start_estimate=nullable(OBJECT),
-    started_at=nullable(TIME),
-    finished_at=nullable(TIME),
-    runtime_seconds=nullable(INTEGER),
-    exit_code=nullable(INTEGER),
-    gpu_utilization=nullable(NUMBER),
-    service_urls=listed({"type": "string", "format": "uri"}),
-    progress=OBJECT,
-    pods=listed(ref("Pod")),
-)
-_SPEC: dict[str, Schema] = {
-    "name": STRING,
-    "kind": STRING,
-    "image": STRING,
-    "command": listed(STRING),
-    "args": listed(STRING),
-    "working_dir": nullable(STRING),
-    "env": {"type": "object", "additionalProperties": STRING},
-    "secret_env": {
-        "type": "object",
-        "additionalProperties": record(
-            "A key of a secret in the project's namespace.", secret=STRING, key=STRING
-        ),
-    },
-    "image_pull_secrets": listed(STRING),
-    "extra_resources": {"type": "object", "additionalProperties": STRING},
-    "gpus": nullable(NUMBER),
-    "gpu_memory_mib": nullable(INTEGER),
-    "cpus": NUMBER,
-    "memory_mib": INTEGER,
-    "workers": INTEGER,
-    "min_workers": nullable(INTEGER),
-    "max_workers": nullable(INTEGER),
-    "preemptible": BOOLEAN,
-    "priority": INTEGER,
-    "node_pool": nullable(STRING),
-    "compute_template": nullable(STRING),
-    "large_shm": BOOLEAN,
-    "max_runtime_seconds": nullable(INTEGER),
-    "expected_runtime_seconds": nullable(INTEGER),
-    "retries": INTEGER,
-    "ttl_seconds_after_finished": nullable(INTEGER),
-    "labels": {"type": "object", "additionalProperties": STRING},
-    "ports": listed(OBJECT),
-    "volumes": listed(OBJECT),
-    "datasets": listed(OBJECT),
-    "snapshot_on": listed(STRING),
-}
-JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
-_ASKED = {"extra_resources": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}}
-JOB_SUBMIT = {**record("A job to submit.", **_SPEC | _ASKED), "required": ["name", "kind"]}
-JOB = partial(
-    record(
-        "A job. Lists show its pods while it holds GPUs; the detail always shows those of the attempt that stands.",
-        **_SPEC,
-        id=UUID,
-        project=STRING,
-        user=STRING,
-        created_at=TIME,
-        status=ref("JobStatus"),
-        warnings=listed(STRING),
-    ),
-    "warnings",  # of a submission, where there is something odd about it
-)
-SCALE_OPERATION = record(
-    "A change of the number of workers of an elastic job: `pending`, `running` (the workers were told), `succeeded`, "
-    "`rolled_back` or `failed`. `cause` is `user`, `recovery`, `growth` or `reclaim`. Steps lost and repeated and the "
-    "pause are what the workers measured at that switch; null for a job that waited. In the answer to a dry run `id` "
-    "and all moments are null and `state` is `planned`.",
-    id=nullable(UUID),
-    **{"from": INTEGER},
-    to=INTEGER,
-    state=STRING,
-    cause=STRING,
-    requested_by=STRING,
-    message=STRING,
-    joining=listed(INTEGER),
-    leaving=listed(INTEGER),
-    generation=nullable(INTEGER),
-    created_at=nullable(TIME),
-    deadline=nullable(TIME),
-    published_at=nullable(TIME),
-    finished_at=nullable(TIME),
-    lost_steps=nullable(INTEGER),
-    repeated_steps=nullable(INTEGER),
-    pause_seconds=nullable(NUMBER),
-)
-EXPLANATION = record(
-    "Why a job is where it is, in numbers. `is_reachable`: whether its cluster answers.",
-    state=STRING,
-    is_reachable=BOOLEAN,
-    reason=ref("Reason"),
-    shortage=nullable(OBJECT),
-    queue_position=nullable(INTEGER),
-    ahead=listed(OBJECT),
-    holders=listed(OBJECT),
-    would_start_if=listed(OBJECT),
-    start_estimate=nullable(OBJECT),
-)
-LOG_PAGE = record(
-    "Numbered lines of one pod. Go on at next_offset until complete.",
-    lines=listed(record("A line.", n=INTEGER, time=TIME, stream=STRING, text=STRING, partial=BOOLEAN)),
-    next_offset=INTEGER,
-    complete=BOOLEAN,
-    gaps=listed(record("Output is missing here.", after=INTEGER, time=TIME, message=STRING)),
-)
-JOB_METRICS = record(
-    "What the job uses now, and the numbers it reported last.",
-    gpu_utilization=nullable(NUMBER),
-    progress=OBJECT,
-    pods=listed(
-        record("One pod.", rank=INTEGER, gpu_utilization=nullable(NUMBER), gpu_memory_mib=nullable(INTEGER))
-    ),
 )
 
 MEMBER = record("A user's role in a project.", user=STRING, role=STRING)
@@ -352,12 +177,6 @@ OVERVIEW = record("The cluster in numbers, as of event `seq`.", **_OVERVIEW_FIEL
     "additionalProperties": True
 }
 
-IMAGES = record(
-    "Names that a job's `image` can have; more may run on clusters that pull from registries. One page.",
-    results=listed(record("An image.", name=STRING)),
-    next=nullable(STRING),
-    previous=nullable(STRING),
-)
 SERIES_LIST = record(
     "Lines over a range.",
     **{"metric": STRING, "by": STRING, "from": TIME, "to": TIME, "series": listed(ref("Series"))},
@@ -430,16 +249,6 @@ AUDIT_ENTRY = record(
 
 COMPONENTS: dict[str, Schema] = {
     "Problem": PROBLEM,
-    "Reason": REASON,
-    "Pod": POD,
-    "JobStatus": JOB_STATUS,
-    "JobSpec": JOB_SPEC,
-    "ScaleOperation": SCALE_OPERATION,
-    "JobSubmit": JOB_SUBMIT,
-    "Job": JOB,
-    "Explanation": EXPLANATION,
-    "LogPage": LOG_PAGE,
-    "JobMetrics": JOB_METRICS,
     "Member": MEMBER,
     "ProjectStatus": PROJECT_STATUS,
     "Project": PROJECT,
@@ -453,7 +262,6 @@ COMPONENTS: dict[str, Schema] = {
     "Node": NODE,
     "Drain": DRAIN,
     "Overview": OVERVIEW,
-    "Images": IMAGES,
     "SeriesList": SERIES_LIST,
     "Series": SERIES,
     "Whoami": WHOAMI,

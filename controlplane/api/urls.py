@@ -1,8 +1,9 @@
-"""REST routes, below /api/v1/."""
+"""The control plane's REST routes below /api/v1/, and those that other apps declare in `api.urls`."""
 
 from django.urls import include, path, re_path
 
 from controlplane.api.views import accounts, clusters, departments, events, projects, schema, telemetry
+from controlplane.registration import app_modules
 
 urlpatterns = [
     path("login", accounts.Login.as_view(), name="login"),
@@ -27,7 +28,7 @@ urlpatterns = [
     path("projects/<str:name>", projects.ProjectDetail.as_view(), name="project"),
     path("projects/<str:name>/members", projects.Members.as_view(), name="members"),
     path("projects/<str:name>/members/<str:username>", projects.MemberDetail.as_view(), name="member"),
-    path("", include("jobs.api.urls")),
+    *(path("", include(module)) for module in app_modules("api.urls") if module.__name__ != __name__),
     path("events", events.Events.as_view(), name="events"),
     path("audit", events.Audit.as_view(), name="audit"),
     path("telemetry/overview", telemetry.Overview.as_view(), name="overview"),

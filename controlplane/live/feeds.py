@@ -17,19 +17,15 @@ from controlplane.live.frames import Frame, Window, change_frame, state_frame
 from controlplane.live.identity import Identity, still_valid
 from controlplane.live.listener import Listener
 from controlplane.live.logtail import LogTail
+from controlplane.live.registry import Reading, State, Touch, topic_kinds
 from controlplane.live.snapshot_read import one_moment
-from controlplane.live.state import Reading, State
 from controlplane.live.topics import Topic
 from controlplane.models import Event, Project
-from controlplane.telemetry.metrics import SAMPLED
-from jobs.lifecycle import FINAL_STATES
-from jobs.models import Job
 
 logger = logging.getLogger(__name__)
 
 EVENTS_MOST = 1000  # read at once; after more than that everything counts as touched
 PRIVATE_KINDS = ("token.", "user.")  # events that no topic shows
-CLUSTER_KINDS = ("cluster.lost", "cluster.reached")  # whose jobs' own events say nothing of it
 ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
 
 Key: TypeAlias = tuple[str, frozenset[int] | None]
@@ -158,7 +154,7 @@ class Reader:
     ) -> State | None:
         if topic.kind == topics.ACTIVITY:
             return activity_at(seq)
-        name = topic.name if topic.kind in (topics.PROJECT, topics.JOB) else topics.OVERVIEW
+        name = topic.name if topic.kind in topic_kinds() else topics.OVERVIEW
         if name not in self._readings:
             self._readings[name] = _reading(topic, project_id, seq)
         reading = self._readings[name]
@@ -199,7 +195,7 @@ class Reader:
             return topics.FORBIDDEN
         group = None if topic.kind in (topics.LOGS, topics.ACTIVITY) else identity.project_ids
         feed = known.get((topic.name, group))
-        project_id = feed.project_id if feed is not None else _project_of(topic)
+        project_id = feed.project_id if feed is not None else topics.project_of(topic)
         if not topics.may_listen(topic, identity.project_ids, project_id):
             return topics.FORBIDDEN
         if feed is None:
@@ -230,33 +226,23 @@ def _update(feed: Feed, state: State | None, seq: int) -> Update | None:
 
 
 def _reading(topic: Topic, project_id: int | None, seq: int) -> Reading | None:
-    if topic.kind == topics.PROJECT:
-        return None if project_id is None else states.read_project(project_id)
-    return states.read_job(topic.subject) if topic.kind == topics.JOB else states.read_overview(seq)
+    kind = topic_kinds().get(topic.kind)
+    if kind is None:
+        return states.read_overview(seq)
+    return None if project_id is None else kind.read(topic.subject, project_id)
 
 
 def is_touched(feed: Feed, event: Event) -> bool:
     """Return whether an event may change what a feed shows."""
     if event.kind.startswith(PRIVATE_KINDS):
         return False
-    if feed.topic.kind == topics.PROJECT:
-        return event.project_id in (None, feed.project_id)
-    if feed.topic.kind == topics.JOB and event.kind == SAMPLED:
-        return feed.topic.subject in event.data["jobs"]
-    if feed.topic.kind == topics.JOB:
-        return str(event.job_id) == feed.topic.subject or event.kind in CLUSTER_KINDS or _may_move(feed)
-    return True
+    kind = topic_kinds().get(feed.topic.kind)
+    return kind is None or kind.is_touched(Touch(event, feed.topic.subject, feed.project_id, feed.state))
 
 
 def now_text() -> str:
     """Return the server's time for frames; pages count seconds from it."""
     return datetime.now(UTC).isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-
-def _may_move(feed: Feed) -> bool:
-    """Return whether other jobs can change this one: an unfinished job's queue position and reason."""
-    record = feed.state.get("job", {}).get(feed.topic.subject)
-    return record is None or record["status"]["state"] not in FINAL_STATES
 
 
 def _is_touched_by(feed: Feed, events: Sequence[Event], is_all: bool) -> bool:
@@ -309,15 +295,6 @@ def _log_update(feed: Feed, tail: LogTail, has_moved: bool) -> Update | None:
         return Update(feed, tail.state(), tail.seq)
     frame = change_frame(feed.topic.name, tail.seq, Change(batch.upserts, ()), now_text())
     return Update(feed, tail.state(), tail.seq, frame)
-
-
-def _project_of(topic: Topic) -> int | None:
-    """Return the id of a topic's project, None if its subject does not exist."""
-    if topic.kind == topics.PROJECT:
-        return Project.objects.filter(name=topic.subject).values_list("pk", flat=True).first()
-    if topic.kind in (topics.JOB, topics.LOGS):
-        return Job.objects.filter(pk=topic.subject).values_list("project_id", flat=True).first()
-    return None
 
 
 def _is_about_rights(events: Sequence[Event]) -> bool:

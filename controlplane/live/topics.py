@@ -1,27 +1,32 @@
-"""The names of live topics and their access rules. Unlisted topics are refused."""
+"""The names of live topics, and who may listen. What is not named here or declared by an app is refused."""
 
 import re
-import uuid
 from dataclasses import dataclass
 
-OVERVIEW, QUEUE, PROJECT, JOB, LOGS = KINDS = ("overview", "queue", "project", "job", "logs")
-ACTIVITY = "activity"
+from controlplane.live.registry import topic_kinds
+
+OVERVIEW, QUEUE, ACTIVITY, LOGS = "overview", "queue", "activity", "logs"
 SHARED = (OVERVIEW, QUEUE, ACTIVITY)  # topics of the whole instance, for everyone who is signed in
+JOB = "job"  # the declared kind whose subjects have logs
 LONGEST_NAME = 200
-_PROJECT = re.compile(r"project:(?P<name>[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?)")
-_JOB = re.compile(r"job:(?P<job>[0-9a-fA-F-]{32,36})(?P<logs>:logs:(?P<rank>\d{1,5}))?")
+_LOGS = re.compile(r"(?P<subject>.*):logs:(?P<rank>\d{1,5})")
 
 FORBIDDEN, UNKNOWN, GONE, UNREADABLE = "forbidden", "unknown_topic", "gone", "unreadable"
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """A parsed topic. `subject`: the project's name or the job's id."""
+    """A topic as it was asked for. `subject` is what its kind identifies an object by: a project's name, a job's id."""
 
     name: str
     kind: str
     subject: str = ""
     rank: int = 0
+
+
+def kinds() -> tuple[str, ...]:
+    """Return every kind of topic but `activity`, which pages alone follow."""
+    return (OVERVIEW, QUEUE, LOGS, *topic_kinds())
 
 
 def parse_topic(name: object) -> Topic | None:
@@ -30,11 +35,15 @@ def parse_topic(name: object) -> Topic | None:
         return None
     if name in SHARED:
         return Topic(str(name), str(name))
-    if match := _PROJECT.fullmatch(name):
-        return Topic(name, PROJECT, match["name"])
-    if match := _JOB.fullmatch(name):
-        return _job_topic(name, match["job"], match["rank"])
-    return None
+    prefix, _, asked = name.partition(":")
+    kind = topic_kinds().get(prefix)
+    if kind is None:
+        return None
+    logs = _LOGS.fullmatch(asked) if prefix == JOB else None
+    subject = kind.parse(logs["subject"] if logs else asked)
+    if subject is None:
+        return None
+    return Topic(name, LOGS, subject, int(logs["rank"])) if logs else Topic(name, prefix, subject)
 
 
 def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int | None) -> bool:
@@ -50,9 +59,7 @@ def may_listen(topic: Topic, project_ids: frozenset[int] | None, project_id: int
     return project_ids is None or project_id in project_ids
 
 
-def _job_topic(name: str, job: str, rank: str | None) -> Topic | None:
-    try:
-        job_id = str(uuid.UUID(job))
-    except ValueError:
-        return None
-    return Topic(name, JOB, job_id) if rank is None else Topic(name, LOGS, job_id, int(rank))
+def project_of(topic: Topic) -> int | None:
+    """Return the id of the project that a topic belongs to, None when its subject does not exist."""
+    kind = topic_kinds().get(JOB if topic.kind == LOGS else topic.kind)
+    return kind.project_of(topic.subject) if kind else None

@@ -24,10 +24,10 @@ from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
+from controlplane.loop.steps import StepRunner
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Cluster
-from controlplane.telemetry.rollup import roll_up
 
 logger = logging.getLogger(__name__)
 
@@ -43,7 +43,6 @@ SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
 # A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
-ROLLUP_SECONDS = 60.0  # at least, between two
 TENANTS_EVERY = 3  # seconds, where no bell rings
 DISPATCH_SECONDS = 5.0  # between looks for long commands whose backoff ended or whose worker died
 ALIVE = "loop.alive"
@@ -61,7 +60,7 @@ class Runner:
         self._lanes_bell = threading.Event()
         self._lanes: dict[int, list[Lane]] = {}
         self._threads: list[threading.Thread] = []
-        self._rolled_up_at = time.monotonic()
+        self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
         self._is_successor = False  # of whoever ran before us and was killed
@@ -76,6 +75,7 @@ class Runner:
         self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
         self._spawn("watch", self._watch, None)
         self._spawn("tenants", self._sync_projects, sync_requested, period_seconds=TENANTS_EVERY)
+        self._spawn("steps", lambda: self._steps.run_due(timezone.now()), threading.Event())
         self._spawn("statistics", _duty_cycle(refresh_statistics, self._is_stopping), threading.Event())
         self._spawn("logs", _duty_cycle(self._keep_logs, self._is_stopping), threading.Event())
         self.ring()
@@ -211,9 +211,7 @@ class Runner:
             self._dispatcher.dispatch()
 
     def _collect(self) -> None:
-        if collect_once(timezone.now()) and time.monotonic() - self._rolled_up_at >= ROLLUP_SECONDS:
-            self._rolled_up_at = time.monotonic()
-            roll_up(timezone.now())
+        collect_once(timezone.now())
 
     def _sync_projects(self) -> None:
         if self._is_stopping.is_set():

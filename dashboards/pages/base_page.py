@@ -9,7 +9,6 @@ from django.contrib.auth.views import redirect_to_login
 from django.core.exceptions import PermissionDenied
 from django.http import Http404, HttpRequest, HttpResponse, HttpResponseBase
 from django.shortcuts import render
-from django.urls import reverse
 from django.utils import timezone
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_noop, ngettext
@@ -18,7 +17,8 @@ from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.actions.errors import Conflict
 from controlplane.models import User
 from dashboards.pages.js_messages import words
-from dashboards.reads.base_page import clusters, nav_counts
+from dashboards.pages.navigation import navigation
+from dashboards.reads.base_page import clusters
 
 # of clusters' states
 WRONG = {"unreachable": gettext_noop("not reachable"), "refused": gettext_noop("refused")}
@@ -82,7 +82,7 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
     return {
         "clusters": known,
         "standing": standing(known),
-        "nav": _navigation(request, actor),
+        "nav": navigation(request, actor),
         "words": words(),
     }
 
@@ -96,35 +96,3 @@ def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
     words = _(WRONG[wrong[0]]) if len(set(wrong)) == 1 else _("not usable")
     count = f"{len(wrong)} " if len(known) > 1 else ""
     return {"name": name, "wrong": f"{count}{words}" if wrong else ""}
-
-
-def _navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
-    counts = nav_counts(actor)
-    # Name, label, what the number counts, and its unit where the label does not say it.
-    items: list[tuple[str, str, str, str]] = [
-        ("overview", _("Overview"), "", ""),
-        ("jobs", _("Jobs"), _("unfinished jobs that you may see"), _("unfinished")),
-        ("projects", _("Projects"), _("projects"), ""),
-        ("nodes", _("Nodes"), _("nodes"), ""),
-        ("analytics", _("Analytics"), "", ""),
-    ]
-    if actor.is_admin:
-        items += [("users", _("Users"), "", ""), ("clusters", _("Clusters"), "", "")]
-    return [
-        {
-            "url": reverse(name),
-            "label": label,
-            "count": counts.get(name),
-            "count_name": name,
-            "count_means": means,
-            "count_unit": unit,
-            "heading": _("Admin") if name == "users" else "",
-            "is_current": _is_at(request, name),
-        }
-        for name, label, means, unit in items
-    ]
-
-
-def _is_at(request: HttpRequest, name: str) -> bool:
-    place = reverse(name)
-    return request.path == place if place == "/" else request.path.startswith(place)

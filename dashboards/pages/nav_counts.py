@@ -3,13 +3,13 @@
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
 
 from controlplane.access import Actor
+from dashboards.pages import navigation
 from dashboards.pages.base_page import signed_in
-from dashboards.reads.base_page import nav_counts
 
 
 @signed_in
 def counts(request: HttpRequest, actor: Actor) -> HttpResponseBase:
-    """JSON {"jobs", "projects", "nodes"}."""
-    response = JsonResponse(nav_counts(actor))
+    """JSON: a number by the name of its navigation entry."""
+    response = JsonResponse(navigation.counts(actor))
     response["Cache-Control"] = "no-store"
     return response

@@ -5,17 +5,8 @@ from typing import Any
 from django.db.models import Count
 
 from controlplane.access import Actor, visible_jobs
-from controlplane.models import Cluster, Node, Project
+from controlplane.models import Cluster
 from jobs.lifecycle import FINAL_STATES
-
-
-def nav_counts(actor: Actor) -> dict[str, int]:
-    """What the pages list: unfinished jobs that the actor sees, all projects, all nodes."""
-    return {
-        "jobs": unfinished_jobs(actor),
-        "projects": Project.objects.count(),
-        "nodes": Node.objects.count(),
-    }
 
 
 def unfinished_jobs(actor: Actor) -> int:

@@ -16,9 +16,9 @@ from controlplane.access import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import INTEGER, listed, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
-from controlplane.api.schemas import INTEGER, JOB, JOB_SPEC, listed, record, ref
 from controlplane.models import Project, Role
 from controlplane.queries.images import image_notices
 from jobs.actions import (
@@ -31,6 +31,7 @@ from jobs.actions import (
     submit_jobs,
     suspend_job,
 )
+from jobs.api.schemas import JOB, JOB_SPEC
 from jobs.kinds import fields
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS

@@ -12,14 +12,15 @@ from django.db.models import QuerySet
 
 from controlplane.access import NotVisible, job_for, visible_project_names
 from controlplane.api import query
+from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.problems import Problem, bad_request
 from controlplane.api.query import BIGGEST
-from controlplane.api.schemas import POD, ref
 from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
 from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
+from jobs.api.schemas import POD
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods

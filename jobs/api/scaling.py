@@ -5,10 +5,11 @@ from typing import Any
 
 from controlplane.access import job_for
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import BOOLEAN, INTEGER, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, paged
-from controlplane.api.schemas import BOOLEAN, INTEGER, SCALE_OPERATION, ref
 from controlplane.models import Role
+from jobs.api.schemas import SCALE_OPERATION
 from jobs.kinds.fields import Refused, switch, whole
 from jobs.kinds.spec import FIELDS
 from jobs.models import ScaleOperation

@@ -8,10 +8,10 @@ import pytest
 from django.test import Client
 
 from controlplane.access import visible_project_ids, visible_project_names
-from controlplane.live.state import read_job, read_project
 from controlplane.models import Event, Membership, Role, User
 from controlplane.scheduling.mentions import named_projects, public, seen_by, sentence
 from controlplane.scheduling.reasons import PREEMPTED, RESERVED_FOR_OLDER_GANG
+from jobs.live_topics import read_job, read_project
 from jobs.models import Attempt, Job
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
@@ -152,7 +152,7 @@ def _feeds(user: User, job: Job) -> str:
 
     actor = Actor(user=user)
     ids, names = visible_project_ids(actor), visible_project_names(actor)
-    readings = [read_project(job.project_id), read_job(job.pk)]
+    readings = [read_project("", job.project_id), read_job(str(job.pk), job.project_id)]
     states = [reading.seen_by(names) for reading in readings if reading is not None]
     states += [fresh(topic, ids) for topic in ("overview", "queue")]
     return orjson.dumps(states).decode()

@@ -76,9 +76,7 @@ LAYERS = {
     "jobs.limits": "queries",
     "controlplane.commands": "loop",
     "controlplane.commands.errors": "plain",
-    "controlplane.command_handlers": "loop",
     "controlplane.registration": "registration",
-    "jobs.command_handlers": "loop",
     "jobs.command_kinds": "pure",
     "controlplane.loop": "loop",
     "controlplane.loop.engine_pool": "engine_pool",
@@ -108,6 +106,20 @@ LAYERS = {
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "workloads": "workloads",
+}
+# what a module of an app is, where the table above does not say otherwise: a new app needs no line in it
+MODULES_OF_APPS = {
+    "access": "access",
+    "actions": "actions",
+    "api": "api",
+    "command_handlers": "loop",
+    "live_topics": "live",
+    "loop_steps": "loop",
+    "migrations": "models",
+    "models": "models",
+    "navigation": "pages",
+    "pages": "pages",
+    "queries": "queries",
 }
 BELOW_ACTIONS = {"plain", "pure", "registration", "models", "queries", "access", "wake"}
 # layer -> layers of ours that it may import, besides itself
@@ -169,7 +181,10 @@ CLOCKS = {"now", "utcnow", "today"}
 def layer_of(module: str) -> str | None:
     parts = module.split(".")
     prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
-    return next((LAYERS[prefix] for prefix in prefixes if prefix in LAYERS), None)
+    found = next(((prefix, LAYERS[prefix]) for prefix in prefixes if prefix in LAYERS), None)
+    if found is not None and found[0] == parts[0] and len(parts) > 1:
+        return MODULES_OF_APPS.get(parts[1], found[1])
+    return found[1] if found is not None else None
 
 
 def is_ours(module: str) -> bool:

@@ -15,7 +15,8 @@ from controlplane.live.frames import Frame
 from controlplane.live.hub import Hub, Pace
 from controlplane.live.identity import TOKEN, Credential, Identity, identify
 from controlplane.live.listener import Listener
-from controlplane.live.state import queue_of, read_job, read_overview, read_project
+from controlplane.live.registry import topic_kinds
+from controlplane.live.state import queue_of, read_overview
 from controlplane.models import Event, Project
 from tests.waiting import wait_until
 
@@ -119,12 +120,9 @@ def fresh(topic: str, project_ids: frozenset[int] | None) -> Any:
     """The state of a topic straight from the database, as JSON."""
     parsed = topics.parse_topic(topic)
     assert parsed is not None
-    if parsed.kind == topics.PROJECT:
-        reading = read_project(Project.objects.get(name=parsed.subject).pk)
-    elif parsed.kind == topics.JOB:
-        reading = read_job(parsed.subject)
-    else:
-        reading = read_overview(Event.objects.last_seq())
+    kind = topic_kinds().get(parsed.kind)
+    project_id = topics.project_of(parsed) or 0
+    reading = kind.read(parsed.subject, project_id) if kind else read_overview(Event.objects.last_seq())
     state = reading.seen_by(_names(project_ids)) if reading is not None else None
     state = queue_of(state) if parsed.kind == topics.QUEUE else state
     return without_empty(orjson.loads(orjson.dumps(state, option=orjson.OPT_UTC_Z)))

@@ -5,11 +5,9 @@ import subprocess
 import sys
 import threading
 from pathlib import Path
-from types import SimpleNamespace
 
 import pytest
 
-from controlplane.loop import runner
 from controlplane.loop.runner import Runner
 from controlplane.loop.wake import listen
 from tests.servers import CHECKOUT, free_port
@@ -86,20 +84,6 @@ def test_a_stop_that_comes_while_a_thread_begins_is_a_stop(monkeypatch: pytest.M
     loop._spawn("late", lambda: None, None)
     loop._threads[0].join(5)
     assert not loop._threads[0].is_alive()
-
-
-def test_old_rows_are_cleared_away_once_a_minute_however_rare_collections_are(
-    monkeypatch: pytest.MonkeyPatch,
-):
-    passed, cleared = 0.0, list[float]()
-    monkeypatch.setattr(runner, "time", SimpleNamespace(monotonic=lambda: passed))
-    monkeypatch.setattr(runner, "collect_once", lambda now: True)
-    monkeypatch.setattr(runner, "roll_up", lambda now: cleared.append(passed))
-    loop = Runner()
-    for now in (0.0, 3.0, 59.0, 61.0, 64.0, 120.0, 122.0, 185.0):
-        passed = now
-        loop._collect()
-    assert cleared == [61.0, 122.0, 185.0]
 
 
 def test_without_a_kubernetes_cluster_its_client_is_not_imported(tmp_path: Path):

@@ -19,11 +19,12 @@ from controlplane.actions.passwords import set_password
 from controlplane.actions.sign_in import check_password
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import BOOLEAN, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import Problem
 from controlplane.api.query import whole_id
-from controlplane.api.schemas import BOOLEAN, STRING, TOKEN, USER, nullable, ref
+from controlplane.api.schemas import TOKEN, USER
 from controlplane.models import Membership, Token, User
 from jobs.kinds import fields
 

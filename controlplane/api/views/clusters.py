@@ -26,10 +26,11 @@ from controlplane.actions.nodes import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import BOOLEAN, OBJECT, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import bad_request
-from controlplane.api.schemas import BOOLEAN, CLUSTER, NODE, NODE_POOL, OBJECT, STRING, nullable, ref
+from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
 from jobs.kinds import fields

@@ -5,9 +5,10 @@ from typing import Any
 from controlplane.access import NotVisible, require_admin
 from controlplane.actions.departments import create_department, delete_department, edit_department
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, fields_parameter, paged, trimmed
-from controlplane.api.schemas import DEPARTMENT, STRING, ref
+from controlplane.api.schemas import DEPARTMENT
 from controlplane.api.views.projects import SHARE_COLUMNS, SHARE_FIELDS
 from controlplane.models import Department
 from controlplane.queries.projects import department_rows

@@ -20,9 +20,10 @@ from controlplane.actions.projects import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import INTEGER, NUMBER, STRING, listed, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
-from controlplane.api.schemas import INTEGER, MEMBER, NUMBER, PROJECT, STRING, listed, nullable, ref
+from controlplane.api.schemas import MEMBER, PROJECT
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
 from jobs.kinds import fields

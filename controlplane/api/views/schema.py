@@ -1,9 +1,9 @@
 """The description of the API, and the answer to every address that it does not have."""
 
 from controlplane.access import NotVisible
+from controlplane.api.json_schema import OBJECT
 from controlplane.api.openapi import RouteSchema, openapi_document
 from controlplane.api.operations import Answer, ApiView, Call, operation
-from controlplane.api.schemas import OBJECT
 
 
 class OpenApi(ApiView):

@@ -8,9 +8,9 @@ from django.utils import timezone
 
 from controlplane.access import Actor, visible_jobs, visible_project_names
 from controlplane.api import query
+from controlplane.api.json_schema import ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import bad_request
-from controlplane.api.schemas import ref
 from controlplane.live.snapshot_read import one_moment
 from controlplane.live.state import overview_document, read_overview
 from controlplane.models import Event

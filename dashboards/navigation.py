@@ -1,0 +1,34 @@
+"""Navigation entries of the pages that this app has."""
+
+from django.utils.translation import gettext_noop
+
+from controlplane.access import Actor
+from controlplane.models import Node, Project
+from dashboards.pages.navigation import NavigationEntry
+from dashboards.reads.base_page import unfinished_jobs
+
+
+def _projects(_: Actor) -> int:
+    return Project.objects.count()
+
+
+def _nodes(_: Actor) -> int:
+    return Node.objects.count()
+
+
+ENTRIES = (
+    NavigationEntry("overview", gettext_noop("Overview"), 10),
+    NavigationEntry(
+        "jobs",
+        gettext_noop("Jobs"),
+        20,
+        unfinished_jobs,
+        gettext_noop("unfinished jobs that you may see"),
+        gettext_noop("unfinished"),
+    ),
+    NavigationEntry("projects", gettext_noop("Projects"), 30, _projects, gettext_noop("projects")),
+    NavigationEntry("nodes", gettext_noop("Nodes"), 40, _nodes, gettext_noop("nodes")),
+    NavigationEntry("analytics", gettext_noop("Analytics"), 60),
+    NavigationEntry("users", gettext_noop("Users"), 80, for_admins=True),
+    NavigationEntry("clusters", gettext_noop("Clusters"), 90, for_admins=True),
+)

@@ -1,0 +1,66 @@
+"""The navigation of every page. Apps declare entries as `ENTRIES` of their module `navigation`."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from django.http import HttpRequest
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor
+from controlplane.registration import app_modules
+
+
+@dataclass(frozen=True, slots=True)
+class NavigationEntry:
+    """A link to a list. Texts are marked by gettext_noop and translated when shown."""
+
+    name: str  # of the route, and of the count in counts.json
+    label: str
+    place: int  # entries are ordered by it
+    count: Callable[[Actor], int] | None = None
+    count_means: str = ""  # what the number counts
+    count_unit: str = ""  # its unit, where the label does not say it
+    for_admins: bool = False
+
+
+@cache
+def declared_entries() -> Sequence[NavigationEntry]:
+    """Return the entries of all apps in their order."""
+    entries = [entry for module in app_modules("navigation") for entry in module.ENTRIES]
+    return sorted(entries, key=lambda entry: entry.place)
+
+
+def counts(actor: Actor) -> dict[str, int]:
+    """Return the number beside each entry that has one, as the actor sees it. One query each."""
+    return {entry.name: entry.count(actor) for entry in _shown(actor) if entry.count is not None}
+
+
+def navigation(request: HttpRequest, actor: Actor) -> list[dict[str, Any]]:
+    """Return the entries as the page template shows them."""
+    numbers, shown = counts(actor), _shown(actor)
+    first_admin = next((entry for entry in shown if entry.for_admins), None)
+    return [
+        {
+            "url": reverse(entry.name),
+            "label": _(entry.label),
+            "count": numbers.get(entry.name),
+            "count_name": entry.name,
+            "count_means": _(entry.count_means) if entry.count_means else "",
+            "count_unit": _(entry.count_unit) if entry.count_unit else "",
+            "heading": _("Admin") if entry is first_admin else "",
+            "is_current": _is_at(request, entry.name),
+        }
+        for entry in shown
+    ]
+
+
+def _shown(actor: Actor) -> list[NavigationEntry]:
+    return [entry for entry in declared_entries() if actor.is_admin or not entry.for_admins]
+
+
+def _is_at(request: HttpRequest, name: str) -> bool:
+    place = reverse(name)
+    return request.path == place if place == "/" else request.path.startswith(place)
