@@ -8,7 +8,7 @@ from django.db import transaction
 
 from controlplane.access import Actor, visible_project_ids
 from controlplane.live import topics
-from controlplane.live.feeds import Ask, Feed, Reader
+from controlplane.live.feeds import Feed, Reader, SubscribeRequest
 from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, identify
 from controlplane.live.listener import Listener
 from controlplane.live.topics import parse_topic
@@ -48,7 +48,7 @@ def _follow(world: World, person: str, name: str) -> tuple[int, str]:
     assert topic is not None
     with transaction.atomic():
         listener = Listener(_identity(world, person), _deliver, lambda code, reason: None)
-        found = Reader().look([], [Ask(listener, topic, None)], [], is_recheck_due=False)
+        found = Reader().look([], [SubscribeRequest(listener, topic, None)], [], is_recheck_due=False)
     [(_, answer)] = found.answers
     if isinstance(answer, Feed):
         return OK, orjson.dumps(answer.state, default=str).decode()
