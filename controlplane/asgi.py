@@ -23,6 +23,7 @@ from controlplane.http.header_limits import STATUS, HeaderRefusal, header_refusa
 from controlplane.http.health import PATHS, Probes
 from controlplane.http.password_routes import PASSWORD_BODY_MOST_BYTES, hashes_password, is_sign_in
 from controlplane.http.throttle import Throttle, TooManyAttempts
+from controlplane.http.upload_bridge import UploadBridge
 from controlplane.http.wsgi_bridge import WsgiBridge
 from controlplane.live import logstream, watch
 from controlplane.live.asgi import (
@@ -39,6 +40,7 @@ from controlplane.live.asgi import (
 from controlplane.live.hub import close_hub
 from controlplane.live.identity import is_foreign, is_own_host, token_of
 from dashboards.routing import websocket_application
+from datasets.api.uploads import UPLOADS, admit_upload
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
 SERVICES, METRICS = "/services/", "/metrics"
@@ -65,6 +67,7 @@ hashing_hop = WsgiBridge(
     name="hashing",
 )
 sign_ins = Throttle(SIGN_INS_PER_MINUTE, 60)
+uploads = UploadBridge(wsgi_application, clients, settings.STATE_DIR / "uploads", admit_upload)
 probes = Probes()
 
 
@@ -107,6 +110,8 @@ def _http(scope: Scope) -> Application:
         return partial(serve_stream, watch.application)
     if LOGS_PATH.fullmatch(path) and query(scope).get("follow", "").lower() in TRUE:
         return partial(serve_stream, logstream.application)
+    if UPLOADS.fullmatch(path):
+        return uploads
     if is_sign_in(scope["method"], path):
         return _sign_in
     return hashing_hop if hashes_password(scope["method"], path) else hop
@@ -167,7 +172,7 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             await send({"type": "lifespan.startup.complete"})
         else:
             await close_hub()
-            for hopping in (hop, hashing_hop):
+            for hopping in (hop, hashing_hop, uploads):
                 hopping.shutdown()
             probes.shutdown()
             logstream.close()

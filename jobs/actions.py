@@ -12,10 +12,13 @@ from controlplane.actions.audit import write_audit, write_audits
 from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
+from datasets.actions.code import use_trees
+from datasets.queries.code import SCHEME
 from jobs import lifecycle
 from jobs.admission import (
     Refusals,
     check_room_in_queue,
+    code_unknown,
     images_unknown,
     names_in_use,
     names_twice,
@@ -57,6 +60,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
     specs = _checked(project, bodies, where)
     try:
         with transaction.atomic():
+            use_trees(project, [spec["code"]["tree"].removeprefix(SCHEME) for spec in specs if spec["code"]])
             jobs = _new_jobs(project, specs, actor)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
@@ -75,7 +79,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
         except SpecInvalid as error:
             refusals += [(place, refused) for refused in error.errors]
     refusals += too_large(project, specs) + images_unknown(project, specs)
-    refusals += paths_not_allowed(specs) + names_twice(specs)
+    refusals += paths_not_allowed(specs) + names_twice(specs) + code_unknown(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
     check_room_in_queue(project, len(specs))

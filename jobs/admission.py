@@ -17,6 +17,7 @@ from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.config.images import ImageUnknown
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
+from datasets.queries.code import code_fields, digest_of, find_tree
 from jobs import lifecycle
 from jobs.kinds.fields import FieldError
 from jobs.kinds.mounts import normal_path
@@ -101,6 +102,23 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
             catalogue.command_line(spec["image"], (), tuple(spec["args"]))
         except ImageUnknown as error:
             refused.append((place, FieldError("/image", "image_unknown", str(error))))
+    return refused
+
+
+def code_unknown(project: Project, specs: Specs) -> Refusals:
+    """Refuse code that the project does not have. A spec's `code` becomes what is known of its tree."""
+    refused: Refusals = []
+    for place, spec in specs.items():
+        if spec["code"] is None:
+            continue
+        digest = digest_of(spec["code"]["tree"])
+        row = digest and find_tree(project, digest, spec["code"].get("commit"))
+        if row:
+            spec["code"].clear()
+            spec["code"].update(code_fields(row))
+        else:
+            detail = f"{project.name} has no such code; upload it, as `yard submit --code DIR` does."
+            refused.append((place, FieldError("/code/tree", "code_unknown", detail)))
     return refused
 
 

@@ -10,6 +10,7 @@ from typing import Any
 
 from django.db import models, transaction
 from django.http import HttpRequest, HttpResponse
+from django.http.response import HttpResponseBase
 from django.utils.cache import patch_vary_headers
 from drf_spectacular.utils import OpenApiParameter, extend_schema
 from rest_framework.exceptions import NotAcceptable
@@ -118,6 +119,9 @@ class ApiView(APIView):
         return final
 
 
+Method = Callable[..., Answer | HttpResponseBase]
+
+
 def operation(
     about: str,
     *,
@@ -128,30 +132,37 @@ def operation(
     body_is: Schema | None = None,
     also: tuple[int, ...] = (),
     streams: str = "",
+    takes: str = JSON,
+    gives: str = JSON,
     is_remembered: bool = True,
-) -> Callable[[Callable[..., Answer]], Callable[..., HttpResponse]]:
+) -> Callable[[Method], Callable[..., HttpResponseBase]]:
     """Make a view's method of `method(self, call, **path) -> Answer`.
 
     `answer`: schema of the answer, `status` on success. `body`: the fields that are read; with `body_is` (a schema)
     the body is passed on whole, for an action that reads it. `also`: other successes, without a body. `streams`: what
     server-sent events the route answers with instead when asked to (served by controlplane.asgi, only described here).
-    `is_remembered` false: Idempotency-Key has no effect.
+    `takes`: the media type of a body that is no JSON, which the view reads from `call.request.data`. `gives`: that of
+    an answer that is no JSON, which the view returns as a response. `is_remembered` false: Idempotency-Key and dry runs
+    have no effect, and the view is in no transaction.
     """
 
-    def decorate(method: Callable[..., Answer]) -> Callable[..., HttpResponse]:
+    def decorate(method: Method) -> Callable[..., HttpResponseBase]:
         is_write = method.__name__.upper() in WRITES
         parameters = dict(query or {}) | ({"dry_run": DRY_RUN} if is_write and is_remembered else {})
 
         sent = body_is or (body_schema(body) if body else None)
+        has_json = takes == JSON
 
         @wraps(method)
-        def view(self: ApiView, request: Request, **path: str) -> HttpResponse:
-            call = _read_call(request, path, parameters, None if body_is else body or {})
+        def view(self: ApiView, request: Request, **path: str) -> HttpResponseBase:
+            call = _read_call(request, path, parameters, None if body_is else body or {}, has_json=has_json)
             if not is_write:
-                return _respond(request, method(self, call, **path))
+                answer = method(self, call, **path)
+                return _respond(request, answer) if isinstance(answer, Answer) else answer
 
             def work() -> HttpResponse:
                 answer = method(self, call, **path)
+                assert isinstance(answer, Answer), "a write answers with an object"
                 call.finish()
                 return _respond(request, answer)
 
@@ -162,8 +173,8 @@ def operation(
 
         verb = method.__name__.upper()
         described = [*_query_of(parameters), *_headers_of(verb, answer, is_remembered)]
-        responses = _responses(answer, status, also, is_write) | _stream(streams)
-        return _describe(about, responses, described, sent)(view)
+        responses = _responses({gives: answer} if answer else {}, status, also, is_write) | _stream(streams)
+        return _describe(about, responses, described, {takes: sent} if sent else None)(view)
 
     return decorate
 
@@ -173,6 +184,8 @@ def _read_call(
     path: dict[str, str],
     parameters: Mapping[str, Parameter],
     fields: Mapping[str, BodyField] | None,
+    *,
+    has_json: bool,
 ) -> Call:
     for value in path.values():
         if "\0" in value:
@@ -183,6 +196,8 @@ def _read_call(
         return Call(request, actor, values, dict)
     if actor.user is not None:
         require_write(actor)
+    if not has_json:
+        return Call(request, actor, values, dict)
     sent = request.data if _has_body(request) else None
     return Call(
         request, actor, values, lambda: as_object(sent) if fields is None else read_body(sent, fields)
@@ -243,13 +258,13 @@ def _takes_json(media_range: str) -> bool:
 
 
 def _describe(
-    about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: Schema | None
-) -> Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]]:
+    about: str, responses: dict[Any, Any], parameters: list[OpenApiParameter], body: dict[str, Schema] | None
+) -> Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]]:
     """Declare the operation to drf-spectacular."""
-    described: Callable[[Callable[..., HttpResponse]], Callable[..., HttpResponse]] = extend_schema(
+    described: Callable[[Callable[..., HttpResponseBase]], Callable[..., HttpResponseBase]] = extend_schema(
         summary=about,
         parameters=parameters,
-        request={JSON: body} if body else None,
+        request=body,
         responses=responses,
     )
     return described
@@ -274,10 +289,13 @@ def _headers_of(verb: str, answer: Schema, is_remembered: bool) -> Iterator[Open
         yield OpenApiParameter(name, {"type": "string"}, OpenApiParameter.HEADER, description=HEADERS[name])
 
 
-def _responses(answer: Schema, status: int, also: tuple[int, ...], is_write: bool) -> dict[Any, Any]:
-    responses: dict[Any, Any] = {(status, JSON): answer} if answer else {status: None}
-    if is_write and status != 200:
-        responses |= {(200, JSON): answer} if answer else {200: None}  # a dry run's
+def _responses(
+    answer: Mapping[str, Schema], status: int, also: tuple[int, ...], is_write: bool
+) -> dict[Any, Any]:
+    """`answer`: media type -> schema, empty for an answer without a body."""
+    codes = (status, 200) if is_write else (status,)  # 200: a dry run's
+    responses: dict[Any, Any] = {(code, kind): schema for code in codes for kind, schema in answer.items()}
+    responses |= {} if answer else dict.fromkeys(codes)
     responses |= dict.fromkeys(also)
     responses |= {} if is_write else {304: None}
     return responses | {("4XX", PROBLEM_JSON): _PROBLEM, ("503", PROBLEM_JSON): _PROBLEM}

@@ -8,7 +8,6 @@ from typing import Any
 
 from rest_framework.parsers import BaseParser
 
-from controlplane.api.errors import TOO_LARGE
 from controlplane.api.problems import Problem
 
 MAX_BODY_BYTES = 1 << 20
@@ -23,17 +22,22 @@ class StrictJSONParser(BaseParser):
     """Reads application/json. Raises Problem with a code that says what is wrong."""
 
     media_type = "application/json"
+    most_bytes = MAX_BODY_BYTES
 
     def parse(
         self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
     ) -> Any:
         length = parser_context["request"].META.get("CONTENT_LENGTH") if parser_context else None
-        if length and length.isdecimal() and int(length) > MAX_BODY_BYTES:
-            raise Problem(413, "body_too_large", TOO_LARGE)
-        raw = stream.read(MAX_BODY_BYTES + 1)
-        if len(raw) > MAX_BODY_BYTES:
-            raise Problem(413, "body_too_large", TOO_LARGE)
+        if length and length.isdecimal() and int(length) > self.most_bytes:
+            raise self._too_large()
+        raw = stream.read(self.most_bytes + 1)
+        if len(raw) > self.most_bytes:
+            raise self._too_large()
         return parse_json(raw)
+
+    def _too_large(self) -> Problem:
+        detail = f"The body is larger than {self.most_bytes >> 20} MiB; send less, or in parts."
+        return Problem(413, "body_too_large", detail)
 
 
 def parse_json(raw: bytes) -> Any:

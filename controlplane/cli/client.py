@@ -23,6 +23,7 @@ MAX_ATTEMPTS = 4
 MAX_WAIT_SECONDS = 30.0
 TIMEOUT_SECONDS = 30.0
 
+Payload = bytes | Callable[[], Iterator[bytes]] | None
 Query = Mapping[str, "str | int | bool | None"]
 
 
@@ -105,6 +106,11 @@ class Client:
             headers["Content-Type"] = "application/json"
         return self._attempts(method, self._target(path, query), payload, headers)
 
+    def upload(self, path: str, pieces: Callable[[], Iterator[bytes]], size: int, media: str) -> Any:
+        """PUT a body of `size` bytes and return the JSON that answers. `pieces` makes the body, anew for each retry."""
+        headers = self._headers("PUT", {"Content-Type": media, "Content-Length": str(size)}, None)
+        return self._attempts("PUT", self._target(path, None), pieces, headers).body
+
     def stream(
         self,
         path: str,
@@ -139,7 +145,7 @@ class Client:
             self._connection.close()
             self._connection = None
 
-    def _attempts(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+    def _attempts(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         response = self._exchange_again(method, target, payload, headers)
         for attempt in range(1, MAX_ATTEMPTS):
             if response.status not in RETRIED_STATUSES:
@@ -155,7 +161,7 @@ class Client:
         return response
 
     def _exchange_again(
-        self, method: str, target: str, payload: bytes | None, headers: dict[str, str]
+        self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
         """One exchange, and one more when a kept connection turned out to be dead or broke before the answer."""
         try:
@@ -171,10 +177,11 @@ class Client:
             self.close()
             raise _unreachable(self.url, error) from error
 
-    def _exchange(self, method: str, target: str, payload: bytes | None, headers: dict[str, str]) -> Response:
+    def _exchange(self, method: str, target: str, payload: Payload, headers: dict[str, str]) -> Response:
         if self._connection is None:
             self._connection = self._open(self._timeout)
-        self._connection.request(method, target, body=payload, headers=headers)
+        body = payload() if callable(payload) else payload
+        self._connection.request(method, target, body=body, headers=headers)
         answer = self._connection.getresponse()
         return Response(answer.status, answer.headers, answer.read())
 

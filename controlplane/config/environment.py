@@ -97,6 +97,12 @@ SETTINGS = (
         "",
         "Directories of the nodes that jobs may mount with `-v HOST:PATH`, separated by commas.",
     ),
+    Setting("TRAINYARD_CODE_MOST_MIB", "200", "Size that the code of one job may have, 1 to 10000."),
+    Setting(
+        "TRAINYARD_CODE_KEEP_DAYS",
+        "30",
+        "How long code is kept that no unfinished job runs, counted from when a job last did.",
+    ),
     Setting(
         "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
         "no",

@@ -62,6 +62,8 @@ NAMESPACE_NOT_OURS = "namespace_not_ours"
 NOT_PERMITTED = "not_permitted"  # our account in the cluster may not do this
 NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
+CODE_MISSING = "code_missing"  # the tree of files that the job runs is not in the code store (any more)
+CODE_NOT_PLACED = "code_not_placed"  # something else is where a file of the job's code goes
 DEFINITION_MISSING = "definition_missing"  # the cluster does not know this kind of object (any more)
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
@@ -176,6 +178,14 @@ class SecretValue:
 
 
 @dataclass(frozen=True, slots=True)
+class CodeSource:
+    """The tree of files that a pod finds in its working directory: its hash, and whose part of the code store it is in."""
+
+    tree: str
+    project_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class GangMember:
     """One pod of an attempt, for its launcher; `devices` are its device indexes on `node`."""
 
@@ -236,6 +246,7 @@ class PodSpec:
     extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
     mounts: tuple[tuple[str, str], ...] = ()  # (directory of the node, where the pod finds it)
     is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
+    code: CodeSource | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from types import TracebackType
-from typing import Any, TypeAlias
+from typing import Any, BinaryIO, TypeAlias
 
 from django.conf import settings
 from django.db import connections
@@ -111,8 +111,12 @@ class WsgiBridge:
             return
         except Disconnected:
             return
+        await self._answer(scope, receive, send, io.BytesIO(body), len(body))
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send, body: BinaryIO, size: int) -> None:
+        """Send what the application makes of a request whose body of `size` bytes is there."""
         try:
-            made = await self._made(scope, body)
+            made = await self._made(scope, body, size)
         except QueueFull as full:
             await _refuse_turn(send, full)
             return
@@ -136,11 +140,11 @@ class WsgiBridge:
             self._worker = ThreadPoolExecutor(max_workers=self._threads, thread_name_prefix=self._name)
         return self._worker
 
-    async def _made(self, scope: Scope, body: bytes) -> _Answer:
+    async def _made(self, scope: Scope, body: BinaryIO, size: int) -> _Answer:
         """Run the application in the client's turn. Raises QueueFull."""
         credential = credential_in(scope["headers"])
         client = self._clients.client_of(credential, (scope.get("client") or ("",))[0])
-        environ = make_environ(scope, body, is_multithread=self._threads > 1)
+        environ = make_environ(scope, body, size, is_multithread=self._threads > 1)
         async with self._queue.turn(client):
             made = await asyncio.get_running_loop().run_in_executor(self._thread, self._begin, environ)
         if credential and made.status == 401:
@@ -278,8 +282,8 @@ def without_kept_connections(application: WsgiApplication) -> WsgiApplication:
     return serve
 
 
-def make_environ(scope: Scope, body: bytes, *, is_multithread: bool = False) -> Environ:
-    """Return the WSGI environment (PEP 3333) of an ASGI HTTP request."""
+def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: bool = False) -> Environ:
+    """Return the WSGI environment (PEP 3333) of an ASGI HTTP request whose body has `size` bytes."""
     root = scope.get("root_path", "")
     path = scope["path"].removeprefix(root) if root else scope["path"]
     host, port = scope.get("server") or ("localhost", None)
@@ -296,7 +300,7 @@ def make_environ(scope: Scope, body: bytes, *, is_multithread: bool = False) -> 
         "REMOTE_PORT": str(client_port),
         "wsgi.version": (1, 0),
         "wsgi.url_scheme": scope.get("scheme", "http"),
-        "wsgi.input": io.BytesIO(body),
+        "wsgi.input": body,
         "wsgi.errors": sys.stderr,
         "wsgi.multithread": is_multithread,
         "wsgi.multiprocess": True,
@@ -304,7 +308,7 @@ def make_environ(scope: Scope, body: bytes, *, is_multithread: bool = False) -> 
         "wsgi.file_wrapper": FileChunks,
     }
     _add_headers(environ, scope["headers"])
-    environ["CONTENT_LENGTH"] = str(len(body))  # a chunked body has no header of its own
+    environ["CONTENT_LENGTH"] = str(size)  # a chunked body has no header of its own
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     return environ
 

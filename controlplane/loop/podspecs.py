@@ -5,9 +5,10 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.engines.base import DeviceShare, GangMember, PodSpec, SecretValue, pod_name
+from controlplane.engines.base import CodeSource, DeviceShare, GangMember, PodSpec, SecretValue, pod_name
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
+from datasets.queries.code import digest_of
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
@@ -50,6 +51,7 @@ def start_payload(
         "labels": job.labels,
         "grace_seconds": STOP_GRACE_SECONDS,
         "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, shape.rank)),
+        "code": _code(job),
     }
 
 
@@ -72,6 +74,7 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
             "node_pools": tuple(payload.get("node_pools", ())),
             "mounts": tuple((host, path) for host, path in payload.get("mounts", ())),
             "avoid_nodes": tuple(payload.get("avoid_nodes", ())),
+            "code": CodeSource(**payload["code"]) if payload.get("code") else None,
         }
     )
 
@@ -93,6 +96,11 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
         "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
         "extra_resources": spec.get("extra_resources", {}),
     }
+
+
+def _code(job: Job) -> dict[str, Any] | None:
+    code = job.spec.get("code")
+    return code and {"tree": digest_of(code["tree"]), "project_id": job.project_id}
 
 
 def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:

@@ -54,6 +54,23 @@ JOB_STATUS = record(
     progress=OBJECT,
     pods=listed(ref("Pod")),
 )
+CODE_ORIGIN: dict[str, Schema] = {
+    "tree": STRING,
+    "commit": STRING,
+    "branch": STRING,
+    "is_dirty": BOOLEAN,
+    "source": STRING,
+    "repository": STRING,
+}
+JOB_CODE = record(
+    "The code tree that the job runs: `tree` is its hash; `is_dirty`: it differs from the commit; `source`: upload or"
+    " git.",
+    **CODE_ORIGIN,
+)
+CODE_WANTED = {
+    **record("A code tree of the project, under one of its commits or the latest.", **CODE_ORIGIN),
+    "required": ["tree"],
+}
 _SPEC: dict[str, Schema] = {
     "name": STRING,
     "kind": STRING,
@@ -91,9 +108,13 @@ _SPEC: dict[str, Schema] = {
     "volumes": listed(OBJECT),
     "datasets": listed(OBJECT),
     "snapshot_on": listed(STRING),
+    "code": nullable(JOB_CODE),
 }
 JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)
-_ASKED = {"extra_resources": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}}}
+_ASKED = {
+    "extra_resources": {"type": "object", "additionalProperties": {"type": ["string", "integer"]}},
+    "code": nullable(CODE_WANTED),
+}
 JOB_SUBMIT = {**record("A job to submit.", **_SPEC | _ASKED), "required": ["name", "kind"]}
 JOB = partial(
     record(

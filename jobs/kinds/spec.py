@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import cluster_fields, fields, mounts
+from jobs.kinds import cluster_fields, code, fields, mounts
 from jobs.kinds.fields import FieldError, Reader
 from jobs.kinds.registry import KINDS, kind_named
 
@@ -65,6 +65,7 @@ FIELDS: dict[str, Field] = {
     "volumes": Field(fields.listed(mounts.host_mount, 50), ()),
     "datasets": Field(fields.not_yet("datasets"), ()),
     "snapshot_on": Field(fields.not_yet("snapshots"), ()),
+    "code": Field(fields.optional(code.wanted), None),
 }
 
 

@@ -189,5 +189,6 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:token_id>", str(target.token.pk))
         .replace("<int:token_id>", str(target.token.pk))
         .replace("<str:secret>", "x" * 43)
+        .replace("<str:tree>", target.tree)
         .replace("<str:name>", _names(route, target)[0])
     )

@@ -15,6 +15,7 @@ from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
+from tests.code_trees import make_tree
 from tests.loop.plant import Plant
 
 PEOPLE = ("anonymous", "chi", "vera", "ben", "ana", "root")
@@ -34,6 +35,7 @@ class Target:
     job: Job
     user: User
     token: Token
+    tree: str
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -104,8 +106,13 @@ def _world(plant: Plant, cast: Cast) -> World:
     assert set(Job.objects.values_list("state", flat=True)) == {"running", "queued"}
     assert Job.objects.filter(project=cast.project, reason="preempted").exists()
     users = {"team-a": cast.ben, "team-b": cast.chi}
+    trees = {
+        name: make_tree(projects[name], {f"{mark}-file.py": mark.encode()}, commit=f"{mark}-commit")
+        for name, mark in MARK.items()
+    }
     targets = tuple(
-        Target(projects[name], jobs[name], users[name], _token(users[name], MARK[name])) for name in MARK
+        Target(projects[name], jobs[name], users[name], _token(users[name], MARK[name]), trees[name])
+        for name in MARK
     )
     world = World(cast, (targets[0], targets[1]))
     for person in PEOPLE[1:]:

@@ -99,6 +99,8 @@ LAYERS = {
     "datasets.code_manifest": "pure",
     "datasets.manifests": "pure",
     "datasets.ingest": "portable",
+    "datasets.code_archive": "plain",
+    "datasets.code_store": "plain",  # as the log store: actions and api read and write it, engines read it
     "datasets.models": "models",
     "datasets.migrations": "models",
     "datasets.queries": "queries",

@@ -101,7 +101,7 @@ def test_the_environment_says_what_was_asked():
     scope = scope_of(
         path="/prefix/caf\u00e9", root_path="/prefix", query_string=b"a=%20", headers=headers, scheme="https"
     )
-    environ = make_environ(scope, b"body")
+    environ = make_environ(scope, io.BytesIO(b"body"), 4)
     assert environ["SCRIPT_NAME"] == "/prefix"
     assert environ["PATH_INFO"].encode("latin-1").decode() == "/caf\u00e9"
     assert environ["QUERY_STRING"] == "a=%20"

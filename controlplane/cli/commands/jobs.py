@@ -6,6 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
+from controlplane.cli.code.about import describe_code
 from controlplane.cli.errors import DONE
 from controlplane.cli.lookup import FINAL_STATES, each_name, find_job, is_id, job_id, jobs_named
 from controlplane.cli.parsing import Parser
@@ -278,6 +279,7 @@ def _job_fields(job: Row) -> list[tuple[str, object]]:
         ("Preemptible", "yes" if job.get("preemptible") else "no"),
         ("Image", job.get("image")),
         ("Command", _command_text(job)),
+        ("Code", describe_code(job["code"]) if job.get("code") else None),
         ("Environment", formats.pairs(job.get("env"))),
         ("Labels", formats.pairs(job.get("labels"))),
         ("Created", formats.local_time(job.get("created_at"))),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import os
 import shlex
 from argparse import Namespace
 from typing import Any
@@ -37,7 +38,9 @@ def submit_arguments(parser: Parser) -> None:
         "yard submit hyper1 -p team-a -i quickstart -g 1",
         "yard submit hyper2 -i quickstart -g 0.5 -e EPOCHS=3 --logs",
         "yard submit notebook -i jupyter -g 1 --interactive --port 8888",
+        "yard submit train1 -i python --code . -g 1 -- python train.py",
         "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
+        "yard submit train2 --like train1 -e EPOCHS=20",
         "yard submit --file sweep.jsonl -i quickstart -g 1",
     ]
     parser.add_argument("name", metavar="NAME", nargs="?", help=_NAME_HELP)
@@ -58,7 +61,8 @@ def submit_arguments(parser: Parser) -> None:
 
 def submit(args: Namespace, session: Session) -> int:
     """Submit a `train` job, or with --interactive an `interactive` one; with --file many of any kind."""
-    kind = {"kind": "interactive" if args.interactive else "train", "workers": args.workers}
+    default = "train" if args.like is None else None
+    kind = {"kind": "interactive" if args.interactive else default, "workers": args.workers}
     if args.file is None and args.name is None:
         raise _misused("the following arguments are required: NAME, or --file FILE")
     if args.file is None:
@@ -67,7 +71,7 @@ def submit(args: Namespace, session: Session) -> int:
         raise _misused("NAME, --logs and --wait are for one job, and --file for many")
     from controlplane.cli.commands.submit_file import submit_file
 
-    return submit_file(args, session, _body(args, kind))
+    return submit_file(args, session, _body(args, session, kind))
 
 
 def _misused(words: str) -> CliError:
@@ -176,12 +180,22 @@ def submitted_text(job: dict[str, Any]) -> str:
     return f"job {job['name']} submitted to {job['project']} as {job['id']}"
 
 
-def _body(args: Namespace, extra: dict[str, Any]) -> dict[str, Any]:
-    return {**spec_of(args), **{field: value for field, value in extra.items() if value is not None}}
+def _body(args: Namespace, session: Session, extra: dict[str, Any]) -> dict[str, Any]:
+    """The job to submit: what the command line says, on top of the job that --like names."""
+    given = {**spec_of(args), **{field: value for field, value in extra.items() if value is not None}}
+    if args.code is not None:
+        from controlplane.cli.code.upload import bring_code
+
+        given["code"] = bring_code(session, args.code, dict(os.environ))
+    if args.like is None:
+        return given
+    from controlplane.cli.commands.like import spec_like
+
+    return spec_like(session, args.like, given)
 
 
 def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
-    spec = _body(args, extra)
+    spec = _body(args, session, extra)
     query = {"dry_run": True} if args.dry_run else None
     job = session.client.post(f"{session.project_path}/jobs", spec, query, key=args.idempotency_key)
     if args.dry_run:
@@ -280,6 +294,15 @@ def _add_program(parser: Parser) -> None:
         "--image-pull-secret", action="append", metavar="SECRET", help="pull the image with it (Kubernetes)"
     )
     group.add_argument("--working-dir", metavar="DIR", help="where it starts")
+    group.add_argument(
+        "--code",
+        metavar="DIR",
+        help="bring the files of this directory along, as the job's working directory: what git tracks or does not"
+        " ignore, without git all; less what a .yardignore there names",
+    )
+    group.add_argument(
+        "--like", metavar="JOB", help="as this job, its code included, but for what else is said here"
+    )
 
 
 def _add_rest(parser: Parser) -> None:

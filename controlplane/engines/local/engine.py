@@ -25,6 +25,7 @@ from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, P
 from controlplane.engines.defaults import EngineDefaults
 from controlplane.engines.images import command_line
 from controlplane.engines.local import reports
+from controlplane.engines.local.code import place_code
 from controlplane.engines.local.command import LocalProcess
 from controlplane.engines.local.environment import (
     copy_files,
@@ -257,6 +258,8 @@ class LocalEngine(EngineDefaults):
         job_dir = self._state_dir / "work" / spec.job_id
         own = job_dir / str(spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if spec.code is not None:
+            place_code(spec.code, self._state_dir, own)
         copy_files(image.files, own)
         library = self._state_dir / "lib"
         prepare_library(library, BUILT_IN.parent)

@@ -19,7 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import DeviceShare, GangMember, MemberReport, PodSpec
+from controlplane.engines.base import CodeSource, DeviceShare, GangMember, MemberReport, PodSpec
 from controlplane.engines.local import processes
 
 MEMBERSHIP, STATUS, DOORBELL = (
@@ -117,13 +117,23 @@ class PodDir:
         shares = tuple(DeviceShare(**share) for share in spec["devices"])
         sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
         mounts = tuple((host, path) for host, path in spec.get("mounts", ()))
+        code = CodeSource(**spec["code"]) if spec.get("code") else None
         # what an older version wrote has no gang
         gang = tuple(
             GangMember(**{**member, "devices": tuple(member["devices"])})
             for member in spec.get("launches", ())
         )
         return Prepared(
-            spec=PodSpec(**{**spec, **sequences, "devices": shares, "launches": gang, "mounts": mounts}),
+            spec=PodSpec(
+                **{
+                    **spec,
+                    **sequences,
+                    "devices": shares,
+                    "launches": gang,
+                    "mounts": mounts,
+                    "code": code,
+                }
+            ),
             argv=tuple(stored["argv"]),
             env=stored["env"],
             work_dir=stored["work_dir"],

@@ -1,0 +1,163 @@
+"""Which files the code of a directory has: what git tracks or does not ignore, without git all; less .yardignore."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from controlplane.cli.code.ignore import NAME, Ignore
+from controlplane.cli.errors import USAGE, CliError
+
+FILES_MOST = 20_000
+WALK_MOST = 200_000  # without git: a home directory is not code
+DIFF_MOST_BYTES = 512 * 1024
+_REVISION = ("rev-parse", "--verify", "-q", "HEAD")
+_LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """Paths of files and links below a directory, with slashes. `commit`: "" outside of git and before the first;
+    `has_untracked`: files that git does not track are among them."""
+
+    root: str
+    paths: tuple[str, ...]
+    commit: str = ""
+    has_untracked: bool = False
+    is_git: bool = False
+
+
+def list_files(root: str) -> Listing:
+    """Return the files of the code in a directory. Raises CliError (2) for what is none, and for names that are not
+    Unicode."""
+    if not os.path.isdir(root):
+        raise CliError(f"--code {root}: there is no such directory", USAGE)
+    ignore = _ignore(root)
+    with_git = _with_git(root) if shutil.which("git") else None
+    if with_git is None:
+        return Listing(root, tuple(ignore.kept(_checked(sorted(_walk(root, ignore))))))
+    paths, untracked, commit = with_git
+    kept = ignore.kept(_checked(paths))
+    return Listing(root, tuple(kept), commit, not untracked.isdisjoint(kept), is_git=True)
+
+
+def origin(listing: Listing) -> dict[str, object]:
+    """Return what is known of where a listing's files come from, as the server keeps it with a tree."""
+    if not listing.is_git:
+        return {}
+    diff = ("diff", "--no-color", "--no-ext-diff", "--no-textconv", "HEAD", "--relative", "--", ".")
+    running = {
+        "diff": _git(listing.root, *diff) if listing.commit else None,
+        "branch": _git(listing.root, "symbolic-ref", "--short", "-q", "HEAD"),
+        "repository": _git(listing.root, "config", "--get", "remote.origin.url"),
+    }
+    said = {name: _said(process)[1] if process else b"" for name, process in running.items()}
+    text = {name: out.decode(errors="replace").replace("\0", "\ufffd") for name, out in said.items()}
+    is_dirty = bool(text["diff"]) or listing.has_untracked
+    return {
+        "commit": listing.commit,
+        "branch": text["branch"].strip()[:255],
+        "is_dirty": is_dirty,
+        "diff": _cut(text["diff"], DIFF_MOST_BYTES),
+        "repository": _without_credentials(text["repository"].strip())[:500],
+    }
+
+
+def _with_git(root: str) -> tuple[list[str], set[str], str] | None:
+    """Return (paths, those that are not tracked, commit); None where there is no repository."""
+    listed, revision = _git(root, *_LISTING), _git(root, *_REVISION)
+    code, out = _said(listed)
+    commit = _said(revision)[1].decode().strip()
+    if code != 0:
+        return None
+    paths: list[str] = []
+    untracked: set[str] = set()
+    has_submodules = os.path.exists(os.path.join(root, ".gitmodules"))
+    for item in out.split(b"\0")[:-1]:
+        path = os.fsdecode(item[2:])
+        if path.endswith("/") or (has_submodules and os.path.isdir(os.path.join(root, path))):
+            found = _of_repository_inside(root, path.rstrip("/"))
+        else:
+            found = [path]
+        paths += found
+        if item[:1] == b"?":
+            untracked.update(found)
+    return list(dict.fromkeys(paths)), untracked, commit
+
+
+def _of_repository_inside(root: str, path: str) -> list[str]:
+    """The files of a submodule, or of another repository in this one."""
+    if os.path.islink(os.path.join(root, path)):
+        return [path]
+    inside = _with_git(os.path.join(root, path))
+    return [f"{path}/{name}" for name in inside[0]] if inside else []
+
+
+def _git(root: str, *words: str) -> subprocess.Popen[bytes]:
+    return subprocess.Popen(
+        ["git", "-C", root, *words],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        env={**os.environ, "GIT_OPTIONAL_LOCKS": "0"},
+    )
+
+
+def _said(process: subprocess.Popen[bytes]) -> tuple[int, bytes]:
+    out, _ = process.communicate()
+    return process.returncode, out
+
+
+def _ignore(root: str) -> Ignore:
+    try:
+        with open(os.path.join(root, NAME), encoding="utf-8") as file:
+            return Ignore(file)
+    except FileNotFoundError:
+        return Ignore(())
+    except (OSError, UnicodeDecodeError) as error:
+        raise CliError(f"{NAME} cannot be read: {error}", USAGE) from error
+
+
+def _walk(root: str, ignore: Ignore) -> Iterator[str]:
+    """Every file and link below a directory; directories that are left out are not entered, links not followed."""
+    count = 0
+    for folder, folders, files in os.walk(root):
+        below = os.path.relpath(folder, root).replace(os.sep, "/")
+        prefix = "" if below == "." else f"{below}/"
+        links = [name for name in folders if os.path.islink(os.path.join(folder, name))]
+        folders[:] = [
+            name
+            for name in folders
+            if name != ".git" and name not in links and not ignore.leaves_out(prefix + name, is_folder=True)
+        ]
+        for name in (*files, *links):
+            yield prefix + name
+        count += len(files)
+        if count > WALK_MOST:
+            hint = f"is this your code? name what does not belong to it in {os.path.join(root, NAME)}"
+            raise CliError(f"{root} has more than {WALK_MOST:,} files", USAGE, hint)
+
+
+def _checked(paths: list[str]) -> list[str]:
+    for path in paths:
+        try:
+            path.encode()
+        except UnicodeEncodeError:
+            shown = os.fsencode(path).decode(errors="backslashreplace")
+            hint = f"rename it, or leave it out in {NAME}"
+            raise CliError(f"the name of {shown} is not UTF-8", USAGE, hint) from None
+    return paths
+
+
+def _without_credentials(url: str) -> str:
+    """A remote's address without user and password."""
+    scheme, found, rest = url.partition("://")
+    return f"{scheme}://{rest.rpartition('@')[2]}" if found and "@" in rest.partition("/")[0] else url
+
+
+def _cut(text: str, most_bytes: int) -> str:
+    raw = text.encode()
+    return text if len(raw) <= most_bytes else raw[:most_bytes].decode(errors="ignore")

@@ -1,0 +1,190 @@
+"""The tree that a listing stands for: each file's hash, and the hash of all, as datasets/code_manifest.py defines it.
+
+What was hashed once is remembered by size, times and inode, so that an unchanged tree costs a look at each file.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
+
+from controlplane.cli.code.ignore import NAME
+from controlplane.cli.code.listing import FILES_MOST, Listing
+from controlplane.cli.errors import USAGE, CliError
+
+# A file that changed so shortly before it was hashed may change again within the same tick of the file system's clock.
+_SETTLED_NS = 2_000_000_000
+_REMEMBERED_MOST = 64  # directories
+
+
+@dataclass(frozen=True, slots=True)
+class File:
+    """A file or link of a tree. `target`: of a link, whose content it is."""
+
+    path: str
+    kind: str
+    size: int
+    sha256: str
+    target: str = ""
+
+    def listed(self) -> dict[str, Any]:
+        """Return the file as the server takes it."""
+        if self.kind == "l":
+            return {"path": self.path, "link": self.target}
+        shown: dict[str, Any] = {"path": self.path, "size": self.size, "hash": self.sha256}
+        return shown | ({"executable": True} if self.kind == "x" else {})
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """`digest` is the hash that names the tree, hexadecimal."""
+
+    root: str
+    files: tuple[File, ...]
+    digest: str
+
+    @property
+    def size_bytes(self) -> int:
+        return sum(file.size for file in self.files)
+
+
+def read_tree(listing: Listing, environ: dict[str, str]) -> Tree:
+    """Hash what changed of a listing. Files that vanish meanwhile are left out. Raises CliError (2) for no files, for
+    too many and for links that lead outside."""
+    if len(listing.paths) > FILES_MOST:
+        message = f"{listing.root} has {len(listing.paths):,} files; at most {FILES_MOST:,} go with a job"
+        raise CliError(
+            f"{message}\n{largest_folders(dict.fromkeys(listing.paths, 1), 'files')}", USAGE, _HINT
+        )
+    memory = _Memory(listing.root, environ)
+    found = [file for path in listing.paths if (file := _read(listing.root, path, memory)) is not None]
+    memory.save()
+    if not found:
+        raise CliError(f"{listing.root} has no files to send", USAGE, f"see {NAME} and .gitignore")
+    files = tuple(sorted(found, key=lambda file: file.path.encode()))
+    text = "".join(f"{file.kind} {file.size} {file.sha256}\t{file.path}\0" for file in files)
+    return Tree(listing.root, files, hashlib.sha256(text.encode()).hexdigest())
+
+
+_HINT = f"name in {NAME} what the job does not need; data belongs into a dataset or a volume"
+
+
+def largest_folders(sizes: dict[str, int], unit: str = "bytes") -> str:
+    """Return lines that say which directories hold most: two levels at most, the largest first."""
+    totals: Counter[str] = Counter()
+    for path, size in sizes.items():
+        parts = path.split("/")[:-1][:2]
+        totals.update({"/".join(parts) + "/" if parts else path: size})
+    return "\n".join(f"  {_amount(size, unit):>10}  {name}" for name, size in totals.most_common(5))
+
+
+def too_large(tree: Tree, message: str) -> CliError:
+    """Return the refusal of a tree that the server finds too large, with what to leave out."""
+    sizes = {file.path: file.size for file in tree.files}
+    return CliError(f"{message}\n{largest_folders(sizes)}", USAGE, _HINT)
+
+
+def size_text(size: int) -> str:
+    """`1.4 MB`."""
+    return _amount(size, "bytes")
+
+
+def _amount(number: int, unit: str) -> str:
+    if unit != "bytes":
+        return f"{number:,} {unit}"
+    amount, names = float(number), ("B", "kB", "MB", "GB")
+    for name in names:
+        if amount < 1000 or name == names[-1]:
+            return f"{amount:.0f} {name}" if name == "B" or amount >= 100 else f"{amount:.1f} {name}"
+        amount /= 1000
+    raise AssertionError("the last unit takes every amount")
+
+
+def _read(root: str, path: str, memory: _Memory) -> File | None:
+    place = os.path.join(root, path)
+    try:
+        found = os.lstat(place)
+        if stat.S_ISREG(found.st_mode):
+            sha256 = memory.find(path, found) or memory.note(path, place, found)
+            return File(path, "x" if found.st_mode & 0o100 else "f", found.st_size, sha256)
+        if stat.S_ISLNK(found.st_mode):
+            return _link(path, os.readlink(place))
+    except (FileNotFoundError, NotADirectoryError):
+        return None  # deleted, and still in git's index
+    except OSError as error:
+        raise CliError(
+            f"{path} cannot be read: {error.strerror}", USAGE, f"leave it out in {NAME}"
+        ) from error
+    print(f"yard: {path} is no file; it stays here", file=sys.stderr)
+    return None
+
+
+def _link(path: str, target: str) -> File:
+    parts = [part for part in target.split("/") if part not in ("", ".")]
+    ups = next((place for place, part in enumerate(parts) if part != ".."), len(parts))
+    if target.startswith("/") or ".." in parts[ups:] or ups > path.count("/"):
+        hint = f"leave it out in {NAME}, or mount what it leads to with -v or --pvc"
+        raise CliError(f"the link {path} leads outside of the code, to {target}", USAGE, hint)
+    content = target.encode(errors="surrogateescape")
+    return File(path, "l", len(content), hashlib.sha256(content).hexdigest(), target)
+
+
+class _Memory:
+    """Hashes of a directory's files as they were when they were hashed last."""
+
+    def __init__(self, root: str, environ: dict[str, str]) -> None:
+        base = environ.get("XDG_CACHE_HOME") or os.path.join(os.path.expanduser("~"), ".cache")
+        name = hashlib.sha256(os.path.realpath(root).encode(errors="surrogateescape")).hexdigest()[:24]
+        self._path = os.path.join(base, "trainyard", "code", f"{name}.json")
+        self._known: dict[str, list[Any]] = {}
+        self._now: dict[str, list[Any]] = {}
+        self._is_changed = False
+        with suppress(OSError, ValueError), open(self._path, encoding="utf-8") as file:
+            known = json.load(file)
+            self._known = known if isinstance(known, dict) else {}
+
+    def find(self, path: str, found: os.stat_result) -> str | None:
+        """Return the hash of a file that is as it was when it was hashed."""
+        known = self._known.get(path)
+        if not known or known[:4] != [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]:
+            return None
+        self._now[path] = known
+        return str(known[4])
+
+    def note(self, path: str, place: str, found: os.stat_result) -> str:
+        """Hash a file, and remember that unless it may be about to change again."""
+        with open(place, "rb") as file:
+            sha256 = hashlib.file_digest(file, "sha256").hexdigest()
+        self._is_changed = True
+        if max(found.st_mtime_ns, found.st_ctime_ns) < time.time_ns() - _SETTLED_NS:
+            identity = [found.st_size, found.st_mtime_ns, found.st_ctime_ns, found.st_ino]
+            self._now[path] = [*identity, sha256]
+        return sha256
+
+    def save(self) -> None:
+        """Write what changed; without a place for it the next run hashes anew."""
+        if not self._is_changed and len(self._now) == len(self._known):
+            return
+        folder = os.path.dirname(self._path)
+        with suppress(OSError):
+            os.makedirs(folder, mode=0o700, exist_ok=True)
+            fresh = f"{self._path}.{os.getpid()}"
+            with open(fresh, "w", encoding="utf-8") as file:
+                json.dump(self._now, file)
+            os.replace(fresh, self._path)
+            _forget_oldest(folder)
+
+
+def _forget_oldest(folder: str) -> None:
+    found: Iterable[os.DirEntry[str]] = sorted(os.scandir(folder), key=lambda entry: entry.stat().st_mtime)
+    for entry in list(found)[:-_REMEMBERED_MOST]:
+        os.unlink(entry.path)

@@ -1,0 +1,120 @@
+"""Brings a directory's code to the server: nothing where it is there already, else the files that it lacks."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from functools import partial
+
+from controlplane.cli.code.listing import Listing, list_files, origin
+from controlplane.cli.code.tree import File, Tree, read_tree, size_text, too_large
+from controlplane.cli.errors import ApiError, CliError
+from controlplane.cli.session import Session
+
+TRIES = 3  # files that change while they are sent are hashed and sent again
+PART_BYTES = 32 << 20  # of files in one request
+_BLOCK = 512
+_TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
+
+
+def bring_code(session: Session, root: str, environ: dict[str, str]) -> dict[str, str]:
+    """Return the `code` of a spec: the tree of a directory as it is now, which the server then has."""
+    root = os.path.abspath(os.path.expanduser(root))
+    for attempt in range(1, TRIES + 1):
+        listing = list_files(root)
+        tree = read_tree(listing, environ)
+        try:
+            sent = None if _is_known(session, tree, listing) else _upload(session, tree, listing)
+        except ApiError as refused:
+            if refused.code != "content_differs" or attempt == TRIES:
+                raise
+            continue
+        session.output.say(_summary(tree, listing, sent))
+        return {"tree": f"sha256:{tree.digest}", "commit": listing.commit}
+    raise AssertionError("the last attempt raises or returns")
+
+
+def _is_known(session: Session, tree: Tree, listing: Listing) -> bool:
+    try:
+        session.get(_path(session, tree), commit=listing.commit)
+    except ApiError as refused:
+        if refused.status != 404 or refused.code != "not_found":
+            raise
+        return False
+    return True
+
+
+def _upload(session: Session, tree: Tree, listing: Listing) -> list[File]:
+    """Send what the server lacks; return that."""
+    client = session.client
+    try:
+        begun = client.post(f"{session.project_path}/code", {"files": [file.listed() for file in tree.files]})
+    except ApiError as refused:
+        if refused.code in _TOO_LARGE:
+            raise too_large(tree, refused.message) from refused
+        raise
+    if begun["tree"] != f"sha256:{tree.digest}":
+        raise CliError(f"the server calls this tree {begun['tree']}: it is of another version than this yard")
+    wanted = set(begun["missing"])
+    missing = list({file.sha256: file for file in tree.files if file.sha256 in wanted}.values())
+    for part in _parts(missing):
+        size = sum(_padded(file.size) + _BLOCK for file in part) + 2 * _BLOCK
+        client.upload(
+            f"{_path(session, tree)}/content", partial(_archive, tree, part), size, "application/x-tar"
+        )
+    client.post(f"{_path(session, tree)}/commit", origin(listing))
+    return missing
+
+
+def _path(session: Session, tree: Tree) -> str:
+    return f"{session.project_path}/code/sha256:{tree.digest}"
+
+
+def _parts(files: Sequence[File]) -> Iterator[list[File]]:
+    part: list[File] = []
+    size = 0
+    for file in files:
+        if part and size + file.size > PART_BYTES:
+            yield part
+            part, size = [], 0
+        part.append(file)
+        size += file.size
+    if part:
+        yield part
+
+
+def _archive(tree: Tree, files: Sequence[File]) -> Iterator[bytes]:
+    """A tar of files named by their hash. Its length was announced: a file that has another size by now is cut or
+    filled, and the server finds that it is not what its hash says."""
+    for file in files:
+        content = _content(tree.root, file)
+        yield _header(file) + content + bytes(_padded(file.size) - file.size)
+    yield bytes(2 * _BLOCK)
+
+
+def _content(root: str, file: File) -> bytes:
+    try:
+        with open(os.path.join(root, file.path), "rb") as opened:
+            return opened.read(file.size).ljust(file.size, b"\0")
+    except OSError:
+        return bytes(file.size)
+
+
+def _header(file: File) -> bytes:
+    """The header of a plain file in a tar archive (POSIX ustar)."""
+    name = file.sha256.encode().ljust(100, b"\0")
+    start = name + b"0000644\0" + b"0000000\0" * 2 + b"%011o\0" % file.size + b"%011o\0" % 0
+    end = (b"0" + bytes(100) + b"ustar\x0000").ljust(_BLOCK - len(start) - 8, b"\0")
+    return start + b"%06o\0 " % (sum(start) + 8 * 32 + sum(end)) + end
+
+
+def _padded(size: int) -> int:
+    return -(-size // _BLOCK) * _BLOCK
+
+
+def _summary(tree: Tree, listing: Listing, sent: list[File] | None) -> str:
+    of = f" of {listing.commit[:10]}" if listing.commit else ""
+    what = f"code{of}: {len(tree.files):,} files, {size_text(tree.size_bytes)}"
+    if not sent:
+        return f"{what}, all known to the server"
+    return f"{what}; sent {len(sent):,}, {size_text(sum(file.size for file in sent))}"

@@ -1,0 +1,105 @@
+"""Requests with a body too large for memory: admitted by who sends them, written to a file, and then given to WSGI.
+
+Who may not send anything is refused before a byte is read, and nobody sends more than `admit` says. The view
+authenticates and authorises again, as it does every request; what is decided here is only what may be received.
+"""
+
+import asyncio
+from collections.abc import Callable
+from functools import partial
+from pathlib import Path
+from tempfile import TemporaryFile
+from typing import BinaryIO, ParamSpec, TypeVar
+
+from django.db import connections
+
+from controlplane.access import Actor
+from controlplane.api.errors import to_problem
+from controlplane.api.problems import Problem
+from controlplane.http.fair_queue import Clients
+from controlplane.http.wsgi_bridge import BodyTooLarge, Disconnected, WsgiBridge, WsgiApplication
+from controlplane.live.asgi import Receive, Scope, Send, header, problem
+from controlplane.live.client import Refused, sign_in
+
+SECONDS_MOST = 900.0  # for a whole body
+BATCH_BYTES = 1 << 20  # is written at once
+BODY_METHODS = frozenset({"POST", "PUT"})
+
+P = ParamSpec("P")
+T = TypeVar("T")
+Admit = Callable[[Scope, Actor], int]
+
+
+class UploadBridge(WsgiBridge):
+    """`admit` returns how many bytes this actor may send with this request, or raises what a view would raise; it runs
+    on a thread. `folder` holds bodies while they are received; they have no name there, so nothing is left of them."""
+
+    def __init__(
+        self, application: WsgiApplication, clients: Clients, folder: Path, admit: Admit, *, threads: int = 2
+    ) -> None:
+        super().__init__(application, clients, threads=threads, most_of_client=8, most=64, name="upload")
+        self._folder, self._admit = folder, admit
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in BODY_METHODS:
+            await super().__call__(scope, receive, send)
+            return
+        try:
+            most_bytes = await self._most_bytes(scope)
+            with await self._in_thread(_open_file, self._folder) as file:
+                size = await self._receive(scope, receive, file, most_bytes)
+                await self._answer(scope, receive, send, file, size)
+        except BodyTooLarge:
+            await problem(send, 413, "body_too_large", "This is more than what is missing; send only that.")
+        except TimeoutError:
+            detail = f"Send the whole body within {SECONDS_MOST:g} s, or fewer files at a time."
+            await problem(send, 408, "body_too_slow", detail, [(b"connection", b"close")])
+        except Refused as refused:
+            await problem(send, refused.status, refused.code, refused.detail)
+        except Disconnected:
+            return
+        except Problem as refusal:
+            await problem(send, refusal.status, refusal.code, refusal.detail)
+
+    async def _most_bytes(self, scope: Scope) -> int:
+        identity = await sign_in(scope)
+        return await self._in_thread(self._ask, scope, identity.actor)
+
+    async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        return await asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
+
+    def _ask(self, scope: Scope, actor: Actor) -> int:
+        try:
+            return self._admit(scope, actor)
+        except Exception as error:
+            raise to_problem(error) from error
+        finally:
+            connections.close_all()
+
+    async def _receive(self, scope: Scope, receive: Receive, file: BinaryIO, most_bytes: int) -> int:
+        """Write the body to the file and return its size. Raises BodyTooLarge, TimeoutError, Disconnected."""
+        announced = header(scope, b"content-length") or "0"
+        if announced.isdecimal() and int(announced) > most_bytes:
+            raise BodyTooLarge
+        size, waiting, has_more = 0, bytearray(), True
+        async with asyncio.timeout(SECONDS_MOST):
+            while has_more:
+                message = await receive()
+                if message["type"] == "http.disconnect":
+                    raise Disconnected
+                waiting += message.get("body", b"")
+                has_more = message.get("more_body", False)
+                if size + len(waiting) > most_bytes:
+                    raise BodyTooLarge
+                if len(waiting) >= BATCH_BYTES or not has_more:
+                    size += len(waiting)
+                    await self._in_thread(file.write, bytes(waiting))
+                    waiting.clear()
+        file.seek(0)
+        return size
+
+
+def _open_file(folder: Path) -> BinaryIO:
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    file: BinaryIO = TemporaryFile(dir=folder)  # noqa: SIM115  # the caller closes it
+    return file

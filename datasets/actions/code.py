@@ -1,0 +1,99 @@
+"""Verbs on code trees. Files are stored outside of transactions; a row appears when all of a tree are there."""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any, BinaryIO
+
+from django.conf import settings
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import Actor
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.models import Event, Project
+from datasets.code_archive import MOST_BESIDE, MOST_PER_FILE, ArchiveRefused, read_archive
+from datasets.code_manifest import Entry, TreeRefused, checked
+from datasets.code_store import ContentDiffers
+from datasets.models import CodeTree
+from datasets.queries.code import SCHEME, code_of
+from jobs.kinds.fields import FieldError
+
+DIFF_MOST_CHARACTERS = 256 * 1024
+
+
+def begin_upload(project: Project, entries: Sequence[Entry]) -> tuple[str, dict[str, int]]:
+    """Note which files a tree has; return its digest and hash -> size of what the project does not have yet. Raises
+    Invalid."""
+    try:
+        tree = checked(entries, settings.CODE_MOST_BYTES)
+    except TreeRefused as refused:
+        pointer = "/files" if refused.index is None else f"/files/{refused.index}"
+        raise Invalid(FieldError(pointer, refused.code, refused.detail)) from refused
+    store = code_of(project)
+    return store.begin(tree), store.missing(tree)
+
+
+def upload_room(project: Project, digest: str) -> int:
+    """Return how many bytes an archive of what is missing may have. Raises Conflict for a tree that was not begun."""
+    missing = code_of(project).missing(_begun(project, digest))
+    return sum(missing.values()) + len(missing) * MOST_PER_FILE + MOST_BESIDE
+
+
+def receive_files(project: Project, digest: str, archive: BinaryIO) -> dict[str, int]:
+    """Keep the files of an archive; return hash -> size of what is still missing. Files before a refused one are kept.
+    Raises Conflict for a tree that was not begun, Invalid for what does not belong to it."""
+    store, entries = code_of(project), _begun(project, digest)
+    wanted = {entry.sha256: entry.size for entry in entries}
+    try:
+        for sha256, pieces in read_archive(archive, wanted):
+            store.put(sha256, pieces)
+    except ArchiveRefused as refused:
+        raise invalid("/", refused.code, refused.detail) from refused
+    except ContentDiffers as differs:
+        raise invalid("/", "content_differs", f"{differs} Send it again.") from differs
+    return store.missing(entries)
+
+
+def commit_tree(project: Project, digest: str, about: Mapping[str, Any], *, actor: Actor) -> CodeTree:
+    """Make an uploaded tree one that jobs can run; `about`: what is known of its origin (fields of CodeTree). A repeat
+    returns the same row. Raises Conflict while files are missing."""
+    store, entries = code_of(project), _begun(project, digest)
+    if missing := store.missing(entries):
+        raise Conflict("tree_incomplete", f"{len(missing)} files of the tree are missing; upload them first.")
+    store.finish(digest)
+    diff = about.get("diff", "")
+    origin = {name: value for name, value in about.items() if name != "commit"}
+    origin |= {"diff": diff[:DIFF_MOST_CHARACTERS], "is_diff_cut": len(diff) > DIFF_MOST_CHARACTERS}
+    size = {"files": len(entries), "size_bytes": sum(entry.size for entry in entries)}
+    with transaction.atomic():
+        row, is_new = CodeTree.objects.get_or_create(
+            project=project,
+            digest=digest,
+            commit=about.get("commit", ""),
+            defaults={**origin, **size, "created_by": actor.name},
+        )
+        row.used_at = timezone.now()
+        row.save(update_fields=["used_at"])
+        if is_new:
+            after = {"project": project.name, "commit": row.commit, **size}
+            write_audit(actor, "code.upload", "code", SCHEME + digest, after=after)
+            Event.objects.append(
+                [Event(kind="code.uploaded", project_id=project.pk, actor=actor.name, data=after)]
+            )
+    return row
+
+
+def use_trees(project: Project, digests: Iterable[str]) -> None:
+    """Note that jobs with these trees are being submitted. Raises Conflict for one that was removed since it was looked
+    up; inside of the transaction that submits, none is removed any more."""
+    for digest in set(digests):
+        if not CodeTree.objects.filter(project=project, digest=digest).update(used_at=timezone.now()):
+            raise Conflict("code_removed", "The job's code was removed meanwhile; upload it again.")
+
+
+def _begun(project: Project, digest: str) -> tuple[Entry, ...]:
+    entries = code_of(project).pending(digest)
+    if entries is None:
+        detail = "This tree was not begun, or too long ago; send the list of its files first."
+        raise Conflict("tree_not_begun", detail)
+    return entries

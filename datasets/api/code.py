@@ -1,0 +1,198 @@
+"""Code trees over REST: which files the server lacks, those files, and the tree that they make.
+
+Bodies come through controlplane.http.upload_bridge (see datasets.api.uploads): they are files when a view gets them.
+"""
+
+from collections.abc import Mapping, Sequence
+from io import BytesIO
+from typing import Any
+
+from django.db.models import QuerySet
+from django.http import HttpResponseBase, StreamingHttpResponse
+from rest_framework.parsers import BaseParser
+
+from controlplane.access import NotVisible, project_for
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.parsers import StrictJSONParser
+from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
+from controlplane.models import Project, Role
+from datasets.actions.code import begin_upload, commit_tree, receive_files
+from datasets.api.schemas import CODE_TREE
+from datasets.code_archive import write_archive
+from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, file_entry, link_entry
+from datasets.models import CodeTree
+from datasets.queries.code import SCHEME, code_of, digest_of, find_tree, tree_detail, tree_shape
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
+
+MANIFEST_MOST_BYTES = 8 << 20
+TAR = "application/x-tar"
+
+
+class ManifestParser(StrictJSONParser):
+    """A list of files is longer than other bodies."""
+
+    most_bytes = MANIFEST_MOST_BYTES
+
+
+class ArchiveParser(BaseParser):
+    """Hands the body on as it is."""
+
+    media_type = TAR
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        return stream
+
+
+def _entry(value: Any) -> Entry:
+    """{"path", "size", "hash", "executable"?} or {"path", "link"}."""
+    if not isinstance(value, dict) or not isinstance(value.get("path"), str):
+        raise Refused("not_an_entry", 'A file is {"path": "train.py", "size": 120, "hash": "<sha256>"}.')
+    if "link" in value:
+        if set(value) != {"path", "link"}:
+            raise Refused("not_an_entry", 'A symbolic link is {"path": "data", "link": "../data"}.')
+        return link_entry(value["path"], fields.inside(fields.text(PATH_MOST_BYTES), value["link"], "/link"))
+    if not {"path", "size", "hash"} <= set(value) <= {"path", "size", "hash", "executable"}:
+        raise Refused("not_an_entry", "A file has path, size, hash and, if it is so, executable.")
+    size, sha256 = value["size"], value["hash"]
+    if type(size) is not int or not isinstance(sha256, str):
+        raise Refused("not_an_entry", "A file's size is a whole number, and its hash a string.")
+    is_executable = fields.inside(fields.switch, value.get("executable", False), "/executable")
+    return file_entry(value["path"], size, sha256, is_executable=is_executable)
+
+
+BEGIN = {
+    "files": BodyField(
+        fields.listed(_entry, FILES_MOST),
+        {**listed(ref("CodeEntry")), "maxItems": FILES_MOST},
+        is_required=True,
+    )
+}
+_name = fields.text(255)
+COMMIT = {
+    "commit": BodyField(fields.text(64), {**STRING, "maxLength": 64}),
+    "branch": BodyField(_name, {**STRING, "maxLength": 255}),
+    "is_dirty": BodyField(fields.switch, BOOLEAN),
+    "diff": BodyField(fields.text(1 << 20), STRING),
+    "repository": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+}
+TREES = Listing(
+    CODE_TREE,
+    {"used_at": ("used_at", "id"), "created_at": ("created_at", "id")},
+    "-created_at",
+    {"commit": Filter("commit__in", query.texts("Of these commits."))},
+)
+
+
+class ProjectCodeTrees(ApiView):
+    """A project's code trees."""
+
+    parser_classes = [ManifestParser]
+
+    @operation("List a project's code trees", answer=TREES.schema("CodeTree"), query=TREES.parameters())
+    def get(self, call: Call, name: str) -> Answer:
+        rows = CodeTree.objects.filter(project=project_for(call.actor, name))
+        return paged(call, rows, TREES, fetch=_fetch, shape=_shape)
+
+    @operation("Say which files a tree has", answer=ref("CodeUpload"), body=BEGIN, is_remembered=False)
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        digest, missing = begin_upload(project, call.body["files"])
+        return _upload(digest, missing)
+
+
+class ProjectCodeTree(ApiView):
+    """One tree."""
+
+    @operation(
+        "A code tree, under the commit that it was last uploaded with or the one asked for",
+        answer=ref("CodeTree"),
+        query={"commit": query.text("Under this commit.")},
+    )
+    def get(self, call: Call, name: str, tree: str) -> Answer:
+        project = project_for(call.actor, name)
+        return Answer(tree_detail(_tree(project, tree, call.query.get("commit"))))
+
+
+class CodeContent(ApiView):
+    """Files on their way in."""
+
+    parser_classes = [ArchiveParser]
+
+    @operation(
+        "Send files of a tree that was begun, as a tar of plain files named by their hash",
+        answer=ref("CodeUpload"),
+        body_is={"type": "string", "format": "binary"},
+        takes=TAR,
+        is_remembered=False,
+    )
+    def put(self, call: Call, name: str, tree: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        digest = tree_digest(tree)
+        archive: Any = call.request.data or BytesIO()  # a request without a body has an empty dict
+        return _upload(digest, receive_files(project, digest, archive))
+
+
+class CodeCommit(ApiView):
+    """A tree whose files are all there."""
+
+    @operation(
+        "Make a tree whose files are all there one that jobs can run",
+        answer=ref("CodeTree"),
+        status=201,
+        body=COMMIT,
+    )
+    def post(self, call: Call, name: str, tree: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        return Answer(tree_detail(commit_tree(project, tree_digest(tree), call.body, actor=call.actor)), 201)
+
+
+class CodeArchive(ApiView):
+    """A tree to take away."""
+
+    @operation(
+        "Download a code tree as a tar archive", answer={"type": "string", "format": "binary"}, gives=TAR
+    )
+    def get(self, call: Call, name: str, tree: str) -> HttpResponseBase:
+        project = project_for(call.actor, name)
+        return archive_response(project, _tree(project, tree).digest)
+
+
+def tree_digest(tree: str) -> str:
+    """Return the digits of a tree's name in an address. Raises NotVisible."""
+    digest = digest_of(tree)
+    if digest is None:
+        raise NotVisible("A code tree is named sha256: and 64 hexadecimal digits.")
+    return digest
+
+
+def archive_response(project: Project, digest: str) -> HttpResponseBase:
+    """Return the answer that is the tree's archive."""
+    store = code_of(project)
+    body = write_archive(store.entries(digest), store.pieces)
+    named = {"Content-Disposition": f'attachment; filename="code-{digest[:12]}.tar"'}
+    return StreamingHttpResponse(body, content_type=TAR, headers=named)
+
+
+def _upload(digest: str, missing: Mapping[str, int]) -> Answer:
+    return Answer({"tree": SCHEME + digest, "missing": list(missing)})
+
+
+def _tree(project: Project, tree: str, commit: str | None = None) -> CodeTree:
+    row = find_tree(project, tree_digest(tree), commit)
+    if row is None:
+        raise NotVisible(f"{project.name} has no such code tree.")
+    return row
+
+
+def _fetch(rows: QuerySet[CodeTree]) -> list[CodeTree]:
+    return list(rows.defer("diff"))
+
+
+def _shape(rows: Sequence[CodeTree]) -> list[dict[str, Any]]:
+    return [tree_shape(row) for row in rows]

@@ -1,0 +1,91 @@
+"""Code trees as tar archives: read when files are uploaded, written when a tree is downloaded.
+
+An upload is a tar of plain files, each named by its SHA-256. Nothing of it is taken on trust: a name that was not asked
+for, another size than announced, and every kind of member but a plain file end the upload. Memory does not grow with
+the files.
+"""
+
+from __future__ import annotations
+
+import tarfile
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from typing import BinaryIO
+
+from datasets.code_manifest import EXECUTABLE, LINK, Entry
+
+BLOCK = 512
+MOST_PER_FILE = 2 * BLOCK  # header and padding
+MOST_BESIDE = 64 * 1024  # the end of the archive; tar programs round it up
+_CHUNK_BYTES = 1 << 20
+_PLAIN = (b"0", b"\0")
+
+
+class ArchiveRefused(ValueError):
+    """What was sent is not such an archive."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
+
+
+def read_archive(stream: BinaryIO, wanted: Mapping[str, int]) -> Iterator[tuple[str, Iterator[bytes]]]:
+    """Yield (SHA-256, content in pieces) of each member; `wanted`: the size of each content that may be in it. Whether
+    a content has the hash is for the caller to check, who must take all pieces before the next member. Raises
+    ArchiveRefused."""
+    while header := stream.read(BLOCK):
+        if len(header) < BLOCK:
+            raise _incomplete("a header")
+        if not header.strip(b"\0"):
+            return
+        name, size = _read_header(header)
+        if wanted.get(name) != size:
+            raise ArchiveRefused("not_asked_for", f"{name[:80]!r} with {size} bytes was not asked for.")
+        yield name, _pieces(stream, name, size)
+        if len(stream.read(-size % BLOCK)) < -size % BLOCK:
+            raise _incomplete(name)
+
+
+def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[bytes]]) -> Iterator[bytes]:
+    """Yield a tar of a tree in pieces; `pieces` reads a content. Times and owners are the same in every archive."""
+    for entry in entries:
+        info = tarfile.TarInfo(entry.path)
+        info.mode = 0o755 if entry.kind == EXECUTABLE else 0o644
+        if entry.kind == LINK:
+            info.type, info.linkname = tarfile.SYMTYPE, b"".join(pieces(entry)).decode()
+            yield info.tobuf(tarfile.GNU_FORMAT)  # what small tar programs read, too
+            continue
+        info.size = entry.size
+        yield info.tobuf(tarfile.GNU_FORMAT)
+        yield from pieces(entry)
+        yield bytes(-entry.size % BLOCK)
+    yield bytes(2 * BLOCK)
+
+
+def _pieces(stream: BinaryIO, name: str, size: int) -> Iterator[bytes]:
+    while size:
+        piece = stream.read(min(size, _CHUNK_BYTES))
+        if not piece:
+            raise _incomplete(name)
+        size -= len(piece)
+        yield piece
+
+
+def _incomplete(where: str) -> ArchiveRefused:
+    return ArchiveRefused("archive_incomplete", f"The archive ends within {where}; send it again.")
+
+
+def _read_header(header: bytes) -> tuple[str, int]:
+    """Return the name and size of a plain file."""
+    try:
+        size, checksum = int(header[124:136].strip(b" \0") or b"0", 8), int(header[148:156].strip(b" \0"), 8)
+        name = header[:100].rstrip(b"\0").decode("ascii")
+    except ValueError as error:
+        raise ArchiveRefused("not_an_archive", "The body is not a tar archive.") from error
+    if checksum != sum(header[:148]) + 8 * ord(" ") + sum(header[156:]):
+        raise ArchiveRefused("not_an_archive", "A header's checksum is wrong: the body is not a tar archive.")
+    if header[156:157] not in _PLAIN:
+        detail = (
+            "The archive has a link, a directory or another thing that is no plain file in it; leave it out."
+        )
+        raise ArchiveRefused("not_a_plain_file", detail)
+    return name, size

@@ -1,0 +1,252 @@
+"""Where the files of code trees are kept: each content once, whatever the number of trees and projects that have it.
+
+    objects/ab/<sha256>                  a content, read-only
+    projects/<id>/objects/ab/<sha256>    the same file by a hard link: this project has had the content itself
+    projects/<id>/trees/<sha256>         the manifest of a complete tree
+    projects/<id>/pending/<sha256>       the manifest of one whose files are still to come
+
+A project finds only what it uploaded itself: to know a hash gives nothing. Every file appears whole or not at all, and
+one whose size is not the manifest's, as a crash of the machine may leave it, counts as missing.
+"""
+
+from __future__ import annotations
+
+import errno
+import filecmp
+import hashlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
+from pathlib import Path
+
+from datasets.code_manifest import LINK, Entry, dump, load, tree_hash
+
+FOLDER = "code"  # of the state directory
+_OBJECTS, _TREES, _PENDING = "objects", "trees", "pending"
+_CHUNK_BYTES = 1 << 20
+
+
+class ContentCorrupt(Exception):
+    """A kept content is not what its hash says. It was taken out of the store: uploading it again mends the tree."""
+
+
+class ContentDiffers(Exception):
+    """A content is not what its hash says."""
+
+
+class ProjectCode:
+    """The trees of one project. Safe to use from several processes at once."""
+
+    def __init__(self, root: Path, project_id: int) -> None:
+        self._shared = root / _OBJECTS
+        self._own = root / "projects" / str(project_id)
+
+    def begin(self, entries: Sequence[Entry]) -> str:
+        """Note the manifest of a tree that is to come; return the tree's hash. Targets of links are content, too: they
+        are kept at once. Contents that are there already are kept from a `sweep` that is under way."""
+        digest = tree_hash(entries)
+        _write(self._own / _PENDING / digest, dump(entries))
+        for entry in entries:
+            if (path := self._path_if_kept(entry)) is not None:
+                with suppress(FileNotFoundError):
+                    os.utime(path)
+            elif entry.kind == LINK:
+                self.put(entry.sha256, [entry.target.encode()])
+        return digest
+
+    def pending(self, digest: str) -> tuple[Entry, ...] | None:
+        """Return the entries of a tree that was begun or is complete; None for any other."""
+        for folder in (_PENDING, _TREES):
+            with suppress(FileNotFoundError):
+                return load((self._own / folder / digest).read_bytes())
+        return None
+
+    def entries(self, digest: str) -> tuple[Entry, ...]:
+        """Return the entries of a complete tree. Raises FileNotFoundError."""
+        return load((self._own / _TREES / digest).read_bytes())
+
+    def missing(self, entries: Iterable[Entry]) -> dict[str, int]:
+        """Return hash -> size of each content that the project does not have."""
+        return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
+
+    def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
+        """Keep a content. Raises ContentDiffers when that is not its hash; then nothing is kept."""
+        shared, own = _object(self._shared, sha256), _object(self._own / _OBJECTS, sha256)
+        fresh = shared.with_name(f".{sha256}.{secrets.token_hex(4)}")
+        try:
+            _write_content(fresh, pieces, sha256)
+            own.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _is_same(shared, fresh):
+                fresh.unlink()
+            else:
+                fresh.replace(shared)
+            _link(shared, own)
+        except BaseException:  # the disk is full, or the upload broke off
+            fresh.unlink(missing_ok=True)
+            raise
+
+    def finish(self, digest: str) -> None:
+        """Make a tree that was begun, and whose files are all there, a complete one."""
+        trees = self._own / _TREES
+        trees.mkdir(mode=0o700, parents=True, exist_ok=True)
+        with suppress(FileNotFoundError):  # it is complete already
+            (self._own / _PENDING / digest).rename(trees / digest)
+
+    def has(self, digest: str) -> bool:
+        """Whether the tree is complete."""
+        return (self._own / _TREES / digest).exists()
+
+    def pieces(self, entry: Entry) -> Iterator[bytes]:
+        """Yield a content, checked. Raises ContentCorrupt, at the latest after the last piece, also when the content is
+        missing."""
+        path, hashed = _object(self._own / _OBJECTS, entry.sha256), hashlib.sha256()
+        try:
+            with path.open("rb", buffering=0) as file:
+                while piece := file.read(_CHUNK_BYTES):
+                    hashed.update(piece)
+                    yield piece
+        except FileNotFoundError as error:
+            raise ContentCorrupt(f"The content of {entry.path} is missing from the code store.") from error
+        if hashed.hexdigest() != entry.sha256:
+            path.unlink(missing_ok=True)
+            _object(self._shared, entry.sha256).unlink(missing_ok=True)
+            raise ContentCorrupt(
+                f"The content of {entry.path} was damaged in the code store; submit it again."
+            )
+
+    def remove(self, digests: Iterable[str]) -> None:
+        """Forget these trees. Their files go with the next `sweep`."""
+        for digest in digests:
+            (self._own / _TREES / digest).unlink(missing_ok=True)
+
+    def sweep(self, before: float) -> int:
+        """Remove what was begun before that time and never completed, and contents that no tree of the project has;
+        return how many contents. Contents put since `before` stay, since their tree may be about to be begun."""
+        wanted: set[str] = set()
+        for folder in (_PENDING, _TREES):
+            for manifest in _files(self._own / folder):
+                if folder == _PENDING and _mtime(manifest) < before:
+                    manifest.unlink(missing_ok=True)
+                    continue
+                with suppress(FileNotFoundError):  # completed or removed meanwhile
+                    wanted |= {entry.sha256 for entry in load(manifest.read_bytes())}
+        return _remove_unwanted(self._own / _OBJECTS, wanted, before)
+
+    def _path_if_kept(self, entry: Entry) -> Path | None:
+        path = _object(self._own / _OBJECTS, entry.sha256)
+        return path if _has_size(path, entry.size) else None
+
+
+def project_ids(root: Path) -> list[int]:
+    """Return the projects that the store has something of."""
+    return [int(path.name) for path in _files(root / "projects") if path.name.isdecimal()]
+
+
+def forget_project(root: Path, project_id: int) -> None:
+    """Remove all that the store has of a deleted project."""
+    shutil.rmtree(root / "projects" / str(project_id), ignore_errors=True)
+
+
+def sweep_shared(root: Path, before: float) -> int:
+    """Remove contents that no project has any more; return how many."""
+    count = 0
+    for path in _objects(root / _OBJECTS):
+        with suppress(FileNotFoundError):
+            found = path.lstat()
+            if found.st_nlink == 1 and found.st_ctime < before:
+                path.unlink()
+                count += 1
+    return count
+
+
+def _remove_unwanted(objects: Path, wanted: set[str], before: float) -> int:
+    count = 0
+    for path in _objects(objects):
+        if path.name not in wanted and _ctime(path) < before:
+            path.unlink(missing_ok=True)
+            count += 1
+    return count
+
+
+def _object(folder: Path, sha256: str) -> Path:
+    return folder / sha256[:2] / sha256
+
+
+def _objects(folder: Path) -> Iterator[Path]:
+    for shelf in _files(folder):
+        yield from _files(shelf)
+
+
+def _files(folder: Path) -> list[Path]:
+    try:
+        with os.scandir(folder) as found:
+            return [folder / entry.name for entry in found]
+    except FileNotFoundError:
+        return []
+
+
+def _has_size(path: Path, size: int) -> bool:
+    try:
+        return path.stat().st_size == size
+    except FileNotFoundError:
+        return False
+
+
+def _mtime(path: Path) -> float:
+    try:
+        return path.stat().st_mtime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _ctime(path: Path) -> float:
+    """When the file was last linked or written."""
+    try:
+        return path.stat().st_ctime
+    except FileNotFoundError:
+        return float("inf")
+
+
+def _is_same(path: Path, other: Path) -> bool:
+    """Whether two files have the same content; False when the first is missing."""
+    with suppress(FileNotFoundError):
+        return filecmp.cmp(path, other, shallow=False)
+    return False
+
+
+def _link(shared: Path, own: Path) -> None:
+    """Give the project the shared content; a copy where the file system takes no (more) links to it."""
+    fresh = own.with_name(f".{own.name}.{secrets.token_hex(4)}")
+    try:
+        os.link(shared, fresh)
+    except OSError as error:
+        if error.errno not in (errno.EMLINK, errno.EPERM, errno.ENOTSUP):
+            raise
+        shutil.copy(shared, fresh)
+    fresh.replace(own)
+    fresh.unlink(missing_ok=True)  # renaming onto another link of the same file leaves both
+
+
+def _write_content(path: Path, pieces: Iterable[bytes], sha256: str) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    hashed = hashlib.sha256()
+    with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as file:
+        for piece in pieces:
+            hashed.update(piece)
+            file.write(piece)
+    if hashed.hexdigest() != sha256:
+        raise ContentDiffers(f"A file is not what its hash {sha256} says; it changed while it was read.")
+
+
+def _write(path: Path, content: bytes) -> None:
+    path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+    fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")
+    try:
+        with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
+            file.write(content)
+        fresh.replace(path)
+    except OSError:  # the disk is full
+        fresh.unlink(missing_ok=True)
+        raise

@@ -1,0 +1,32 @@
+"""Reader of the code that a job asks for. Pure."""
+
+from typing import Any
+
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
+
+_READERS = {
+    "tree": fields.text(71),
+    "commit": fields.text(64),
+    "branch": fields.text(255),
+    "is_dirty": fields.switch,
+    "source": fields.text(8),
+    "repository": fields.text(500),
+}
+
+
+def wanted(value: Any) -> dict[str, Any]:
+    """{"tree": "sha256:...", "commit": "9c1f2ab"}. What else a job shows of its code may be sent back, and has no
+    effect: the project's tree says it."""
+    if not isinstance(value, dict):
+        raise Refused("not_an_object", 'Code is {"tree": "sha256:..."}.')
+    for name in value:
+        if name not in _READERS:
+            raise Refused(
+                "unknown_field",
+                "There is no such field; check its spelling.",
+                f"/{fields.pointer_part(name)}",
+            )
+    if "tree" not in value:
+        raise Refused("required", "Name the tree.", "/tree")
+    return {name: fields.inside(_READERS[name], each, f"/{name}") for name, each in value.items()}

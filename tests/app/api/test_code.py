@@ -1,0 +1,243 @@
+"""Code trees over REST: sent once, found again by their hash, and by nobody who has not had the files."""
+
+import io
+import tarfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from datasets.code_store import ProjectCode
+from datasets.models import CodeTree
+from datasets.queries.code import code_root
+from jobs.models import Job
+from tests.app.api.client import Api, Reply
+from tests.cast import Cast
+from tests.code_trees import archive, listed, make_tree, sha256, tar
+
+pytestmark = pytest.mark.django_db
+AsPerson = Callable[[str], Api]
+CODE, JOBS = "projects/team-a/code", "projects/team-a/jobs"
+TRAIN, UTIL = b"print('epoch 1')\n", b"LR = 0.1\n"
+FILES = {"train.py": TRAIN, "lib/util.py": UTIL}
+
+
+@pytest.fixture(autouse=True)
+def store(settings: Any, tmp_path: Path) -> Path:
+    """A code store of the test's own."""
+    settings.STATE_DIR = tmp_path
+    return tmp_path / "code"
+
+
+def begin(api: Api, files: Any = None, path: str = CODE) -> Reply:
+    return api.post(path, {"files": listed(FILES) if files is None else files})
+
+
+def send(api: Api, tree: str, body: bytes, path: str = CODE) -> Reply:
+    return api.send("PUT", f"{path}/{tree}/content", body, content_type="application/x-tar")
+
+
+def upload(api: Api, path: str = CODE, **about: Any) -> str:
+    begun = begin(api, path=path).body
+    contents = {sha256(content): content for content in FILES.values()}
+    if begun["missing"]:
+        assert (
+            send(api, begun["tree"], archive(*(contents[key] for key in begun["missing"])), path).status
+            == 200
+        )
+    made = api.post(f"{path}/{begun['tree']}/commit", about)
+    assert made.status == 201, made.body
+    return begun["tree"]
+
+
+def test_a_tree_is_sent_once_and_then_known(api: AsPerson):
+    ben = api("ben")
+    begun = begin(ben)
+    assert begun.status == 200
+    assert sorted(begun.body["missing"]) == sorted([sha256(TRAIN), sha256(UTIL)])
+    tree = begun.body["tree"]
+    assert ben.get(f"{CODE}/{tree}").status == 404
+    incomplete = ben.post(f"{CODE}/{tree}/commit", {})
+    assert (incomplete.status, incomplete.code) == (409, "tree_incomplete")
+    assert send(ben, tree, archive(TRAIN)).body["missing"] == [sha256(UTIL)]
+    assert send(ben, tree, archive(UTIL)).body["missing"] == []
+    made = ben.post(f"{CODE}/{tree}/commit", {"commit": "9c1f2ab", "is_dirty": True, "diff": "+LR"})
+    assert made.status == 201
+    assert ben.get(f"{CODE}/{tree}").body == made.body
+    assert (made.body["files"], made.body["size_bytes"]) == (2, len(TRAIN) + len(UTIL))
+    assert begin(ben).body == {"tree": tree, "missing": []}
+
+
+def test_one_changed_file_is_all_that_is_sent(api: AsPerson):
+    ben = api("ben")
+    upload(ben)
+    changed = {**FILES, "train.py": b"print('epoch 2')\n"}
+    assert begin(ben, listed(changed)).body["missing"] == [sha256(changed["train.py"])]
+
+
+def test_a_tree_under_another_commit_is_another_row_of_the_same_files(api: AsPerson):
+    ben = api("ben")
+    tree = upload(ben, commit="one", diff="+1", is_dirty=True)
+    upload(ben, commit="two")
+    assert ben.get(f"{CODE}/{tree}?commit=one").body["diff"] == "+1"
+    assert ben.get(f"{CODE}/{tree}").body["commit"] == "two"
+    assert [row["commit"] for row in ben.get(CODE).body["results"]] == ["two", "one"]
+
+
+def test_a_hash_gives_nothing_of_another_project(api: AsPerson, cast: Cast):
+    tree = make_tree(cast.project, FILES)
+    chi = api("chi")
+    assert chi.get(f"projects/team-b/code/{tree}").status == 404
+    assert chi.get(f"projects/team-b/code/{tree}/archive").status == 404
+    assert len(begin(chi, path="projects/team-b/code").body["missing"]) == 2
+    assert chi.post(f"projects/team-b/code/{tree}/commit", {}).code == "tree_incomplete"
+    refused = chi.post("projects/team-b/jobs", {"name": "a", "kind": "train", "code": {"tree": tree}})
+    assert (refused.status, refused.code, refused.pointers) == (400, "code_unknown", ["/code/tree"])
+
+
+def test_equal_contents_of_two_projects_are_one_file(api: AsPerson, cast: Cast):
+    tree = upload(api("ben"))
+    assert upload(api("chi"), "projects/team-b/code") == tree
+    path = code_root() / "objects" / sha256(TRAIN)[:2] / sha256(TRAIN)
+    assert path.stat().st_nlink == 3
+
+
+def test_a_job_keeps_what_is_known_of_its_code(api: AsPerson):
+    ben = api("ben")
+    tree = upload(ben, commit="9c1f2ab", branch="main", is_dirty=True, diff="+x", repository="https://git/x")
+    sent = {"name": "a", "kind": "train", "code": {"tree": tree}}
+    made = ben.post(JOBS, sent)
+    assert made.status == 201
+    code = {
+        "tree": tree,
+        "commit": "9c1f2ab",
+        "branch": "main",
+        "is_dirty": True,
+        "source": "upload",
+        "repository": "https://git/x",
+    }
+    assert made.body["code"] == code
+    again = ben.post(f"jobs/{made.body['id']}/clone", {"name": "b"})
+    assert again.body["code"] == code
+    assert ben.post(JOBS, {"name": "c", "kind": "train"}).body["code"] is None
+
+
+def test_what_a_client_says_of_its_code_is_not_believed(api: AsPerson):
+    ben = api("ben")
+    tree = upload(ben, commit="9c1f2ab")
+    wrong = {"tree": tree, "is_dirty": True, "source": "git", "repository": "https://elsewhere"}
+    assert ben.post(JOBS, {"name": "a", "kind": "train", "code": wrong}).body["code"]["source"] == "upload"
+    refused = ben.post(JOBS, {"name": "b", "kind": "train", "code": {"tree": tree, "commit": "other"}})
+    assert refused.code == "code_unknown"
+
+
+def test_the_archive_has_the_files_as_they_were(api: AsPerson, cast: Cast):
+    files = {**FILES, "deep/" + "n" * 200 + "/x": b"", "caf\u00e9": b"1" * 513}
+    tree = make_tree(cast.project, files)
+    answer = api("vera").client.get(f"/api/v1/{CODE}/{tree}/archive")
+    assert answer.headers["Content-Type"] == "application/x-tar"
+    with tarfile.open(fileobj=io.BytesIO(b"".join(answer.streaming_content))) as read:
+        found = {name: read.extractfile(name).read() for name in read.getnames()}
+    assert found == files
+
+
+@pytest.mark.parametrize(
+    ("files", "code", "pointer"),
+    [
+        ([{"path": "../up", "size": 1, "hash": "ab" * 32}], "bad_path", "/files/0"),
+        ([{"path": "/etc/x", "size": 1, "hash": "ab" * 32}], "bad_path", "/files/0"),
+        ([{"path": "a", "link": "/etc/passwd"}], "link_leaves_tree", "/files/0"),
+        ([{"path": "a", "size": 201 << 20, "hash": "ab" * 32}], "tree_too_large", "/files"),
+        ([{"path": "a", "size": 1, "hash": "short"}], "not_a_hash", "/files/0"),
+        ([{"path": "a", "size": True, "hash": "ab" * 32}], "not_an_entry", "/files/0"),
+        ([{"path": "a"}], "not_an_entry", "/files/0"),
+        ([], "tree_empty", "/files"),
+        ([{"path": "a", "size": 1, "hash": "ab" * 32}] * 20_001, "too_many", "/files"),
+    ],
+)
+def test_lists_of_files_that_are_refused(api: AsPerson, files: list[Any], code: str, pointer: str):
+    refused = begin(api("ben"), files)
+    assert (refused.status, refused.code, refused.pointers) == (400, code, [pointer])
+
+
+def member(kind: bytes, name: str = sha256(TRAIN), size: int = 0, link: str = "") -> tarfile.TarInfo:
+    header = tarfile.TarInfo(name)
+    header.type, header.size, header.linkname = kind, size, link
+    return header
+
+
+BROKEN = {
+    "a name that is a path": (tar({"../../etc/cron.d/x": TRAIN}), "not_asked_for"),
+    "an absolute name": (tar({"/etc/passwd": TRAIN}), "not_asked_for"),
+    "a symbolic link": (tar({"x": member(tarfile.SYMTYPE, link="/etc/passwd")}), "not_a_plain_file"),
+    "a hard link": (tar({"x": member(tarfile.LNKTYPE, link="/etc/passwd")}), "not_a_plain_file"),
+    "a device": (tar({"x": member(tarfile.CHRTYPE)}), "not_a_plain_file"),
+    "a directory": (tar({"x": member(tarfile.DIRTYPE)}), "not_a_plain_file"),
+    "another content": (tar({sha256(TRAIN): b"#" * len(TRAIN)}), "content_differs"),
+    "another size": (tar({sha256(TRAIN): TRAIN + b"#"}), "not_asked_for"),
+    "a file that was not asked for": (archive(b"#"), "not_asked_for"),
+    "no archive": (b"PK" * 512, "not_an_archive"),
+    "a broken header": (b"x" + archive(TRAIN)[1:], "not_an_archive"),
+    "half a header": (archive(TRAIN)[:100], "archive_incomplete"),
+    "half a file": (archive(TRAIN)[:520], "archive_incomplete"),
+}
+
+
+@pytest.mark.parametrize(("body", "code"), BROKEN.values(), ids=BROKEN)
+def test_archives_that_are_refused_leave_nothing(api: AsPerson, store: Path, body: bytes, code: str):
+    ben = api("ben")
+    tree = begin(ben).body["tree"]
+    refused = send(ben, tree, body)
+    assert (refused.status, refused.code) == (400, code)
+    assert len(begin(ben).body["missing"]) == 2
+    assert list(store.rglob(".*")) == []
+
+
+def test_files_of_a_tree_that_was_not_begun_are_refused(api: AsPerson):
+    refused = send(api("ben"), f"sha256:{'ab' * 32}", archive(TRAIN))
+    assert (refused.status, refused.code) == (409, "tree_not_begun")
+    assert send(api("ben"), "HEAD", archive(TRAIN)).status == 404
+
+
+def test_a_commit_may_be_repeated_and_is_recorded_once(api: AsPerson, cast: Cast):
+    ben = api("ben")
+    tree = upload(ben)
+    assert ben.post(f"{CODE}/{tree}/commit", {}).status == 201
+    assert CodeTree.objects.count() == 1
+    assert [row["verb"] for row in api("root").get("audit?verb=code.upload").body["results"]] == [
+        "code.upload"
+    ]
+
+
+def test_links_of_a_tree_are_kept_without_being_sent(api: AsPerson, cast: Cast):
+    ben = api("ben")
+    files = [*listed(FILES), {"path": "lib/latest.py", "link": "util.py"}]
+    begun = begin(ben, files).body
+    assert len(begun["missing"]) == 2
+    send(ben, begun["tree"], archive(TRAIN, UTIL))
+    assert ben.post(f"{CODE}/{begun['tree']}/commit", {}).body["files"] == 3
+
+
+def test_damaged_content_is_asked_for_again(api: AsPerson, cast: Cast):
+    """As a crash of the machine may leave it: the file is there, and empty."""
+    ben = api("ben")
+    tree = upload(ben)
+    for path in code_root().rglob(sha256(TRAIN)):
+        path.unlink()
+        path.touch()
+    assert begin(ben).body["missing"] == [sha256(TRAIN)]
+    assert upload(ben) == tree
+    store = ProjectCode(code_root(), cast.project.pk)
+    [entry] = [one for one in store.entries(tree.removeprefix("sha256:")) if one.path == "train.py"]
+    assert b"".join(store.pieces(entry)) == TRAIN
+
+
+def test_a_tree_that_was_removed_meanwhile_is_not_submitted(api: AsPerson, monkeypatch: pytest.MonkeyPatch):
+    ben = api("ben")
+    tree = upload(ben)
+    removed = CodeTree.objects.filter(digest=tree.removeprefix("sha256:"))
+    monkeypatch.setattr("jobs.actions.check_room_in_queue", lambda *_: removed.delete())
+    refused = ben.post(JOBS, {"name": "a", "kind": "train", "code": {"tree": tree}})
+    assert (refused.status, refused.code) == (409, "code_removed")
+    assert not Job.objects.exists()
