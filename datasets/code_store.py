@@ -139,6 +139,12 @@ class ProjectCode:
         return path if _has_size(path, entry.size) else None
 
 
+def check_content(sha256: str, pieces: Iterable[bytes]) -> None:
+    """Raise ContentDiffers when that is not the content's hash; keep nothing."""
+    for _ in _checked_pieces(sha256, pieces):
+        pass
+
+
 def project_ids(root: Path) -> list[int]:
     """Return the projects that the store has something of."""
     return [int(path.name) for path in _files(root / "projects") if path.name.isdecimal()]
@@ -231,11 +237,15 @@ def _link(shared: Path, own: Path) -> None:
 
 def _write_content(path: Path, pieces: Iterable[bytes], sha256: str) -> None:
     path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    hashed = hashlib.sha256()
     with open(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o400), "wb") as file:
-        for piece in pieces:
-            hashed.update(piece)
-            file.write(piece)
+        file.writelines(_checked_pieces(sha256, pieces))
+
+
+def _checked_pieces(sha256: str, pieces: Iterable[bytes]) -> Iterator[bytes]:
+    hashed = hashlib.sha256()
+    for piece in pieces:
+        hashed.update(piece)
+        yield piece
     if hashed.hexdigest() != sha256:
         raise ContentDiffers(f"A file is not what its hash {sha256} says; it changed while it was read.")
 

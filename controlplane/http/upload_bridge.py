@@ -13,13 +13,11 @@ from typing import BinaryIO, ParamSpec, TypeVar
 
 from django.db import connections
 
-from controlplane.access import Actor
-from controlplane.api.errors import to_problem
-from controlplane.api.problems import Problem
 from controlplane.http.fair_queue import Clients
-from controlplane.http.wsgi_bridge import BodyTooLarge, Disconnected, WsgiBridge, WsgiApplication
+from controlplane.http.wsgi_bridge import BodyTooLarge, Disconnected, WsgiApplication, WsgiBridge
 from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
+from controlplane.live.identity import Identity
 
 SECONDS_MOST = 900.0  # for a whole body
 BATCH_BYTES = 1 << 20  # is written at once
@@ -27,12 +25,12 @@ BODY_METHODS = frozenset({"POST", "PUT"})
 
 P = ParamSpec("P")
 T = TypeVar("T")
-Admit = Callable[[Scope, Actor], int]
+Admit = Callable[[Scope, Identity], int]
 
 
 class UploadBridge(WsgiBridge):
-    """`admit` returns how many bytes this actor may send with this request, or raises what a view would raise; it runs
-    on a thread. `folder` holds bodies while they are received; they have no name there, so nothing is left of them."""
+    """`admit` returns how many bytes may come with this request of that user, or raises Refused; it runs on a thread.
+    `folder` holds bodies while they are received; they have no name there, so nothing is left of them."""
 
     def __init__(
         self, application: WsgiApplication, clients: Clients, folder: Path, admit: Admit, *, threads: int = 2
@@ -58,21 +56,17 @@ class UploadBridge(WsgiBridge):
             await problem(send, refused.status, refused.code, refused.detail)
         except Disconnected:
             return
-        except Problem as refusal:
-            await problem(send, refusal.status, refusal.code, refusal.detail)
 
     async def _most_bytes(self, scope: Scope) -> int:
         identity = await sign_in(scope)
-        return await self._in_thread(self._ask, scope, identity.actor)
+        return await self._in_thread(self._ask, scope, identity)
 
     async def _in_thread(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         return await asyncio.get_running_loop().run_in_executor(None, partial(work, *args, **kwargs))
 
-    def _ask(self, scope: Scope, actor: Actor) -> int:
+    def _ask(self, scope: Scope, identity: Identity) -> int:
         try:
-            return self._admit(scope, actor)
-        except Exception as error:
-            raise to_problem(error) from error
+            return self._admit(scope, identity)
         finally:
             connections.close_all()
 

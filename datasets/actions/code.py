@@ -12,8 +12,8 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.models import Event, Project
 from datasets.code_archive import MOST_BESIDE, MOST_PER_FILE, ArchiveRefused, read_archive
-from datasets.code_manifest import Entry, TreeRefused, checked
-from datasets.code_store import ContentDiffers
+from datasets.code_manifest import Entry, TreeRefused, checked, tree_hash
+from datasets.code_store import ContentDiffers, check_content
 from datasets.models import CodeTree
 from datasets.queries.code import SCHEME, code_of
 from jobs.kinds.fields import FieldError
@@ -21,7 +21,9 @@ from jobs.kinds.fields import FieldError
 DIFF_MOST_CHARACTERS = 256 * 1024
 
 
-def begin_upload(project: Project, entries: Sequence[Entry]) -> tuple[str, dict[str, int]]:
+def begin_upload(
+    project: Project, entries: Sequence[Entry], *, is_dry_run: bool = False
+) -> tuple[str, dict[str, int]]:
     """Note which files a tree has; return its digest and hash -> size of what the project does not have yet. Raises
     Invalid."""
     try:
@@ -30,7 +32,7 @@ def begin_upload(project: Project, entries: Sequence[Entry]) -> tuple[str, dict[
         pointer = "/files" if refused.index is None else f"/files/{refused.index}"
         raise Invalid(FieldError(pointer, refused.code, refused.detail)) from refused
     store = code_of(project)
-    return store.begin(tree), store.missing(tree)
+    return tree_hash(tree) if is_dry_run else store.begin(tree), store.missing(tree)
 
 
 def upload_room(project: Project, digest: str) -> int:
@@ -39,14 +41,16 @@ def upload_room(project: Project, digest: str) -> int:
     return sum(missing.values()) + len(missing) * MOST_PER_FILE + MOST_BESIDE
 
 
-def receive_files(project: Project, digest: str, archive: BinaryIO) -> dict[str, int]:
+def receive_files(
+    project: Project, digest: str, archive: BinaryIO, *, is_dry_run: bool = False
+) -> dict[str, int]:
     """Keep the files of an archive; return hash -> size of what is still missing. Files before a refused one are kept.
     Raises Conflict for a tree that was not begun, Invalid for what does not belong to it."""
     store, entries = code_of(project), _begun(project, digest)
     wanted = {entry.sha256: entry.size for entry in entries}
     try:
         for sha256, pieces in read_archive(archive, wanted):
-            store.put(sha256, pieces)
+            (check_content if is_dry_run else store.put)(sha256, pieces)
     except ArchiveRefused as refused:
         raise invalid("/", refused.code, refused.detail) from refused
     except ContentDiffers as differs:

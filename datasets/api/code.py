@@ -14,7 +14,7 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.parsers import StrictJSONParser
 from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
@@ -99,10 +99,16 @@ class ProjectCodeTrees(ApiView):
         rows = CodeTree.objects.filter(project=project_for(call.actor, name))
         return paged(call, rows, TREES, fetch=_fetch, shape=_shape)
 
-    @operation("Say which files a tree has", answer=ref("CodeUpload"), body=BEGIN, is_remembered=False)
+    @operation(
+        "Say which files a tree has",
+        answer=ref("CodeUpload"),
+        body=BEGIN,
+        query={"dry_run": DRY_RUN},
+        is_remembered=False,
+    )
     def post(self, call: Call, name: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.MEMBER)
-        digest, missing = begin_upload(project, call.body["files"])
+        digest, missing = begin_upload(project, call.body["files"], is_dry_run=call.is_dry_run)
         return _upload(digest, missing)
 
 
@@ -128,6 +134,7 @@ class CodeContent(ApiView):
         "Send files of a tree that was begun, as a tar of plain files named by their hash",
         answer=ref("CodeUpload"),
         body_is={"type": "string", "format": "binary"},
+        query={"dry_run": DRY_RUN},
         takes=TAR,
         is_remembered=False,
     )
@@ -135,7 +142,7 @@ class CodeContent(ApiView):
         project = project_for(call.actor, name, needed=Role.MEMBER)
         digest = tree_digest(tree)
         archive: Any = call.request.data or BytesIO()  # a request without a body has an empty dict
-        return _upload(digest, receive_files(project, digest, archive))
+        return _upload(digest, receive_files(project, digest, archive, is_dry_run=call.is_dry_run))
 
 
 class CodeCommit(ApiView):

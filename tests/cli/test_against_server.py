@@ -314,3 +314,33 @@ def status_of(address: str, path: str = "/") -> int:
         return 0
     finally:
         connection.close()
+
+
+def test_a_job_runs_the_code_of_a_directory_and_another_the_same(yard, running, tmp_path):
+    (tmp_path / "lib").mkdir()
+    (tmp_path / "lib" / "util.py").write_text("WORD = 'first'\n")
+    (tmp_path / "train.py").write_text("import lib.util\nprint(lib.util.WORD)\n")
+    submit = (
+        "submit",
+        "code1",
+        "-i",
+        "python",
+        "--code",
+        str(tmp_path),
+        "--logs",
+        "--",
+        "python",
+        "train.py",
+    )
+    first = yard(*submit)
+    assert (first.returncode, first.stdout) == (0, "first\n")
+    assert "2 files" in first.stderr
+    (tmp_path / "lib" / "util.py").write_text("WORD = 'second'\n")
+    second = yard("submit", "code2", *submit[2:])
+    assert second.stdout == "second\n"
+    assert "sent 1" in second.stderr
+    again = yard("submit", "code3", "--like", "code1", "--logs")
+    assert (again.returncode, again.stdout) == (0, "first\n"), again.stderr
+    shown = [json.loads(yard("describe", "job", f"code{number}", "-o", "json").stdout) for number in (1, 3)]
+    assert shown[0]["code"] == shown[1]["code"]
+    assert "Code:" in yard("describe", "job", "code1").stdout

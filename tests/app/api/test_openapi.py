@@ -15,6 +15,7 @@ from tests.app.api.client import Api, Reply, name_in
 from tests.app.api.placing import place
 from tests.builders import make_job
 from tests.cast import Cast
+from tests.code_trees import make_tree
 
 DOCUMENT = openapi_document()
 
@@ -65,6 +66,8 @@ READS = [
     "projects/{name}/members",
     "projects/{name}/members/{username}",
     "projects/{name}/jobs",
+    "projects/{name}/code",
+    "projects/{name}/code/{tree}",
     "images",
     "jobs",
     "jobs/{job_id}",
@@ -107,6 +110,8 @@ WRITES: list[tuple[str, str, Any]] = [
         "projects/{name}/jobs/batch",
         {"jobs": [{"name": "sweep-1", "kind": "train", "image": "python:3"}]},
     ),
+    ("POST", "projects/{name}/code", {"files": [{"path": "a", "size": 1, "hash": "ab" * 32}]}),
+    ("POST", "projects/{name}/code/{tree}/commit", {"commit": "9c1f2ab"}),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
@@ -118,7 +123,7 @@ WRITES: list[tuple[str, str, Any]] = [
 def test_every_read_answers_what_the_document_says(cast: Cast, job: Job):
     assert set(READS) == {
         re.sub(r"<str:(\w+)>", r"{\1}", route) for route in REST if "GET" in REST[route]
-    } - {"openapi.json"}
+    } - {"openapi.json", "projects/{name}/code/{tree}/archive"}
     root, shown = Api(cast.root), make_job(cast.project, "runs", cast.ben, ports=[{"port": 8888}])
     place(shown)
     for template in READS:
@@ -147,6 +152,8 @@ def _path(template: str, job: Job, root: Api) -> str:
         .replace("{username}", "ben")
         .replace("{name}", name_in(template))
     )
+    if "{tree}" in path:
+        path = path.replace("{tree}", make_tree(job.project, {"train.py": b""}))
     if "{token_id}" in path:
         path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
     return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")
