@@ -106,10 +106,15 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
 
 
 def code_unknown(project: Project, specs: Specs) -> Refusals:
-    """Refuse code that the project does not have. A spec's `code` becomes what is known of its tree."""
+    """Refuse code that the project does not have, and all code on clusters whose pods do not get it. A spec's `code`
+    becomes what is known of its tree."""
     refused: Refusals = []
     for place, spec in specs.items():
         if spec["code"] is None:
+            continue
+        if project.cluster.engine in WITH_CREDENTIALS:
+            detail = f"{project.cluster.name} runs no uploaded code; bring it in the image, or leave it out."
+            refused.append((place, FieldError("/code", "code_not_supported", detail)))
             continue
         digest = digest_of(spec["code"]["tree"])
         row = digest and find_tree(project, digest, spec["code"].get("commit"))

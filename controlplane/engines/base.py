@@ -179,7 +179,7 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """The tree of files that a pod finds in its working directory: its hash, and whose part of the code store it is in."""
+    """The tree of files in a pod's working directory: its hash, and the project in whose part of the code store it is."""
 
     tree: str
     project_id: int

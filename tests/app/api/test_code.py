@@ -8,6 +8,7 @@ from typing import Any
 
 import pytest
 
+from controlplane.models import Cluster
 from datasets.code_store import ProjectCode
 from datasets.models import CodeTree
 from datasets.queries.code import code_root
@@ -241,3 +242,10 @@ def test_a_tree_that_was_removed_meanwhile_is_not_submitted(api: AsPerson, monke
     refused = ben.post(JOBS, {"name": "a", "kind": "train", "code": {"tree": tree}})
     assert (refused.status, refused.code) == (409, "code_removed")
     assert not Job.objects.exists()
+
+
+def test_a_cluster_whose_pods_do_not_get_it_refuses_code(api: AsPerson, cast: Cast):
+    tree = make_tree(cast.project, FILES)
+    Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
+    refused = api("ben").post(JOBS, {"name": "a", "kind": "train", "image": "python", "code": {"tree": tree}})
+    assert (refused.status, refused.code, refused.pointers) == (400, "code_not_supported", ["/code"])
