@@ -179,7 +179,7 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """The tree of files in a pod's working directory: its hash, and the project in whose part of the code store it is."""
+    """The tree of files in a pod's working directory: its hash, and the project that has it in the code store."""
 
     tree: str
     project_id: int

@@ -14,10 +14,10 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.parsers import StrictJSONParser
-from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
 from controlplane.models import Project, Role
 from datasets.actions.code import begin_upload, commit_tree, receive_files
 from datasets.api.schemas import CODE_TREE
