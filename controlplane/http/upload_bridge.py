@@ -1,7 +1,7 @@
-"""Requests with a body too large for memory: admitted by who sends them, written to a file, and then given to WSGI.
+"""Serve requests with a body too large for memory: check the sender, write the body to a file, then call WSGI.
 
-Who may not send anything is refused before a byte is read, and nobody sends more than `admit` says. The view
-authenticates and authorises again, as it does every request; what is decided here is only what may be received.
+A sender without the right to upload is refused before a byte of the body is read, and a body larger than `admit`
+allows is cut off. The view authenticates and authorises again, as it does every request.
 """
 
 import asyncio
