@@ -309,7 +309,7 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
         cost = dict(made.values(*columns).first() or {})
     elif state == rules.ROLLED_BACK:
         cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}  # the workers were given nothing
-    fields = {"state": state, "message": message[:500], "finished_at": now, **cost}
+    fields = {"state": state, "message": (message or operation.message)[:500], "finished_at": now, **cost}
     ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
     operation.refresh_from_db()
 

@@ -28,8 +28,10 @@ def job_scale(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBa
         asked = _asked(request.POST if request.method == "POST" else request.GET)
         if request.method != "POST":
             return ask(request, actor, _question(job, asked, plan_scaling(job, asked), back))
-    except (Conflict, Invalid, ValueError) as refused:
-        sentence = str(refused) or _("Give a number of workers, and a time such as 10m.")
+    except (Conflict, Invalid) as refused:
+        return ask(request, actor, Question(_("The number of workers stays"), [str(refused)], back))
+    except ValueError:
+        sentence = _("Give a number of workers, and a time such as 10m.")
         return ask(request, actor, Question(_("The number of workers stays"), [sentence], back))
     attempt(request, lambda: _begin(job, asked, actor), _("The change has begun."))
     return redirect(back)

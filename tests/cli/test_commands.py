@@ -304,12 +304,53 @@ def test_members(server, yard):
 
 def test_scaling_counts_from_where_the_job_is(server, yard):
     server.on("GET", f"jobs/{JOB_ID}", {**job(), "workers": 3})
-    server.on("POST", f"jobs/{JOB_ID}/scale", {"from": 3, "to": 5, "state": "succeeded"})
+    server.on("POST", f"jobs/{JOB_ID}/scale", operation(state="succeeded"))
     assert yard("scale", JOB_ID, "--workers", "5").code == 0
     assert yard("scaleout", JOB_ID, "--count", "2", "--timeout", "10m").code == 0
     assert yard("scalein", JOB_ID).code == 0
     bodies = [asked.body for asked in server.requests("POST", f"jobs/{JOB_ID}/scale")]
     assert bodies == [{"workers": 5}, {"workers": 5, "timeout_seconds": 600}, {"workers": 2}]
+
+
+def operation(**fields):
+    told = {
+        "pause_seconds": None,
+        "lost_steps": None,
+        "repeated_steps": None,
+        "generation": None,
+        "message": "",
+    }
+    return {"id": "op-1", "from": 3, "to": 5, "state": "pending", **told, **fields}
+
+
+def test_a_running_job_is_scaled_from_the_size_it_has_and_waited_for(server, yard):
+    running = job()
+    running["status"]["workers"] = 4
+    server.on("GET", f"jobs/{JOB_ID}", {**running, "workers": 3})
+    server.on("POST", f"jobs/{JOB_ID}/scale", operation())
+    done = operation(state="succeeded", generation=2, pause_seconds=0.05, lost_steps=0, repeated_steps=0)
+    server.on("GET", f"jobs/{JOB_ID}/scale-operations", page(done))
+    server.on("GET", "watch", events(("state", {}), ("change", {})))
+    ran = yard("scaleout", JOB_ID, "--wait")
+    assert (ran.code, "0 steps lost, 0 repeated, pause 0.05 s" in ran.out) == (0, True)
+    back = operation(state="rolled_back", message="In time, these workers were not ready to join: 3.")
+    server.on("GET", f"jobs/{JOB_ID}/scale-operations", page(back))
+    ran = yard("scaleout", JOB_ID, "--wait")
+    assert (ran.code, "rolled back: In time" in ran.out) == (1, True)
+    assert server.requests("POST", f"jobs/{JOB_ID}/scale")[0].body == {"workers": 5}
+
+
+def test_a_dry_run_names_who_would_leave(server, yard):
+    server.on("GET", f"jobs/{JOB_ID}", {**job(), "workers": 3})
+    plan = operation(id=None, to=2, state="planned", message="worker 2 leaves: a is a spot node")
+    server.on("POST", f"jobs/{JOB_ID}/scale", plan)
+    ran = yard("scalein", JOB_ID, "--dry-run", "--leaving", "2")
+    assert (ran.code, "worker 2 leaves" in ran.out) == (0, True)
+    assert server.requests("POST", f"jobs/{JOB_ID}/scale")[0].body == {
+        "workers": 2,
+        "leaving": [2],
+        "dry_run": True,
+    }
 
 
 def test_watching_json_is_one_line_an_answer(server, yard, monkeypatch):

@@ -164,7 +164,8 @@ class World:
             return all(asked)
         now = time.monotonic()
         self._stopped_at = self._stopped_at or now
-        if not all(asked) and now - self._stopped_at > LEAVE_ALONE_SECONDS:
+        grace = 0.0 if self._member is None else LEAVE_ALONE_SECONDS
+        if not all(asked) and now - self._stopped_at >= grace:
             self.has_left = True
         return all(asked)
 

@@ -71,7 +71,7 @@ class Training:
         self._epochs = Epochs(settings.samples, settings.epochs, SEED)
         self._inputs, self._labels = (part.to(self._use.device) for part in _samples(settings.samples))
         self._saved_at: int | None = None
-        self._reported_at, self._reported_step = time.monotonic(), 0
+        self._started_at, self._reported_at, self._reported_step = 0.0, 0.0, 0
 
     def run(self) -> int:
         """Train until the end, a stop, or until the membership goes on without this worker. Returns the exit code."""
@@ -79,6 +79,7 @@ class Training:
         workers = int(os.environ.get("TRAINYARD_WORLD_SIZE", os.environ.get("WORLD_SIZE", "1")))
         policy = Policy(settings.batch_size, workers, settings.policy)
         with World.joined(self._use.device, self._replica, self._epochs, policy, first_step) as world:
+            self._started_at, self._reported_step = time.monotonic(), world.step
             for step in world.steps():
                 self._save_if_due(world)
                 loss = self._train(step)
@@ -113,7 +114,8 @@ class Training:
         now = time.monotonic()
         if not world.is_first or now - self._reported_at < REPORT_EVERY_SECONDS:
             return
-        seconds_per_step = (now - self._reported_at) / max(1, step.number - self._reported_step)
+        since = self._reported_at or self._started_at
+        seconds_per_step = (now - since) / max(1, step.number - self._reported_step)
         self._reported_at, self._reported_step = now, step.number
         batch = world.policy.global_batch(world.size)
         steps_per_epoch = -(-self._settings.samples // batch)
@@ -129,6 +131,7 @@ class Training:
             checkpoint_at=self._saved_at,
             loss=loss,
             workers=world.size,
+            at=time.time(),
             generation=world.generation,
             samples_per_second=batch / seconds_per_step,
             epochs_exact=self._epochs.exact,

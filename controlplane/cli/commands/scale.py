@@ -99,7 +99,7 @@ def _summary(name: str, answer: dict[str, Any]) -> str:
 
 def _workers(job: dict[str, Any]) -> int:
     """How many there are, or how many a job that has none asks for."""
-    return int(job["status"]["workers"] or job["workers"])
+    return int(job["status"].get("workers") or job["workers"])
 
 
 def _add_name(parser: Parser) -> None:

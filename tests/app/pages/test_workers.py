@@ -1,0 +1,93 @@
+"""The page of an elastic job's workers, and its form."""
+
+from __future__ import annotations
+
+from controlplane.access import SYSTEM
+from dashboards.reads.workers import generation_marks
+from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
+from jobs.scaling import scale_job
+from tests.builders import make_job
+
+
+def elastic(yard, workers: int = 3) -> Job:
+    """A running job whose workers have formed two generations."""
+    bounds = {"min_workers": 1, "workers": workers, "max_workers": 6}
+    job = make_job(yard.cast.project, "grows", kind="elastic", gpus=0, **bounds)
+    Job.objects.filter(pk=job.pk).update(state="running", attempt=1, pods_started=workers)
+    job.refresh_from_db()
+    attempt = Attempt.objects.create(job=job, number=1)
+    node = Pod.objects.select_related("node").filter(job=yard.running).get().node
+    members = [{"id": rank, "address": f"127.0.0.1:{5000 + rank}"} for rank in range(workers)]
+    for rank in range(workers):
+        Pod.objects.create(
+            job=job, attempt=attempt, node=node, rank=rank, name=f"{job.pk}-1-{rank}", state="running",
+            started_at=job.created_at,
+        )  # fmt: skip
+    cost = {"pause_seconds": 0.042, "lost_steps": 0, "repeated_steps": 0, "interrupted_steps": 0}
+    start = {"attempt": attempt, "epochs_done": 7, "epochs_exact": 7}
+    Generation.objects.create(number=1, cause="start", members=members[:2], step=0, **start, **cost)
+    Generation.objects.create(number=2, cause="grow", members=members, step=120, **start, **cost)
+    return job
+
+
+def test_it_shows_generations_changes_and_their_proof(yard, visit):
+    job = elastic(yard)
+    ScaleOperation.objects.create(
+        job=job, requested_by="ben", from_workers=2, to_workers=3, state="succeeded", attempt=1, generation=2,
+        lost_steps=0, repeated_steps=0, pause_seconds=0.042, message="one more",
+    )  # fmt: skip
+    page = visit(yard.cast.ben).get(f"/jobs/{job.pk}/workers").content.decode()
+    for text in (
+        "3 workers, from 1 to 6 possible",
+        "7 / 7",
+        "newcomers join",
+        "0.042",
+        "one more",
+        "asked for",
+    ):
+        assert text in page
+    charts = visit(yard.cast.ben)
+    told = charts.get(f"/charts/jobs/{job.pk}/workers.json").json()
+    assert told["summary"] == "2 generations, from 2 to 3 workers; 3 now."
+    assert [row[0] for row in told["table"]["rows"]] == [0, 1, 2]
+    assert charts.get(f"/charts/jobs/{job.pk}/loss.json").status_code == 200
+    assert [(mark.x, mark.text) for mark in generation_marks(job)] == [(120.0, "3 workers")]
+
+
+def test_only_elastic_jobs_have_it(yard, visit):
+    client = visit(yard.cast.ben)
+    assert client.get(f"/jobs/{yard.running.pk}/workers").status_code == 404
+    assert client.get(f"/charts/jobs/{yard.running.pk}/workers.json").status_code == 404
+
+
+def test_a_change_is_asked_first_and_then_begun(yard, visit):
+    job, client = elastic(yard), visit(yard.cast.ben)
+    asked = client.get(f"/jobs/{job.pk}/scale?workers=2&timeout=5m").content.decode()
+    assert "From 3 to 2 workers?" in asked
+    assert "Worker 2" in asked
+    assert not ScaleOperation.objects.exists()
+    answer = client.post(f"/jobs/{job.pk}/scale", {"workers": "2", "timeout": "5m"})
+    assert answer.url == f"/jobs/{job.pk}/workers"
+    operation = ScaleOperation.objects.get()
+    assert (operation.to_workers, operation.leaving, operation.requested_by) == (2, [2], "ben")
+    assert "A change from 3 to 2 workers is under way" in client.get(answer.url).content.decode()
+
+
+def test_what_is_refused_is_said_in_words(yard, visit):
+    job, client = elastic(yard), visit(yard.cast.ben)
+    for query, said in (
+        ("workers=9", "from 1 to 6 workers"),
+        ("workers=3", "has 3 workers already"),
+        ("workers=x", "Give a number of workers"),
+        ("workers=2&timeout=0", "Give a number of workers"),
+    ):
+        assert said in client.get(f"/jobs/{job.pk}/scale?{query}").content.decode(), query
+    scale_job(job, 2, actor=SYSTEM)
+    client.post(f"/jobs/{job.pk}/scale", {"workers": "4"})
+    assert ScaleOperation.objects.count() == 1
+
+
+def test_others_may_not(yard, visit):
+    job = elastic(yard)
+    assert visit(yard.cast.chi).get(f"/jobs/{job.pk}/workers").status_code == 404
+    assert visit(yard.cast.chi).post(f"/jobs/{job.pk}/scale", {"workers": "2"}).status_code == 404
