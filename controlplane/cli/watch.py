@@ -21,7 +21,7 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
     shown: str | None = None
     session.output.is_line_per_answer = True
     look = partial(_captured, function, args, session)
-    changes = ChangeListener(session.client, "overview")
+    changes = ChangeListener(session.client, "activity")
     try:
         while True:
             text = look() if shown is None else patiently(look, session.pause)

@@ -222,7 +222,7 @@ JOBS = ListView(
             is_nullable=True,
             falls=True,
         ),
-        Column("reason", _("Progress or reason"), _progress, "reason", "quiet"),
+        Column("reason", _("Progress or reason"), _progress, "reason", "quiet whole"),
         Column(
             "submitted",
             _("Submitted"),

@@ -189,7 +189,7 @@ NODES = ListView(
             "devices",
             _("Devices"),
             cells.part("dashboards/parts/cells.html", cells="cells"),
-            css="cells-cell",
+            css="cells-cell whole",
         ),
         Column(
             "gpus",

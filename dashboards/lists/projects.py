@@ -74,8 +74,10 @@ PROJECTS = ListView(
         Column(
             "bar",
             _("Allocation"),
-            cells.part("dashboards/parts/share_bar.html", bar="bar", status="status"),
-            css="wide-bar",
+            cells.part(
+                "dashboards/parts/share_bar.html", bar="bar", status="status", palette_index="palette_index"
+            ),
+            css="wide-bar whole",
         ),
         Column(
             "gpus",

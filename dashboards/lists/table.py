@@ -89,11 +89,12 @@ class Field:
 
 @dataclass(frozen=True, slots=True)
 class Table:
-    """Rows with their cells, ready to be drawn. A table without heads' links is not sorted by hand."""
+    """Rows with their cells, ready to be drawn: a cell is (css, label, markup), with a label where the markup alone
+    does not say what it is. A table without heads' links is not sorted by hand."""
 
     id: str
     heads: list[Head]
-    rows: list[tuple[Row, list[tuple[str, str]]]]
+    rows: list[tuple[Row, list[tuple[str, Text, str]]]]
     can_select: bool = False
 
 
@@ -152,7 +153,10 @@ def table(
     return Table(
         id=f"{view.name}-table",
         heads=[_head(column, order) for column in columns],
-        rows=[(row, [(column.css, cells[at]) for column, cells in written]) for at, row in enumerate(rows)],
+        rows=[
+            (row, [(column.css, _beside(column), cells[at]) for column, cells in written])
+            for at, row in enumerate(rows)
+        ],
         can_select=can_select,
     )
 
@@ -189,6 +193,11 @@ def _ordered(
     expression = F(column.sort) if isinstance(column.sort, str) else column.sort and column.sort(at)
     term = Term(SORTED_BY, is_descending, column.is_nullable)
     return rows.annotate(**{SORTED_BY: expression}), Order(key, (term, unique), at)
+
+
+def _beside(column: Column) -> Text:
+    """What stands beside a cell where its head does not stand above it: numbers need it, words do not."""
+    return column.label if "num" in column.css.split() else ""
 
 
 def _head(column: Column, order: str) -> Head:

@@ -28,7 +28,6 @@ class Drawing:
     html: SafeString
     seq: int
     drawn_at: float
-    has_heat: bool
 
     def is_good(self, least: int | None) -> bool:
         """Whether it serves a reader who needs event `least` in it, or who opens the page (None)."""
@@ -44,8 +43,7 @@ _kept: dict[Hashable, Drawing] = {}
 def overview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """Seven figures, devices, projects, time, running jobs, the queue."""
     drawing = _drawing(actor, request.headers.get(LEAST_HEADER, ""))
-    context = {"body": drawing.html, "has_heat": drawing.has_heat}
-    return show(request, actor, "dashboards/overview.html", context)
+    return show(request, actor, "dashboards/overview.html", {"body": drawing.html})
 
 
 def _drawing(actor: Actor, least: str) -> Drawing:
@@ -59,8 +57,8 @@ def _drawing(actor: Actor, least: str) -> Drawing:
     html = render_to_string(
         "dashboards/parts/overview_body.html", page | {"usable": usable or page["usable"]}
     )
-    drawing = Drawing(html, page["seq"], time.monotonic(), "heat" in page)
-    if drawing.has_heat:
+    drawing = Drawing(html, page["seq"], time.monotonic())
+    if "heat" in page:
         while len(_kept) >= KEPT_MOST:
             _kept.pop(next(iter(_kept)), None)
         _kept[key] = drawing

@@ -1,6 +1,6 @@
 """What was recorded of one node, job or project, and of waiting and users, over time."""
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -23,6 +23,7 @@ JOB_USES = {"gpu_utilization": GPU_UTILIZATION, "gpu_memory": GPU_MEMORY}
 MOST_EDITS = 400
 LONGEST_JOB_SECONDS = 400 * 86400  # of the range that a running job's chart grows to
 WAIT_BARS = 48
+EMPTY_STEPS = 100  # of a line without a sample
 GAP_STEPS = 3  # so many steps without a sample interrupt a line
 LEAST = timedelta(minutes=1)
 GIB = 1 / 1024
@@ -51,20 +52,48 @@ NODE_LINES: Mapping[str, Callable[[Node, datetime, datetime], NodeLines]] = {
 
 def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
     """Return what a chart of a job's utilisation or memory takes, from its first start until now or its end."""
-    attempts = job.attempts.order_by("number").values_list("number", "started_at")
-    starts = [(number, at) for number, at in attempts if at is not None]
+    attempts = job.attempts.order_by("number").values_list("number", "started_at", "ended_at")
+    starts = [(number, at) for number, at, _ended in attempts if at is not None]
     end = max(job.finished_at or now, job.created_at + LEAST)
     start = min(starts[0][1] if starts else job.created_at, end - LEAST)
     found = next(iter(series(JOB_USES[name], "job", [str(job.pk)], start, end)), None)
     points = [(point.at, point.mean) for point in found.points] if found else []
     marks = [Mark(at, f"attempt {number}") for number, at in starts[1:]]
-    gap = timedelta(seconds=GAP_STEPS * (found.step_seconds if found else 1))
+    step = timedelta(seconds=found.step_seconds) if found else (end - start) / EMPTY_STEPS
+    gap = GAP_STEPS * step
+    if name == "gpu_utilization":
+        spans = [(at, ended or end) for _number, at, ended in attempts if at is not None]
+        points = with_rests(points, spans, step, is_idle=not job.is_final and job.gpu_utilization == 0)
     shared = {"points": points, "marks": marks, "span": (start, end), "longest_gap": gap, "key": name}
     shared["live_seconds"] = None if job.is_final else LONGEST_JOB_SECONDS
     if name == "gpu_utilization":
         return shared | {"name": _("GPU use"), "unit": "%", "scale": 100.0, "top": 100.0}
     highest = max((value for _at, value in points), default=0.0) * GIB
     return shared | {"name": _("GPU memory"), "unit": "GiB", "scale": GIB, "top": max(1.0, highest)}
+
+
+def with_rests(
+    points: list[Point], spans: Sequence[tuple[datetime, datetime]], step: timedelta, *, is_idle: bool
+) -> list[Point]:
+    """Return use with the zeros that no sample was kept of, inside these spans of attempts: a sample of 0 holds until
+    the next one. `is_idle`: the newest attempt is at 0 now, so that it was from its start if it has no sample."""
+    filled = []
+    for start, end in spans:
+        is_last = (start, end) == spans[-1]
+        inside = [point for point in points if start - step <= point[0] <= end]
+        rests = is_idle and is_last and not inside
+        at = start
+        for point in [*inside, None]:
+            until = end if point is None else point[0]
+            while rests and at < until:
+                filled.append((at, 0.0))
+                at += step
+            if point is not None:
+                filled.append(point)
+                at, rests = point[0] + step, point[1] == 0
+        if rests:
+            filled.append((end, 0.0))
+    return sorted({*points, *filled})
 
 
 def project_levels(project: Project, start: datetime, end: datetime) -> tuple[list[Point], list[Point]]:

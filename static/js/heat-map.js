@@ -20,9 +20,11 @@ class HeatMap {
     root.addEventListener("click", (event) => this.#click(event));
     root.addEventListener("keydown", (event) => this.#key(event));
     root.addEventListener("focusout", (event) => { if (!root.contains(event.relatedTarget)) this.#leave(); });
-    document.addEventListener("regions", () => { if (this.at !== null) this.#show(this.at); });
     this.at = null;
   }
+
+  /** Bring the card up to date with a new drawing. */
+  redrawn() { if (this.at !== null) this.#show(this.at); }
 
   // read anew each time: the drawing is replaced when nodes come and go
   get grid() {
@@ -90,5 +92,12 @@ class HeatMap {
   }
 }
 
-const root = $(".heat-map");
-if (root) new HeatMap(root);
+// a cluster that grows, or whose nodes come late, becomes a map while its page is open
+let map = null;
+function find() {
+  const root = $(".heat-map");
+  if (root !== map?.root) map = root && new HeatMap(root);
+  else map?.redrawn();
+}
+document.addEventListener("regions", find);
+find();

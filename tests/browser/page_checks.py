@@ -47,6 +47,7 @@ TOUCHING = """() => {
   };
   const found = [];
   for (const row of document.querySelectorAll("tr")) {
+    if (getComputedStyle(row).display !== "table-row") continue;
     const shown = [...row.cells].filter((cell) => cell.checkVisibility());
     const cells = shown.map((cell) => [cell, words(cell)]).filter(([, at]) => at);
     for (let at = 1; at < cells.length; at += 1) {
@@ -69,7 +70,7 @@ CROOKED = """() => {
   };
   const column = (body, index) => [...body.rows].map((row) => row.cells[index])
     .filter((cell) => cell?.matches(".num") && cell.checkVisibility());
-  const columns = [...document.querySelectorAll("tbody")]
+  const columns = [...document.querySelectorAll("tbody")].filter((body) => getComputedStyle(body).display !== "block")
     .flatMap((body) => [...(body.rows[0]?.cells ?? [])].map((_, index) => column(body, index)));
   return columns.filter((cells) => {
     const ends = cells.map(end).filter((at) => at !== null);
@@ -96,4 +97,14 @@ HANGING = """() => {
   const right = innerWidth - page.getBoundingClientRect().right;
   return Math.abs(left - right) > 16 ? [`empty: ${left} px on one side, ${right} px on the other`] : [];
 }"""
-EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED)
+# A drawing whose colour is not set is black, which is no colour of ours.
+BLACK = """() => [...document.querySelectorAll("svg rect, svg path, svg line")]
+  .filter((node) => node.checkVisibility() && !node.closest(".chart-plot, #js-plotly-tester, pattern"))
+  .filter((node) => [getComputedStyle(node).fill, getComputedStyle(node).stroke].includes("rgb(0, 0, 0)"))
+  .map((node) => `black: ${node.outerHTML.slice(0, 120)} in ${node.parentElement.outerHTML.slice(0, 60)}`)
+  .slice(0, 5)"""
+# What a list says of a row is seen without scrolling sideways.
+ASIDE = """() => [...document.querySelectorAll(".list")].map((table) => [table, table.closest(".table-wrap")])
+  .filter(([, wrap]) => wrap && wrap.scrollWidth > wrap.clientWidth + 1)
+  .map(([table]) => `scrolls sideways: ${table.outerHTML.slice(0, 120)}`)"""
+EVERYWHERE = (SPILL, HEADINGS, EDGES, TOUCHING, CROOKED, STRETCHED, BLACK)

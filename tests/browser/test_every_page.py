@@ -19,7 +19,7 @@ from tests.browser.every_page import (
     fill,
     routes,
 )
-from tests.browser.page_checks import EDGES, EVERYWHERE, HANGING, SPILL, STRETCHED, TOUCHING
+from tests.browser.page_checks import ASIDE, EDGES, EVERYWHERE, HANGING, SPILL, STRETCHED, TOUCHING
 from tools.install import AXE
 
 pytestmark = pytest.mark.browser
@@ -76,7 +76,7 @@ LOOKS = (
     Look("light", WIDE, audit=TAGS),
     Look("right to left", WIDE, direction="rtl", checks=(SPILL,)),
     Look("dark", WIDE, "dark", audit=CONTRAST, checks=(EDGES,)),
-    Look("narrow", NARROW, "dark", audit=TAGS),
+    Look("narrow", NARROW, "dark", audit=TAGS, checks=(*EVERYWHERE, ASIDE)),
     Look("narrow, right to left", NARROW, "dark", direction="rtl", checks=(SPILL,)),
     Look("tablet", TABLET, "dark", checks=(SPILL, TOUCHING)),
     Look("widest", WIDEST, "dark", checks=(SPILL, HANGING, STRETCHED)),

@@ -100,3 +100,21 @@ def test_the_card_of_a_node_names_and_links_its_jobs(watched: Watched):
     page.locator(".heat-card").wait_for()
     page.keyboard.press("Enter")
     page.wait_for_url("**/nodes/crowd-0001")
+
+
+def test_cells_become_a_map_while_the_page_is_open(watched: Watched, large: servers.ControlPlane):
+    page = watched.page
+    page.evaluate("document.querySelector('.heat-map').outerHTML = '<div id=devices class=nodes-many></div>'")
+    assert large.call("POST", "/api/v1/nodes/dgx1-1/cordon")[0] < 300
+    page.locator(".heat-map").focus()
+    page.keyboard.press("ArrowRight")
+    page.locator(".heat-card").wait_for()
+    assert large.call("POST", "/api/v1/nodes/dgx1-1/uncordon")[0] < 300
+
+
+def test_a_phone_scrolls_through_three_screens_and_a_half(watched: Watched):
+    page = watched.page
+    page.set_viewport_size({"width": 400, "height": 860})
+    assert page.evaluate("document.documentElement.scrollHeight") <= 3000
+    page.locator("#running-panel a.link", has_text="see all").wait_for()
+    page.locator("#queued-panel a.link", has_text="see all").wait_for()

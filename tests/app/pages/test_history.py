@@ -15,7 +15,7 @@ from controlplane.actions.projects import edit_project
 from controlplane.models import Sample, User
 from controlplane.telemetry.allocation import record_capacity
 from controlplane.telemetry.queries import first_sample
-from jobs.models import Attempt
+from jobs.models import Attempt, Job
 from tests.app.pages.conftest import Yard
 
 Visit = Callable[[User | None], Client]
@@ -121,6 +121,27 @@ def test_what_a_job_used_over_all_attempts(yard: Yard, visit: Visit):
     found = chart(visit(yard.cast.vera), f"jobs/{job.pk}/gpu_utilization.json")
     assert lines(found)["GPU use"] == [50, None, 70]
     assert [label["text"] for label in found["figure"]["layout"]["annotations"]] == ["attempt 2"]
+
+
+def test_an_idle_job_has_a_line_at_zero_though_no_sample_is_kept_of_it(yard: Yard, visit: Visit):
+    job, now = yard.running, timezone.now()
+    Attempt.objects.filter(job=job).update(started_at=now - HOUR)
+    Job.objects.filter(pk=job.pk).update(gpu_utilization=0)
+    found = chart(visit(yard.cast.vera), f"jobs/{job.pk}/gpu_utilization.json")
+    assert set(lines(found)["GPU use"]) == {0}
+    assert found["summary"] == "GPU use is 0 %; lowest 0 %, highest 0 %."
+
+
+def test_use_that_ended_stays_at_zero_until_the_next_sample(yard: Yard, visit: Visit):
+    job, now = yard.running, timezone.now()
+    Attempt.objects.filter(job=job).update(started_at=now - 2 * HOUR)
+    for ago, value in ((50, 0.5), (49, 0.0), (30, 0.7)):
+        at = tens(timedelta(minutes=ago)).replace(second=0)
+        sample("gpu_utilization", "job", str(job.pk), at, value, step=60)
+    found = lines(chart(visit(yard.cast.vera), f"jobs/{job.pk}/gpu_utilization.json"))["GPU use"]
+    assert found[:2] == [50, 0]
+    assert found[-1] == 70
+    assert set(found[1:-1]) == {0}
 
 
 def report(path: Any, *steps: int) -> None:
