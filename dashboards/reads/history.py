@@ -73,8 +73,12 @@ def job_use(job: Job, name: str, now: datetime) -> dict[str, Any]:
 
 
 def with_rests(
-    points: list[Point], spans: Sequence[tuple[datetime, datetime]], step: timedelta, *, is_idle: bool
-) -> list[Point]:
+    points: list[tuple[datetime, float]],
+    spans: Sequence[tuple[datetime, datetime]],
+    step: timedelta,
+    *,
+    is_idle: bool,
+) -> list[tuple[datetime, float]]:
     """Return use with the zeros that no sample was kept of, inside these spans of attempts: a sample of 0 holds until
     the next one. `is_idle`: the newest attempt is at 0 now, so that it was from its start if it has no sample."""
     filled = []
