@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from controlplane import quantities
+from controlplane.clusters import quantities
 from controlplane.engines.base import UNSCHEDULABLE
 from controlplane.models import Cluster, Device, Node, Project
 from controlplane.scheduling.view import (

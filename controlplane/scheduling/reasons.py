@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from datetime import UTC, datetime
 from typing import Any
 
-from controlplane import quantities
+from controlplane.clusters import quantities
 
 PROJECT_MISSING = "project_missing"
 SPEC_IMPOSSIBLE = "spec_impossible"

@@ -9,8 +9,8 @@ from django.views.decorators.http import require_POST
 
 from controlplane.access import Actor, node_for, require_admin, visible_project_ids, visible_project_names
 from controlplane.actions.nodes import confirm_dead, cordon_node, drain_node, jobs_on, uncordon_node
+from controlplane.clusters.quantities import in_words
 from controlplane.models import Node
-from controlplane.quantities import in_words
 from controlplane.queries.nodes import node_detail
 from dashboards.lists.nodes import NODES
 from dashboards.lists.table import list_page

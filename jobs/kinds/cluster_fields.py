@@ -3,7 +3,7 @@
 import re
 from typing import Any
 
-from controlplane import quantities
+from controlplane.clusters import quantities
 from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
 from jobs.kinds import fields
 from jobs.kinds.fields import Refused

@@ -35,7 +35,7 @@ LAYERS = {
     "dashboards.heatmap": "pure",
     "controlplane.clusters.settings": "pure",
     "controlplane.clusters.node_names": "pure",
-    "controlplane.quantities": "pure",
+    "controlplane.clusters.quantities": "pure",
     "controlplane.remote_errors": "pure",
     "controlplane.kubernetes_api": "cluster client",
     "controlplane.kubernetes_api.kubeconfig": "plain",

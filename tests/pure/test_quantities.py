@@ -2,7 +2,7 @@
 
 import pytest
 
-from controlplane.quantities import in_words
+from controlplane.clusters.quantities import in_words
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
 
-from controlplane import quantities
+from controlplane.clusters import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
 from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.config import KAI, SPOT_TAINTS, ClusterProfile

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from controlplane import quantities
+from controlplane.clusters import quantities
 from controlplane.engines.base import NodeReport
 from controlplane.engines.kubernetes import inventory, kai, names
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile
