@@ -23,7 +23,8 @@ from controlplane.engines.base import (
 from controlplane.engines.kubernetes import kai, names, tenancy, tenancy_sync
 from controlplane.engines.kubernetes.config import KAI
 from controlplane.engines.kubernetes.engine import KubernetesEngine
-from controlplane.engines.kubernetes.kai_status import KaiAnswers
+from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
+from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import access_of_kubeconfig
 from controlplane.kubernetes_api.names import FIELD_MANAGER
@@ -103,12 +104,12 @@ def engine(kube: KubeCluster, namespace: str, tmp_path: Path) -> Iterator[Kubern
 
 
 @contextmanager
-def kai_answers(kubeconfig: str) -> Iterator[KaiAnswers]:
+def kai_answers(kubeconfig: str) -> Iterator[KaiScheduler]:
     """Those that this account is given; the first question is asked."""
     client = Client(access_of_kubeconfig(kubeconfig))
-    answers = KaiAnswers(client, PROFILE)
+    answers = KaiScheduler(client, Objects(client, PROFILE.installation), PROFILE)
     try:
-        answers.add_to((), {}, datetime.now(UTC))
+        answers.with_status((), {}, datetime.now(UTC))
         yield answers
     finally:
         answers.close()
@@ -132,11 +133,13 @@ def test_that_evictions_cannot_be_read_is_said_of_what_waits(kube: KubeCluster, 
     assert 'cannot list resource "events"' in verdict.message
 
 
-def waiting(answers: KaiAnswers) -> Verdict | None:
+def waiting(answers: KaiScheduler) -> Verdict | None:
     """What is said of a pod that waits, of which KAI has said nothing."""
     now = datetime.now(UTC)
     metadata = {"name": "x-1-0", "namespace": "y", "creationTimestamp": now.isoformat()}
-    (report,) = answers.add_to((PodReport("x-1-0", base.STARTING),), {"x-1-0": {"metadata": metadata}}, now)
+    (report,) = answers.with_status(
+        (PodReport("x-1-0", base.STARTING),), {"x-1-0": {"metadata": metadata}}, now
+    )
     return report.verdict
 
 

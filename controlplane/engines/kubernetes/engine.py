@@ -8,7 +8,6 @@ stays readable until `forget`, whoever deletes it; the anchor then remembers tha
 from __future__ import annotations
 
 import socket
-import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -28,10 +27,7 @@ from controlplane.engines.base import (
 from controlplane.engines.kubernetes import (
     dcgm,
     inventory,
-    kai,
     manifests,
-    mpi,
-    mpijobs,
     names,
     reports,
     tenancy,
@@ -41,14 +37,15 @@ from controlplane.engines.kubernetes.cluster_cache import GLANCE_SECONDS, KnownR
 from controlplane.engines.kubernetes.config import KAI, ClusterProfile, profile_from
 from controlplane.engines.kubernetes.exec import PodProcess, open_shell
 from controlplane.engines.kubernetes.garbage_collector import Sweeper
-from controlplane.engines.kubernetes.kai_status import KaiAnswers
+from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_target import LogSource
 from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.pod_starter import FORGOTTEN, PodStarter
 from controlplane.engines.kubernetes.port_forward import open_port
 from controlplane.engines.kubernetes.prometheus import prometheus_of
-from controlplane.engines.kubernetes.ssh_keys import new_key_pair
+from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.engines.kubernetes.tenancy_sync import Syncer
 from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
@@ -58,11 +55,7 @@ from controlplane.logstore.reader import LogPage, log_path, read_page
 
 DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
 FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting
-FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
 RELEASE_TRIES = 5
-SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
-# the MPI operator makes five objects a second; ranks are started in the order in which it makes them
-OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
 Raw = dict[str, Any]
 
@@ -82,7 +75,8 @@ class KubernetesEngine:
         self._copier = LogCopier(self.client, self._log_source)
         self._log_ends = LogEnds(self._copier)
         self._watching = Watching(self.client, self._profile, self._copier.notice)
-        self._kai = KaiAnswers(self.client, self._profile) if self._profile.scheduler == KAI else None
+        self._scheduler = scheduler_of(self.client, self._objects, self._profile)
+        self._starter = PodStarter(self.client, self._objects, self._watching, self._profile, self._scheduler)
         self._known_reports = KnownReports()
         self._paths: Mapping[str, str] = {}
         self._ask_prometheus = prometheus_of(self._profile.prometheus, self.client)
@@ -92,7 +86,7 @@ class KubernetesEngine:
         found = {base.SHELL, base.REACHES_PORTS}
         if self._ask_prometheus is not None:
             found.add(base.USAGE)
-        if self._kai is not None or inventory.most_parts(self._watching.last_nodes().values()) > 1:
+        if self._scheduler.has_fractions(self._watching.last_nodes().values()):
             found.add(base.FRACTIONS)
         return frozenset(found)
 
@@ -102,105 +96,7 @@ class KubernetesEngine:
 
     def start(self, spec: PodSpec) -> None:
         base.check_pod_name(spec.name)
-        node = self._node_of(spec)
-        namespace = self._profile.namespace_of(spec.project)
-        known = self._watching.pod(spec.name)
-        if known is not None or (self._kai is not None and spec.node):
-            self._note_devices(known, spec)
-            return
-        for pause_seconds in SETTLING_SECONDS:
-            try:
-                self._start_in(namespace, spec, node)
-                return
-            except EngineRefused as refusal:
-                # it may be due to what we took for granted; and a new namespace takes a moment to be usable
-                self._objects.forget(_namespace_path(namespace))
-                if not refusal.is_passing or refusal.code != base.ADMISSION_REFUSED:
-                    raise
-            time.sleep(pause_seconds)
-        self._start_in(namespace, spec, node)
-
-    def _start_in(self, namespace: str, spec: PodSpec, node: NodeReport | None) -> None:
-        here, profile, objects = _namespace_path(namespace), self._profile, self._objects
-        objects.require_namespace(tenancy.namespace(spec.project, profile))
-        if self._kai is not None:
-            objects.require_queue(f"{kai.QUEUES}/{kai.project_queue(spec.project, profile)}")
-        body = manifests.anchor(spec, profile)
-        if mpijobs.suits(spec, profile):
-            body = mpijobs.marked(body, spec)
-        with objects.in_use(f"{here}/configmaps/{body['metadata']['name']}"):
-            self._start_under(body, here, spec, node)
-
-    def _start_under(self, body: Raw, here: str, spec: PodSpec, node: NodeReport | None) -> None:
-        """Make the attempt's anchor, of this body, and what it owns: the pod, and what stands beside it."""
-        profile, objects = self._profile, self._objects
-        anchor = objects.make_remembered(f"{here}/configmaps", body)
-        if (anchor.get("data") or {}).get(spec.name) == FORGOTTEN:
-            return
-        pod = self._render(spec, profile, node, anchor)
-        if self._kai is not None:
-            for path, body in kai.beside(spec, manifests.owner(anchor), profile):
-                objects.make_remembered(path, body)
-        if mpi.needs_launch(spec):
-            self._make_key(here, spec, anchor)
-        if mpijobs.is_marked(anchor):
-            self._start_operated(here, spec, pod, node, anchor)
-            return
-        for collection, body in manifests.beside(spec, profile, anchor):
-            objects.make_remembered(f"{here}/{collection}", body)
-        self._watching.observe(objects.make(f"{here}/pods", pod))
-
-    def _render(self, spec: PodSpec, profile: ClusterProfile, node: NodeReport | None, anchor: Raw) -> Raw:
-        pod = manifests.pod(spec, profile, node, anchor)
-        return pod if self._kai is None else kai.dress(pod, spec, profile)
-
-    def _start_operated(
-        self, here: str, spec: PodSpec, pod: Raw, node: NodeReport | None, anchor: Raw
-    ) -> None:
-        """Have the MPI operator make the attempt's pods, or turn the one that it made for this rank into ours."""
-        if spec.launches:
-            claim = manifests.work_claim(spec, self._profile)
-            if claim is not None:
-                self._objects.make_remembered(f"{here}/persistentvolumeclaims", claim)
-            host = self._render(mpijobs.host_of(spec), mpijobs.host_profile(self._profile), node, anchor)
-            body = mpijobs.mpi_job(spec, pod, host, anchor)
-            self._objects.make_remembered(mpijobs.collection(body["metadata"]["namespace"]), body)
-        found = self._operated(names.operated(mpijobs.mpi_job_name(spec), spec.rank))
-        try:
-            if names.is_unplaced(found):
-                found = self.client.merge(
-                    _pod_path(found), mpijobs.placement(found, pod, self._profile.gpu_resource)
-                )
-        except ApiError as error:
-            if error.status not in (404, 409):
-                raise as_refusal(error) from error
-            raise _not_made("The MPI operator is changing this pod.") from error
-        self._watching.observe(found)
-
-    def _operated(self, name: str) -> Raw:
-        """A pod that the operator makes, by `names.operated`. Raises EngineRefused, for now, while it is not there."""
-        for pause_seconds in OPERATOR_SECONDS:
-            found = self._watching.pod(name)
-            if found is not None:
-                return found
-            time.sleep(pause_seconds)
-        raise _not_made("The MPI operator has not made this pod yet: is it running?")
-
-    def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
-        """A pod that KAI has placed is started already; one that has gone meanwhile must not come again."""
-        if self._kai is None or known is None or not spec.node or reports.devices_of(known) == spec.devices:
-            return
-        try:
-            self._watching.observe(self.client.merge(_pod_path(known), kai.devices_patch(spec)))
-        except ApiError as error:
-            if error.status != 404:
-                raise as_refusal(error) from error
-
-    def _make_key(self, here: str, spec: PodSpec, anchor: Raw) -> None:
-        """The key pair with which the attempt's launcher enters its hosts: whoever makes it first has made it."""
-        self._objects.make_remembered(
-            f"{here}/secrets", manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
-        )
+        self._starter.start(spec, self._node_of(spec))
 
     def stop(self, pod_name: str, grace_seconds: int, project: str = "") -> None:
         base.check_pod_name(pod_name)
@@ -222,7 +118,9 @@ class KubernetesEngine:
             )
         self._objects.require_namespace(tenancy.namespace(project, self._profile))
         tombstone = manifests.tombstone(pod_name, project, self._profile)
-        made = self._objects.make(f"{_namespace_path(self._profile.namespace_of(project))}/pods", tombstone)
+        made = self._objects.make(
+            f"{names.namespace_path(self._profile.namespace_of(project))}/pods", tombstone
+        )
         self._watching.observe(made)
         return made
 
@@ -231,9 +129,9 @@ class KubernetesEngine:
         try:
             if names.STOPPED not in metadata["labels"]:
                 patch = manifests.stop_patch(has_ended=reports.has_command_ended(pod))
-                pod = self.client.merge(_pod_path(pod), patch)
+                pod = self.client.merge(names.pod_path(pod), patch)
             if metadata.get("deletionGracePeriodSeconds", grace_seconds + 1) > grace_seconds:
-                path, uid = _pod_path(pod), metadata["uid"]
+                path, uid = names.pod_path(pod), metadata["uid"]
                 pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod
         except ApiError as error:
             if error.status in (404, 409):  # it went in this moment: the watch will say how
@@ -245,12 +143,12 @@ class KubernetesEngine:
         seen = self._watching.look(GLANCE_SECONDS)
         now = self.client.server_time()
         found = self._known_reports.of(seen.ours.values(), seen.hosts, now)
-        return found if self._kai is None else self._kai.add_to(found, seen.ours, now)
+        return self._scheduler.with_status(found, seen.ours, now)
 
     def find(self, pod_name: str, project: str) -> PodReport | None:
         base.check_pod_name(pod_name)
         parts = base.parts_of(pod_name)
-        path = f"{_namespace_path(self._profile.namespace_of(project))}/pods"
+        path = f"{names.namespace_path(self._profile.namespace_of(project))}/pods"
         try:
             found = self._get_if_there(f"{path}/{pod_name}")
             if found is None and parts is not None:  # one that an operator made has a name of the operator's
@@ -296,7 +194,7 @@ class KubernetesEngine:
         try:
             for claim in self.client.get("/api/v1/persistentvolumeclaims", query)["items"]:
                 metadata = claim["metadata"]
-                here = _namespace_path(metadata["namespace"])
+                here = names.namespace_path(metadata["namespace"])
                 self.client.delete(f"{here}/persistentvolumeclaims/{metadata['name']}", uid=metadata["uid"])
         except ApiError as error:
             raise as_refusal(error) from error
@@ -336,7 +234,7 @@ class KubernetesEngine:
         self, projects: Sequence[ProjectReport], departments: Sequence[DepartmentReport] = ()
     ) -> None:
         unswept = self._sweep()
-        parts = 1 if self._kai else inventory.most_parts(self._watching.last_nodes().values())
+        parts = self._scheduler.quota_parts(self._watching.last_nodes().values())
         self._syncer.sync(tenancy.objects(projects, departments, self._profile, parts))
         if unswept is not None:
             raise unswept
@@ -350,7 +248,7 @@ class KubernetesEngine:
         return None
 
     def forget_project(self, project: str) -> None:
-        path = _namespace_path(self._profile.namespace_of(project))
+        path = names.namespace_path(self._profile.namespace_of(project))
         try:
             found = self.client.get(path)
             labels = found["metadata"].get("labels") or {}
@@ -361,13 +259,11 @@ class KubernetesEngine:
             if error.status == 404:
                 return
             raise as_refusal(error) from error
-        if self._kai is not None:
-            self._kai.forget_project(project)
+        self._scheduler.forget_project(project)
 
     def close(self) -> None:
         self._copier.close()
-        if self._kai is not None:
-            self._kai.close()
+        self._scheduler.close()
         self._watching.close()
         self.client.close()
 
@@ -391,7 +287,9 @@ class KubernetesEngine:
         parts = base.parts_of(names.pod_name(pod))
         if parts is None:  # somebody else's pod with our labels
             return
-        path = f"{_namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
+        path = (
+            f"{names.namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
+        )
         try:
             self.client.merge(path, {"data": {names.pod_name(pod): FORGOTTEN}})
         except ApiError as error:
@@ -401,7 +299,7 @@ class KubernetesEngine:
 
     def _remove(self, pod: Raw) -> None:
         """Take our finalizer off and delete the pod, in that order: either may be the last thing that we do."""
-        path, uid = _pod_path(pod), pod["metadata"]["uid"]
+        path, uid = names.pod_path(pod), pod["metadata"]["uid"]
         try:
             released = self._release(path, pod)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
@@ -477,7 +375,7 @@ class KubernetesEngine:
         report = self._known_reports.last(pod, self._watching.host_of(pod), now)
         status = reports.main_status(pod)
         return LogSource(
-            f"{_pod_path(pod)}/log",
+            f"{names.pod_path(pod)}/log",
             names.MAIN_CONTAINER,
             has_started=bool(status.get("containerID")),
             end_word=f"{report.reason} {report.exit_code}" if report.state in base.FINAL_STATES else "",
@@ -487,13 +385,6 @@ class KubernetesEngine:
         )
 
 
-def _not_made(words: str) -> EngineRefused:
-    return EngineRefused(base.WAITING_FOR_OPERATOR, words, is_passing=True)
-
-
-def _namespace_path(namespace: str) -> str:
-    return f"/api/v1/namespaces/{namespace}"
-
-
-def _pod_path(pod: Raw) -> str:
-    return f"{_namespace_path(pod['metadata']['namespace'])}/pods/{pod['metadata']['name']}"
+def scheduler_of(client: Client, objects: Objects, profile: ClusterProfile) -> Scheduler:
+    """Return the scheduler that the cluster's settings name."""
+    return KaiScheduler(client, objects, profile) if profile.scheduler == KAI else Scheduler()

@@ -113,6 +113,16 @@ def operated_by(raw: Mapping[str, Any]) -> str:
     return operated(labels[MPI_JOB], 0 if is_launcher else int(number) + 1)
 
 
+def namespace_path(namespace: str) -> str:
+    """Return the API's path of a namespace."""
+    return f"/api/v1/namespaces/{namespace}"
+
+
+def pod_path(raw: Mapping[str, Any]) -> str:
+    """Return the API's path of a pod."""
+    return f"{namespace_path(raw['metadata']['namespace'])}/pods/{raw['metadata']['name']}"
+
+
 def labels_of(spec: PodSpec, installation: str) -> dict[str, str]:
     """The labels of an attempt's objects, without those of a single pod."""
     return {

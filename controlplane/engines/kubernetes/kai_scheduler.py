@@ -1,18 +1,20 @@
-"""What KAI says, kept up to date by watches: the conditions of our pod groups, and the events of its evictions."""
+"""KAI Scheduler as a cluster's scheduler: it places pods by queue, and explains itself in pod groups and events."""
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 from datetime import datetime
 from typing import Any
 
-from controlplane.engines.base import PodReport, Verdict
+from controlplane.engines.base import PodReport, PodSpec, Verdict
 from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.reflector import Reflector
@@ -23,11 +25,13 @@ SYNC_SECONDS = 0.5  # for both lists: other clusters are waiting, and the next l
 Raw = dict[str, Any]
 
 
-class KaiAnswers:
-    """Thread-safe. The watches start with the first question."""
+class KaiScheduler(Scheduler):
+    """Thread-safe. The watches of pod groups and evictions start with the first report."""
 
-    def __init__(self, client: Client, profile: ClusterProfile) -> None:
-        self._client, self._profile = client, profile
+    places_pods = True
+
+    def __init__(self, client: Client, objects: Objects, profile: ClusterProfile) -> None:
+        self._client, self._objects, self._profile = client, objects, profile
         self._groups = Reflector(
             client,
             kai.pod_groups_path(),
@@ -40,10 +44,24 @@ class KaiAnswers:
         self._starting = threading.Lock()
         self._is_started = False
 
-    def add_to(
-        self, reports: Iterable[PodReport], pods: Mapping[str, Raw], now: datetime
+    def require_project(self, project: str) -> None:
+        self._objects.require_queue(f"{kai.QUEUES}/{kai.project_queue(project, self._profile)}")
+
+    def beside(self, spec: PodSpec, owner: Mapping[str, Any]) -> Iterable[tuple[str, Raw]]:
+        return kai.beside(spec, owner, self._profile)
+
+    def dress(self, pod: Raw, spec: PodSpec) -> Raw:
+        return kai.dress(pod, spec, self._profile)
+
+    def has_fractions(self, nodes: Iterable[Raw]) -> bool:
+        return True
+
+    def quota_parts(self, nodes: Iterable[Raw]) -> int:
+        return 1
+
+    def with_status(
+        self, reports: Collection[PodReport], pods: Mapping[str, Raw], now: datetime
     ) -> tuple[PodReport, ...]:
-        """The reports with KAI's words in them; `pods`: the objects by name, `now` by the server's clock."""
         self._start()
         verdicts = self._groups.items()
         evictions = dict(found for found in self._evictions.items().values() if found is not None)

@@ -1,0 +1,96 @@
+"""Creating an attempt's objects: its anchor, what stands beside its pods, and the pods."""
+
+from __future__ import annotations
+
+import time
+from typing import Any
+
+from controlplane.engines.base import ADMISSION_REFUSED, EngineRefused, NodeReport, PodSpec
+from controlplane.engines.kubernetes import kai, manifests, mpi, names, reports, tenancy
+from controlplane.engines.kubernetes.api_errors import as_refusal
+from controlplane.engines.kubernetes.cluster_cache import Watching
+from controlplane.engines.kubernetes.config import ClusterProfile
+from controlplane.engines.kubernetes.mpi_operator import MpiOperator
+from controlplane.engines.kubernetes.objects import Objects
+from controlplane.engines.kubernetes.scheduler import Scheduler
+from controlplane.engines.kubernetes.ssh_keys import new_key_pair
+from controlplane.kubernetes_api.client import Client
+from controlplane.kubernetes_api.errors import ApiError
+
+FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
+SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
+
+Raw = dict[str, Any]
+
+
+class PodStarter:
+    def __init__(
+        self,
+        client: Client,
+        objects: Objects,
+        pods: Watching,
+        profile: ClusterProfile,
+        scheduler: Scheduler,
+    ) -> None:
+        self._client, self._objects, self._pods = client, objects, pods
+        self._profile, self._scheduler = profile, scheduler
+        self._operator = MpiOperator(client, objects, pods, profile)
+
+    def start(self, spec: PodSpec, node: NodeReport | None) -> None:
+        """Start the pod once. `node` None: the cluster's own scheduler chooses. Raises EngineRefused."""
+        known = self._pods.pod(spec.name)
+        if self._scheduler.places_pods and spec.node:
+            self._note_devices(known, spec)
+            return
+        if known is not None:
+            return
+        for pause_seconds in SETTLING_SECONDS:
+            try:
+                self._start(spec, node)
+                return
+            except EngineRefused as refusal:
+                # A remembered object may be gone, and a new namespace takes a moment to be usable.
+                self._objects.forget(names.namespace_path(self._profile.namespace_of(spec.project)))
+                if not refusal.is_passing or refusal.code != ADMISSION_REFUSED:
+                    raise
+            time.sleep(pause_seconds)
+        self._start(spec, node)
+
+    def _start(self, spec: PodSpec, node: NodeReport | None) -> None:
+        here = names.namespace_path(self._profile.namespace_of(spec.project))
+        self._objects.require_namespace(tenancy.namespace(spec.project, self._profile))
+        self._scheduler.require_project(spec.project)
+        body = self._operator.mark(manifests.anchor(spec, self._profile), spec)
+        with self._objects.in_use(f"{here}/configmaps/{body['metadata']['name']}"):
+            anchor = self._objects.make_remembered(f"{here}/configmaps", body)
+            if (anchor.get("data") or {}).get(spec.name) != FORGOTTEN:
+                self._start_under(anchor, here, spec, node)
+
+    def _start_under(self, anchor: Raw, here: str, spec: PodSpec, node: NodeReport | None) -> None:
+        """Create what the attempt's anchor owns: the pod, and what stands beside it."""
+
+        def render(of: PodSpec, profile: ClusterProfile) -> Raw:
+            return self._scheduler.dress(manifests.pod(of, profile, node, anchor), of)
+
+        pod = render(spec, self._profile)
+        for path, body in self._scheduler.beside(spec, manifests.owner(anchor)):
+            self._objects.make_remembered(path, body)
+        if mpi.needs_launch(spec):  # all ranks share the key that the first start created
+            key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
+            self._objects.make_remembered(f"{here}/secrets", key)
+        if self._operator.makes_pods_of(anchor):
+            self._operator.start(spec, pod, anchor, render)
+            return
+        for collection, body in manifests.beside(spec, self._profile, anchor):
+            self._objects.make_remembered(f"{here}/{collection}", body)
+        self._pods.observe(self._objects.make(f"{here}/pods", pod))
+
+    def _note_devices(self, known: Raw | None, spec: PodSpec) -> None:
+        """Note the devices of a pod that the cluster's scheduler has placed. One that is gone is not created again."""
+        if known is None or reports.devices_of(known) == spec.devices:
+            return
+        try:
+            self._pods.observe(self._client.merge(names.pod_path(known), kai.devices_patch(spec)))
+        except ApiError as error:
+            if error.status != 404:
+                raise as_refusal(error) from error
