@@ -4,7 +4,6 @@ when the definitions are back."""
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import replace
 from datetime import timedelta
 from pathlib import Path
 
@@ -46,8 +45,8 @@ def make_due() -> None:
 
 
 def test_an_attempt_for_an_operator_that_is_not_there_waits_and_says_so(case: Case) -> None:
+    case.settings["mpi_operator"] = True
     engine = case.again()
-    engine._profile = replace(engine._profile, mpi_operator=True)
     members = tuple(GangMember(rank, f"x-1-{rank}", case.node) for rank in range(2))
     spec = case.spec("mpirun", job_id="x", kind="mpi", world_size=2, launches=members, devices=())
     with pytest.raises(EngineRefused) as refusal:
