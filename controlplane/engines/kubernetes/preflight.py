@@ -1,14 +1,14 @@
-"""The look at a cluster before it is worked for: is it there, who are we, what may we do, what does it have.
+"""Preflight checks of a cluster: reachability, identity, permissions, and what it has installed.
 
-Nothing is changed. What fails refuses the cluster; a warning says what does not work. It takes SECONDS at most, also
-where nobody answers.
+Nothing is changed. A failed check refuses the cluster; a warning says what does not work without it. All checks
+together take SECONDS at most, also at an address that does not answer. A check is a table: its first row that applies.
 """
 
 from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime, timedelta
@@ -48,7 +48,7 @@ _NODES = 500  # are enough to see what a cluster has
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """One thing that was looked at. `outcome` is ok, warning or failed; `without_it`: what does not work then."""
+    """The result of one check. `outcome` is ok, warning or failed; `without_it`: what does not work then."""
 
     name: str
     outcome: str
@@ -56,15 +56,21 @@ class Check:
     without_it: str = ""
 
 
-Checks: TypeAlias = Iterator[Check]
+Checks: TypeAlias = Iterable[Check]
 Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
+Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]  # condition, outcome, message, without_it
+
+
+def _first(name: str, *rows: Row) -> list[Check]:
+    """Return the check of the first row whose condition holds."""
+    return next(([Check(name, *rest)] for condition, *rest in rows if condition), [])
 
 
 def check_cluster(settings: Mapping[str, Any]) -> tuple[Check, ...]:
-    """Look at the cluster of these settings, which have its credentials in them. Never raises.
+    """Check the cluster of these settings, which include its credentials. Never raises.
 
-    What a finding says comes from many places, a server that answers with what it was sent among them: this is the
-    one through which all of it goes, and no part of the credentials leaves it.
+    Messages quote answers of the server, which may echo what it was sent: parts of the credentials are removed here,
+    the one place that all messages pass.
     """
     secrets = secrets_of(str((settings.get("credentials") or {}).get("kubeconfig") or ""))
     return tuple(replace(check, message=hidden(check.message, secrets)) for check in _found(settings))
@@ -82,8 +88,7 @@ def _found(settings: Mapping[str, Any]) -> tuple[Check, ...]:
 
 
 def check_access(access: Access, profile: ClusterProfile) -> tuple[Check, ...]:
-    """As `check_cluster`, with what was read. A name that no server resolves may take longer than any of our
-    time-outs, hence the thread."""
+    """As `check_cluster`. Runs on a thread, since resolving a name may outlast every time-out of ours."""
     found: list[Check] = []
     worker = threading.Thread(target=_look, args=(access, profile, found.append), daemon=True)
     worker.start()
@@ -108,7 +113,7 @@ def _look(access: Access, profile: ClusterProfile, add: Callable[[Check], None])
 
 
 def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Check, ...]:
-    """What one step finds; an answer that it cannot use is a finding of that step."""
+    """Return the results of one step; an answer that it cannot use is one of them."""
     name, server = step.__name__.strip("_"), client.access.server
     try:
         return tuple(step(client, profile))
@@ -117,10 +122,10 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
     except ApiError as error:
         if error.reason == "Unauthorized":
             return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
-        if not error.reason:  # no Status object: no API server said this, and its words are nobody's business
+        if not error.reason:  # no Status object: not from an API server, so its text is not shown
             return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
         return (Check(name, FAILED, f"{server} answers {error}"),)
-    except (KeyError, TypeError, AttributeError, ValueError):  # whose words may quote what was sent
+    except (KeyError, TypeError, AttributeError, ValueError):  # its text may quote what was sent
         return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
 
 
@@ -131,57 +136,57 @@ def _not_kubernetes(server: str, why: str) -> str:
 
 def _credentials(client: Client, profile: ClusterProfile) -> Checks:
     access = client.access
-    for warning in access.warnings:
-        yield Check("credentials", WARNING, warning)
-    if access.expires_at and access.expires_at < datetime.now(UTC) + _EXPIRES_SOON:
-        end = f"{access.expires_at:%Y-%m-%d at %H:%M} UTC"
-        yield Check(
-            "credentials", WARNING, f"The credentials end on {end}.", "The cluster is lost to us after that."
-        )
+    warnings = [Check("credentials", WARNING, warning) for warning in access.warnings]
+    is_ending = access.expires_at and access.expires_at < datetime.now(UTC) + _EXPIRES_SOON
+    words = f"The credentials end on {access.expires_at:%Y-%m-%d at %H:%M} UTC." if access.expires_at else ""
+    return warnings + _first(
+        "credentials", (is_ending, WARNING, words, "The cluster cannot be reached after that.")
+    )
 
 
 def _reachable(client: Client, profile: ClusterProfile) -> Checks:
     version = client.get("/version", timeout_seconds=_CALL_SECONDS)
     if not isinstance(version, dict) or not str(version.get("gitVersion", "")).startswith("v"):
-        yield Check("reachable", FAILED, _not_kubernetes(client.access.server, "it tells no version"))
-        return
+        return [Check("reachable", FAILED, _not_kubernetes(client.access.server, "it tells no version"))]
     name, minor = version["gitVersion"], _number(version.get("minor"))
-    if version.get("major") != "1" or minor < OLDEST:
-        yield Check("reachable", FAILED, f"This is Kubernetes {name}; Trainyard needs 1.{OLDEST} or newer.")
-    elif minor > NEWEST:
-        yield Check("reachable", WARNING, f"This is Kubernetes {name}; Trainyard was tried up to 1.{NEWEST}.")
-    else:
-        yield Check("reachable", OK, f"Kubernetes {name} at {client.access.server}.")
+    is_old = version.get("major") != "1" or minor < OLDEST
+    return _first(
+        "reachable",
+        (is_old, FAILED, f"This is Kubernetes {name}; Trainyard needs 1.{OLDEST} or newer."),
+        (minor > NEWEST, WARNING, f"This is Kubernetes {name}; Trainyard was tried up to 1.{NEWEST}."),
+        (True, OK, f"Kubernetes {name} at {client.access.server}."),
+    )
 
 
 def _identity(client: Client, profile: ClusterProfile) -> Checks:
     path = "/apis/authentication.k8s.io/v1/selfsubjectreviews"
     body = {"apiVersion": "authentication.k8s.io/v1", "kind": "SelfSubjectReview"}
     name = client.create(path, body)["status"]["userInfo"].get("username", "")
-    if name in ("", "system:anonymous"):
-        yield Check(
-            "identity", FAILED, "The cluster sees us as anonymous: it was given no credentials that it knows."
-        )
-    else:
-        yield Check("identity", OK, f"The cluster knows us as {name}.")
+    is_anonymous = name in ("", "system:anonymous")
+    return _first(
+        "identity",
+        (is_anonymous, FAILED, "The cluster sees us as anonymous: it does not know the credentials."),
+        (True, OK, f"The cluster knows us as {name}."),
+    )
 
 
 def _clock(client: Client, profile: ClusterProfile) -> Checks:
     try:
         theirs = parsedate_to_datetime(client.server_date or "")
     except ValueError:
-        return
+        return []
     skew = (theirs - datetime.now(UTC)).total_seconds()
     words = f"The cluster's clock is {abs(skew):.0f} s {'ahead of' if skew > 0 else 'behind'} ours."
-    if abs(skew) < _SKEW_SECONDS:
-        yield Check("clock", OK, "The clocks agree.")
-    elif abs(skew) < _MOST_SKEW_SECONDS:
-        yield Check("clock", WARNING, words, "Times of logs and of runs are off by as much.")
-    else:
-        yield Check("clock", FAILED, f"{words} Certificates and tokens fail at random: set the clocks first.")
+    fatal = f"{words} Certificates and tokens fail at random: set the clocks first."
+    return _first(
+        "clock",
+        (abs(skew) < _SKEW_SECONDS, OK, "The clocks agree."),
+        (abs(skew) < _MOST_SKEW_SECONDS, WARNING, words, "Times of logs and of runs are off by as much."),
+        (True, FAILED, fatal),
+    )
 
 
-def _rights(client: Client, profile: ClusterProfile) -> Checks:
+def _rights(client: Client, profile: ClusterProfile) -> Iterator[Check]:
     optional = WITH_MPI_OPERATOR if profile.mpi_operator is None else ""
     rules = tuple(rule for rule in needed_for(profile) if rule.when != optional)
     asked = [(rule, verb) for rule in rules for verb in rule.verbs]
@@ -219,28 +224,17 @@ def _may_with(client: Client, rule: Rule, verb: str, name: str) -> bool:
 
 
 def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
-    """Users of kubectl have rights by ClusterRoles, which come with the chart, or from us where we are an admin."""
+    """Users of kubectl have rights by ClusterRoles of the chart, or of ours where our account is an admin."""
     names = ", ".join(body["metadata"]["name"] for body in cluster_roles())
-    missing = [body for body in cluster_roles() if not _is_there(client, wanted(body).path)]
-    refused = [body["metadata"]["name"] for body in missing if not _may_make(client, body)]
-    if refused:
-        words = f"We see no ClusterRole {', '.join(refused)}, and may not make it."
-        how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
-        yield Check("project_roles", WARNING, f"{words} {how}", NO_KUBECTL)
-    elif missing:
-        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}; we make them.")
-    else:
-        yield Check("project_roles", OK, f"Users of kubectl get the ClusterRoles {names}.")
-
-
-def _is_there(client: Client, path: str) -> bool:
-    try:
-        client.get(path, timeout_seconds=_CALL_SECONDS)
-    except ApiError as error:
-        if error.status in (403, 404):
-            return False
-        raise
-    return True
+    missing = [body for body in cluster_roles() if _found_at(client, wanted(body).path) is None]
+    refused = ", ".join(body["metadata"]["name"] for body in missing if not _may_make(client, body))
+    how = "An admin does: kubectl apply --server-side -f deploy/rbac.yaml"
+    return _first(
+        "project_roles",
+        (refused, WARNING, f"We see no ClusterRole {refused}, and may not make it. {how}", NO_KUBECTL),
+        (missing, OK, f"Users of kubectl get the ClusterRoles {names}; we make them."),
+        (True, OK, f"Users of kubectl get the ClusterRoles {names}."),
+    )
 
 
 def _may_make(client: Client, body: dict[str, Any]) -> bool:
@@ -254,7 +248,7 @@ def _may_make(client: Client, body: dict[str, Any]) -> bool:
     return True
 
 
-def _gpus(client: Client, profile: ClusterProfile) -> Checks:
+def _gpus(client: Client, profile: ClusterProfile) -> Iterator[Check]:
     nodes = _listed(client, "/api/v1/nodes", limit=_NODES)
     if nodes is None:
         return
@@ -273,63 +267,72 @@ def _gpus(client: Client, profile: ClusterProfile) -> Checks:
     yield from _gpu_labels(with_it, profile)
 
 
-def _gpu_labels(nodes: Sequence[Mapping[str, Any]], profile: ClusterProfile) -> Checks:
+def _gpu_labels(nodes: Sequence[Mapping[str, Any]], profile: ClusterProfile) -> Iterator[Check]:
     labels = [node["metadata"].get("labels") or {} for node in nodes]
     if not all("nvidia.com/gpu.memory" in each for each in labels):
         words = "Some GPU nodes have no label nvidia.com/gpu.memory (GPU feature discovery)."
         yield Check("gpu_labels", WARNING, words, "Model and memory of their GPUs are not known.")
     shared = [each for each in labels if _number(each.get("nvidia.com/gpu.replicas")) > 1]
     ways = sorted({each.get("nvidia.com/gpu.sharing-strategy", "time-slicing") for each in shared})
-    if profile.scheduler == KAI:
-        yield Check("sharing", OK, "KAI gives out shares of GPUs.")
-    elif shared:
-        yield Check("sharing", OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}.")
-    else:
-        words = "No node shares its GPUs (the device plugin's replicas, by time-slicing or MPS)."
-        yield Check("sharing", WARNING, words, "Jobs get whole GPUs only.")
+    yield from _first(
+        "sharing",
+        (profile.scheduler == KAI, OK, "KAI gives out shares of GPUs."),
+        (shared, OK, f"{len(shared)} nodes share their GPUs by {', '.join(ways)}."),
+        (
+            True,
+            WARNING,
+            "No node shares its GPUs (the device plugin's replicas, by time-slicing or MPS).",
+            "Jobs get whole GPUs only.",
+        ),
+    )
 
 
 def _storage(client: Client, profile: ClusterProfile) -> Checks:
     classes = _listed(client, "/apis/storage.k8s.io/v1/storageclasses")
-    lost = "Working directories and checkpoints in them are lost with their pods."
     if classes is None:
-        return
+        return []
     names = [each["metadata"]["name"] for each in classes]
-    marks = [each["metadata"].get("annotations") or {} for each in classes]
-    default = [
-        name
-        for name, mark in zip(names, marks, strict=True)
-        if mark.get("storageclass.kubernetes.io/is-default-class") == "true"
-    ]
+    default = [each["metadata"]["name"] for each in classes if _is_default(each)]
     there = f"There is {', '.join(names) or 'none'}; the default is {', '.join(default) or 'not set'}."
-    chosen = profile.work_storage_class
-    if chosen and chosen not in names:
-        yield Check("storage", FAILED, f"There is no storage class {chosen} (work_storage_class). {there}")
-    elif chosen:
-        yield Check("storage", OK, f"Working directories are kept by the storage class {chosen}.")
-    else:
-        yield Check("storage", WARNING, f"No storage class is set (work_storage_class). {there}", lost)
+    chosen, lost = (
+        profile.work_storage_class,
+        "Working directories and checkpoints in them are lost with their pods.",
+    )
+    return _first(
+        "storage",
+        (not chosen, WARNING, f"No storage class is set (work_storage_class). {there}", lost),
+        (chosen in names, OK, f"Working directories are kept by the storage class {chosen}."),
+        (True, FAILED, f"There is no storage class {chosen} (work_storage_class). {there}"),
+    )
+
+
+def _is_default(storage_class: Mapping[str, Any]) -> bool:
+    annotations = storage_class["metadata"].get("annotations") or {}
+    return annotations.get("storageclass.kubernetes.io/is-default-class") == "true"
 
 
 def _snapshots(client: Client, profile: ClusterProfile) -> Checks:
     classes = _listed(client, "/apis/snapshot.storage.k8s.io/v1/volumesnapshotclasses")
-    if classes:
-        names = ", ".join(each["metadata"]["name"] for each in classes)
-        yield Check("snapshots", OK, f"Snapshot classes: {names}.")
-    else:
-        yield Check("snapshots", WARNING, "There is no volume snapshot class.", "Volumes have no snapshots.")
+    names = ", ".join(each["metadata"]["name"] for each in classes or ())
+    return _first(
+        "snapshots",
+        (names, OK, f"Snapshot classes: {names}."),
+        (True, WARNING, "There is no volume snapshot class.", "Volumes have no snapshots."),
+    )
 
 
 def _mpi_operator(client: Client, profile: ClusterProfile) -> Checks:
-    """A finding `mpi_operator` that is ok says that it is there and ours to use (Cluster.has_found)."""
+    """`mpi_operator` is ok only if the operator is there and ours to use (Cluster.has_found)."""
     is_there = _has_kind(client, "/apis/kubeflow.org/v2beta1", "mpijobs")
-    if profile.mpi_operator and not is_there:
-        words = "The setting mpi_operator is on, and the cluster has no MPIJob v2beta1."
-        yield Check("mpi_operator", FAILED, words, "mpi jobs cannot run.")
-    elif why := _why_own_launcher(client, profile, is_there=is_there):
-        yield Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")
-    else:
-        yield Check("mpi_operator", OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator.")
+    is_required = profile.mpi_operator and not is_there
+    if not is_required and (why := _why_own_launcher(client, profile, is_there=is_there)):
+        return [Check("mpi_launcher", OK, f"{why}: mpi jobs use Trainyard's own launcher.")]
+    absent = "The setting mpi_operator is on, and the cluster has no MPIJob v2beta1."
+    return _first(
+        "mpi_operator",
+        (is_required, FAILED, absent, "mpi jobs cannot run."),
+        (True, OK, "MPIJob v2beta1 is there: mpi jobs are given to the MPI operator."),
+    )
 
 
 def _why_own_launcher(client: Client, profile: ClusterProfile, *, is_there: bool) -> str:
@@ -348,58 +351,54 @@ def _kai(client: Client, profile: ClusterProfile) -> Checks:
     is_there = _has_kind(client, "/apis/scheduling.run.ai/v2", "queues") and _has_kind(
         client, "/apis/scheduling.run.ai/v2alpha2", "podgroups"
     )
-    if is_there:
-        yield Check("kai", OK, "KAI's queues and pod groups are there.")
-    elif profile.scheduler == KAI:
-        words = (
-            "The scheduler of this cluster is kai, and KAI's Queue v2 and PodGroup v2alpha2 are not there."
-        )
-        yield Check("kai", FAILED, words, "No job can be placed.")
-    else:
-        yield Check("kai", OK, "No KAI: Trainyard's own plan decides.")
+    absent = "The scheduler of this cluster is kai, and KAI's Queue v2 and PodGroup v2alpha2 are not there."
+    return _first(
+        "kai",
+        (is_there, OK, "KAI's queues and pod groups are there."),
+        (profile.scheduler == KAI, FAILED, absent, "No job can be placed."),
+        (True, OK, "No KAI: Trainyard's own plan decides."),
+    )
 
 
 def _prometheus(client: Client, profile: ClusterProfile) -> Checks:
     without = "Charts show what jobs print of their own use of GPUs."
     get = prometheus_of(profile.prometheus, client)
-    if get is None:
-        yield Check("prometheus", WARNING, "No Prometheus is set.", without)
-        return
     try:
-        gpus = dcgm.read_gpus(get)
+        gpus = dcgm.read_gpus(get) if get is not None else ()
     except EngineUnreachable as error:
-        yield Check("prometheus", WARNING, str(error), without)
-        return
-    if gpus:
-        yield Check("prometheus", OK, f"Prometheus tells of {len(gpus)} GPUs.")
-    else:
-        words = "Prometheus answers and has no figures of the DCGM exporter."
-        yield Check("prometheus", WARNING, words, without)
+        return [Check("prometheus", WARNING, str(error), without)]
+    empty = "Prometheus answers and has no figures of the DCGM exporter."
+    return _first(
+        "prometheus",
+        (get is None, WARNING, "No Prometheus is set.", without),
+        (gpus, OK, f"Prometheus has figures of {len(gpus)} GPUs."),
+        (True, WARNING, empty, without),
+    )
 
 
-def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:
-    """The first objects of a list; None where it is not there or not ours to see, which `_rights` tells."""
+def _found_at(client: Client, path: str, query: Mapping[str, str] = {}) -> dict[str, Any] | None:
+    """Return an object or list, None if it is absent or if we may not see it, which `_rights` reports."""
     try:
-        items: list[dict[str, Any]] = client.get(path, {"limit": str(limit)}, timeout_seconds=_CALL_SECONDS)[
-            "items"
-        ]
+        found: dict[str, Any] = client.get(path, query, timeout_seconds=_CALL_SECONDS)
     except ApiError as error:
         if error.status in (403, 404):
             return None
         raise
-    return items
+    return found
+
+
+def _listed(client: Client, path: str, limit: int = 100) -> list[dict[str, Any]] | None:
+    """Return the first objects of a list; None as `_found_at`."""
+    found = _found_at(client, path, {"limit": str(limit)})
+    return None if found is None else found["items"]
 
 
 def _has_kind(client: Client, path: str, resource: str) -> bool:
     try:
-        found = client.get(path, timeout_seconds=_CALL_SECONDS)["resources"]
-    except ApiError as error:
-        if error.status in (403, 404):
-            return False
-        raise
+        found = _found_at(client, path) or {"resources": ()}
     except ApiFailed:
         return False  # a group that is announced and not served
-    return any(each.get("name") == resource for each in found)
+    return any(each.get("name") == resource for each in found["resources"])
 
 
 def _has(node: Mapping[str, Any], resource: str) -> bool:
