@@ -10,7 +10,7 @@ import yaml
 
 from tests.kube import KubeCluster
 from tests.kubernetes import mpi_rig
-from tests.kubernetes.test_preflight import look
+from tests.kubernetes.test_cluster_preflight import look
 from tests.pure.kubernetes.mpi_goldens import GOLDENS, PROFILE, path_of
 
 WHY_NOT = mpi_rig.why_no_definition()
