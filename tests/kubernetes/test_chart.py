@@ -147,15 +147,16 @@ def test_web_pods_enter_pods_and_make_or_delete_none() -> None:
     assert of_web == {("pods", "list"), ("pods/exec", "get", "create"), ("pods/portforward", "get", "create")}
 
 
-def test_nothing_but_web_and_worker_has_a_token_of_the_cluster() -> None:
+def test_nothing_but_web_and_workers_has_a_token_of_the_cluster() -> None:
     mounted = {
         name: template["spec"]["automountServiceAccountToken"] for name, template in pods_of(render()).items()
     }
     assert {name for name, is_mounted in mounted.items() if is_mounted} == {
         "yard-trainyard-web",
         "yard-trainyard-worker",
+        "yard-trainyard-tasks",  # checks clusters and removes projects
     }
-    assert len(mounted) == 4
+    assert len(mounted) == 5
 
 
 def test_pages_of_jobs_have_a_wildcard_host_where_one_is_given() -> None:

@@ -105,7 +105,7 @@ def the_last_order_of_a_process(yard: Yard, job: Job) -> Command:
 
     def found() -> Command | None:
         assert run_cycle(timezone.now()) is not None
-        return Command.objects.filter(pod_name__startswith=str(job.pk)).first()
+        return Command.objects.filter(subject_id__startswith=str(job.pk)).first()
 
     order = wait_until(found, 20, "the order to start it")
     assert order is not None
