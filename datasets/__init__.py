@@ -1,1 +1,1 @@
-"""Data: the code that jobs run. Datasets, caches, volumes and snapshots are to come."""
+"""Data: the code that jobs run, and the store of datasets."""

@@ -121,6 +121,12 @@ class ProjectCode:
         for digest in digests:
             (self._own / _TREES / digest).unlink(missing_ok=True)
 
+    def remove_except(self, kept: set[str], before: float) -> None:
+        """Forget complete trees but these and those that were completed since `before`."""
+        for manifest in _files(self._own / _TREES):
+            if manifest.name not in kept and _ctime(manifest) < before:
+                manifest.unlink(missing_ok=True)
+
     def sweep(self, before: float) -> int:
         """Remove what was begun before that time and never completed, and contents that no tree of the project has;
         return how many contents. Contents put since `before` stay, since their tree may be about to be begun."""

@@ -107,6 +107,7 @@ LAYERS = {
     "datasets.actions": "actions",
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
+    "datasets.loop_steps": "loop",
     "workloads": "workloads",
 }
 # what a module of an app is, where the table above does not say otherwise: a new app needs no line in it

@@ -1,0 +1,54 @@
+"""Removal of code trees that no job needs, so that they do not fill the disk."""
+
+from datetime import datetime, timedelta
+
+from django.conf import settings
+from django.db import transaction
+
+from controlplane.models import Project
+from datasets.code_store import ProjectCode, forget_project, project_ids, sweep_shared
+from datasets.models import CodeTree
+from datasets.queries.code import SCHEME, code_root
+from jobs.lifecycle import FINAL_STATES
+from jobs.models import Job
+
+GRACE = timedelta(hours=6)  # of uploads under way; contents that are younger stay, whoever needs them
+BATCH = 500  # rows in one transaction
+
+
+def remove_old_code(now: datetime) -> None:
+    """Remove trees that no unfinished job runs and no submission named for CODE_KEEP_DAYS, uploads that were begun and
+    not finished, all of deleted projects, and the contents that are then in no tree."""
+    root, before = code_root(), (now - GRACE).timestamp()
+    while _forget_rows(now - timedelta(days=settings.CODE_KEEP_DAYS)):
+        pass
+    known = set(Project.objects.values_list("pk", flat=True))
+    for project_id in project_ids(root):
+        if project_id not in known:
+            forget_project(root, project_id)
+            continue
+        store = ProjectCode(root, project_id)
+        kept = set(CodeTree.objects.filter(project=project_id).values_list("digest", flat=True))
+        store.remove_except(kept, before)
+        store.sweep(before)
+    sweep_shared(root, before)
+
+
+def _forget_rows(limit: datetime) -> int:
+    """Delete rows of old trees, at most BATCH; return how many. What unfinished jobs run counts as used now."""
+    old = CodeTree.objects.filter(used_at__lt=limit).order_by("used_at")
+    with transaction.atomic():
+        rows = list(old.values_list("pk", "project_id", "digest")[:BATCH])
+        used = _in_use({project for _, project, _ in rows})
+        needed = [pk for pk, project, digest in rows if (project, digest) in used]
+        CodeTree.objects.filter(pk__in=needed).update(used_at=limit + timedelta(days=1))
+        gone = [pk for pk, project, digest in rows if (project, digest) not in used]
+        CodeTree.objects.filter(pk__in=gone, used_at__lt=limit).delete()
+    return len(rows)
+
+
+def _in_use(projects: set[int]) -> set[tuple[int, str]]:
+    """Return (project, digest) of the code of unfinished jobs."""
+    unfinished = Job.objects.filter(project__in=projects).exclude(state__in=FINAL_STATES)
+    found = unfinished.filter(spec__code__tree__isnull=False).values_list("project_id", "spec__code__tree")
+    return {(project, str(tree).removeprefix(SCHEME)) for project, tree in found}
