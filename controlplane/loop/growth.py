@@ -112,7 +112,9 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
             attempt = Attempt.objects.get(job=job, number=job.attempt)
             add_workers(cluster, job, attempt, places, to)
             data = {"workers": len(places), "to": to, "nodes": sorted({place.node for place in places})}
-            Event.objects.append([job_event("job.scaling", job, SYSTEM, data)])
+            event = job_event("job.scaling", job, SYSTEM, data)
+            event.message = f"{len(places)} workers start and warm up, to be {to} in all."
+            Event.objects.append([event])
     except IntegrityError:
         return False
     return True

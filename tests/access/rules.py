@@ -126,6 +126,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "jobs/<str:job_id>/do/resume": {"POST": P_MEMBERS},
     "jobs/<str:job_id>/do/delete": {"POST": P_MEMBERS},
     "jobs/<str:job_id>/do/retry": {"POST": P_MEMBERS},
+    "jobs/<str:job_id>/scale": {"GET": P_MEMBERS, "POST": P_MEMBERS},
     "jobs/<str:job_id>/terminal": {"GET": P_MEMBERS},
     "jobs/<str:job_id>/<str:tab>": {"GET": P_VIEWERS},
     "projects": {"GET": P_EVERYBODY},
