@@ -22,6 +22,7 @@ from controlplane.loop.cycle import run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
+from controlplane.loop.period import PERIOD_SECONDS, Period
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
 from controlplane.loop.steps import StepRunner
@@ -31,7 +32,6 @@ from controlplane.models import Cluster
 
 logger = logging.getLogger(__name__)
 
-PERIOD_SECONDS = 1.0
 BUSY_PAUSE_SECONDS = 0.05
 PACE = 2  # the pause after a cycle, in cycles
 SHORT_BREATH_SECONDS = 0.25  # the longest pause after somebody's order
@@ -53,7 +53,7 @@ class Runner:
     Celery's workers."""
 
     def __init__(self, *, has_broker: bool = True) -> None:
-        self._is_stopping = threading.Event()
+        self._is_stopping, self._period = threading.Event(), Period()
         self._cycle_bell = threading.Event()
         self._verb_bell = threading.Event()
         self._ordered_at = float("-inf")
@@ -101,6 +101,7 @@ class Runner:
         self._cycle_bell.set()
         self._dispatch_bell.set()
         self._ring_lanes()
+        self._period.rouse()
 
     def _spawn(
         self,
@@ -127,7 +128,7 @@ class Runner:
         """
         while not self._is_stopping.is_set() and is_wanted():
             if bell is not None:
-                bell.wait(period_seconds)
+                self._period.pause(bell, period_seconds)
                 bell.clear()
             try:
                 close_old_connections()
@@ -155,6 +156,8 @@ class Runner:
             return
         if has_commands:
             self._ring_lanes()
+        elif not self._is_ordered():
+            self._period.settle()
         self._pace(PACE * (time.monotonic() - began))
 
     def _pace(self, seconds: float) -> None:
@@ -231,7 +234,7 @@ class Runner:
         if not clusters:
             self._is_stopping.wait(PERIOD_SECONDS)
             return
-        until = time.monotonic() + PERIOD_SECONDS
+        until = time.monotonic() + self._period.seconds
         with ThreadPoolExecutor(len(clusters)) as pool:
             for _ in pool.map(lambda cluster: self._watch_one(cluster, until), clusters):
                 pass
@@ -241,6 +244,7 @@ class Runner:
             try:
                 if engine_for(cluster).wait_for_change(left):
                     self._cycle_bell.set()
+                    self._period.rouse()
                     self._is_stopping.wait(GATHER_SECONDS)
             except EngineUnreachable:
                 self._is_stopping.wait(left)
