@@ -158,7 +158,34 @@ MAY_IMPORT = {
     "supervisor": {"plain"},
     "workloads": set(),
 }
-WITHOUT_DJANGO = {
+WITHOUT_# modules of the control plane outside of the loop that still import jobs; none may be added
+IMPORTING_JOBS = {
+    "controlplane.access",
+    "controlplane.actions.clusters",
+    "controlplane.actions.nodes",
+    "controlplane.actions.projects",
+    "controlplane.api.errors",
+    "controlplane.api.views.clusters",
+    "controlplane.api.views.projects",
+    "controlplane.gateway.admission",
+    "controlplane.gateway.command",
+    "controlplane.gateway.podsocket",
+    "controlplane.gateway.shell",
+    "controlplane.http.metrics",
+    "controlplane.live.logstream",
+    "controlplane.live.logtail",
+    "controlplane.management.commands.demo",
+    "controlplane.queries.devices",
+    "controlplane.queries.images",
+    "controlplane.queries.nodes",
+    "controlplane.queries.overview",
+    "controlplane.queries.projects",
+    "controlplane.telemetry.allocation",
+    "controlplane.telemetry.collect",
+    "controlplane.telemetry.sampling",
+    "controlplane.telemetry.self_reported",
+}
+DJANGO = {
     "plain",
     "pure",
     "figures",
@@ -251,6 +278,17 @@ def is_impure_call(function: ast.expr) -> bool:
     if isinstance(function, ast.Attribute):
         return function.attr in CLOCKS and isinstance(function.value, ast.Name | ast.Attribute)
     return isinstance(function, ast.Name) and function.id in {"open", "print", "input", "exec", "eval"}
+
+
+def test_only_the_loop_and_what_is_listed_import_jobs() -> None:
+    """The control plane is below its apps: what it needs of jobs moves into `jobs`, and leaves this list."""
+    importing = {
+        module_of(path)
+        for path in python_files(["controlplane"])
+        if any(imported.split(".")[0] == "jobs" for imported, _ in imports_of(tree_of(path)))
+    }
+    outside = {module for module in importing if not module.startswith("controlplane.loop.")}
+    assert outside == IMPORTING_JOBS
 
 
 def test_every_module_has_a_place_in_the_table() -> None:
