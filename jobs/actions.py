@@ -10,6 +10,7 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit, write_audits
 from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from datasets.actions.code import use_trees
@@ -25,7 +26,6 @@ from jobs.admission import (
     paths_not_allowed,
     too_large,
 )
-from jobs.kinds.fields import FieldError
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job

@@ -15,11 +15,11 @@ from django.db.models import Count, Max
 from controlplane.actions.errors import Conflict
 from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.config.images import ImageUnknown
+from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from datasets.queries.code import code_fields, digest_of, find_tree
 from jobs import lifecycle
-from jobs.kinds.fields import FieldError
 from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 

@@ -14,8 +14,8 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor, Forbidden, require_admin, require_write
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.fields import FieldError
 from controlplane.models import Event, SetupLink, Token, User
-from jobs.kinds.fields import FieldError
 
 TOKEN_PREFIX = "yard_"
 TOKEN_DAYS = 90

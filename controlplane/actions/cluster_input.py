@@ -10,11 +10,11 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane import fields
 from controlplane.actions.clusters import ENGINES
 from controlplane.actions.errors import Invalid, invalid
 from controlplane.clusters.settings import SettingsInvalid, parse_settings
-from jobs.kinds import fields
-from jobs.kinds.fields import FieldError, Refused
+from controlplane.fields import FieldError, Refused
 
 KUBECONFIG_BYTES = 256 * 1024
 CREDENTIAL_FIELDS = ("kubeconfig", "context", "in_cluster", "allow_exec")

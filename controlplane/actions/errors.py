@@ -1,6 +1,6 @@
 """Refusals of actions: named codes that REST, pages and CLI present alike."""
 
-from jobs.kinds.fields import FieldError
+from controlplane.fields import FieldError
 
 
 class Conflict(Exception):

@@ -6,7 +6,7 @@ from typing import Any
 
 from controlplane.actions.errors import Invalid
 from controlplane.api.problems import Problem
-from jobs.kinds.fields import FieldError, Reader, Refused, pointer_part
+from controlplane.fields import FieldError, Reader, Refused, pointer_part
 
 Schema = dict[str, Any]
 

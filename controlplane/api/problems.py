@@ -7,7 +7,7 @@ from typing import Any
 from django.http import HttpResponse
 
 from controlplane.api.renderers import render_json
-from jobs.kinds.fields import FieldError
+from controlplane.fields import FieldError
 
 PROBLEM_JSON = "application/problem+json"
 

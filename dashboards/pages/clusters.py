@@ -10,6 +10,7 @@ from django.shortcuts import redirect
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
+from controlplane import fields
 from controlplane.access import Actor, NotVisible, require_admin
 from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
 from controlplane.actions.clusters import (
@@ -21,14 +22,13 @@ from controlplane.actions.clusters import (
 )
 from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.clusters.settings import KNOBS, WITH_CREDENTIALS
+from controlplane.fields import Refused
 from controlplane.models import Cluster
 from dashboards.lists.clusters import CLUSTERS
 from dashboards.lists.nodes import NODES, first_of
 from dashboards.lists.table import list_page, table
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import clusters as reads
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
 
 ENGINE = "kubernetes"  # what can be attached from the browser
 KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings")  # never the kubeconfig

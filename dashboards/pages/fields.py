@@ -7,7 +7,7 @@ from typing import Any
 from django import forms
 from django.utils.translation import gettext_lazy as _
 
-from jobs.kinds.fields import DNS_LABEL
+from controlplane.fields import DNS_LABEL
 
 DURATION = re.compile(r"\s*(\d+)\s*(s|m|h|d|)\s*", re.IGNORECASE)
 SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}

@@ -10,13 +10,13 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, Invalid, invalid
+from controlplane.fields import FieldError
 from controlplane.models import Event, Project
 from datasets.code_archive import MOST_BESIDE, MOST_PER_FILE, ArchiveRefused, read_archive
 from datasets.code_manifest import Entry, TreeRefused, checked, tree_hash
 from datasets.code_store import ContentDiffers, check_content
 from datasets.models import CodeTree
 from datasets.queries.code import SCHEME, code_of
-from jobs.kinds.fields import FieldError
 
 DIFF_MOST_CHARACTERS = 256 * 1024
 

@@ -11,6 +11,7 @@ from django.db.models import QuerySet
 from django.http import HttpResponseBase, StreamingHttpResponse
 from rest_framework.parsers import BaseParser
 
+from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
@@ -18,6 +19,7 @@ from controlplane.api.json_schema import BOOLEAN, STRING, listed, ref
 from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, paged
 from controlplane.api.parsers import StrictJSONParser
+from controlplane.fields import Refused
 from controlplane.models import Project, Role
 from datasets.actions.code import begin_upload, commit_tree, receive_files
 from datasets.api.schemas import CODE_TREE
@@ -25,8 +27,6 @@ from datasets.code_archive import write_archive
 from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, file_entry, link_entry
 from datasets.models import CodeTree
 from datasets.queries.code import SCHEME, code_of, digest_of, find_tree, tree_detail, tree_shape
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
 
 MANIFEST_MOST_BYTES = 8 << 20
 TAR = "application/x-tar"

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane import fields
 from controlplane.access import (
     Actor,
     job_for,
@@ -32,7 +33,6 @@ from jobs.actions import (
     suspend_job,
 )
 from jobs.api.schemas import JOB, JOB_SPEC
-from jobs.kinds import fields
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES

@@ -8,9 +8,9 @@ from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import BOOLEAN, INTEGER, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, paged
+from controlplane.fields import Refused, switch, whole
 from controlplane.models import Role
 from jobs.api.schemas import SCALE_OPERATION
-from jobs.kinds.fields import Refused, switch, whole
 from jobs.kinds.spec import FIELDS
 from jobs.models import ScaleOperation
 from jobs.queries import planned_scale_shape, scale_shape

@@ -4,7 +4,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from jobs.kinds.fields import FieldError
+from controlplane.fields import FieldError
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,10 +3,10 @@
 import re
 from typing import Any
 
+from controlplane import fields
 from controlplane.clusters import quantities
 from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like, object_name
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
+from controlplane.fields import Refused
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
 _NATIVE = re.compile(

@@ -2,8 +2,8 @@
 
 from typing import Any
 
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
+from controlplane import fields
+from controlplane.fields import Refused
 
 _READERS = {
     "tree": fields.text(71),

@@ -5,8 +5,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.fields import FieldError
 from jobs.kinds.base import Batch
-from jobs.kinds.fields import FieldError
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.fields import FieldError
 from jobs.kinds.base import Batch, refuse_worker_bounds
-from jobs.kinds.fields import FieldError
 
 
 @dataclass(frozen=True, slots=True)

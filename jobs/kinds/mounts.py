@@ -3,8 +3,8 @@
 import posixpath
 from typing import Any
 
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
+from controlplane import fields
+from controlplane.fields import Refused
 
 _KEYS = {"host_path", "mount_path"}
 

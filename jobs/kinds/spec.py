@@ -5,8 +5,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from jobs.kinds import cluster_fields, code, fields, mounts
-from jobs.kinds.fields import FieldError, Reader
+from controlplane import fields
+from controlplane.fields import FieldError, Reader
+from jobs.kinds import cluster_fields, code, mounts
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400

@@ -2,8 +2,8 @@
 
 import pytest
 
+from controlplane.fields import Refused
 from jobs.kinds.cluster_fields import extra_resources
-from jobs.kinds.fields import Refused
 
 EFA = "vpc.amazonaws.com/efa"
 

@@ -6,6 +6,7 @@ from django.contrib.auth import update_session_auth_hash
 from django.db.models import QuerySet
 from django.utils import timezone
 
+from controlplane import fields
 from controlplane.access import Actor, Forbidden, NotVisible, require_admin
 from controlplane.actions.accounts import (
     TOKEN_DAYS,
@@ -26,7 +27,6 @@ from controlplane.api.problems import Problem
 from controlplane.api.query import whole_id
 from controlplane.api.schemas import TOKEN, USER
 from controlplane.models import Membership, Token, User
-from jobs.kinds import fields
 
 LOGIN_TOKEN_DAYS = 30
 

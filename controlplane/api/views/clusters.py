@@ -5,6 +5,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane import fields
 from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
 from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
 from controlplane.actions.clusters import (
@@ -31,10 +32,9 @@ from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import bad_request
 from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL
+from controlplane.fields import Refused
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
 from jobs.models import Job
 
 KNOWN_SCHEDULERS = sorted({name for known in SCHEDULERS.values() for name in known})

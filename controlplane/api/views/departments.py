@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from controlplane import fields
 from controlplane.access import NotVisible, require_admin
 from controlplane.actions.departments import create_department, delete_department, edit_department
 from controlplane.api.bodies import BodyField
@@ -12,7 +13,6 @@ from controlplane.api.schemas import DEPARTMENT
 from controlplane.api.views.projects import SHARE_COLUMNS, SHARE_FIELDS
 from controlplane.models import Department
 from controlplane.queries.projects import department_rows
-from jobs.kinds import fields
 
 NEW_DEPARTMENT = {
     "name": BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required=True),

@@ -6,6 +6,7 @@ from typing import Any
 
 from django.db.models import QuerySet
 
+from controlplane import fields
 from controlplane.access import Actor, NotVisible, project_for, require_admin, visible_projects
 from controlplane.actions.directory import find_user
 from controlplane.actions.errors import Invalid
@@ -24,10 +25,9 @@ from controlplane.api.json_schema import INTEGER, NUMBER, STRING, listed, nullab
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.schemas import MEMBER, PROJECT
+from controlplane.fields import FieldError, Refused
 from controlplane.models import Cluster, Department, Membership, NodePool, Project, Role
 from controlplane.queries.projects import project_detail, project_rows
-from jobs.kinds import fields
-from jobs.kinds.fields import FieldError, Refused
 from jobs.kinds.registry import KINDS
 
 MOST_GPUS = 1_000_000
