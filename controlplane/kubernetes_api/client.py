@@ -38,7 +38,7 @@ _JSON = "application/json"
 
 
 class Stream(Iterator[bytes]):
-    """The lines of one long answer. `abort` ends it from another thread: iteration then raises or stops."""
+    """Lines of a streamed answer. `abort` ends it from another thread; iteration then raises or stops."""
 
     def __init__(self, response: BaseHTTPResponse) -> None:
         self._response = response
@@ -83,12 +83,12 @@ class Client:
         return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """POST. ApiError 409 where the name is taken: perhaps by the object of an answer that was lost."""
+        """POST. ApiError 409 if the name is taken, perhaps by an earlier try whose answer was lost."""
         query = {"fieldManager": FIELD_MANAGER, **_dry(dry_run)}
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
     def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Server-side apply, forced for the fields that `body` has. Creates the object where there is none."""
+        """Server-side apply, forced for the fields of `body`. Creates an absent object."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **_dry(dry_run)}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
@@ -105,7 +105,7 @@ class Client:
         uid: str | None = None,
         propagation: str = "Background",
     ) -> Any | None:
-        """The object as it ends, or a Status; None: it was gone. With `uid` only that object, else ApiError 409."""
+        """Return the object being deleted, or a Status; None if absent. With `uid` another object is ApiError 409."""
         body: dict[str, Any] = {"kind": "DeleteOptions", "apiVersion": "v1", "propagationPolicy": propagation}
         if grace_seconds is not None:
             body["gracePeriodSeconds"] = grace_seconds
@@ -122,7 +122,7 @@ class Client:
     def stream(
         self, path: str, query: Mapping[str, str] = {}, *, read_timeout_seconds: float
     ) -> Generator[Stream]:
-        """A watch or a followed log. `read_timeout_seconds`: the longest silence. Never tried again here.
+        """Open a watch or a followed log. `read_timeout_seconds`: the longest silence. Not retried.
 
         Raises ApiError and Unreachable, on opening as while it is read.
         """
@@ -145,7 +145,7 @@ class Client:
         return self._dated[0] if self._dated else None
 
     def server_time(self) -> datetime:
-        """Now by the server's clock, to a second or two: ours may be an hour off. Ours before its first answer."""
+        """Return now by the server's clock, to a second or two; by ours before its first answer."""
         if self._dated is None:
             return datetime.now(UTC)
         date, heard_at = self._dated
@@ -167,7 +167,7 @@ class Client:
             self.calls[verb_and_resource(method, path, query)] += 1
 
     def put_off(self, headers: Mapping[str, str]) -> float | None:
-        """Send nothing for as long as an answer's Retry-After asks for, in seconds; None where it does not."""
+        """Send nothing for as long as an answer's Retry-After asks. Return these seconds, None without one."""
         wait = _retry_after(headers.get("Retry-After"))
         if wait is not None:
             self.bucket.pause(wait)
@@ -256,12 +256,12 @@ class Client:
         return response
 
     def _refuse(self, response: BaseHTTPResponse, path: str) -> None:
-        """Raise what an answer other than 2xx means."""
+        """Raise the error of an answer other than 2xx."""
         try:
             error = ApiError(response.status, without_token(response.data, self._credentials))
         except HTTPError as cut:
             raise _network_trouble(cut, self.access.server) from cut
-        # What a service behind the server puts off is its own affair: the server is as well as before.
+        # A service behind the server that asks clients to wait does not speak for the server.
         if _is_passed_on(path) or (response.status != 429 and response.status < 500):
             raise error
         wait = self.put_off(response.headers)
@@ -269,7 +269,7 @@ class Client:
 
 
 class _TryAgain(Exception):
-    """Not done, and another try may do it. `may_have_acted`: the server may have carried it out all the same."""
+    """Worth a retry. `may_have_acted`: the server may have carried the request out."""
 
     def __init__(self, last: Unreachable, *, may_have_acted: bool) -> None:
         super().__init__(str(last))
@@ -277,7 +277,7 @@ class _TryAgain(Exception):
 
 
 def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> tuple[str, str]:
-    """What access rules call a request: ("list", "pods"), ("get", "pods/log"), ("patch", "mpijobs.kubeflow.org")."""
+    """Return a request as RBAC names it: ("list", "pods"), ("get", "pods/log"), ("patch", "mpijobs.kubeflow.org")."""
     parts = path.strip("/").split("/")
     is_core = parts[0] == "api"
     group = "" if is_core or len(parts) < 2 else parts[1]
@@ -295,17 +295,17 @@ def verb_and_resource(method: str, path: str, query: Mapping[str, str] = {}) -> 
 
 
 def _is_passed_on(path: str) -> bool:
-    """Whether the server passes the call on to a service or pod, whose the answer then is."""
+    """Return whether the server passes the request on to a service or pod."""
     return verb_and_resource("GET", path)[1].endswith("/proxy")
 
 
 def backoff_seconds(tried: int, first: float, longest: float) -> float:
-    """Full jitter: anything up to `first`, doubled with every try, at most `longest`."""
+    """Return a random pause up to `first`, doubled with every try, at most `longest`."""
     return random.uniform(0, min(longest, first * 2 ** min(tried - 1, 30)))
 
 
 def _network_trouble(error: HTTPError, server: str) -> Exception:
-    """A time-out is final: the caller's time is used up. Else the call may be tried again."""
+    """Return the error to raise. A time-out is final, since the caller's time is used up."""
     if isinstance(error, ConnectTimeoutError) and not isinstance(error, NewConnectionError):
         return Unreachable(f"{server} does not answer: no connection within {CONNECT_SECONDS:g} s.")
     if isinstance(error, ReadTimeoutError):
@@ -315,7 +315,7 @@ def _network_trouble(error: HTTPError, server: str) -> Exception:
 
 
 def _lines_of(response: BaseHTTPResponse) -> Generator[bytes]:
-    """Whole lines; what a cut leaves of the last one is dropped."""
+    """Yield whole lines; an incomplete last one is dropped."""
     rest = b""
     for chunk in response.stream():
         *lines, rest = (rest + chunk).split(b"\n")

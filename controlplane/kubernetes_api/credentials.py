@@ -117,7 +117,7 @@ class Access:
 def access_from(
     credentials: Mapping[str, Any], *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """The access that stored credentials give: {"in_cluster": true} or {"kubeconfig": text, "context": name}, the
+    """Return the access of stored credentials: {"in_cluster": true} or {"kubeconfig": text, "context": name}, the
     latter with "allow_exec" where an admin allowed a login program.
 
     Raises Refused with one of the codes above.
@@ -185,7 +185,7 @@ def _context(config: Mapping[str, Any], name: str) -> dict[str, Any]:
 
 
 def _named(config: Mapping[str, Any], plural: str, singular: str, name: Any) -> dict[str, Any]:
-    """The content of one named entry. An unreadable or absent one is refused by its name."""
+    """Return the content of one named entry. Raises Refused with its name."""
     for entry in entries(config, plural):
         if entry["name"] == name and isinstance(entry.get(singular), dict):
             content: dict[str, Any] = entry[singular]
@@ -334,7 +334,7 @@ def _login(user: Mapping[str, Any], allow_exec: bool) -> TokenSource:
 
 
 def _token_end(token: Any) -> datetime | None:
-    """When a token ends, if it is one that says so (a JWT). Nothing is verified: the server does that."""
+    """Return when a JWT ends, None for other tokens. Its signature is left to the server."""
     parts = token.split(".") if isinstance(token, str) else []
     if len(parts) != 3:
         return None

@@ -1,7 +1,6 @@
-"""The text of a kubeconfig as plain data: the one place where it is read, by the API's checks and by the engine. Pure.
+"""The text of a kubeconfig as plain data, for the checks of the API and for credentials. Pure.
 
-It is somebody else's text and full of secrets: it is bounded, nothing in it refers to another place in it, and no
-message quotes more of it than names.
+A user's text, full of secrets: its size is bounded, anchors and aliases are refused, and messages quote names only.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ import yaml
 
 MOST_BYTES = 256 * 1024
 MOST_TOKEN_BYTES = 16 * 1024
-LEAST_SECRET = 4  # characters: anything shorter is found in every sentence
+LEAST_SECRET = 4  # characters; shorter texts occur in any message
 HIDDEN = "[hidden]"
 _PROGRAM = (
     "command",
@@ -25,11 +24,11 @@ _PROGRAM = (
 
 
 class KubeconfigUnreadable(ValueError):
-    """Why this is no kubeconfig, in words that do not quote it."""
+    """The text is not a kubeconfig. The message does not quote it."""
 
 
 class _Loader(yaml.SafeLoader):
-    """Without anchors and aliases, which no kubeconfig has, and with which a few lines become gigabytes."""
+    """Refuses anchors and aliases: with them a few lines become gigabytes, and no kubeconfig needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
         events: Any = self  # which has no types
@@ -57,7 +56,7 @@ def read_kubeconfig(text: str) -> dict[str, Any]:
 
 
 def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
-    """The entries of one list of a kubeconfig that have a name."""
+    """Return the named entries of one list of a kubeconfig."""
     found = config.get(plural)
     if not isinstance(found, list):
         return []
@@ -65,7 +64,7 @@ def entries(config: Mapping[str, Any], plural: str) -> list[dict[str, Any]]:
 
 
 def chosen_context(config: Mapping[str, Any], name: str) -> str:
-    """The name, or that of the current context without one. Raises KubeconfigUnreadable where there is no such."""
+    """Return the name, by default the current context. Raises KubeconfigUnreadable if there is no such context."""
     current = config.get("current-context")
     wanted = name or (current if isinstance(current, str) else "")
     names = [entry["name"] for entry in entries(config, "contexts")]
@@ -77,7 +76,7 @@ def chosen_context(config: Mapping[str, Any], name: str) -> str:
 
 
 def shortened(name: str) -> str:
-    """A name as a message may have it."""
+    """Return a name, cut for a message."""
     return name if len(name) <= 100 else f"{name[:100]}..."
 
 
@@ -86,7 +85,7 @@ def quoted(name: str) -> str:
 
 
 def clean_token(token: object) -> str:
-    """A token as a header may carry it, without the white space around it. Raises ValueError, without the token."""
+    """Return a token without surrounding white space. Raises ValueError for one that no header can carry."""
     text = token.strip() if isinstance(token, str) else ""
     if not text or len(text) > MOST_TOKEN_BYTES or not all("!" <= character <= "~" for character in text):
         raise ValueError(
@@ -96,7 +95,7 @@ def clean_token(token: object) -> str:
 
 
 def secrets_of(text: str) -> tuple[str, ...]:
-    """All that a kubeconfig's users have and nobody may read, longest first; nothing of what cannot be read."""
+    """Return the secrets of a kubeconfig's users, longest first; none of an unreadable one."""
     try:
         users = entries(read_kubeconfig(text), "users")
     except KubeconfigUnreadable:
@@ -106,7 +105,7 @@ def secrets_of(text: str) -> tuple[str, ...]:
 
 
 def hidden(message: str, secrets: tuple[str, ...]) -> str:
-    """The message without any of the secrets, as they are or as `repr` writes them."""
+    """Return the message without the secrets, also as `repr` writes them."""
     for secret in secrets:
         for form in (secret, repr(secret)[1:-1], repr(secret.encode())[2:-1]):
             message = message.replace(form, HIDDEN)
@@ -114,13 +113,13 @@ def hidden(message: str, secrets: tuple[str, ...]) -> str:
 
 
 def without_token(body: bytes, headers: Mapping[str, str]) -> bytes:
-    """What a server answered, without the token that it was sent."""
+    """Return a server's answer without the token of the request."""
     token = headers.get("Authorization", "").removeprefix("Bearer ").encode()
     return body.replace(token, HIDDEN.encode()) if len(token) >= LEAST_SECRET else body
 
 
 def _texts(value: Any, key: str = "") -> Iterator[str]:
-    """Every text at any depth that may be a secret."""
+    """Yield every text, at any depth, that may be a secret."""
     if isinstance(value, dict):
         for name, inside in value.items():
             yield from _texts(inside, str(name))

@@ -1,4 +1,4 @@
-"""A limit on the calls to one API server: so many a second, urgent ones first, none while the server asks for quiet."""
+"""A rate limit for the requests to one API server: urgent ones first, none while the server asks clients to wait."""
 
 from __future__ import annotations
 
@@ -8,11 +8,11 @@ import threading
 import time
 from collections.abc import Callable
 
-# Priorities: the smaller goes first. What frees GPUs goes before what is looked at, and that before what takes them.
+# Priorities, smallest first: requests that free GPUs, then reads, then those that take GPUs.
 URGENT = 0  # deletes and status
 READ = 1
 CREATE = 2
-FOLLOW = 3  # logs: thousands of streams begin with thousands of starts, and must not slow them down
+FOLLOW = 3  # logs: thousands of streams begin together with thousands of pods, whose creation goes first
 
 RATE_PER_SECOND = 500.0
 BURST = 1000
@@ -20,7 +20,7 @@ LONGEST_PAUSE_SECONDS = 30.0
 
 
 class Allowance:
-    """The arithmetic: a bucket that fills at a rate. Times are seconds of one clock; no thread, no waiting."""
+    """A token bucket without threads or waiting. Times are seconds of one clock."""
 
     def __init__(self, rate_per_second: float, burst: int, now: float) -> None:
         if rate_per_second <= 0 or burst < 1:
@@ -29,7 +29,7 @@ class Allowance:
         self._tokens, self._filled_at, self._quiet_until = float(burst), now, now
 
     def seconds_until_free(self, now: float) -> float:
-        """0 when a call may be made now."""
+        """Return 0 when a request may be sent now."""
         self._fill(now)
         missing = max(0.0, 1.0 - self._tokens) / self._rate
         return max(missing, self._quiet_until - now, 0.0)
@@ -38,7 +38,7 @@ class Allowance:
         self._tokens -= 1.0
 
     def pause(self, now: float, seconds: float) -> None:
-        """No call for so long, at most LONGEST_PAUSE_SECONDS. A shorter pause never ends a longer one."""
+        """Allow no request for this long, at most LONGEST_PAUSE_SECONDS. A shorter pause does not end a longer one."""
         self._quiet_until = max(self._quiet_until, now + min(max(seconds, 0.0), LONGEST_PAUSE_SECONDS))
 
     def _fill(self, now: float) -> None:
@@ -47,7 +47,7 @@ class Allowance:
 
 
 class TokenBucket:
-    """One cluster's allowance, shared by all threads: by priority, and first come, first served within one."""
+    """The token bucket of one cluster, shared by all threads: by priority, then first come, first served."""
 
     def __init__(
         self,
@@ -62,7 +62,7 @@ class TokenBucket:
         self._numbers = itertools.count()
 
     def acquire(self, priority: int = READ, timeout_seconds: float = 60.0) -> bool:
-        """Wait for the right to make one call; False when it could not be had in time."""
+        """Wait until one request may be sent. Return False after the timeout."""
         deadline = self._clock() + timeout_seconds
         with self._changed:
             ticket = (priority, next(self._numbers))
@@ -75,7 +75,7 @@ class TokenBucket:
                 self._changed.notify_all()
 
     def pause(self, seconds: float) -> None:
-        """What a Retry-After asks for: nobody calls for so long."""
+        """Send nothing for this long, as a Retry-After asks."""
         with self._changed:
             self._allowance.pause(self._clock(), seconds)
 
@@ -89,5 +89,5 @@ class TokenBucket:
                 return True
             if now >= deadline:
                 return False
-            # who is not next is woken when the next one has gone
+            # the others are woken when the next one has left
             self._changed.wait(min(wait, deadline - now) if is_next else deadline - now)

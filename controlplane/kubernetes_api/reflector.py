@@ -1,8 +1,8 @@
-"""A model of one resource that follows the server: a paged list, then a watch, and a list again after any gap.
+"""A local store of one resource: a paged list, then a watch, and a new list after any gap.
 
 Versions are compared as integers. Kubernetes promises the order of one resource's resourceVersions from 1.35 on;
-before that they were etcd's revision, one counter for all of a cluster, which is the same order. A version that is no
-number is never compared: its event is taken as it comes.
+before that they were etcd's revision, one counter per cluster, which has the same order. Events whose version is not a
+number are applied as they arrive.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ class Reflector:
         self._thread.start()
 
     def close(self) -> None:
-        """End the thread. What was learnt stays readable."""
+        """End the thread. The store stays readable."""
         self._closing.set()
         with self._stream_lock:
             if self._stream is not None:
@@ -82,20 +82,20 @@ class Reflector:
             self._thread.join(_BYE_SECONDS)
 
     def wait_synced(self, timeout_seconds: float) -> bool:
-        """Whether the first list is there."""
+        """Wait for the first list. Return whether it is complete."""
         return self._synced.wait(timeout_seconds)
 
     def wait_told(self, timeout_seconds: float) -> bool:
-        """As `wait_synced`, but only until the first list has failed: what may take for ever is not waited for."""
+        """As `wait_synced`, but return False as soon as the first list has failed."""
         self._told.wait(timeout_seconds)
         return self._synced.is_set()
 
     def items(self) -> Mapping[str, Any]:
-        """All objects at one moment. It does not change; the next call gives the next state."""
+        """Return all objects at one moment, as an immutable mapping."""
         return self._model.items()
 
     def get(self, key: str) -> Any:
-        """One object as it is now, None when there is none; at no cost, where `items` is one of all objects."""
+        """Return one object, None if absent. Cheap, while `items` copies the store."""
         return self._model.get(key)
 
     def observe(self, obj: dict[str, Any]) -> None:
@@ -105,7 +105,7 @@ class Reflector:
             self._on_change()
 
     def seconds_since_contact(self) -> float:
-        """Since the server last said something: inf before the first list, up to about 65 on a quiet cluster."""
+        """Return the time since the last event: inf before the first list, up to about 65 on a quiet cluster."""
         return time.monotonic() - self._contact_at
 
     def _run(self) -> None:
@@ -125,9 +125,9 @@ class Reflector:
                 self._fail(error)
             except Exception as error:
                 if self._closing.is_set():
-                    return  # what an aborted TLS stream still gives is not deciphered
+                    return  # an aborted TLS stream may end in any error
                 self._version = ""
-                log.exception("The reflector of %s stumbled over what the server sent.", self._path)
+                log.exception("The reflector of %s cannot read what the server sent.", self._path)
                 self._fail(error)
 
     def _fail(self, error: Exception) -> None:
@@ -140,7 +140,7 @@ class Reflector:
         self._closing.wait(backoff_seconds(self._failures, *self._backoff_bounds))
 
     def _list(self) -> None:
-        """Replace the model by the server's."""
+        """Replace the store by a list."""
         self._model.begin_list()
         query = {**self._query, "limit": str(PAGE)}
         found: list[Entry] = []
@@ -182,14 +182,14 @@ class Reflector:
             raise Unreachable("The server ended a watch at once.")
 
     def _hold(self, stream: Stream | None) -> None:
-        """What `close` is to abort."""
+        """Note the stream that `close` aborts."""
         with self._stream_lock:
             self._stream = stream
             if stream is not None and self._closing.is_set():
                 stream.abort()
 
     def _take(self, line: bytes) -> None:
-        """One event. Raises ApiError where the server gives up."""
+        """Apply one event. Raises ApiError for an ERROR event."""
         event = orjson.loads(line)
         obj = event["object"]
         if event["type"] == "ERROR":
@@ -208,7 +208,7 @@ Entry: TypeAlias = tuple[str, int | None, Any]  # key, version, what is kept
 
 
 class Model:
-    """What a reflector knows: per key the newest version that it saw, the object, or that it is gone.
+    """Per key the newest version seen, and the object or its deletion.
 
     The first argument is that of two states of one object the one with the larger version holds, whoever brings it and
     in whatever order. The second, that a list shows everything up to its own version: what a call's answer brought
@@ -240,13 +240,13 @@ class Model:
         return key, number_of(metadata.get("resourceVersion")), self._keep(obj)
 
     def take(self, obj: dict[str, Any], *, is_gone: bool) -> bool:
-        """A watch's event. Whether it was news."""
+        """Apply a watch event. Return whether it changed the store."""
         entry = self.entry(obj)
         with self._lock:
             return self._put(entry, is_gone=is_gone)
 
     def observe(self, obj: dict[str, Any]) -> bool:
-        """The answer of a call. Whether it was news."""
+        """Apply the object that a request returned. Return whether it changed the store."""
         if "resourceVersion" not in obj.get("metadata", {}) or not obj["metadata"].get("name"):
             return False
         entry = self.entry(obj)
@@ -263,7 +263,7 @@ class Model:
             self._observed.clear()
 
     def end_list(self, found: Sequence[Entry], version: int | None) -> bool:
-        """Take over a whole list. Whether anything is different."""
+        """Replace the store by a list. Return whether anything is different."""
         with self._lock:
             before, before_versions = self._items, self._versions
             self._items = {key: kept for key, _, kept in found}
@@ -291,5 +291,5 @@ class Model:
 
 
 def number_of(version: Any) -> int | None:
-    """A resourceVersion as a number, None where it is none."""
+    """Return a resourceVersion as a number, None if it is not one."""
     return int(version) if isinstance(version, str) and version.isascii() and version.isdecimal() else None

@@ -1,4 +1,4 @@
-"""Where the token of a request comes from: the kubeconfig, a file that the kubelet replaces, a program."""
+"""Sources of bearer tokens: a kubeconfig, a file that the kubelet replaces, a login program."""
 
 from __future__ import annotations
 
@@ -24,12 +24,12 @@ EXEC_FAILED = "exec_failed"
 _EXEC_SECONDS = 30.0
 _PAUSE_SECONDS = (1.0, 30.0)  # after a login that failed: first and longest, doubled, with jitter
 _EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
-# What a login program may see of our environment: no secret of ours is among them.
+# The part of our environment that a login program gets; it has no secrets.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
 
 
 class TokenSource(Protocol):
-    """A token to send now, or none; `renew` drops it after the server refused it, False where there is no other."""
+    """`current` returns the token to send, or None. `renew` drops a refused one; False if there is no other."""
 
     def current(self) -> str | None: ...
 
@@ -37,7 +37,7 @@ class TokenSource(Protocol):
 
 
 class NoToken:
-    """The client certificate is who we are."""
+    """A client certificate authenticates instead."""
 
     def current(self) -> str | None:
         return None
@@ -95,7 +95,7 @@ class ExecToken:
         self._failure: Exception = Unreachable("no login was tried")
 
     def current(self) -> str | None:
-        """Raises what `run_login` raises; the same for a while, since hundreds of threads may ask at once."""
+        """Return the token, logging in if needed. For a while after a failure all callers get the same error."""
         with self._lock:
             if self._token is None or self._is_ending():
                 if self._failures and self._clock() < self._again_at:

@@ -156,7 +156,7 @@ def test_nothing_but_web_and_workers_has_a_token_of_the_cluster() -> None:
         "yard-trainyard-worker",
         "yard-trainyard-tasks",  # checks clusters and removes projects
     }
-    assert len(mounted) == 5
+    assert len(mounted) == 4
 
 
 def test_pages_of_jobs_have_a_wildcard_host_where_one_is_given() -> None:
