@@ -86,7 +86,7 @@ def issue_token(
     """Return a new token and its secret, which is shown once and never stored."""
     require_write(actor)
     if actor.user is not None and actor.user.pk != user.pk and not actor.is_admin:
-        raise Forbidden("Only an admin may make a token for somebody else.")
+        raise Forbidden("Only an admin may create a token for another user.")
     if not 1 <= days <= TOKEN_MOST_DAYS:
         raise invalid("/days", "out_of_range", f"A token lives from 1 to {TOKEN_MOST_DAYS} days.")
     secret = TOKEN_PREFIX + secrets.token_urlsafe(32)
@@ -110,7 +110,7 @@ def revoke_token(token: Token, *, actor: Actor) -> None:
     """
     require_write(actor)
     if actor.user is not None and actor.user.pk != token.user_id and not actor.is_admin:
-        raise Forbidden("Only an admin may revoke somebody else's token.")
+        raise Forbidden("Only an admin may revoke another user's token.")
     if settings.BOOTSTRAP_TOKEN and token.digest == digest_of(settings.BOOTSTRAP_TOKEN):
         raise Conflict(
             "bootstrap_token",

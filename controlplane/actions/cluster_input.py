@@ -50,7 +50,7 @@ def credentials_for(engine: str, sent: Mapping[str, Any], *, is_new: bool) -> di
         return {}
     if "allow_exec" in given and not settings.ALLOW_KUBECONFIG_EXEC:
         detail = (
-            "A login program runs on this server with its rights, which whoever runs the server has to allow:"
+            "A login program runs on this server with its rights; the server's operator must allow it:"
             " TRAINYARD_ALLOW_KUBECONFIG_EXEC=yes. A service account's token needs no program."
         )
         raise invalid("/allow_exec", "exec_not_allowed", detail)

@@ -96,7 +96,7 @@ def register_bootstrap_token() -> None:
 
 def _known(username: str) -> str:
     """Return a name for the log; hides unknown names, because people type passwords into that field."""
-    return repr(username) if User.objects.filter(username=username).exists() else "somebody unknown"
+    return repr(username) if User.objects.filter(username=username).exists() else "an unknown user"
 
 
 def _is_bootstrap(secret: str) -> bool:

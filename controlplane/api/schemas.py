@@ -114,7 +114,7 @@ CLUSTER = record(
 )
 NODE_POOL = record("A named group of nodes.", name=STRING, cluster=STRING, nodes=listed(STRING))
 DEVICE = record(
-    "One GPU. `is_foreign`: a pod of somebody else in the engine's cluster holds it.",
+    "One GPU. `is_foreign`: a pod outside Trainyard holds it.",
     index=INTEGER,
     uuid=STRING,
     model=STRING,

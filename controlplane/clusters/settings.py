@@ -287,8 +287,8 @@ KNOBS: dict[str, Knob] = {
     "metadata_access": Knob(
         fields.switch,
         False,
-        "Whether pods reach the cloud's metadata addresses, where whoever asks is given the rights of the node; without"
-        " it the network policy keeps them off.",
+        "Whether pods reach the cloud's metadata addresses, which grant the node's rights to every caller; by default"
+        " the network policy blocks them.",
     ),
     "mps_memory_limit": Knob(
         fields.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."

@@ -116,7 +116,7 @@ class Device(models.Model):
         default=True
     )  # false once the engine no longer has it; history keeps the row
 
-    # held by a pod of somebody else in the engine's cluster
+    # held by a pod outside Trainyard
     is_foreign = models.BooleanField(default=False)
 
     objects = PresentDevices()

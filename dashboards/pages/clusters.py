@@ -98,7 +98,7 @@ def cluster_verb(request: HttpRequest, actor: Actor, name: str, verb: str) -> Ht
     require_admin(actor)
     cluster = _cluster_for(name)
     if verb == "check":
-        attempt(request, lambda: check_cluster(cluster, actor=actor), _("It is being looked at."))
+        attempt(request, lambda: check_cluster(cluster, actor=actor), _("The check has started."))
         return redirect("cluster", name)
     if attempt(
         request, lambda: detach_cluster(cluster, actor=actor), _("%(name)s is detached.") % {"name": name}

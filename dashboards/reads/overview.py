@@ -122,15 +122,19 @@ def sentences(facts: Facts) -> dict[str, str]:
         "gpus_idle_allocated": _idle(facts),
         "gpu_utilization": _busy(devices),
         "jobs_running": _running(facts),
-        "jobs_queued": _yours(facts, is_queued=True) if facts.hides(is_queued=True) else _("nobody waits"),
+        "jobs_queued": _yours(facts, is_queued=True) if facts.hides(is_queued=True) else _("none queued"),
     }
 
 
 def empty_words(facts: Facts) -> dict[str, str]:
     """Return what stands where no job is listed."""
     return {
-        "running": _("No job of your projects runs.") if facts.hides(is_queued=False) else _("Nothing runs."),
-        "queued": _("No job of your projects waits.") if facts.hides(is_queued=True) else _("Nobody waits."),
+        "running": _("No job of your projects is running.")
+        if facts.hides(is_queued=False)
+        else _("No job is running."),
+        "queued": _("No job of your projects is queued.")
+        if facts.hides(is_queued=True)
+        else _("The queue is empty."),
     }
 
 

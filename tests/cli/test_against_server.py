@@ -255,7 +255,7 @@ def test_the_four_team_demo_ends_as_published(yard, tmp_path_factory):
         assert yard("project", "create", "team-a", "--gpu-quota", "4", env=settings).returncode == 0
         ran = yard("demo", "four-teams", "--pause", "0", env=settings)
         assert ran.returncode == 0, ran.stdout
-        assert "20 of 20 steps ended as published" in ran.stdout
+        assert "20 of 20 steps ended as expected" in ran.stdout
         preempted = ("logs", "b-4-gg", "-p", "demo-team-b", "--attempt", "2")
         wait_until(
             lambda: "\nresumed at line " in yard(*preempted, env=settings).stdout, what="the work kept"

@@ -141,7 +141,7 @@ class ClusterDetail(ApiView):
         edit_cluster(cluster, changes, actor=call.actor, credentials=credentials)
         return _answer(call, cluster)
 
-    @operation("Detach a cluster that nobody uses", answer={}, status=204)
+    @operation("Detach a cluster without projects", answer={}, status=204)
     def delete(self, call: Call, name: str) -> Answer:
         require_admin(call.actor)
         cluster = _cluster_for(name)

@@ -223,7 +223,7 @@ def _credentials(args: Namespace) -> dict[str, Any]:
 def _after(args: Namespace, session: Session, cluster: Row) -> int:
     """Wait for a requested check and print its result; return the exit code."""
     if args.no_wait:
-        session.output.object(cluster, f"cluster {cluster['name']} is being looked at")
+        session.output.object(cluster, f"cluster {cluster['name']} is being checked")
         return DONE
     is_new = cluster["status"]["state"] == "checking"
     cluster = _looked_at(session, cluster, args.timeout)
@@ -247,7 +247,7 @@ def _looked_at(session: Session, cluster: Row, timeout_seconds: float) -> Row:
     while cluster["status"]["is_checking"]:
         if time.monotonic() > deadline:
             raise CliError(
-                f"{cluster['name']} is still being looked at", TIMED_OUT, "see: yard describe cluster"
+                f"{cluster['name']} is still being checked", TIMED_OUT, "see: yard describe cluster"
             )
         session.pause(POLL_SECONDS)
         cluster = session.get(_path(cluster["name"]))

@@ -111,7 +111,7 @@ def _made_before(session: Session) -> list[str]:
 
 
 def _prepare(session: Session, made: list[str], *, is_among_others: bool) -> None:
-    """The four projects with their quotas, and no jobs in them; nor elsewhere, or nothing would go as published."""
+    """The four projects with their quotas, and no jobs in them; nor elsewhere, or the expected results would differ."""
     left = [row["name"] for row in _jobs(session)]
     if left:
         hint = "delete them first: yard demo four-teams --reset"
@@ -212,7 +212,7 @@ def _outcome(before: Standing, after: Standing, expected: Expected) -> str:
         f"preempted: {_listed(lost)}" if lost else "",
         f"started: {_listed(started)}" if started else "",
         f"waiting: {_listed(after.waiting)}" if after.waiting else "",
-        "as published" if after.is_as(expected) else f"NOT as published: {_published(expected)}",
+        "as expected" if after.is_as(expected) else f"NOT as expected: {_published(expected)}",
     ]
     return "       " + "; ".join(part for part in parts if part)
 
@@ -227,9 +227,7 @@ def _listed(names: frozenset[str]) -> str:
 
 
 def _conclude(session: Session, results: list[bool]) -> int:
-    session.output.line(
-        f"{sum(results)} of {len(results)} steps ended as published. The jobs run on: look around."
-    )
+    session.output.line(f"{sum(results)} of {len(results)} steps ended as expected. The jobs keep running.")
     session.output.say("clear away with: yard demo four-teams --clear")
     return DONE if all(results) else FAILED
 

@@ -53,7 +53,7 @@ def test_a_cluster_is_attached_from_a_file_with_settings(cast: Cast, visit: Visi
     assert cluster.settings == {"work_size": "5Gi", "spot_pools": ["*"]}
     shown = page(client, "/clusters/prod")
     assert "data-checking" in shown
-    assert "It is being looked at before it is used" in shown
+    assert "The cluster is being checked before it is used" in shown
     settle(cluster, GOOD, WARNING)
     shown = page(client, "/clusters/prod")
     assert "data-checking" not in shown
@@ -66,7 +66,7 @@ def test_a_refused_cluster_says_so_and_is_edited_checked_and_detached(cast: Cast
     client = visit(cast.root)
     cluster = attach(client)
     settle(cluster, BAD)
-    assert "It is not used." in page(client, "/clusters/prod")
+    assert "The cluster is not used." in page(client, "/clusters/prod")
     assert "does not answer" in page(client, "/clusters/prod")
     assert "?cluster=prod" not in page(client, "/nodes")
     form = {"reach": "in_cluster", "scheduler": "kai", "settings": ""}
@@ -75,7 +75,7 @@ def test_a_refused_cluster_says_so_and_is_edited_checked_and_detached(cast: Cast
     assert (decrypt(cluster.credentials), cluster.scheduler) == ({"in_cluster": True}, "kai")
     settle(cluster, GOOD)
     assert client.post("/clusters/prod/do/check")["Location"] == "/clusters/prod"
-    assert "Until that is done everything stays as it was." in page(client, "/clusters/prod")
+    assert "Its present settings stay in use until the check has succeeded." in page(client, "/clusters/prod")
     settle(cluster, BAD)
     assert "The cluster is used as before." in page(client, "/clusters/prod")
     assert client.post("/clusters/prod/do/detach")["Location"] == "/clusters"

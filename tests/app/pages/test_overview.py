@@ -72,13 +72,13 @@ def test_an_empty_yard_says_how_to_fill_it(cast: Any, visit: Visit):
     page = visit(cast.root).get("/").content.decode()
     assert "No node has reported yet" in page
     assert "yard submit hyper1" in page
-    assert "Nobody waits." in page
+    assert "The queue is empty." in page
 
 
 def test_a_stranger_reads_nothing_that_the_figures_contradict(yard: Yard, visit: Visit):
     page = visit(yard.cast.chi).get("/").content.decode()
-    assert "No job of your projects runs." in page
-    assert "Nothing runs." not in page.split('id="words"')[0]
+    assert "No job of your projects is running." in page
+    assert "No job is running." not in page.split('id="words"')[0]
     assert 'href="/projects/team-a"' not in page
 
 
@@ -135,7 +135,7 @@ IDLE = replace(DEVICES, measured=2, idle_milli=1000)
         ({"devices": replace(DEVICES, gpus=0)}, "gpu_utilization", "no device is busy"),
         ({"jobs": MIXED}, "jobs_running", "1,400 train, 1 interactive"),
         ({}, "jobs_running", "nothing runs"),
-        ({}, "jobs_queued", "nobody waits"),
+        ({}, "jobs_queued", "none queued"),
         ({"jobs": HIDDEN, "sees": OWN}, "jobs_running", "none in your projects"),
         ({"jobs": HIDDEN, "sees": OWN}, "jobs_queued", "none in your projects"),
         ({"jobs": (*HIDDEN, jobs(3, is_queued=True)), "sees": OWN}, "jobs_queued", "3 in your projects"),

@@ -79,7 +79,7 @@ def test_refused_sign_ins_are_in_the_log_without_what_may_be_a_password(cast: Ca
     records = [record for record in caplog.records if "sign-in" in record.getMessage()]
     assert [(record.levelname, record.getMessage()) for record in records] == [
         ("WARNING", "a sign-in as 'ana' from 127.0.0.1 was refused"),
-        ("WARNING", "a sign-in as somebody unknown from 127.0.0.1 was refused"),
+        ("WARNING", "a sign-in as an unknown user from 127.0.0.1 was refused"),
     ]
 
 
