@@ -32,10 +32,13 @@ JOBS: dict[str, dict[str, Any]] = {
     "suspended": {"gpus": 0},
     "running": {"script": f"{LINES}; sleep 600", "gpus": 2, "workers": 3, "ports": [{"port": 8888}]},
     "interactive": {"kind": "interactive", "gpus": 0.5, "project": "team-b"},
+    "elastic": {"kind": "elastic", "gpus": 0, "workers": 1, "min_workers": 1, "max_workers": 2},
     "queued": {"gpus": 8, "workers": 2, "name": LONG},
     # ends after its grace, so that it is seen on the way
     "stopping": {"script": "trap '' TERM; while :; do sleep 1; done", "gpus": 0},
 }
+
+JOBS_BY_KIND = ("interactive", "elastic")  # running ones
 
 # Name of the route: the addresses under which its page is looked at. {name} is the id of the job of JOBS.
 PAGES: dict[str, tuple[str, ...]] = {
@@ -44,7 +47,11 @@ PAGES: dict[str, tuple[str, ...]] = {
     "jobs-selected": ("/jobs/selected?verb=stop&row={running}&row={stopped}",),
     "job-new": ("/new/job", "/new/job?clone={running}"),
     "job": tuple(f"/jobs/{{{state}}}" for state in JOBS if state != "stopping"),
-    "job-tab": tuple(f"/jobs/{{running}}/{tab}" for tab in TABS if tab not in ("overview", "terminal")),
+    "job-tab": (
+        "/jobs/{elastic}/workers",
+        *(f"/jobs/{{running}}/{tab}" for tab in TABS if tab not in ("overview", "terminal", "workers")),
+    ),
+    "job-scale": ("/jobs/{elastic}/scale?workers=2", "/jobs/{elastic}/scale?workers=no-number"),
     "job-terminal": ("/jobs/{running}/terminal",),
     "projects": ("/projects",),
     "project-new": ("/new/project",),
@@ -107,7 +114,7 @@ def fill(yard: Yard) -> dict[str, str]:
         yard.wait_for(jobs[state], "running")
         yard.call("POST", f"/jobs/{jobs[state]}/{'suspend' if state == 'suspended' else 'stop'}")
     for state, job in jobs.items():
-        yard.wait_for(job, "running" if state == "interactive" else state, "stopped")
+        yard.wait_for(job, "running" if state in JOBS_BY_KIND else state, "stopped")
     yard.call("POST", "/nodes/dgx1-2/cordon")
     return jobs
 
