@@ -18,10 +18,12 @@ from jobs.models import Job
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
 from tests.cast import Cast
+from tests.code_trees import make_tree
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
 EXAMPLES = 10  # for each of some fifty operations, half of them as an admin, the others as anybody
+schemathesis.serializer.alias("application/x-tar", "application/octet-stream")
 SCHEMA = schemathesis.openapi.from_dict(openapi_document())
 OPERATIONS = [result.ok() for result in SCHEMA.get_all_operations()]
 SHAPE = schemathesis.checks.response_schema_conformance
@@ -50,6 +52,7 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     people = [cast.root, cast.ana, cast.ben, cast.vera, cast.chi]
     secrets = [issue_token(user, "fuzz", actor=SYSTEM)[1] for user in people]
     there = {"job_id": str(job.pk), "username": "ben", "token_id": "1"}
+    there["tree"] = make_tree(cast.project, {"train.py": b""})
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)
