@@ -368,6 +368,7 @@ def test_watching_json_is_one_line_an_answer(server, yard, monkeypatch):
     ran = yard("list", "jobs", "-o", "json", "--watch")
     assert ran.code == 4
     states = [json.loads(line)["results"][0]["status"]["state"] for line in ran.out.splitlines()]
+    assert server.requests("GET", "watch")[0].query["topics"] == "activity"
     assert states == ["queued", "running"]
 
 
