@@ -46,6 +46,7 @@ ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
+LAKE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_LAKE_DIR")).resolve()  # contents of datasets
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")

@@ -72,6 +72,11 @@ class Manifest:
     def __init__(self, paths: list[bytes], kinds: bytes, sizes: "array[int]", digests: bytes) -> None:
         self.paths, self.kinds, self.sizes, self.digests = paths, kinds, sizes, digests
 
+    @classmethod
+    def empty(cls) -> "Manifest":
+        """The manifest without files."""
+        return cls([], b"", array("Q"), b"")
+
     def __len__(self) -> int:
         return len(self.paths)
 

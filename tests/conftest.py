@@ -1,6 +1,8 @@
 """Fixtures that every suite shares. tests/settings.py gives the run its state directory."""
 
 import gc
+from collections import OrderedDict
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -24,3 +26,12 @@ def pytest_collection_finish() -> None:
 def cast(db: None) -> Cast:
     """ana, ben, vera, chi and root, with team-a and team-b on one memory cluster of sixteen GPUs."""
     return make_cast()
+
+
+@pytest.fixture
+def own_lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Lakes of this test alone."""
+    monkeypatch.setattr("django.conf.settings.LAKE_DIR", tmp_path / "lakes")
+    monkeypatch.setattr("datasets.queries.lake._lakes", {})
+    monkeypatch.setattr("datasets.queries.lake._manifests", OrderedDict())
+    return tmp_path / "lakes"

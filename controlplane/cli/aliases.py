@@ -20,6 +20,10 @@ class Alias(NamedTuple):
 _COMMANDS = {
     ("list",): ("list", "jobs"),
     ("project", "set"): ("config", "project"),
+    ("data", "init"): ("dataset", "init"),
+    ("data", "sync"): ("dataset", "sync"),
+    ("data", "clone"): ("dataset", "clone"),
+    ("list", "datasets"): ("dataset", "list"),
     ("get",): ("describe", "job"),
     ("describe",): ("describe", "job"),
     ("submit", "etjob"): ("submit-elastic",),
@@ -46,6 +50,10 @@ _DROPPED_FLAGS = ("--local-image",)
 
 ALIASES = (
     Alias("project set NAME", "config project NAME"),
+    Alias("data init NAME", "dataset init NAME"),
+    Alias("data sync", "dataset sync"),
+    Alias("data clone NAME DIR", "dataset clone NAME DIR"),
+    Alias("list datasets", "dataset list"),
     Alias("list job, job list", "list jobs, list jobs"),
     Alias("list project, node list", "list projects, list nodes"),
     Alias("describe jobs NAME, cluster describe NAME", "describe job NAME, describe cluster NAME"),

@@ -135,6 +135,23 @@ class Client:
         finally:
             connection.close()
 
+    def open(self, path: str, extra: Mapping[str, str]) -> http.client.HTTPResponse:
+        """The answer to a GET on a connection of its own, to be read in pieces; closing it closes that."""
+        connection = self._open(self._timeout)
+        try:
+            connection.request(
+                "GET",
+                self._target(path, None),
+                headers={**self._headers("GET", {}, None), **extra, "Connection": "close"},
+            )
+            response = connection.getresponse()
+            if response.status >= 400:
+                raise _api_error(response.status, response.read())
+        except (OSError, http.client.HTTPException) as error:
+            connection.close()
+            raise _unreachable(self.url, error) from error
+        return response
+
     def authorization(self) -> dict[str, str]:
         """Return the Authorization header; empty without a token."""
         return {"Authorization": f"Bearer {self._token}"} if self._token else {}

@@ -88,6 +88,21 @@ GROUPS = (
         ),
     ),
     Group(
+        "Data",
+        (
+            Command("dataset init", "datasets:init", "Create a dataset for a directory"),
+            Command("dataset sync", "datasets:sync", "Make a version of a directory; sends what changed"),
+            Command("dataset list", "datasets:list_", "List datasets"),
+            Command("dataset versions", "datasets:versions", "List a dataset's versions"),
+            Command("dataset files", "datasets:files", "List a directory of a version"),
+            Command("dataset diff", "datasets:diff", "Show what differs between two versions"),
+            Command("dataset clone", "datasets:clone", "Write a version's files into a directory"),
+            Command("dataset verify", "datasets:verify", "Read and hash a version's content in the lake"),
+            Command("dataset tag", "datasets:tag", "Name a version, or move a name"),
+            Command("dataset delete", "datasets:delete", "Delete a dataset with all its versions"),
+        ),
+    ),
+    Group(
         "Projects",
         (
             Command(

@@ -104,6 +104,11 @@ SETTINGS = (
         "How long code is kept that no unfinished job runs, counted from when a job last did.",
     ),
     Setting(
+        "TRAINYARD_LAKE_DIR",
+        "lake",
+        "Directory of the content of datasets; a relative one is below the state directory.",
+    ),
+    Setting(
         "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
         "no",
         "yes lets admins attach clusters whose kubeconfig runs a login program on the control plane's machines.",

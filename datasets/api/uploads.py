@@ -1,27 +1,51 @@
-"""Which requests have large bodies, and how much of one is received from whom."""
+"""Which requests have large bodies or take long, and how much of a body is received from whom."""
 
 import re
+from collections.abc import Mapping
 
-from controlplane.access import project_for
+from controlplane.access import Actor, project_for
 from controlplane.api.errors import to_problem
 from controlplane.live.asgi import Scope
 from controlplane.live.client import Refused
 from controlplane.live.identity import Identity
 from controlplane.models import Role
+from datasets.access import dataset_for, version_for
 from datasets.actions.code import upload_room
-from datasets.api.code import MANIFEST_MOST_BYTES, tree_digest
+from datasets.api import code, contents
+from datasets.ingest.packs import PACK_MOST_BYTES
+from datasets.manifests import DIGEST_BYTES
 
-UPLOADS = re.compile(r"/api/v1/projects/(?P<project>[^/]+)/code(?:/(?P<tree>[^/]+)/(?:content|archive))?")
+UPLOADS = re.compile(
+    r"/api/v1/(?:projects/(?P<project>[^/]+)/code(?:/(?P<tree>[^/]+)/(?:content|archive))?"
+    r"|datasets/(?P<dataset>[^/]+)/(?:content/(?P<content>[^/]+)(?:/[^/]+)?|versions)"
+    r"|versions/(?P<version>[^/]+)/(?:files|diff|content|manifest|pack|verify))"
+)
+JSON_MOST_BYTES = 1 << 20
+_CONTENT_MOST_BYTES = {
+    "lacking": contents.DIGESTS_MOST * DIGEST_BYTES,
+    "packs": PACK_MOST_BYTES,
+    "parts": contents.PART_MOST_BYTES,
+    "manifests": contents.MANIFEST_MOST_BYTES,
+}
 
 
 def admit_upload(scope: Scope, identity: Identity) -> int:
-    """Return how many bytes a request of UPLOADS may have: a list of files, or what is missing of a tree. Raises
-    Refused, as the views refuse."""
+    """Return how many bytes a request of UPLOADS may have. Raises Refused, as the views refuse."""
     parts = UPLOADS.fullmatch(scope["path"])
     assert parts is not None, "only such requests come here"
     try:
-        project = project_for(identity.actor, parts["project"], needed=Role.MEMBER)
-        return upload_room(project, tree_digest(parts["tree"])) if parts["tree"] else MANIFEST_MOST_BYTES
+        return _room(parts.groupdict(), identity.actor)
     except Exception as error:
         problem = to_problem(error)
         raise Refused(problem.status, problem.code, problem.detail) from error
+
+
+def _room(parts: Mapping[str, str | None], actor: Actor) -> int:
+    if parts["project"]:
+        project, tree = project_for(actor, parts["project"], needed=Role.MEMBER), parts["tree"]
+        return upload_room(project, code.tree_digest(tree)) if tree else code.MANIFEST_MOST_BYTES
+    if parts["version"]:
+        version_for(actor, parts["version"], needed=Role.MEMBER)
+        return JSON_MOST_BYTES
+    dataset_for(actor, parts["dataset"] or "", needed=Role.MEMBER)
+    return _CONTENT_MOST_BYTES.get(parts["content"] or "", JSON_MOST_BYTES)

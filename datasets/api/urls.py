@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from datasets.api import code
+from datasets.api import code, contents, datasets
 
 urlpatterns = [
     path("projects/<str:name>/code", code.ProjectCodeTrees.as_view(), name="project-code"),
@@ -10,4 +10,30 @@ urlpatterns = [
     path("projects/<str:name>/code/<str:tree>/content", code.CodeContent.as_view(), name="code-content"),
     path("projects/<str:name>/code/<str:tree>/commit", code.CodeCommit.as_view(), name="code-commit"),
     path("projects/<str:name>/code/<str:tree>/archive", code.CodeArchive.as_view(), name="code-archive"),
+    path("datasets", datasets.Datasets.as_view(), name="datasets"),
+    path("datasets/<str:dataset_id>", datasets.DatasetDetail.as_view(), name="dataset"),
+    path("datasets/<str:dataset_id>/versions", datasets.Versions.as_view(), name="dataset-versions"),
+    path(
+        "datasets/<str:dataset_id>/versions/<str:version>",
+        datasets.NamedVersion.as_view(),
+        name="named-version",
+    ),
+    path("datasets/<str:dataset_id>/tags", datasets.Tags.as_view(), name="dataset-tags"),
+    path("datasets/<str:dataset_id>/tags/<str:tag>", datasets.TagDetail.as_view(), name="dataset-tag"),
+    path("datasets/<str:dataset_id>/content/lacking", contents.Lacking.as_view(), name="content-lacking"),
+    path("datasets/<str:dataset_id>/content/packs", contents.Packs.as_view(), name="content-packs"),
+    path(
+        "datasets/<str:dataset_id>/content/parts/<str:sha256>", contents.Parts.as_view(), name="content-part"
+    ),
+    path(
+        "datasets/<str:dataset_id>/content/manifests", contents.Manifests.as_view(), name="content-manifests"
+    ),
+    path("projects/<str:name>/datasets", datasets.ProjectDatasets.as_view(), name="project-datasets"),
+    path("versions/<str:version_id>", datasets.VersionDetail.as_view(), name="version"),
+    path("versions/<str:version_id>/files", contents.VersionFiles.as_view(), name="version-files"),
+    path("versions/<str:version_id>/diff", contents.VersionDiff.as_view(), name="version-diff"),
+    path("versions/<str:version_id>/content", contents.VersionContent.as_view(), name="version-content"),
+    path("versions/<str:version_id>/manifest", contents.VersionManifest.as_view(), name="version-manifest"),
+    path("versions/<str:version_id>/pack", contents.VersionPack.as_view(), name="version-pack"),
+    path("versions/<str:version_id>/verify", contents.VersionVerify.as_view(), name="version-verify"),
 ]

@@ -30,7 +30,7 @@ class Progress:
 
 @dataclass(slots=True)
 class Synced:
-    """What a sync found. `manifest` None: nothing changed since `version`."""
+    """What a sync found. `manifest` None: nothing changed since `version`, or files failed."""
 
     manifest: Manifest | None
     version: str  # the manifest hash
@@ -56,15 +56,15 @@ def sync_tree(
 ) -> Synced:
     """Read a directory into the lake behind `sink`.
 
-    `index`: the file with what the last sync saw; it counts when it was left by a sync of the version `base`, and "" or
-    None reads everything. `report` returns False to cancel. Files that could not be read are in `failed`: then no
-    version may be made of the manifest. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
+    `index`: the file with what the last sync of this directory into this lake saw; None reads everything. `base`: the
+    manifest hash of the newest version. `report` returns False to cancel. Files that could not be read are in `failed`:
+    then there is no manifest. Raises SourceMissing, Cancelled, WorkerFailed and what the sink raises.
     """
     walked_ns, start = time.time_ns(), os.fsencode(root)
     found = walk(start)
-    known = load_index(index) if index and base else StatIndex()
-    changes = (known if known.version == base else StatIndex()).fill(found)
-    if changes.is_same and base:
+    known = load_index(index) if index else StatIndex()
+    changes = known.fill(found)
+    if changes.is_same and base and known.version == base:
         return Synced(None, base, found.files, 0, 0, found.skipped)
     job = _Job(found, changes, report)
     job.read(start, sink, workers or min(4, os.cpu_count() or 1))

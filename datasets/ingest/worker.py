@@ -92,10 +92,15 @@ def main() -> None:
     if head is None:
         return
     reader = Reader(head[0], open_sink(head[1]))
-    while (files := _received(source)) is not None:
-        if not files:
-            reader.flush()
-        _write(target, tuple(reader.read(files)))
+    try:
+        while (files := _received(source)) is not None:
+            if not files:
+                reader.flush()
+            _write(target, tuple(reader.read(files)))
+    except Exception as error:  # noqa: BLE001  # whatever it is, the parent raises it in this process's name
+        sys.stderr.write(f"{str(error) or type(error).__name__}\n")
+        sys.stderr.flush()
+        os._exit(1)
     os._exit(0)  # nothing to tear down: what counts was flushed
 
 

@@ -1,5 +1,6 @@
 """What exists of data. One file a noun; everything is importable from here."""
 
 from datasets.models.code import CodeTree
+from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 
-__all__ = ["CodeTree"]
+__all__ = ["CodeTree", "Dataset", "DatasetTag", "DatasetVersion"]

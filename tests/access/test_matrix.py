@@ -27,8 +27,17 @@ NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it 
 QUERIES = {
     "telemetry/series": "metric=gpus_allocated",
     "search.json": "q=i",
+    "versions/<str:version_id>/content": "place=0",
     "analytics": "range=7d&format=json",
 }
+# Bytes in or out: no JSON, and nothing that could be tried without being done.
+BYTES_IN = (
+    "content/lacking",
+    "content/packs",
+    "content/parts/<str:sha256>",
+    "content/manifests",
+    "<str:version_id>/verify",
+)
 FORMS = {"jobs/selected": "verb=stop&row=<str:job_id>"}
 INLINE = (
     " style=",
@@ -102,7 +111,8 @@ def _callers(*, is_declared: bool) -> list[tuple[str, str]]:
 
 def _targets(world: World, route: str) -> tuple[Target, ...]:
     """Both projects where the route names something of one; else the first, which then only says who asks."""
-    names_one = ("job_id" in route) or ("username" in route) or ("token_id" in route) or "projects/<" in route
+    ids = ("job_id", "username", "token_id", "dataset_id", "version_id", "projects/<")
+    names_one = any(name in route for name in ids)
     return world.targets if names_one else world.targets[:1]
 
 
@@ -111,7 +121,8 @@ def _rest_cell(
 ) -> Iterator[str]:
     rule = REST[route].get(method)
     path = f"/{API}{_fill(route, target)}"
-    query = [QUERIES.get(route, ""), "dry_run=true" if method != "GET" and route != "login" else ""]
+    can_try = method != "GET" and route != "login" and not route.endswith(BYTES_IN)
+    query = [QUERIES.get(route, ""), "dry_run=true" if can_try else ""]
     answer = _send(world, method, path + "?" + "&".join(filter(None, query)), person, credential)
     if rule is None:
         # who may not even read is told no more than that
@@ -167,7 +178,7 @@ def _send(
 
 def _text(answer: Any) -> str:
     content: bytes = answer.content_read if answer.streaming else answer.content
-    return content.decode()
+    return content.decode(errors="replace")
 
 
 def _paths(route: str, target: Target) -> list[str]:
@@ -190,5 +201,10 @@ def _fill(route: str, target: Target) -> str:
         .replace("<int:token_id>", str(target.token.pk))
         .replace("<str:secret>", "x" * 43)
         .replace("<str:tree>", target.tree)
+        .replace("<str:dataset_id>", str(target.version.dataset_id))
+        .replace("<str:version_id>", str(target.version.pk))
+        .replace("<str:version>", "1")
+        .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))
+        .replace("<str:sha256>", "0" * 64)
         .replace("<str:name>", _names(route, target)[0])
     )

@@ -11,11 +11,14 @@ from django.test import Client
 from controlplane.access import SYSTEM
 from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
+from datasets.actions.datasets import tag_version
+from datasets.models import DatasetVersion
 from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
 from tests.code_trees import make_tree
+from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
 
 PEOPLE = ("anonymous", "chi", "vera", "ben", "ana", "root")
@@ -36,6 +39,7 @@ class Target:
     user: User
     token: Token
     tree: str
+    version: DatasetVersion
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -111,7 +115,14 @@ def _world(plant: Plant, cast: Cast) -> World:
         for name, mark in MARK.items()
     }
     targets = tuple(
-        Target(projects[name], jobs[name], users[name], _token(users[name], MARK[name]), trees[name])
+        Target(
+            projects[name],
+            jobs[name],
+            users[name],
+            _token(users[name], MARK[name]),
+            trees[name],
+            _version(projects[name], MARK[name]),
+        )
         for name in MARK
     )
     world = World(cast, (targets[0], targets[1]))
@@ -134,6 +145,13 @@ def _job(project: Project, number: int, **body: object) -> Job:
 
 def _token(user: User, mark: str) -> Token:
     return issue_token(user, f"{mark}-token", actor=SYSTEM)[0]
+
+
+def _version(project: Project, mark: str) -> DatasetVersion:
+    dataset = make_dataset(project, f"{mark}-dataset")
+    version = make_version(dataset, {f"{mark}-file": f"{mark}-content"}, f"{mark}-message")
+    tag_version(dataset, f"{mark}-tag", version, actor=SYSTEM)
+    return version
 
 
 def _sign_in(world: World, person: str, user: User) -> None:

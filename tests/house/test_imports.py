@@ -99,6 +99,7 @@ LAYERS = {
     "datasets": "root",
     "datasets.code_manifest": "pure",
     "datasets.manifests": "pure",
+    "datasets.access": "access",
     "datasets.ingest": "portable",
     "datasets.code_archive": "plain",
     "datasets.code_store": "plain",  # as the log store: actions and api read and write it, engines read it
@@ -125,7 +126,7 @@ MODULES_OF_APPS = {
     "pages": "pages",
     "queries": "queries",
 }
-BELOW_ACTIONS = {"plain", "pure", "registration", "models", "queries", "access", "wake"}
+BELOW_ACTIONS = {"plain", "pure", "portable", "registration", "models", "queries", "access", "wake"}
 # layer -> layers of ours that it may import, besides itself
 MAY_IMPORT = {
     "plain": {"pure", "portable"},

@@ -67,9 +67,10 @@ class Api:
         answer = self.client.generic(
             method, path if path.startswith("/") else BASE + path, raw, media if raw else "", headers=named
         )
-        is_json = "json" in answer.headers.get("Content-Type", "") and answer.content
+        content = b"".join(answer.streaming_content) if answer.streaming else answer.content
+        is_json = "json" in answer.headers.get("Content-Type", "") and content
         return Reply(
             answer.status_code,
             dict(answer.headers),
-            orjson.loads(answer.content) if is_json else answer.content,
+            orjson.loads(content) if is_json else content,
         )

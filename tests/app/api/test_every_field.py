@@ -8,6 +8,7 @@ from controlplane.api.openapi import openapi_document
 from jobs.models import Job
 from tests.app.api.client import Api, name_in
 from tests.cast import Cast
+from tests.datasets import make_dataset
 
 pytestmark = pytest.mark.django_db
 
@@ -45,6 +46,9 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/jobs": {"name": "hyper9", "kind": "train"},
     "projects/{name}/jobs/batch": {"jobs": [{"name": "hyper9", "kind": "train"}]},
     "jobs/{job_id}/scale": {"workers": 2},
+    "projects/{name}/datasets": {"name": "xray"},
+    "datasets/{dataset_id}/versions": {"manifest": "0" * 64, "parent": 1},
+    "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
 }
 
 
@@ -79,6 +83,8 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     path = (
         route.replace("{job_id}", str(job.pk)).replace("{username}", "ben").replace("{name}", name_in(route))
     )
+    if "{dataset_id}" in path:
+        path = path.replace("{dataset_id}", str(make_dataset(cast.project).pk))
     for value in NASTY:
         reply = root.send(
             verb, path + ("" if route == "login" else "?dry_run=true"), VALID.get(route, {}) | {field: value}

@@ -8,6 +8,7 @@ import pytest
 from django.core.management import call_command
 
 from controlplane.api.openapi import openapi_document
+from datasets.queries.datasets import find_dataset
 from jobs.models import Job
 from tests.access.routes import rest_routes
 from tests.access.rules import REST
@@ -16,6 +17,7 @@ from tests.app.api.placing import place
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.code_trees import make_tree
+from tests.datasets import make_dataset, make_version
 
 DOCUMENT = openapi_document()
 
@@ -78,11 +80,27 @@ READS = [
     "jobs/{job_id}/metrics",
     "jobs/{job_id}/explain",
     "jobs/{job_id}/spec",
+    "datasets",
+    "projects/{name}/datasets",
+    "datasets/{dataset_id}",
+    "datasets/{dataset_id}/versions",
+    "datasets/{dataset_id}/versions/{version}",
+    "datasets/{dataset_id}/content/parts/{sha256}",
+    "versions/{version_id}",
+    "versions/{version_id}/files",
+    "versions/{version_id}/diff",
     "events",
     "audit",
     "telemetry/overview",
     "telemetry/series",
 ]
+BYTES_OUT = {
+    "projects/{name}/code/{tree}/archive",
+    "openapi.json",
+    "versions/{version_id}/content",
+    "versions/{version_id}/manifest",
+    "versions/{version_id}/pack",
+}
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "tokens", {"name": "ci"}),
     ("POST", "users", {"username": "dan"}),
@@ -112,6 +130,11 @@ WRITES: list[tuple[str, str, Any]] = [
     ),
     ("POST", "projects/{name}/code", {"files": [{"path": "a", "size": 1, "hash": "ab" * 32}]}),
     ("POST", "projects/{name}/code/{tree}/commit", {"commit": "9c1f2ab"}),
+    ("POST", "projects/{name}/datasets", {"name": "scans"}),
+    ("PATCH", "datasets/{dataset_id}", {"description": "x"}),
+    ("POST", "datasets/{dataset_id}/tags", {"name": "golden", "version": "latest"}),
+    ("POST", "versions/{version_id}/verify", None),
+    ("DELETE", "datasets/{dataset_id}", None),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
@@ -121,9 +144,10 @@ WRITES: list[tuple[str, str, Any]] = [
 
 @pytest.mark.django_db
 def test_every_read_answers_what_the_document_says(cast: Cast, job: Job):
-    assert set(READS) == {
-        re.sub(r"<str:(\w+)>", r"{\1}", route) for route in REST if "GET" in REST[route]
-    } - {"openapi.json", "projects/{name}/code/{tree}/archive"}
+    assert (
+        set(READS)
+        == {re.sub(r"<str:(\w+)>", r"{\1}", route) for route in REST if "GET" in REST[route]} - BYTES_OUT
+    )
     root, shown = Api(cast.root), make_job(cast.project, "runs", cast.ben, ports=[{"port": 8888}])
     place(shown)
     for template in READS:
@@ -154,6 +178,11 @@ def _path(template: str, job: Job, root: Api) -> str:
     )
     if "{tree}" in path:
         path = path.replace("{tree}", make_tree(job.project, {"train.py": b""}))
+    if "{dataset_id}" in path or "{version_id}" in path:
+        dataset = find_dataset(job.project, "xray") or make_dataset(job.project)
+        version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
+        path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
+        path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
     if "{token_id}" in path:
         path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
     return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")

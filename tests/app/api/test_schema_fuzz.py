@@ -14,11 +14,13 @@ from hypothesis import strategies as st
 from controlplane.access import SYSTEM
 from controlplane.actions.accounts import issue_token
 from controlplane.api.openapi import openapi_document
+from datasets.actions.datasets import tag_version
 from jobs.models import Job
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
 from tests.cast import Cast
 from tests.code_trees import make_tree
+from tests.datasets import make_dataset, make_version
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -51,8 +53,11 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     place(job)
     people = [cast.root, cast.ana, cast.ben, cast.vera, cast.chi]
     secrets = [issue_token(user, "fuzz", actor=SYSTEM)[1] for user in people]
-    there = {"job_id": str(job.pk), "username": "ben", "token_id": "1"}
+    version = make_version(make_dataset(cast.project, "fuzzed"), {"a.txt": "alpha"})
+    tag_version(version.dataset, "golden", version, actor=SYSTEM)
+    there = {"job_id": str(job.pk), "username": "ben", "token_id": "1", "tag": "golden", "version": "1"}
     there["tree"] = make_tree(cast.project, {"train.py": b""})
+    there |= {"dataset_id": str(version.dataset_id), "version_id": str(version.pk), "sha256": "0" * 64}
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)

@@ -1,0 +1,363 @@
+"""`yard dataset ...`: datasets, their versions, and their files."""
+
+from __future__ import annotations
+
+import re
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.client import segment
+from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, USAGE, ApiError, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+_NAMED = re.compile(r"(?P<project>[^/@]+/)?(?P<name>[^/@]+)(?:@(?P<version>[^/@]+))?")
+LATEST = "latest"
+SKIPPED_SHOWN = 20
+VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
+
+
+def _size(row: Row) -> str:
+    from controlplane.cli.dataset_sync import size_text
+
+    return size_text(row["size_bytes"])
+
+
+DATASET_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("PROJECT", lambda row: row["project"]),
+    Column("LATEST", lambda row: row["latest"] or "none", is_number=True),
+    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    Column("SIZE", _size, is_number=True),
+    Column("UPDATED", lambda row: formats.age(row["updated_at"])),
+    Column("SHARED", lambda row: "yes" if row["is_shared"] else "no"),
+    Column("DESCRIPTION", lambda row: row["description"], is_wide=True),
+    Column("ID", lambda row: row["id"], is_wide=True),
+)
+VERSION_COLUMNS = (
+    Column("VERSION", lambda row: row["number"], is_number=True),
+    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    Column("SIZE", _size, is_number=True),
+    Column("ADDED", lambda row: f"{row['files_added']:,}", is_number=True),
+    Column("CHANGED", lambda row: f"{row['files_changed']:,}", is_number=True),
+    Column("REMOVED", lambda row: f"{row['files_removed']:,}", is_number=True),
+    Column("AUTHOR", lambda row: row["author"]),
+    Column("AGE", lambda row: formats.age(row["created_at"])),
+    Column("TAGS", lambda row: ", ".join(row["tags"])),
+    Column("MESSAGE", lambda row: row["message"]),
+    Column("MANIFEST", lambda row: row["manifest"], is_wide=True),
+)
+FILE_COLUMNS = (
+    Column("NAME", lambda row: row["name"] + ("/" if row["kind"] == "directory" else "")),
+    Column("KIND", lambda row: row["kind"]),
+    Column("FILES", lambda row: f"{row['files']:,}", is_number=True),
+    Column("SIZE", _size, is_number=True),
+    Column("SHA256", lambda row: row["sha256"] or "", is_wide=True),
+)
+
+
+def list_arguments(parser: Parser) -> None:
+    """No arguments."""
+    parser.examples = ["yard dataset list", "yard dataset list -A"]
+    parser.add_argument("-A", "--all-projects", action="store_true", help="of every project, and shared ones")
+
+
+def list_(args: Namespace, session: Session) -> int:
+    """List datasets."""
+    path = "datasets" if args.all_projects else f"{session.project_path}/datasets"
+    session.output.objects(session.client.pages(path, {}, 500), DATASET_COLUMNS)
+    return DONE
+
+
+def init_arguments(parser: Parser) -> None:
+    """A name, and the directory."""
+    parser.examples = ["yard dataset init chest-xray", "yard dataset init chest-xray /data/xray --shared"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument(
+        "directory", metavar="DIR", nargs="?", default=".", help="what it holds; default: here"
+    )
+    parser.add_argument("--description", metavar="TEXT", default="")
+    parser.add_argument("--shared", action="store_true", help="every signed-in user may read it")
+
+
+def init(args: Namespace, session: Session) -> int:
+    """Create an empty dataset and remember that the directory is it."""
+    from controlplane.cli.dataset_sync import Binding
+
+    body = {"name": args.name, "description": args.description, "is_shared": args.shared}
+    dataset = session.client.post(f"{session.project_path}/datasets", body)
+    binding = Binding(session, Path(args.directory))
+    binding.remember(dataset["id"])
+    session.output.object(
+        dataset, f"dataset {args.name} created; fill it with: yard dataset sync {args.directory}"
+    )
+    return DONE
+
+
+def sync_arguments(parser: Parser) -> None:
+    """A directory, and which dataset it is."""
+    parser.examples = [
+        "yard dataset sync .",
+        "yard dataset sync /data/xray --name chest-xray -m 'second labelling'",
+    ]
+    parser.add_argument("directory", metavar="DIR", nargs="?", default=".")
+    parser.add_argument(
+        "--name", metavar="NAME", help="the dataset; default: the one of init or the last sync"
+    )
+    parser.add_argument("-m", "--message", metavar="TEXT", default="", help="what this version is")
+    parser.add_argument("--full", action="store_true", help="read every file, also what seems unchanged")
+
+
+def sync(args: Namespace, session: Session) -> int:
+    """Make a version of a directory: only what changed is read, only what the server lacks is sent."""
+    from controlplane.cli.dataset_sync import Binding, send_directory
+
+    binding = Binding(session, Path(args.directory))
+    dataset = _dataset_of(session, binding, args.name)
+    found = send_directory(session, dataset, binding, is_full=args.full)
+    binding.remember(dataset["id"])
+    for skipped in found.skipped[:SKIPPED_SHOWN]:
+        session.output.say(f"skipped {skipped.path.decode(errors='backslashreplace')}: {skipped.reason}")
+    if len(found.skipped) > SKIPPED_SHOWN:
+        session.output.say(f"skipped {len(found.skipped) - SKIPPED_SHOWN} more")
+    if found.manifest is None:
+        version = session.get(f"versions/{dataset['latest_id']}")
+        session.output.object(version, f"{dataset['name']}@{version['number']}: nothing changed")
+        return DONE
+    body = {"manifest": found.version, "parent": dataset["latest"], "message": args.message}
+    version = session.client.post(f"datasets/{dataset['id']}/versions", body)
+    session.output.object(version, _made(version, dataset))
+    return DONE
+
+
+def _made(version: Row, dataset: Row) -> str:
+    if version["number"] == dataset["latest"]:
+        return f"{dataset['name']}@{version['number']}: nothing changed"
+    return (
+        f"{dataset['name']}@{version['number']}: {version['files']:,} files, {_size(version)};"
+        f" {version['files_added']:,} added, {version['files_changed']:,} changed,"
+        f" {version['files_removed']:,} removed"
+    )
+
+
+def _dataset_of(session: Session, binding: Any, name: str | None) -> Row:
+    if name:
+        return find_dataset(session, name)
+    if not (known := binding.dataset()):
+        hint = "name it once: yard dataset sync DIR --name NAME, after: yard dataset init NAME"
+        raise CliError(f"which dataset is {binding.directory}?", USAGE, hint)
+    dataset: Row = session.get(f"datasets/{known}")
+    return dataset
+
+
+def versions_arguments(parser: Parser) -> None:
+    """A dataset."""
+    parser.examples = ["yard dataset versions chest-xray"]
+    parser.add_argument("name", metavar="NAME")
+
+
+def versions(args: Namespace, session: Session) -> int:
+    """List a dataset's versions, newest first."""
+    dataset = find_dataset(session, args.name)
+    session.output.objects(
+        session.client.pages(f"datasets/{dataset['id']}/versions", {}, 500), VERSION_COLUMNS
+    )
+    return DONE
+
+
+def files_arguments(parser: Parser) -> None:
+    """A version, and a directory in it."""
+    parser.examples = ["yard dataset files chest-xray", "yard dataset files chest-xray@3 images/train"]
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("directory", metavar="PATH", nargs="?", default="")
+    parser.add_argument("--limit", type=int, metavar="N", default=1000, help="how many at most")
+
+
+def files(args: Namespace, session: Session) -> int:
+    """List a directory of a version."""
+    version = find_version(session, args.version)
+    rows: list[Row] = []
+    page: Row = {"has_more": True}
+    while page["has_more"] and len(rows) < args.limit:
+        page = session.get(
+            f"versions/{version['id']}/files",
+            directory=args.directory.strip("/") or None,
+            after=rows[-1]["name"] if rows else None,
+            limit=min(1000, args.limit - len(rows)),
+        )
+        rows += page["results"]
+    session.output.objects({**page, "results": rows}, FILE_COLUMNS)
+    return DONE
+
+
+def diff_arguments(parser: Parser) -> None:
+    """Two versions."""
+    parser.examples = ["yard dataset diff chest-xray 3 4", "yard dataset diff chest-xray 3 latest -o json"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("before", metavar="A", help="number or tag")
+    parser.add_argument("after", metavar="B", help="number or tag")
+    parser.add_argument("--limit", type=int, metavar="N", default=1000, help="paths of each sort at most")
+
+
+def diff(args: Namespace, session: Session) -> int:
+    """Show what differs between two versions."""
+    dataset = find_dataset(session, args.name)
+    before, after = (_version(session, dataset, name) for name in (args.before, args.after))
+    found = session.get(f"versions/{after['id']}/diff", before=before["number"], limit=min(args.limit, 1000))
+    if session.output.is_data:
+        session.output.data(found)
+        return DONE
+    for mark, sort in (("+", "added"), ("-", "removed"), ("~", "changed")):
+        for path in found[sort]:
+            session.output.line(f"{mark} {path}")
+        if (more := found["counts"][sort] - len(found[sort])) > 0:
+            session.output.line(f"{mark} and {more:,} more")
+    counts = found["counts"]
+    session.output.say(
+        f"{counts['added']:,} added, {counts['removed']:,} removed, {counts['changed']:,} changed"
+    )
+    return DONE
+
+
+def clone_arguments(parser: Parser) -> None:
+    """A version and where to."""
+    parser.examples = ["yard dataset clone chest-xray ./xray", "yard dataset clone chest-xray@3 ./xray-3"]
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("directory", metavar="DIR")
+
+
+def clone(args: Namespace, session: Session) -> int:
+    """Write a version's files into a directory; a broken-off clone goes on when it is repeated."""
+    from controlplane.cli.dataset_sync import Binding, fetch_version
+
+    version, target = find_version(session, args.version), Path(args.directory)
+    written = fetch_version(session, version, target)
+    binding = Binding(session, target)
+    binding.remember(version["dataset_id"])
+    name = f"{version['dataset']}@{version['number']}"
+    session.output.object(version, f"{name}: {written:,} of {version['files']:,} files written to {target}")
+    return DONE
+
+
+def verify_arguments(parser: Parser) -> None:
+    """A version."""
+    parser.examples = ["yard dataset verify chest-xray@3"]
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+
+
+def verify(args: Namespace, session: Session) -> int:
+    """Read and hash every content of a version in the lake; exit 1 when one is missing or damaged."""
+    from controlplane.cli.dataset_sync import fetch
+    from datasets.manifests import decode
+
+    version = find_version(session, args.version)
+    manifest = decode(fetch(session, f"versions/{version['id']}/manifest"))
+    total: Row = {"files": 0, "contents": 0, "size_bytes": 0, "missing": [], "damaged": []}
+    for start, count in _spans(list(manifest.sizes)):
+        found = session.client.post(f"versions/{version['id']}/verify", {}, {"start": start, "count": count})
+        for key in total:
+            total[key] += found[key]
+    total["is_intact"] = not (total["missing"] or total["damaged"])
+    name = f"{version['dataset']}@{version['number']}"
+    said = (
+        f"{name}: {total['files']:,} files are intact"
+        if total["is_intact"]
+        else f"{name}: {len(total['damaged'])} contents damaged, {len(total['missing'])} missing; sync again"
+        " with --full from where the files are"
+    )
+    session.output.object(total, said)
+    return DONE if total["is_intact"] else FAILED
+
+
+def _spans(sizes: list[int]) -> list[tuple[int, int]]:
+    """Runs of files that one request checks."""
+    spans: list[tuple[int, int]] = []
+    start = size = 0
+    for place, one in enumerate(sizes):
+        if place > start and (place - start >= VERIFIED_AT_ONCE or size + one > VERIFIED_BYTES):
+            spans.append((start, place - start))
+            start, size = place, 0
+        size += one
+    return [*spans, (start, len(sizes) - start)] if sizes else []
+
+
+def tag_arguments(parser: Parser) -> None:
+    """A version and its name."""
+    parser.examples = ["yard dataset tag chest-xray@3 golden", "yard dataset tag chest-xray golden --remove"]
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("tag", metavar="TAG")
+    parser.add_argument("--remove", action="store_true", help="remove the tag; its version stays")
+
+
+def tag(args: Namespace, session: Session) -> int:
+    """Give a version a tag, or move the tag to it."""
+    dataset = find_dataset(session, _split(args.version)[0])
+    path = f"datasets/{dataset['id']}/tags"
+    if args.remove:
+        session.client.delete(f"{path}/{segment(args.tag)}")
+        session.output.say(f"tag {args.tag} removed")
+        return DONE
+    version = session.client.post(path, {"name": args.tag, "version": _split(args.version)[1]})
+    session.output.object(version, f"{dataset['name']}@{version['number']} is {args.tag}")
+    return DONE
+
+
+def delete_arguments(parser: Parser) -> None:
+    """A dataset."""
+    parser.examples = ["yard dataset delete chest-xray --yes"]
+    parser.add_argument("name", metavar="NAME")
+    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete a dataset with all its versions."""
+    dataset = find_dataset(session, args.name)
+    if not args.yes:
+        detail = f"{args.name} has {dataset['latest']} versions; all of them would go"
+        raise CliError(detail, USAGE, f"to delete it: yard dataset delete {args.name} --yes")
+    session.output.object(session.client.delete(f"datasets/{dataset['id']}"), f"dataset {args.name} deleted")
+    return DONE
+
+
+def find_dataset(session: Session, name: str) -> Row:
+    """The dataset of that name in the project; `PROJECT/NAME` for one that another project shares."""
+    project, plain, _ = _parts(name)
+    rows: list[Row] = session.get("datasets", name=plain, project=project or session.project, limit=1)[
+        "results"
+    ]
+    if not rows:
+        raise CliError(f"there is no dataset {name!r}", NOT_FOUND, "see: yard dataset list")
+    return rows[0]
+
+
+def find_version(session: Session, text: str) -> Row:
+    """The version that NAME, NAME@NUMBER or NAME@TAG means."""
+    name, version = _split(text)
+    return _version(session, find_dataset(session, name), version)
+
+
+def _version(session: Session, dataset: Row, name: str) -> Row:
+    try:
+        found: Row = session.get(f"datasets/{dataset['id']}/versions/{segment(name)}")
+    except ApiError as error:
+        if error.exit_code == NOT_FOUND and not dataset["latest"]:
+            raise CliError(
+                f"{dataset['name']} has no version yet", NOT_FOUND, "see: yard help dataset sync"
+            ) from error
+        raise
+    return found
+
+
+def _split(text: str) -> tuple[str, str]:
+    project, name, version = _parts(text)
+    return (f"{project}/{name}" if project else name), version or LATEST
+
+
+def _parts(text: str) -> tuple[str, str, str]:
+    match = _NAMED.fullmatch(text)
+    if match is None:
+        raise CliError(f"{text!r} is not [PROJECT/]NAME[@VERSION]", USAGE)
+    return (match["project"] or "").rstrip("/"), match["name"], match["version"] or ""

@@ -1,0 +1,264 @@
+"""Read a directory into a dataset of a server, and write a version into a directory."""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import os
+import sys
+import time
+from collections.abc import Callable, Iterator
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from controlplane.cli.errors import FAILED, NOT_FOUND, CliError
+from controlplane.cli.session import Session
+from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.packs import CONTENT_MOST_BYTES, checked_contents
+from datasets.ingest.tree import SourceMissing, stays_inside
+from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
+from datasets.ingest.worker import WorkerFailed
+from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, ManifestInvalid, checked, decode
+
+PACK_FILES, PACK_BYTES = 1000, 32 << 20  # asked for at once
+NAMED_MOST = 20  # files in a message
+REPORT_SECONDS = 0.2
+BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
+
+
+class Binding:
+    """What this machine remembers of a directory that is synced: which dataset it is, and the stat index."""
+
+    def __init__(self, session: Session, directory: Path) -> None:
+        self.directory = directory.resolve()
+        key = hashlib.sha256(f"{session.config.url}\0{self.directory}".encode(errors="surrogateescape"))
+        self._folder = Path(session.config.path).absolute().parent / "sync" / key.hexdigest()[:32]
+
+    def dataset(self) -> str:
+        """The id of the dataset that this directory is, "" when it was never said."""
+        try:
+            return str(json.loads((self._folder / "dataset.json").read_text())["id"])
+        except (OSError, ValueError, KeyError):
+            return ""
+
+    def remember(self, dataset: str) -> None:
+        """Say which dataset this directory is."""
+        self._folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+        document = {"id": dataset, "directory": str(self.directory)}
+        (self._folder / "dataset.json").write_text(json.dumps(document))
+
+    def index(self, dataset: str) -> Path:
+        """The stat index of this directory as that dataset."""
+        return self._folder / f"{dataset}.index"
+
+
+def send_directory(session: Session, dataset: dict[str, Any], binding: Binding, *, is_full: bool) -> Synced:
+    """Send what the server lacks, with the manifest. Raises CliError for files that could not be read."""
+    newest = _newest(session, dataset)
+    index = binding.index(dataset["id"])
+    found = _read(session, dataset, binding, None if is_full else index, newest)
+    if found.manifest is not None and _send_manifest(session, dataset, found.manifest):
+        # the index says that the server has what it has not any more: read everything again
+        index.unlink(missing_ok=True)
+        found = _read(session, dataset, binding, index, "")
+        assert found.manifest is not None, "without a base there is always a manifest"
+        if lacking := _send_manifest(session, dataset, found.manifest):
+            raise CliError(f"the server lacks {lacking} contents that were sent; try again", FAILED)
+    return found
+
+
+def _read(
+    session: Session, dataset: dict[str, Any], binding: Binding, index: Path | None, newest: str
+) -> Synced:
+    sink = sink_of_server(session.config.url, session.client.authorization(), dataset["id"])
+    meter = Meter("sending")
+    try:
+        found = sync_tree(binding.directory, sink, index=index, base=newest, report=meter.report)
+    except (SourceMissing, WorkerFailed, UploadRefused) as error:
+        raise CliError(str(error), NOT_FOUND if isinstance(error, SourceMissing) else FAILED) from error
+    finally:
+        meter.end()
+    if found.failed:
+        named = "\n".join(f"  {os.fsdecode(path)}: {why}" for path, why in found.failed[:NAMED_MOST])
+        more = f"\n  and {len(found.failed) - NAMED_MOST} more" if len(found.failed) > NAMED_MOST else ""
+        raise CliError(
+            f"{len(found.failed)} files could not be read; no version was made\n{named}{more}",
+            FAILED,
+            "wait until nothing writes them, then sync again: what was sent stays",
+        )
+    return found
+
+
+def _send_manifest(session: Session, dataset: dict[str, Any], manifest: Manifest) -> int:
+    sink = http_sink(session.config.url, session.client.authorization(), dataset["id"])
+    try:
+        return sink.put_manifest(manifest.encode())[1]
+    except UploadRefused as error:
+        raise CliError(str(error), FAILED) from error
+
+
+def _newest(session: Session, dataset: dict[str, Any]) -> str:
+    if not dataset["latest"]:
+        return ""
+    return str(session.get(f"versions/{dataset['latest_id']}")["manifest"])
+
+
+def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:
+    """Write a version below `target`; files that are there and equal are left, others are refused. Return how many
+    files were written."""
+    try:
+        manifest = checked(decode(fetch(session, f"versions/{version['id']}/manifest")))
+    except ManifestInvalid as error:
+        raise CliError(str(error), FAILED) from error
+    if manifest.hash != version["manifest"]:
+        raise CliError("the manifest arrived damaged; try again", FAILED)
+    root = os.fsencode(target.resolve())
+    for directory in sorted({path.rpartition(b"/")[0] for path in manifest.paths} | {b""}):
+        os.makedirs(os.path.join(root, directory), exist_ok=True)
+    missing = [place for place in range(len(manifest)) if not _is_there(root, manifest.entry(place))]
+    meter = Meter("cloning")
+    total = sum(manifest.sizes[place] for place in missing)
+    done = size = 0
+    try:
+        for batch in _batches(manifest, missing):
+            _fetch_batch(session, version, manifest, batch, root)
+            done, size = done + len(batch), size + sum(manifest.sizes[place] for place in batch)
+            meter.report(Progress(done, len(missing), size, total))
+    finally:
+        meter.end()
+    return len(missing)
+
+
+def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
+    """Runs of places that follow one another, or one large file."""
+    batch: list[int] = []
+    size = 0
+    for place in places:
+        large = manifest.sizes[place] > CONTENT_MOST_BYTES
+        full = batch and (
+            place != batch[-1] + 1 or len(batch) >= PACK_FILES or size + manifest.sizes[place] > PACK_BYTES
+        )
+        if full or (batch and large):
+            yield batch
+            batch, size = [], 0
+        batch.append(place)
+        size += manifest.sizes[place]
+        if large:
+            yield batch
+            batch, size = [], 0
+    if batch:
+        yield batch
+
+
+def _fetch_batch(
+    session: Session, version: dict[str, Any], manifest: Manifest, batch: list[int], root: bytes
+) -> None:
+    first = manifest.entry(batch[0])
+    if first.size_bytes > CONTENT_MOST_BYTES:
+        with open_stream(session, f"versions/{version['id']}/content?place={batch[0]}") as answer:
+            _write(root, first, lambda: iter(lambda: answer.read(1 << 20), b""))
+        return
+    raw = fetch(session, f"versions/{version['id']}/pack?start={batch[0]}&count={len(batch)}")
+    contents = dict(checked_contents(memoryview(raw)))
+    for place in batch:
+        entry = manifest.entry(place)
+        _write(root, entry, partial(iter, (bytes(contents[entry.digest]),)))
+
+
+def _write(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
+    """Write one file under another name first; checked, it gets its own."""
+    path = os.path.join(root, entry.path)
+    if entry.kind == LINK:
+        target = b"".join(pieces())
+        if not stays_inside(entry.path.rpartition(b"/")[0] + b"/", target):
+            raise CliError(f"{os.fsdecode(entry.path)} links out of the tree", FAILED)
+        os.symlink(target, path)
+        return
+    fresh = path[: 4096 - 12] + b".yard-part"
+    hashed = hashlib.sha256()
+    mode = 0o777 if entry.kind == EXECUTABLE else 0o666
+    with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:
+        for piece in pieces():
+            hashed.update(piece)
+            file.write(piece)
+    if hashed.digest() != entry.digest:
+        os.unlink(fresh)
+        raise CliError(f"{os.fsdecode(entry.path)} arrived damaged; try again", FAILED)
+    os.rename(fresh, path)
+
+
+def _is_there(root: bytes, entry: Entry) -> bool:
+    """Whether a file is there as the version has it. Raises CliError for another one in its place."""
+    path = os.path.join(root, entry.path)
+    try:
+        status = os.lstat(path)
+    except FileNotFoundError:
+        return False
+    if entry.kind == LINK and os.path.islink(path):
+        same = hashlib.sha256(os.readlink(path)).digest() == entry.digest
+    else:
+        same = os.path.isfile(path) and status.st_size == entry.size_bytes and _hash(path) == entry.digest
+    if not same:
+        raise CliError(
+            f"{os.fsdecode(path)} is there and differs from the version",
+            FAILED,
+            "clone into an empty directory, or move the file away",
+        )
+    return True
+
+
+def _hash(path: bytes) -> bytes:
+    with open(path, "rb") as file:
+        return hashlib.file_digest(file, "sha256").digest()
+
+
+def fetch(session: Session, path: str) -> bytes:
+    """The bytes of a GET."""
+    with open_stream(session, path) as answer:
+        return answer.read()
+
+
+def open_stream(session: Session, path: str) -> http.client.HTTPResponse:
+    """The answer to a GET, to be read in pieces."""
+    return session.client.open(path, BYTES_TYPE)
+
+
+class Meter:
+    """One line on standard error, on a terminal only."""
+
+    def __init__(self, verb: str) -> None:
+        self._verb, self._start, self._last = verb, time.monotonic(), 0.0
+        self._is_shown = sys.stderr.isatty()
+
+    def report(self, progress: Progress) -> bool:
+        """Show how far it is."""
+        now = time.monotonic()
+        is_last = progress.files_done == progress.files
+        if self._is_shown and (is_last or now - self._last > REPORT_SECONDS):
+            self._last = now
+            rate = progress.bytes_done / max(now - self._start, 0.001)
+            left = (progress.size_bytes - progress.bytes_done) / rate if rate else 0
+            line = (
+                f"{self._verb} {progress.files_done:,} of {progress.files:,} files,"
+                f" {size_text(progress.bytes_done)} of {size_text(progress.size_bytes)},"
+                f" {size_text(int(rate))}/s, {left:.0f} s left"
+            )
+            print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+        return True
+
+    def end(self) -> None:
+        """Leave the line."""
+        if self._last:
+            print(file=sys.stderr)
+
+
+def size_text(size: int) -> str:
+    """`512 B`, `4.2 MB`, `1.5 TB`."""
+    amount = float(size)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"

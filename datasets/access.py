@@ -1,0 +1,58 @@
+"""From a user to a dataset: members of its project by their role, every signed-in user to read a shared one."""
+
+import uuid
+
+from django.db.models import Q, QuerySet
+
+from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
+from controlplane.models import Role
+from datasets.models import Dataset, DatasetVersion
+
+
+def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
+    """Return the datasets the actor may read."""
+    ids = visible_project_ids(actor)
+    return (
+        Dataset.objects.all()
+        if ids is None
+        else Dataset.objects.filter(Q(project__in=ids) | Q(is_shared=True))
+    )
+
+
+def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
+    """Return a dataset by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    missing = NotVisible("There is no such dataset that you can see.")
+    dataset = Dataset.objects.select_related("project").filter(pk=_key(dataset_id, missing)).first()
+    if dataset is None:
+        raise missing
+    require_role(actor, dataset, needed, missing)
+    return dataset
+
+
+def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> DatasetVersion:
+    """Return a version by id, with its dataset and project. Raises NotVisible or Forbidden."""
+    missing = NotVisible("There is no such version that you can see.")
+    rows = DatasetVersion.objects.select_related("dataset__project", "parent")
+    version = rows.filter(pk=_key(version_id, missing)).first()
+    if version is None:
+        raise missing
+    require_role(actor, version.dataset, needed, missing)
+    return version
+
+
+def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
+    """Raise `missing` for a dataset the actor may not read, Forbidden for a role weaker than `needed`."""
+    held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
+    if held is None:
+        raise missing
+    if needed != Role.VIEWER:
+        require_write(actor)
+    if not Role.is_at_least(held, needed):
+        raise Forbidden(f"This needs the role {needed} in {dataset.project.name}; you are {held}.")
+
+
+def _key(text: str, missing: NotVisible) -> uuid.UUID:
+    try:
+        return uuid.UUID(text)
+    except ValueError as error:
+        raise missing from error

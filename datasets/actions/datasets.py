@@ -1,0 +1,186 @@
+"""Verbs on datasets. One function, one transaction, one event each."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor, NotVisible, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.loop.wake import wake
+from controlplane.models import Event, Project
+from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
+from datasets.models import Dataset, DatasetTag, DatasetVersion
+from datasets.queries.lake import lake_of, manifest_named
+from datasets.storage.base import ContentMissing
+
+LACKING_SHOWN = 10
+
+
+def create_dataset(project: Project, fields: Mapping[str, Any], *, actor: Actor) -> Dataset:
+    """Create an empty dataset. Raises Conflict when the name is in use."""
+    try:
+        with transaction.atomic():
+            dataset = Dataset.objects.create(project=project, created_by=actor.name, **fields)
+            write_audit(actor, "dataset.create", "dataset", str(dataset.pk), after=dict(fields))
+            _happened("dataset.created", dataset, actor)
+    except IntegrityError as error:
+        detail = f"{project.name} has a dataset named {fields['name']} already; choose another name."
+        raise Conflict("name_in_use", detail) from error
+    return dataset
+
+
+def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) -> Dataset:
+    """Change the description, or whether everyone may read it (checked values)."""
+    with transaction.atomic():
+        reread(dataset, lock=True)
+        before = {name: getattr(dataset, name) for name in changes}
+        for name, value in changes.items():
+            setattr(dataset, name, value)
+        dataset.save(update_fields=list(changes))
+        write_audit(actor, "dataset.edit", "dataset", str(dataset.pk), before=before, after=dict(changes))
+        _happened("dataset.edited", dataset, actor)
+    return dataset
+
+
+def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
+    """Delete a dataset with all its versions. Its content is collected later, unless another version has it."""
+    with transaction.atomic():
+        write_audit(actor, "dataset.delete", "dataset", str(dataset.pk), before={"name": dataset.name})
+        event = _event("dataset.deleted", dataset, actor)
+        dataset.delete()
+        Event.objects.append([event])
+        wake()
+
+
+def keep_manifest(project: Project, stored: bytes) -> tuple[Manifest, int]:
+    """Store the manifest of a version to come. Return it, and how many of its contents the lake lacks. Raises Invalid
+    for one that names unsafe paths."""
+    try:
+        manifest = checked(decode(stored))
+    except ManifestInvalid as error:
+        raise invalid("/", "bad_manifest", str(error)) from error
+    lake = lake_of(project)
+    lacking = lake.lacking(manifest.contents())
+    if not lacking:
+        lake.put_manifest(manifest.hash, stored)
+    return manifest, len(lacking)
+
+
+def commit_version(
+    dataset: Dataset, manifest_hash: str, parent: int, message: str, *, actor: Actor
+) -> tuple[DatasetVersion, bool]:
+    """Make a version of a manifest that was kept, on top of the version `parent` (0: the first). Return it and whether
+    it is new: the parent itself when nothing differs. Raises Conflict `parent_moved` when the parent is not the newest
+    version any more, and `content_missing` when the manifest or a content is gone."""
+    lake = lake_of(dataset.project)
+    with lake.in_use():
+        before, manifest, diff = _to_commit(dataset, manifest_hash, parent)
+        if before is not None and diff.is_empty:
+            return before, False
+        return _commit(dataset, before, manifest, diff, message, actor), True
+
+
+def tag_version(dataset: Dataset, name: str, version: DatasetVersion, *, actor: Actor) -> DatasetTag:
+    """Give a version a tag, or move the tag to it."""
+    if name == "latest" or name.isdecimal():
+        raise invalid(
+            "/name", "reserved_name", "A tag cannot be `latest` or a number: versions are named so."
+        )
+    with transaction.atomic():
+        tag, _ = DatasetTag.objects.update_or_create(
+            dataset=dataset, name=name, defaults={"version": version}
+        )
+        write_audit(actor, "dataset.tag", "dataset", str(dataset.pk), after={name: version.number})
+        _happened("dataset.tagged", dataset, actor, tag=name, version=version.number)
+    return tag
+
+
+def remove_tag(dataset: Dataset, name: str, *, actor: Actor) -> None:
+    """Remove a tag. Raises NotVisible when there is none."""
+    with transaction.atomic():
+        if not DatasetTag.objects.filter(dataset=dataset, name=name).delete()[0]:
+            raise NotVisible(f"{dataset.name} has no tag {name!r}.")
+        write_audit(actor, "dataset.untag", "dataset", str(dataset.pk), before={"tag": name})
+        _happened("dataset.untagged", dataset, actor, tag=name)
+
+
+def _to_commit(
+    dataset: Dataset, manifest_hash: str, parent: int
+) -> tuple[DatasetVersion | None, Manifest, Diff]:
+    """Return the parent, the manifest and what differs, every content being there."""
+    reread(dataset)
+    if dataset.latest != parent:
+        raise _moved(dataset, parent)
+    before = dataset.versions.filter(number=parent).first()
+    try:
+        manifest = manifest_named(dataset.project, manifest_hash)
+        old = manifest_named(dataset.project, before.manifest) if before else Manifest.empty()
+    except ContentMissing as error:
+        raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
+    # the parent's contents are live: only what is new can have been collected since it was sent
+    new = set(manifest.contents()).difference(old.contents())
+    lacking = lake_of(dataset.project).lacking(new)
+    if lacking:
+        detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
+        raise Conflict("content_missing", detail)
+    return before, manifest, compare(old, manifest)
+
+
+def _commit(
+    dataset: Dataset,
+    before: DatasetVersion | None,
+    manifest: Manifest,
+    diff: Diff,
+    message: str,
+    actor: Actor,
+) -> DatasetVersion:
+    number = dataset.latest + 1
+    with transaction.atomic():
+        moved = Dataset.objects.filter(pk=dataset.pk, latest=dataset.latest).update(latest=number)
+        if moved != 1:
+            parent = dataset.latest
+            reread(dataset)
+            raise _moved(dataset, parent)
+        dataset.latest = number
+        version = DatasetVersion.objects.create(
+            dataset=dataset,
+            number=number,
+            parent=before,
+            manifest=manifest.hash,
+            message=message,
+            author=actor.name,
+            files=len(manifest),
+            size_bytes=manifest.size_bytes,
+            files_added=len(diff.added),
+            files_changed=len(diff.changed),
+            files_removed=len(diff.removed),
+        )
+        write_audit(actor, "dataset.commit", "dataset", str(dataset.pk), after={"version": number})
+        _happened("dataset.version_created", dataset, actor, version=number, files=len(manifest))
+    return version
+
+
+def _moved(dataset: Dataset, parent: int) -> Conflict:
+    detail = (
+        f"{dataset.name} is at version {dataset.latest} now, not at {parent}: it was synced meanwhile."
+        f" Sync again to make a version on top of {dataset.latest}."
+    )
+    return Conflict("parent_moved", detail)
+
+
+def _happened(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> None:
+    Event.objects.append([_event(kind, dataset, actor, **data)])
+    wake()
+
+
+def _event(kind: str, dataset: Dataset, actor: Actor, **data: Any) -> Event:
+    verb = kind.partition(".")[2].replace("_", " ")
+    return Event(
+        kind=kind,
+        project_id=dataset.project_id,
+        actor=actor.name,
+        message=f"Dataset {dataset.name}: {verb} by {actor.name}.",
+        data={"dataset": str(dataset.pk), "name": dataset.name, **data},
+    )

@@ -1,0 +1,353 @@
+"""What is in a version, and how content comes in and out. Bodies are bytes, not JSON: they pass without a copy."""
+
+import mimetypes
+from collections.abc import Mapping
+from typing import Any
+from urllib.parse import quote
+
+from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
+from rest_framework.parsers import BaseParser
+
+from controlplane.access import NotVisible
+from controlplane.api import query
+from controlplane.api.bodies import Schema
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.problems import Problem
+from controlplane.api.schemas import BOOLEAN, INTEGER, STRING, listed, record, ref
+from controlplane.models import Project, Role
+from datasets.access import dataset_for, version_for
+from datasets.actions.datasets import keep_manifest
+from datasets.ingest.packs import PackInvalid, pack_index
+from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
+from datasets.models import DatasetVersion
+from datasets.queries.datasets import child_shape, diff_shape, find_version
+from datasets.queries.lake import lake_of, manifest_named
+from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
+from datasets.storage.folder import FolderLake
+
+BYTES = "application/octet-stream"
+BINARY: Schema = {"type": "string", "format": "binary"}
+MANIFEST_MOST_BYTES = 1 << 30
+DIGESTS_MOST = 5000  # asked for at once
+PART_MOST_BYTES = 16 << 20
+CHILDREN_MOST, PATHS_MOST = 1000, 1000
+PIECE_BYTES = 1 << 20
+PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30  # of contents in one answer
+FILES = {
+    "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
+    "count": query.whole(1, DIGESTS_MOST, "Files at most.", default=1000),
+}
+# What a browser may show of a user's file: pictures that hold no script.
+PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"})
+
+
+class BytesParser(BaseParser):
+    """Hands the body on as it is."""
+
+    media_type = BYTES
+
+    def parse(
+        self, stream: Any, media_type: str | None = None, parser_context: Mapping[str, Any] | None = None
+    ) -> Any:
+        return stream
+
+
+class Lacking(ApiView):
+    """What need not be sent."""
+
+    parser_classes = [BytesParser]
+
+    @operation(
+        "Say which of these contents (SHA-256 of 32 bytes each, one after another) the lake lacks, by their place",
+        answer=record("Places from 0.", lacking=listed(INTEGER)),
+        body_is=BINARY,
+        takes=BYTES,
+        is_remembered=False,
+    )
+    def post(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        digests = _digests(_body(call))
+        lacking = _lake(dataset.project).lacking(digests)
+        return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
+
+
+class Packs(ApiView):
+    """Small contents on their way in."""
+
+    parser_classes = [BytesParser]
+
+    @operation(
+        "Send contents as a pack; each is checked against its digest",
+        answer=record("How many bytes arrived.", size_bytes=INTEGER),
+        body_is=BINARY,
+        takes=BYTES,
+        is_remembered=False,
+    )
+    def put(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        pack = _body(call)
+        try:
+            _lake(dataset.project).put_pack(memoryview(pack))
+        except PackInvalid as error:
+            raise Problem(400, "bad_pack", str(error)) from error
+        except Blocked as error:
+            raise _unavailable(error) from error
+        return Answer({"size_bytes": len(pack)})
+
+
+class Parts(ApiView):
+    """A large content on its way in."""
+
+    parser_classes = [BytesParser]
+
+    @operation("How much of a large content has arrived", answer=record("Bytes.", size_bytes=INTEGER))
+    def get(self, call: Call, dataset_id: str, sha256: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        return Answer({"size_bytes": _lake(dataset.project).part_bytes(_digest(sha256))})
+
+    @operation(
+        "Send a part of a large content; the whole is checked against its digest",
+        answer=record("How much has arrived.", size_bytes=INTEGER),
+        query={
+            "offset": query.whole(0, query.BIGGEST, "Where the part begins.", default=0),
+            "size": query.whole(0, query.BIGGEST, "Bytes of the whole content.", default=0),
+        },
+        body_is=BINARY,
+        takes=BYTES,
+        is_remembered=False,
+    )
+    def put(self, call: Call, dataset_id: str, sha256: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        part = memoryview(_body(call))
+        try:
+            arrived = _lake(dataset.project).put_part(
+                _digest(sha256), call.query["offset"], part, call.query["size"]
+            )
+        except ContentDamaged as error:
+            detail = "The content arrived damaged, or changed while it was sent; send it again."
+            raise Problem(400, "content_damaged", detail) from error
+        except Blocked as error:
+            raise _unavailable(error) from error
+        return Answer({"size_bytes": arrived})
+
+
+class Manifests(ApiView):
+    """The list of files of a version to come."""
+
+    parser_classes = [BytesParser]
+
+    @operation(
+        "Send the manifest of a version whose contents were sent",
+        answer=record(
+            "The manifest's hash, and how many contents the lake lacks: with 0, it can be committed.",
+            manifest=STRING,
+            lacking=INTEGER,
+        ),
+        body_is=BINARY,
+        takes=BYTES,
+        is_remembered=False,
+    )
+    def put(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        try:
+            manifest, lacking = keep_manifest(dataset.project, _body(call))
+        except Blocked as error:
+            raise _unavailable(error) from error
+        return Answer({"manifest": manifest.hash, "lacking": lacking})
+
+
+class VersionManifest(ApiView):
+    """The list of files of a version."""
+
+    @operation("Download a version's manifest", answer=BINARY, gives=BYTES)
+    def get(self, call: Call, version_id: str) -> HttpResponseBase:
+        version = version_for(call.actor, version_id)
+        return HttpResponse(_lake(version.dataset.project).manifest(version.manifest), content_type=BYTES)
+
+
+class VersionFiles(ApiView):
+    """A version as a tree."""
+
+    @operation(
+        "List a directory of a version",
+        answer=record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN),
+        query={
+            "directory": query.text("The directory; the top without it."),
+            "after": query.text("Go on after this name."),
+            "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
+        },
+    )
+    def get(self, call: Call, version_id: str) -> Answer:
+        directory = (call.query["directory"] or "").encode()
+        limit = call.query["limit"]
+        after = (call.query["after"] or "").encode()
+        children = _manifest(version_for(call.actor, version_id)).children(directory, after, limit + 1)
+        rows = [child_shape(directory, child) for child in children[:limit]]
+        return Answer({"results": rows, "has_more": len(children) > limit})
+
+
+class VersionDiff(ApiView):
+    """Two versions beside each other."""
+
+    @operation(
+        "What differs between this version and another of its dataset",
+        answer=ref("DatasetDiff"),
+        query={
+            "before": query.whole(0, 1 << 31, "Number of the other version; 0 for nothing. Else the parent."),
+            "limit": query.whole(0, PATHS_MOST, "Paths of each sort at most.", default=100),
+        },
+    )
+    def get(self, call: Call, version_id: str) -> Answer:
+        after = version_for(call.actor, version_id)
+        before = _other(after, call.query["before"])
+        old = _manifest(before) if before else Manifest.empty()
+        diff = compare(old, _manifest(after))
+        return Answer(diff_shape(before.number if before else 0, after.number, diff, call.query["limit"]))
+
+
+class VersionContent(ApiView):
+    """One file of a version."""
+
+    @operation(
+        "Download a file of a version",
+        answer=BINARY,
+        gives=BYTES,
+        query={
+            "path": query.text("The file's path in the version."),
+            "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
+        },
+    )
+    def get(self, call: Call, version_id: str) -> HttpResponseBase:
+        version = version_for(call.actor, version_id)
+        return _file_response(version, _entry(version, call.query["path"], call.query["place"]))
+
+
+class VersionPack(ApiView):
+    """Contents on their way out."""
+
+    @operation(
+        "Download the contents of files of a version as a pack: at most 64 MiB",
+        answer=BINARY,
+        gives=BYTES,
+        query=FILES,
+    )
+    def get(self, call: Call, version_id: str) -> HttpResponseBase:
+        version = version_for(call.actor, version_id)
+        manifest = _manifest(version)
+        wanted = _within(manifest, call.query, PACK_OUT_BYTES)
+        contents = list(_lake(version.dataset.project).read_many(wanted))
+        index = pack_index((digest, len(data)) for digest, data in contents)
+        return HttpResponse(b"".join((*(data for _, data in contents), index)), content_type=BYTES)
+
+
+class VersionVerify(ApiView):
+    """Is all of it there?"""
+
+    @operation(
+        "Read and hash the contents of files of a version; damaged ones are moved away",
+        answer=ref("DatasetVerification"),
+        query=FILES,
+        is_remembered=False,
+    )
+    def post(self, call: Call, version_id: str) -> Answer:
+        version = version_for(call.actor, version_id, needed=Role.MEMBER)
+        wanted = _within(_manifest(version), call.query, VERIFIED_BYTES)
+        found = _lake(version.dataset.project).verify(wanted)
+        missing, damaged = [one.hex() for one in found.missing], [one.hex() for one in found.quarantined]
+        return Answer(
+            {
+                "files": len(wanted),
+                "contents": found.contents,
+                "size_bytes": found.size_bytes,
+                "missing": missing,
+                "damaged": damaged,
+                "is_intact": not (missing or damaged),
+            }
+        )
+
+
+def _body(call: Call) -> bytes:
+    stream: Any = call.request.data
+    return (
+        b"" if isinstance(stream, dict) else bytes(stream.read())
+    )  # a request without a body has an empty dict
+
+
+def _digests(body: bytes) -> list[bytes]:
+    if len(body) % DIGEST_BYTES or len(body) > DIGESTS_MOST * DIGEST_BYTES:
+        detail = f"Send at most {DIGESTS_MOST} digests of {DIGEST_BYTES} bytes each."
+        raise Problem(400, "bad_digests", detail)
+    return [body[at : at + DIGEST_BYTES] for at in range(0, len(body), DIGEST_BYTES)]
+
+
+def _digest(sha256: str) -> bytes:
+    if len(sha256) != 2 * DIGEST_BYTES or not set(sha256) <= set("0123456789abcdef"):
+        raise NotVisible("A content is named by the 64 small hexadecimal digits of its SHA-256.")
+    return bytes.fromhex(sha256)
+
+
+def _lake(project: Project) -> FolderLake:
+    try:
+        return lake_of(project)
+    except Blocked as error:
+        raise _unavailable(error) from error
+
+
+def _manifest(version: DatasetVersion) -> Manifest:
+    try:
+        return manifest_named(version.dataset.project, version.manifest)
+    except ContentMissing as error:
+        raise Problem(409, "manifest_missing", f"{error} Restore the lake from its backup.") from error
+
+
+def _other(version: DatasetVersion, number: int | None) -> DatasetVersion | None:
+    if number is None:
+        return version.parent
+    if number == 0:
+        return None
+    found = find_version(version.dataset, str(number))
+    if found is None:
+        raise NotVisible(f"{version.dataset.name} has no version {number}.")
+    return found
+
+
+def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> list[bytes]:
+    """Return the digests of `count` files from `start` on. Raises Problem when they have more than these bytes."""
+    start, end = wanted["start"], min(len(manifest), wanted["start"] + wanted["count"])
+    if sum(manifest.sizes[start:end]) > most_bytes:
+        detail = f"These files have more than {most_bytes} bytes; ask for fewer at a time."
+        raise Problem(400, "too_many_bytes", detail)
+    return [manifest.digest(place) for place in range(start, end)]
+
+
+def _entry(version: DatasetVersion, path: str | None, place: int | None) -> Entry:
+    manifest = _manifest(version)
+    if place is not None and place < len(manifest):
+        return manifest.entry(place)
+    entry = manifest.find((path or "").encode())
+    if entry is None:
+        raise NotVisible(f"This version has no file {(path or '')[:200]!r}.")
+    return entry
+
+
+def _file_response(version: DatasetVersion, entry: Entry) -> HttpResponseBase:
+    lake = _lake(version.dataset.project)
+    name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
+    media = mimetypes.guess_type(name)[0]
+    is_picture = media in PICTURES
+    pieces = (
+        lake.read(entry.digest, at, PIECE_BYTES) for at in range(0, max(1, entry.size_bytes), PIECE_BYTES)
+    )
+    response = StreamingHttpResponse(pieces, content_type=media if is_picture else BYTES)
+    response.headers["Content-Length"] = str(entry.size_bytes)
+    # a user's file never runs in our origin: what is no plain picture is saved
+    kind = "inline" if is_picture else "attachment"
+    response.headers["Content-Disposition"] = f"{kind}; filename*=UTF-8''{quote(name)}"
+    response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Cache-Control"] = "private, max-age=3600, immutable"
+    return response
+
+
+def _unavailable(error: Blocked) -> Problem:
+    status = 507 if error.code == "disk_full" else 503
+    return Problem(status, error.code, error.detail, headers={"Retry-After": "30"})

@@ -1,0 +1,207 @@
+"""Datasets and their versions."""
+
+from typing import Any
+
+from controlplane.access import NotVisible, project_for
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.api.schemas import BOOLEAN, INTEGER, STRING, ref
+from controlplane.models import Role
+from datasets.access import dataset_for, version_for, visible_datasets
+from datasets.actions.datasets import (
+    commit_version,
+    create_dataset,
+    delete_dataset,
+    edit_dataset,
+    remove_tag,
+    tag_version,
+)
+from datasets.api.dataset_schemas import DATASET, VERSION
+from datasets.models import Dataset, DatasetVersion
+from datasets.queries.datasets import (
+    dataset_rows,
+    dataset_shape,
+    dataset_shapes,
+    find_version,
+    version_rows,
+    version_shape,
+    version_shapes,
+)
+from jobs.kinds import fields
+from jobs.kinds.fields import Refused
+
+MANIFEST_DIGITS = 64
+
+
+def _manifest(value: Any) -> str:
+    if (
+        not isinstance(value, str)
+        or len(value) != MANIFEST_DIGITS
+        or not set(value) <= set("0123456789abcdef")
+    ):
+        raise Refused("not_a_hash", "A manifest is named by 64 small hexadecimal digits.")
+    return value
+
+
+CHANGES = {
+    "description": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+    "is_shared": BodyField(fields.switch, BOOLEAN),
+}
+NEW_DATASET = {
+    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    **CHANGES,
+}
+COMMIT = {
+    "manifest": BodyField(_manifest, {**STRING, "pattern": "^[0-9a-f]{64}$"}, is_required=True),
+    "parent": BodyField(fields.whole(0, 1 << 31), {**INTEGER, "minimum": 0}, is_required=True),
+    "message": BodyField(fields.text(500), {**STRING, "maxLength": 500}),
+}
+NEW_TAG = {
+    "name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True),
+    "version": BodyField(fields.text(63), STRING, is_required=True),
+}
+_ORDERINGS = {"name": ("name", "id"), "created_at": ("created_at", "id")}
+_FILTERS = {
+    "name": Filter("name__in", query.texts("With these names.")),
+    "is_shared": Filter("is_shared", query.switch("Shared with everyone, or not.")),
+}
+PROJECT_DATASETS = Listing(DATASET, _ORDERINGS, "name", _FILTERS)
+DATASETS = Listing(
+    DATASET,
+    _ORDERINGS,
+    "name",
+    {**_FILTERS, "project": Filter("project__name__in", query.texts("Of these projects."))},
+)
+VERSIONS = Listing(
+    VERSION,
+    {"number": ("number",)},
+    "-number",
+    {"author": Filter("author__in", query.texts("By these users."))},
+)
+
+
+class Datasets(ApiView):
+    """Datasets of every project that the caller may see, and shared ones."""
+
+    @operation("List datasets", answer=DATASETS.schema("Dataset"), query=DATASETS.parameters())
+    def get(self, call: Call) -> Answer:
+        return paged(call, visible_datasets(call.actor), DATASETS, fetch=dataset_rows, shape=dataset_shapes)
+
+
+class ProjectDatasets(ApiView):
+    """Datasets of one project."""
+
+    @operation(
+        "List a project's datasets",
+        answer=PROJECT_DATASETS.schema("Dataset"),
+        query=PROJECT_DATASETS.parameters(),
+    )
+    def get(self, call: Call, name: str) -> Answer:
+        rows = Dataset.objects.filter(project=project_for(call.actor, name))
+        return paged(call, rows, PROJECT_DATASETS, fetch=dataset_rows, shape=dataset_shapes)
+
+    @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        dataset = create_dataset(project, call.body, actor=call.actor)
+        return Answer(dataset_shape(dataset), 201, revision=_revision(dataset))
+
+
+class DatasetDetail(ApiView):
+    """One dataset, by id."""
+
+    @operation("A dataset", answer=ref("Dataset"), query={"fields": fields_parameter(DATASET)})
+    def get(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id)
+        return Answer(trimmed(call, dataset_shape(dataset)), revision=_revision(dataset))
+
+    @operation("Change what a dataset says, or share it", answer=ref("Dataset"), body=CHANGES)
+    def patch(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        if "is_shared" in call.body:
+            dataset_for(call.actor, dataset_id, needed=Role.OWNER)
+        call.require_match(dataset, _revision)
+        if call.body:
+            edit_dataset(dataset, call.body, actor=call.actor)
+        return Answer(dataset_shape(dataset), revision=_revision(dataset))
+
+    @operation("Delete a dataset with all its versions", answer=ref("Dataset"))
+    def delete(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.OWNER)
+        call.require_match(dataset, _revision)
+        shown = dataset_shape(dataset)
+        delete_dataset(dataset, actor=call.actor)
+        return Answer(shown)
+
+
+class Versions(ApiView):
+    """The history of a dataset."""
+
+    @operation(
+        "List versions, newest first", answer=VERSIONS.schema("DatasetVersion"), query=VERSIONS.parameters()
+    )
+    def get(self, call: Call, dataset_id: str) -> Answer:
+        rows = DatasetVersion.objects.filter(dataset=dataset_for(call.actor, dataset_id))
+        return paged(call, rows, VERSIONS, fetch=version_rows, shape=version_shapes)
+
+    @operation(
+        "Make a version of a manifest whose contents were sent; one without a change is the parent again",
+        answer=ref("DatasetVersion"),
+        status=201,
+        body=COMMIT,
+    )
+    def post(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        sent = call.body
+        version, is_new = commit_version(
+            dataset, sent["manifest"], sent["parent"], sent.get("message", ""), actor=call.actor
+        )
+        return Answer(version_shape(version), 201 if is_new else 200)
+
+
+class NamedVersion(ApiView):
+    """A version as people name it."""
+
+    @operation("The version with this number or tag, or `latest`", answer=ref("DatasetVersion"))
+    def get(self, call: Call, dataset_id: str, version: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id)
+        found = find_version(dataset, version)
+        if found is None:
+            raise NotVisible(f"{dataset.name} has no version {version!r}.")
+        return Answer(version_shape(found))
+
+
+class VersionDetail(ApiView):
+    """One version, by id."""
+
+    @operation("A version", answer=ref("DatasetVersion"))
+    def get(self, call: Call, version_id: str) -> Answer:
+        return Answer(version_shape(version_for(call.actor, version_id)))
+
+
+class Tags(ApiView):
+    """Names for versions."""
+
+    @operation("Give a version a tag, or move the tag to it", answer=ref("DatasetVersion"), body=NEW_TAG)
+    def post(self, call: Call, dataset_id: str) -> Answer:
+        dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
+        version = find_version(dataset, call.body["version"])
+        if version is None:
+            raise NotVisible(f"{dataset.name} has no version {call.body['version']!r}.")
+        tag_version(dataset, call.body["name"], version, actor=call.actor)
+        return Answer(version_shape(version))
+
+
+class TagDetail(ApiView):
+    """One tag."""
+
+    @operation("Remove a tag; its version stays", answer={}, status=204)
+    def delete(self, call: Call, dataset_id: str, tag: str) -> Answer:
+        remove_tag(dataset_for(call.actor, dataset_id, needed=Role.MEMBER), tag, actor=call.actor)
+        return Answer(None, 204)
+
+
+def _revision(dataset: Dataset) -> Any:
+    return [dataset.description, dataset.is_shared, dataset.latest]

@@ -1,0 +1,126 @@
+"""A lake behind HTTP as the target of a sync. Each worker process has a connection of its own."""
+
+import http.client
+import json
+import os
+import time
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from datasets.ingest.packs import pack_index
+from datasets.ingest.reader import Content, FileChanged
+from datasets.ingest.worker import SinkSpec
+
+PART_BYTES = 16 << 20
+TRIES = 6
+TIMEOUT_SECONDS = 300.0
+LATER = frozenset({408, 429, 502, 503})
+LONGEST_WAIT_SECONDS = 30.0
+
+
+class UploadRefused(Exception):
+    """The server did not take the content; the message is its reason."""
+
+
+class HttpSink:
+    """Sends content to one dataset of a server."""
+
+    def __init__(self, url: str, headers: Mapping[str, str], dataset: str) -> None:
+        self._parts = urlsplit(url)
+        self._headers = {"Content-Type": "application/octet-stream", "Accept": "application/json", **headers}
+        self._path = f"{self._parts.path.rstrip('/')}/api/v1/datasets/{dataset}/content/"
+        self._connection: http.client.HTTPConnection | None = None
+
+    def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
+        """See datasets.ingest.reader.Sink."""
+        answer = self._ask("POST", "lacking", b"".join(digests))
+        return {digests[place] for place in answer["lacking"]}
+
+    def put_contents(self, contents: Sequence[Content]) -> None:
+        """See datasets.ingest.reader.Sink."""
+        index = pack_index((content.digest, len(content.data)) for content in contents)
+        self._ask("PUT", "packs", b"".join((*(content.data for content in contents), index)))
+
+    def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
+        """See datasets.ingest.reader.Sink."""
+        address = f"parts/{digest.hex()}"
+        arrived = int(self._ask("GET", address, b"")["size_bytes"])
+        descriptor = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_CLOEXEC)
+        try:
+            while arrived < size_bytes:
+                part = os.pread(descriptor, PART_BYTES, arrived)
+                if not part:
+                    raise FileChanged
+                arrived = self._put_part(address, arrived, part, size_bytes)
+        finally:
+            os.close(descriptor)
+
+    def flush(self) -> None:
+        """Nothing waits: every answer came after the content was on disk."""
+
+    def put_manifest(self, stored: bytes) -> tuple[str, int]:
+        """Send a manifest; return its hash and how many contents the lake lacks."""
+        answer = self._ask("PUT", "manifests", stored)
+        return str(answer["manifest"]), int(answer["lacking"])
+
+    def _put_part(self, address: str, offset: int, part: bytes, size: int) -> int:
+        answer = self._ask("PUT", f"{address}?offset={offset}&size={size}", part)
+        arrived = int(answer["size_bytes"])
+        if arrived <= offset:
+            raise UploadRefused(f"The server took nothing of a part at byte {offset}.")
+        return arrived
+
+    def _ask(self, method: str, address: str, body: bytes) -> Any:
+        """Send, again while the server says "later" or a connection breaks: every request may be repeated."""
+        failure = ""
+        for attempt in range(TRIES):
+            if attempt:
+                time.sleep(min(LONGEST_WAIT_SECONDS, 0.25 * 2.0**attempt))
+            try:
+                status, raw = self._exchange(method, address, body)
+            except (OSError, http.client.HTTPException) as error:
+                self._close()
+                failure = f"{self._parts.netloc} cannot be reached: {str(error) or type(error).__name__}"
+                continue
+            if status < 300:
+                return json.loads(raw)
+            failure = _detail(status, raw)
+            if status not in LATER:
+                break
+        raise UploadRefused(failure)
+
+    def _exchange(self, method: str, address: str, body: bytes) -> tuple[int, bytes]:
+        if self._connection is None:
+            self._connection = self._open()
+        self._connection.request(method, self._path + address, body=body, headers=self._headers)
+        answer = self._connection.getresponse()
+        return answer.status, answer.read()
+
+    def _open(self) -> http.client.HTTPConnection:
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "https":
+            return http.client.HTTPSConnection(host, port, timeout=TIMEOUT_SECONDS)
+        return http.client.HTTPConnection(host, port, timeout=TIMEOUT_SECONDS)
+
+    def _close(self) -> None:
+        if self._connection is not None:
+            self._connection.close()
+            self._connection = None
+
+
+def http_sink(url: str, headers: dict[str, str], dataset: str) -> HttpSink:
+    """Open the sink in a worker."""
+    return HttpSink(url, headers, dataset)
+
+
+def sink_of_server(url: str, headers: Mapping[str, str], dataset: str) -> SinkSpec:
+    """Return what a worker opens to send into a dataset of a server."""
+    return f"{__name__}:http_sink", (url, dict(headers), dataset)
+
+
+def _detail(status: int, raw: bytes) -> str:
+    try:
+        return str(json.loads(raw)["detail"])
+    except (ValueError, KeyError, TypeError):
+        return f"The server answered {status}."

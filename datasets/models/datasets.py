@@ -1,0 +1,65 @@
+"""A dataset and its immutable versions."""
+
+import uuid
+
+from django.db import models
+from django.utils import timezone
+
+
+class Dataset(models.Model):
+    """A named line of versions of one directory."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="datasets")
+    name = models.CharField(max_length=63)
+    description = models.CharField(max_length=500, blank=True, default="")
+    is_shared = models.BooleanField(default=False)  # every signed-in user may read it
+    # Number of the newest version, 0 before the first. Moved by a conditional UPDATE: of two syncs one wins.
+    latest = models.PositiveIntegerField(default=0)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(default=timezone.now)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["project", "name"], name="dataset_name")]
+
+    def __str__(self) -> str:
+        return self.name
+
+
+class DatasetVersion(models.Model):
+    """What a dataset was at one moment. Never changed; its files are listed by the manifest in the project's lake."""
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="versions")
+    number = models.PositiveIntegerField()
+    parent = models.ForeignKey("self", models.SET_NULL, null=True, related_name="children")
+    manifest = models.CharField(max_length=64, db_index=True)  # hash of the manifest, hexadecimal
+    message = models.CharField(max_length=500, blank=True, default="")
+    author = models.CharField(max_length=150)
+    created_at = models.DateTimeField(default=timezone.now)
+    files = models.PositiveIntegerField()
+    size_bytes = models.BigIntegerField()
+    # compared with the parent
+    files_added = models.PositiveIntegerField(default=0)
+    files_changed = models.PositiveIntegerField(default=0)
+    files_removed = models.PositiveIntegerField(default=0)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["dataset", "number"], name="dataset_version_number")]
+
+    def __str__(self) -> str:
+        return f"{self.dataset.name}@{self.number}"
+
+
+class DatasetTag(models.Model):
+    """A name for a version that can be moved to another."""
+
+    dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="tags")
+    version = models.ForeignKey(DatasetVersion, models.CASCADE, related_name="tags")
+    name = models.CharField(max_length=63)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["dataset", "name"], name="dataset_tag_name")]
+
+    def __str__(self) -> str:
+        return self.name

@@ -1,0 +1,136 @@
+"""Questions about datasets, answered as plain data in the shape of the REST contract."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from django.db.models import F, QuerySet
+
+from controlplane.models import Project
+from datasets.manifests import EXECUTABLE, LINK, Child, Diff
+from datasets.models import Dataset, DatasetTag, DatasetVersion
+
+LATEST = "latest"
+KINDS = {EXECUTABLE: "executable", LINK: "link"}
+
+
+def find_version(dataset: Dataset, name: str) -> DatasetVersion | None:
+    """Return the version that a number, a tag or `latest` names."""
+    rows = DatasetVersion.objects.select_related("dataset__project", "parent").filter(dataset=dataset)
+    if name == LATEST:
+        return rows.filter(number=dataset.latest).first()
+    if name.isdecimal() and len(name) < 10:
+        return rows.filter(number=int(name)).first()
+    return rows.filter(tags__name=name).first()
+
+
+def find_dataset(project: Project, name: str) -> Dataset | None:
+    """Return a project's dataset by name."""
+    return Dataset.objects.select_related("project").filter(project=project, name=name).first()
+
+
+def dataset_rows(rows: QuerySet[Dataset]) -> list[Dataset]:
+    """Read datasets with what `dataset_shapes` shows."""
+    return list(rows.select_related("project"))
+
+
+def dataset_shapes(datasets: Sequence[Dataset]) -> list[dict[str, Any]]:
+    """Return datasets as REST shows them, with their newest version: two queries for any number."""
+    rows = DatasetVersion.objects.filter(dataset__in=datasets, number=F("dataset__latest"))
+    newest = {version.dataset_id: version for version in rows}
+    return [_dataset_shape(dataset, newest.get(dataset.pk)) for dataset in datasets]
+
+
+def dataset_shape(dataset: Dataset) -> dict[str, Any]:
+    """Return one dataset as REST shows it."""
+    return _dataset_shape(dataset, dataset.versions.filter(number=dataset.latest).first())
+
+
+def version_rows(rows: QuerySet[DatasetVersion]) -> list[DatasetVersion]:
+    """Read versions with what `version_shapes` shows."""
+    return list(rows.select_related("dataset__project", "parent"))
+
+
+def version_shapes(versions: Sequence[DatasetVersion]) -> list[dict[str, Any]]:
+    """Return versions as REST shows them."""
+    tags = _tags(versions)
+    return [_version_shape(version, tags[version.pk]) for version in versions]
+
+
+def version_shape(version: DatasetVersion) -> dict[str, Any]:
+    """Return one version as REST shows it."""
+    return version_shapes([version])[0]
+
+
+def child_shape(directory: bytes, child: Child) -> dict[str, Any]:
+    """Return a file or directory of a version."""
+    path = directory + b"/" + child.name if directory else child.name
+    return {
+        "name": shown(child.name),
+        "path": shown(path),
+        "kind": "directory" if child.is_directory else KINDS.get(child.kind, "file"),
+        "files": child.files,
+        "size_bytes": child.size_bytes,
+        "sha256": child.digest.hex() or None,
+    }
+
+
+def diff_shape(before: int, after: int, diff: Diff, limit: int) -> dict[str, Any]:
+    """Return what differs between two versions (by number), at most `limit` paths of each sort."""
+    counts = {"added": len(diff.added), "removed": len(diff.removed), "changed": len(diff.changed)}
+    paths = {
+        name: [shown(path) for path in found[:limit]]
+        for name, found in (("added", diff.added), ("removed", diff.removed), ("changed", diff.changed))
+    }
+    return {"before": before, "after": after, "counts": counts, **paths}
+
+
+def shown(path: bytes) -> str:
+    """A path as text; bytes that are not UTF-8 as \\xNN."""
+    return path.decode("utf-8", "backslashreplace")
+
+
+def _tags(versions: Iterable[DatasetVersion]) -> defaultdict[Any, list[str]]:
+    found: defaultdict[Any, list[str]] = defaultdict(list)
+    rows = DatasetTag.objects.filter(version__in=[version.pk for version in versions]).order_by("name")
+    for version, name in rows.values_list("version_id", "name"):
+        found[version].append(name)
+    return found
+
+
+def _dataset_shape(dataset: Dataset, newest: DatasetVersion | None) -> dict[str, Any]:
+    return {
+        "id": str(dataset.pk),
+        "project": dataset.project.name,
+        "name": dataset.name,
+        "description": dataset.description,
+        "is_shared": dataset.is_shared,
+        "created_by": dataset.created_by,
+        "created_at": dataset.created_at,
+        "latest": dataset.latest,
+        "latest_id": str(newest.pk) if newest else None,
+        "files": newest.files if newest else 0,
+        "size_bytes": newest.size_bytes if newest else 0,
+        "updated_at": newest.created_at if newest else None,
+    }
+
+
+def _version_shape(version: DatasetVersion, tags: list[str]) -> dict[str, Any]:
+    return {
+        "id": str(version.pk),
+        "dataset_id": str(version.dataset_id),
+        "dataset": version.dataset.name,
+        "project": version.dataset.project.name,
+        "number": version.number,
+        "parent": version.parent.number if version.parent else None,
+        "manifest": version.manifest,
+        "message": version.message,
+        "author": version.author,
+        "created_at": version.created_at,
+        "files": version.files,
+        "size_bytes": version.size_bytes,
+        "files_added": version.files_added,
+        "files_changed": version.files_changed,
+        "files_removed": version.files_removed,
+        "tags": tags,
+    }

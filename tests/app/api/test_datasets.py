@@ -1,0 +1,247 @@
+"""Datasets over REST: history, files, content in and out, conflicts, roles."""
+
+from hashlib import sha256
+
+import pytest
+
+from controlplane.models import AuditEntry, Event
+from datasets.models import Dataset, DatasetVersion
+from datasets.queries.lake import lake_of
+from tests.datasets import make_dataset, make_version, manifest_of, pack_of
+
+pytestmark = pytest.mark.django_db
+BYTES = "application/octet-stream"
+FILES = {"a.txt": "alpha", "sub/b.txt": "beta", "sub/deep/c.txt": "gamma"}
+
+
+@pytest.fixture(autouse=True)
+def own_lake(own_lakes):
+    """Ids of projects come again after each test's rollback; their lakes do not."""
+
+
+@pytest.fixture
+def dataset(cast) -> Dataset:
+    return make_dataset(cast.project)
+
+
+def sent(api, dataset, files: dict[str, str]) -> str:
+    """Send contents and manifest as `yard` does; return the manifest's hash."""
+    content, path = [text.encode() for text in files.values()], f"datasets/{dataset.pk}/content"
+    assert api.send("PUT", f"{path}/packs", pack_of(*content), content_type=BYTES).status == 200
+    answer = api.send("PUT", f"{path}/manifests", manifest_of(files).encode(), content_type=BYTES)
+    assert answer.body["lacking"] == 0
+    return answer.body["manifest"]
+
+
+def test_a_first_version_and_a_second(api, cast, dataset):
+    ben = api("ben")
+    first = ben.post(
+        f"datasets/{dataset.pk}/versions",
+        {"manifest": sent(ben, dataset, FILES), "parent": 0, "message": "first"},
+    )
+    assert first.status == 201
+    assert (first.body["number"], first.body["files"], first.body["size_bytes"]) == (1, 3, 14)
+    assert (first.body["author"], first.body["parent"], first.body["files_added"]) == ("ben", None, 3)
+    changed = {**FILES, "a.txt": "other", "new.txt": "new"}
+    del changed["sub/b.txt"]
+    second = ben.post(
+        f"datasets/{dataset.pk}/versions", {"manifest": sent(ben, dataset, changed), "parent": 1}
+    )
+    counts = [second.body[f"files_{sort}"] for sort in ("added", "changed", "removed")]
+    assert counts == [1, 1, 1]
+    listed = ben.get(f"datasets/{dataset.pk}/versions").body["results"]
+    assert [version["number"] for version in listed] == [2, 1]
+    shown = ben.get(f"datasets/{dataset.pk}").body
+    assert (shown["latest"], shown["latest_id"], shown["files"]) == (2, second.body["id"], 3)
+    assert Event.objects.filter(kind="dataset.version_created").count() == 2
+    assert AuditEntry.objects.filter(verb="dataset.commit", actor="ben").count() == 2
+
+
+def test_of_two_syncs_at_once_the_second_is_told_the_new_parent(api, dataset):
+    ben, ana = api("ben"), api("ana")
+    mine, theirs = sent(ben, dataset, FILES), sent(ana, dataset, {"z": "zeta"})
+    path = f"datasets/{dataset.pk}/versions"
+    assert ana.post(path, {"manifest": theirs, "parent": 0}).status == 201
+    refused = ben.post(path, {"manifest": mine, "parent": 0})
+    assert (refused.status, refused.code) == (409, "parent_moved")
+    assert "version 1" in refused.body["detail"]
+    assert ben.post(path, {"manifest": mine, "parent": 1}).body["number"] == 2
+
+
+def test_a_sync_that_was_overtaken_in_the_last_moment_makes_no_version(api, dataset, monkeypatch):
+    """The check of the parent is the UPDATE itself, not the look before it."""
+    ben = api("ben")
+    manifest = sent(ben, dataset, FILES)
+    monkeypatch.setattr(
+        "datasets.actions.datasets.compare",
+        lambda *_: Dataset.objects.filter(pk=dataset.pk).update(latest=7) and _DIFFERENT,
+    )
+    refused = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": manifest, "parent": 0})
+    assert (refused.status, refused.code) == (409, "parent_moved")
+    assert not DatasetVersion.objects.exists()
+
+
+class _Different:
+    is_empty = False
+    added = changed = removed = ()
+
+
+_DIFFERENT = _Different()
+
+
+def test_the_same_files_again_are_the_same_version(api, dataset):
+    ben = api("ben")
+    body = {"manifest": sent(ben, dataset, FILES), "parent": 0}
+    ben.post(f"datasets/{dataset.pk}/versions", body)
+    again = ben.post(f"datasets/{dataset.pk}/versions", {**body, "parent": 1})
+    assert (again.status, again.body["number"]) == (200, 1)
+
+
+def test_a_manifest_whose_content_is_not_there_cannot_be_committed(api, cast, dataset):
+    ben, manifest = api("ben"), manifest_of(FILES)
+    answer = ben.send(
+        "PUT", f"datasets/{dataset.pk}/content/manifests", manifest.encode(), content_type=BYTES
+    )
+    assert answer.body == {"manifest": manifest.hash, "lacking": 3}
+    refused = ben.post(f"datasets/{dataset.pk}/versions", {"manifest": manifest.hash, "parent": 0})
+    assert (refused.status, refused.code) == (409, "content_missing")
+
+
+def test_another_projects_content_is_unknown_here(api, cast, dataset):
+    """Who can name a hash must not get the content of another project, nor learn that it is there."""
+    make_version(make_dataset(cast.other, "secret"), {"s": "secret"})
+    digest = sha256(b"secret").digest()
+    answer = api("ben").send("POST", f"datasets/{dataset.pk}/content/lacking", digest, content_type=BYTES)
+    assert answer.body == {"lacking": [0]}
+
+
+@pytest.mark.parametrize(
+    ("where", "body", "code"),
+    [
+        ("packs", b"garbage", "bad_pack"),
+        ("packs", b"x" + pack_of(b"one"), "bad_pack"),
+        ("packs", b"", "bad_pack"),
+        ("manifests", b"garbage", "bad_manifest"),
+        ("lacking", b"short", "bad_digests"),
+    ],
+)
+def test_what_is_sent_damaged_is_refused(api, dataset, where, body, code):
+    method = "POST" if where == "lacking" else "PUT"
+    refused = api("ben").send(method, f"datasets/{dataset.pk}/content/{where}", body, content_type=BYTES)
+    assert (refused.status, refused.code) == (400, code)
+
+
+def test_a_manifest_that_leaves_its_tree_is_refused(api, dataset):
+    evil = manifest_of({"up": "x"})
+    evil.paths[0] = b"../../etc/passwd"
+    refused = api("ben").send(
+        "PUT", f"datasets/{dataset.pk}/content/manifests", evil.encode(), content_type=BYTES
+    )
+    assert (refused.status, refused.code) == (400, "bad_manifest")
+
+
+def test_a_large_content_in_parts(api, cast, dataset):
+    ben, content = api("ben"), b"0123456789" * 50_000
+    path = f"datasets/{dataset.pk}/content/parts/{sha256(content).hexdigest()}"
+    assert ben.get(path).body == {"size_bytes": 0}
+    half = len(content) // 2
+    first = ben.send("PUT", f"{path}?offset=0&size={len(content)}", content[:half], content_type=BYTES)
+    assert first.body == ben.get(path).body == {"size_bytes": half}
+    last = ben.send("PUT", f"{path}?offset={half}&size={len(content)}", content[half:], content_type=BYTES)
+    assert last.body == {"size_bytes": len(content)}
+    assert not lake_of(cast.project).lacking([sha256(content).digest()])
+    wrong = f"datasets/{dataset.pk}/content/parts/{'0' * 64}?size=3"
+    assert ben.send("PUT", wrong, b"abc", content_type=BYTES).code == "content_damaged"
+
+
+def test_files_of_a_version_are_browsed_in_pages(api, dataset):
+    version = make_version(dataset, FILES)
+    vera = api("vera")
+    top = vera.get(f"versions/{version.pk}/files").body
+    assert [(row["name"], row["kind"], row["files"], row["size_bytes"]) for row in top["results"]] == [
+        ("a.txt", "file", 1, 5),
+        ("sub", "directory", 2, 9),
+    ]
+    one = vera.get(f"versions/{version.pk}/files?limit=1").body
+    assert one["has_more"] is True
+    rest = vera.get(f"versions/{version.pk}/files?after=a.txt").body
+    assert [row["name"] for row in rest["results"]] == ["sub"]
+    below = vera.get(f"versions/{version.pk}/files?directory=sub").body
+    assert [row["path"] for row in below["results"]] == ["sub/b.txt", "sub/deep"]
+
+
+def test_a_file_comes_back_and_never_runs_in_our_origin(api, dataset):
+    version = make_version(dataset, {"page.html": "<script>1</script>", "dot.png": "png"})
+    vera = api("vera")
+    page = vera.get(f"versions/{version.pk}/content?path=page.html", accept="*/*")
+    assert page.body == b"<script>1</script>"
+    assert page.headers["Content-Type"] == BYTES
+    assert page.headers["Content-Disposition"].startswith("attachment")
+    picture = vera.get(f"versions/{version.pk}/content?path=dot.png", accept="*/*")
+    assert (picture.headers["Content-Type"], picture.headers["X-Content-Type-Options"]) == (
+        "image/png",
+        "nosniff",
+    )
+    assert vera.get(f"versions/{version.pk}/content?path=none").status == 404
+
+
+def test_a_diff_against_the_parent_nothing_and_a_named_version(api, dataset):
+    make_version(dataset, FILES)
+    second = make_version(dataset, {**FILES, "a.txt": "other"})
+    vera = api("vera")
+    assert vera.get(f"versions/{second.pk}/diff").body["changed"] == ["a.txt"]
+    assert vera.get(f"versions/{second.pk}/diff?before=0&limit=1").body["counts"]["added"] == 3
+    assert vera.get(f"versions/{second.pk}/diff?before=9").status == 404
+
+
+def test_tags_name_versions_and_move(api, dataset):
+    make_version(dataset, FILES)
+    make_version(dataset, {"z": "zeta"})
+    ben = api("ben")
+    assert ben.post(f"datasets/{dataset.pk}/tags", {"name": "golden", "version": "1"}).body["tags"] == [
+        "golden"
+    ]
+    ben.post(f"datasets/{dataset.pk}/tags", {"name": "golden", "version": "latest"})
+    assert ben.get(f"datasets/{dataset.pk}/versions/golden").body["number"] == 2
+    for name in ("latest", "7"):
+        assert ben.post(f"datasets/{dataset.pk}/tags", {"name": name, "version": "1"}).status == 400
+    assert ben.delete(f"datasets/{dataset.pk}/tags/golden").status == 204
+    assert ben.get(f"datasets/{dataset.pk}/versions/golden").status == 404
+
+
+def test_damage_is_found_by_verify(api, cast, dataset):
+    version = make_version(dataset, FILES)
+    ben = api("ben")
+    assert ben.post(f"versions/{version.pk}/verify").body["is_intact"] is True
+    lake = lake_of(cast.project)
+    [located] = lake.locate([sha256(b"beta").digest()])
+    path = lake.path_of(located)
+    path.chmod(0o644)
+    with open(path, "r+b") as file:
+        file.seek(located.offset)
+        file.write(b"!")
+    found = ben.post(f"versions/{version.pk}/verify").body
+    assert (found["is_intact"], found["damaged"]) == (False, [sha256(b"beta").hexdigest()])
+    sent(ben, dataset, {"sub/b.txt": "beta"})
+    assert ben.post(f"versions/{version.pk}/verify").body["is_intact"] is True
+
+
+def test_a_shared_dataset_is_read_by_everyone_and_written_by_its_project(api, cast):
+    dataset = make_dataset(cast.project, "open")
+    version = make_version(dataset, FILES)
+    chi = api("chi")
+    assert chi.get(f"datasets/{dataset.pk}").status == 404
+    assert api("ben").patch(f"datasets/{dataset.pk}", {"is_shared": True}).status == 403
+    assert api("ana").patch(f"datasets/{dataset.pk}", {"is_shared": True}).status == 200
+    assert [row["name"] for row in chi.get("datasets").body["results"]] == ["open"]
+    assert chi.get(f"versions/{version.pk}/files").status == 200
+    assert chi.post(f"datasets/{dataset.pk}/tags", {"name": "mine", "version": "1"}).status == 403
+    assert chi.delete(f"datasets/{dataset.pk}").status == 403
+
+
+def test_a_deleted_dataset_is_gone_and_its_name_is_free(api, cast, dataset):
+    make_version(dataset, FILES)
+    assert api("ben").delete(f"datasets/{dataset.pk}").status == 403
+    assert api("ana").delete(f"datasets/{dataset.pk}").status == 200
+    assert api("ben").post("projects/team-a/datasets", {"name": dataset.name}).status == 201
+    assert api("ben").post("projects/team-a/datasets", {"name": dataset.name}).code == "name_in_use"
