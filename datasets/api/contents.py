@@ -11,9 +11,9 @@ from rest_framework.parsers import BaseParser
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.bodies import Schema
+from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, listed, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.problems import Problem
-from controlplane.api.schemas import BOOLEAN, INTEGER, STRING, listed, record, ref
 from controlplane.models import Project, Role
 from datasets.access import dataset_for, version_for
 from datasets.actions.datasets import keep_manifest

@@ -5,9 +5,9 @@ from typing import Any
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
-from controlplane.api.schemas import BOOLEAN, INTEGER, STRING, ref
 from controlplane.models import Role
 from datasets.access import dataset_for, version_for, visible_datasets
 from datasets.actions.datasets import (
@@ -18,7 +18,7 @@ from datasets.actions.datasets import (
     remove_tag,
     tag_version,
 )
-from datasets.api.dataset_schemas import DATASET, VERSION
+from datasets.api.schemas import DATASET, VERSION
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries.datasets import (
     dataset_rows,

@@ -1,6 +1,17 @@
 """JSON schemas of what the API answers about data."""
 
-from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, TIME, Schema, listed, partial, record
+from controlplane.api.json_schema import (
+    BOOLEAN,
+    INTEGER,
+    STRING,
+    TIME,
+    UUID,
+    Schema,
+    listed,
+    nullable,
+    partial,
+    record,
+)
 from jobs.api.schemas import CODE_ORIGIN
 
 CODE_ENTRY = partial(
@@ -41,4 +52,70 @@ CODE_TREE = partial(
     "is_diff_cut",
 )
 
-COMPONENTS: dict[str, Schema] = {"CodeEntry": CODE_ENTRY, "CodeUpload": CODE_UPLOAD, "CodeTree": CODE_TREE}
+DATASET = record(
+    "A named line of versions. `latest`: the newest version's number, 0 before the first; files and bytes are its.",
+    id=UUID,
+    project=STRING,
+    name=STRING,
+    description=STRING,
+    is_shared=BOOLEAN,
+    created_by=STRING,
+    created_at=TIME,
+    latest=INTEGER,
+    latest_id=nullable(UUID),
+    files=INTEGER,
+    size_bytes=INTEGER,
+    updated_at=nullable(TIME),
+)
+VERSION = record(
+    "An immutable version. `manifest`: the hash that names its content; `files_added` and so on: against the parent.",
+    id=UUID,
+    dataset_id=UUID,
+    dataset=STRING,
+    project=STRING,
+    number=INTEGER,
+    parent=nullable(INTEGER),
+    manifest=STRING,
+    message=STRING,
+    author=STRING,
+    created_at=TIME,
+    files=INTEGER,
+    size_bytes=INTEGER,
+    files_added=INTEGER,
+    files_changed=INTEGER,
+    files_removed=INTEGER,
+    tags=listed(STRING),
+)
+VERSION_FILE = record(
+    "A file or directory of a version; for a directory, files and bytes of all below it.",
+    name=STRING,
+    path=STRING,
+    kind={**STRING, "enum": ["file", "executable", "link", "directory"]},
+    files=INTEGER,
+    size_bytes=INTEGER,
+    sha256=nullable(STRING),
+)
+VERSION_DIFF = record(
+    "What differs between two versions. The lists end at the limit; the counts do not.",
+    before=INTEGER,
+    after=INTEGER,
+    counts=record("Paths of each sort.", added=INTEGER, removed=INTEGER, changed=INTEGER),
+    added=listed(STRING),
+    removed=listed(STRING),
+    changed=listed(STRING),
+)
+VERIFICATION = record(
+    "What a check of `files` files found. Damaged content was moved away: sync again to store it anew.",
+    files=INTEGER,
+    contents=INTEGER,
+    size_bytes=INTEGER,
+    missing=listed(STRING),
+    damaged=listed(STRING),
+    is_intact=BOOLEAN,
+)
+COMPONENTS: dict[str, Schema] = {"CodeEntry": CODE_ENTRY, "CodeUpload": CODE_UPLOAD, "CodeTree": CODE_TREE    "Dataset": DATASET,
+    "DatasetVersion": VERSION,
+    "DatasetFile": VERSION_FILE,
+    "DatasetDiff": VERSION_DIFF,
+    "DatasetVerification": VERIFICATION,
+}
