@@ -113,7 +113,11 @@ VERIFICATION = record(
     damaged=listed(STRING),
     is_intact=BOOLEAN,
 )
-COMPONENTS: dict[str, Schema] = {"CodeEntry": CODE_ENTRY, "CodeUpload": CODE_UPLOAD, "CodeTree": CODE_TREE    "Dataset": DATASET,
+COMPONENTS: dict[str, Schema] = {
+    "CodeEntry": CODE_ENTRY,
+    "CodeUpload": CODE_UPLOAD,
+    "CodeTree": CODE_TREE,
+    "Dataset": DATASET,
     "DatasetVersion": VERSION,
     "DatasetFile": VERSION_FILE,
     "DatasetDiff": VERSION_DIFF,
