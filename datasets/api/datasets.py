@@ -2,12 +2,14 @@
 
 from typing import Any
 
+from controlplane import fields
 from controlplane.access import NotVisible, project_for
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import BOOLEAN, INTEGER, STRING, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.fields import Refused
 from controlplane.models import Role
 from datasets.access import dataset_for, version_for, visible_datasets
 from datasets.actions.datasets import (
@@ -29,8 +31,6 @@ from datasets.queries.datasets import (
     version_shape,
     version_shapes,
 )
-from jobs.kinds import fields
-from jobs.kinds.fields import Refused
 
 MANIFEST_DIGITS = 64
 
