@@ -77,7 +77,7 @@ def test_a_refused_cluster_says_so_and_is_edited_checked_and_detached(cast: Cast
     assert client.post("/clusters/prod/do/check")["Location"] == "/clusters/prod"
     assert "Its present settings stay in use until the check has succeeded." in page(client, "/clusters/prod")
     settle(cluster, BAD)
-    assert "The cluster is used as before." in page(client, "/clusters/prod")
+    assert "The cluster is used with its previous settings." in page(client, "/clusters/prod")
     assert client.post("/clusters/prod/do/detach")["Location"] == "/clusters"
     assert client.get("/clusters/prod").status_code == 404
 
