@@ -78,7 +78,7 @@ def actual_pods(plant: Plant) -> list[PodReport]:
 
 def crash_somewhere(plant: Plant, dice: random.Random, monkeypatch: pytest.MonkeyPatch) -> None:
     """One tick that dies at a window: before record, or after an effect and before its record."""
-    owner, name = dice.choice([(cycle, "record"), (execute, "_finish"), (cycle, "release")])
+    owner, name = dice.choice([(cycle, "record"), (execute, "finish"), (cycle, "release")])
 
     def die(*_args, **_kwargs):
         raise Crash
