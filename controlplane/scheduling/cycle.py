@@ -9,11 +9,11 @@ from collections.abc import Iterable
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
-from controlplane.scheduling.explain import Explainer, out_of_line
+from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import line_up
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.order import JobClass, QueueIterator, Waiting, in_turn
+from controlplane.scheduling.order import JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.together import MAX_JOBS, serve_together
@@ -348,11 +348,8 @@ class _Cycle:
     def plan(self) -> Plan:
         """Return the decisions in the order in which they apply: stop, start, hold."""
         state = self._state
-        explainer = Explainer(state)
-        held = [*(item for item, _ in state.promises.values()), *in_turn(self._classes)]
-        holds = [explainer.hold(item, position) for position, item in enumerate(held, start=1)]
-        holds += out_of_line(self._impossible)
-        return Plan((*state.preempts.values(), *state.starts.values(), *holds), self._shares)
+        holds = Holds(state, self._classes, self._impossible)
+        return Plan(tuple(state.preempts.values()), tuple(state.starts.values()), holds, self._shares)
 
 
 def _leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:

@@ -96,7 +96,7 @@ class _Cycle:
 
     def in_turn(self) -> list[Waiting]:
         """The waiting jobs in our order."""
-        return in_turn(self._classes)
+        return [one.waiting(job) for one, job in in_turn(self._classes)]
 
     def consider(self, item: Waiting) -> None:
         """Offer one job, start it where its pods already stand, or hold it."""
@@ -122,7 +122,8 @@ class _Cycle:
             for position, item in enumerate(self._held, start=1)
         ]
         holds += out_of_line(self._impossible)
-        return Offers(Plan((*self._state.starts.values(), *holds), self._shares), tuple(self._wishes))
+        plan = Plan((), tuple(self._state.starts.values()), tuple(holds), self._shares)
+        return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
         """What the cluster's scheduler says. None where it only found no room: why, our own numbers tell better."""

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import asdict, replace
-from typing import Any
+from typing import Any, overload
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.capacity import FreeCapacity, open_empty
@@ -13,8 +13,8 @@ from controlplane.scheduling.feasibility import Refusal
 from controlplane.scheduling.fit import Request, host_needs, place, pods_that_fit, with_only, without
 from controlplane.scheduling.limits import not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.mentions import mention
-from controlplane.scheduling.order import Waiting
-from controlplane.scheduling.plan import Hold
+from controlplane.scheduling.order import JobClass, Waiting, in_turn
+from controlplane.scheduling.plan import Details, Hold
 from controlplane.scheduling.view import JobView
 
 SHOWN = 3
@@ -25,8 +25,59 @@ _BEFORE_PREEMPTED = frozenset(
 )
 
 
+class Holds(Sequence[Hold]):
+    """The Holds of a plan, explained when they are first read: once for all jobs of a class."""
+
+    def __init__(
+        self,
+        state: CycleState,
+        classes: Iterable[JobClass],
+        impossible: Iterable[tuple[JobView, Refusal]],
+    ) -> None:
+        self._state = state
+        self._classes = classes
+        self._impossible = impossible
+        self._holds: tuple[Hold, ...] | None = None
+
+    def __len__(self) -> int:
+        return len(self._all())
+
+    def __iter__(self) -> Iterator[Hold]:
+        return iter(self._all())
+
+    @overload
+    def __getitem__(self, index: int) -> Hold: ...
+    @overload
+    def __getitem__(self, index: slice) -> Sequence[Hold]: ...
+    def __getitem__(self, index: int | slice) -> Hold | Sequence[Hold]:
+        return self._all()[index]
+
+    def _all(self) -> tuple[Hold, ...]:
+        if self._holds is None:
+            self._holds = (*self._explained(), *out_of_line(self._impossible))
+        return self._holds
+
+    def _explained(self) -> Iterator[Hold]:
+        explainer, state, position = Explainer(self._state), self._state, 0
+        for item, _ in state.promises.values():
+            position += 1
+            yield explainer.hold(item, position)
+        # the jobs ahead are the same for all but the first: so are the details of a class
+        shared: dict[int, tuple[str, Details]] = {}
+        for one, job in in_turn(self._classes):
+            position += 1
+            if position <= SHOWN:
+                yield explainer.hold(one.waiting(job), position)
+                continue
+            if id(one) not in shared:
+                hold = explainer.hold(one.waiting(job), position)
+                shared[id(one)] = (hold.reason, hold.details)
+            code, details = shared[id(one)]
+            yield Hold(job.id, job.project, code, details, position)
+
+
 class Explainer:
-    """Explains the held jobs of one finished cycle. Rooms are looked at once per kind of request."""
+    """Explains the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
 
     def __init__(self, state: CycleState, refusals: Mapping[str, Refusal] | None = None) -> None:
         self._state = state
@@ -38,16 +89,11 @@ class Explainer:
         self._empty: FreeCapacity | None = None
 
     def hold(self, item: Waiting, position: int) -> Hold:
-        """The Hold of the next job in line. Call in order of position."""
+        """Return the Hold of the next job in line. Call in order of position."""
         job = item.job
         code, numbers = self._reason(item)
         is_promised = job.id in self._state.promises
-        details = {
-            **self._standing(item),
-            **numbers,
-            "ahead": list(self._ahead),
-            "holders": self._holders,
-        }
+        details = {**self._standing(item), **numbers, "ahead": list(self._ahead), "holders": self._holders}
         if job.was_preempted_by is not None and code not in _BEFORE_PREEMPTED:
             details |= {**_taken_by(job), "blocked_by": code}
             code = reasons.PREEMPTED

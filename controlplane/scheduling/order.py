@@ -8,6 +8,7 @@ from __future__ import annotations
 import heapq
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
@@ -226,11 +227,77 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
     return sums
 
 
-def in_turn(classes: Iterable[JobClass]) -> list[Waiting]:
-    """Return all undecided jobs in turn, as if none of them could start. Leaves the classes decided."""
-    queue, found = QueueIterator(classes), []
-    while (one := queue.take()) is not None:
-        found.append(one.head)
-        one.at += 1
-        queue.put_back()
-    return found
+def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
+    """Iterate over all undecided jobs in turn, as if none of them could start.
+
+    No account changes on the way, so a project keeps its place while its jobs ask for as much: a place costs one
+    look-up, where `QueueIterator` sorts anew.
+    """
+    tops: dict[str, list[_Project]] = {}
+    queues: dict[str, _Project] = {}
+    for one in classes:
+        if one.at < len(one.jobs):
+            project = queues.get(one.account.name)
+            if project is None:
+                project = queues[one.account.name] = _Project(one.account)
+                tops.setdefault(_top_name(one.account), []).append(project)
+            project.jobs += [(job_key(job), one, job) for job in one.jobs[one.at :]]
+    heap: list[tuple[Key, bool, str]] = []
+    for name, projects in tops.items():
+        for project in projects:
+            project.jobs.sort(key=itemgetter(0), reverse=True)
+        heapq.heapify(projects)
+        heap.append((*projects[0].top_key, name))
+    heapq.heapify(heap)
+    while heap:
+        _, _, name = heap[0]
+        projects = tops[name]
+        best = projects[0]
+        yield from best.take()
+        if best.jobs:
+            heapq.heapreplace(projects, best)
+        else:
+            heapq.heappop(projects)
+        if projects:
+            heapq.heapreplace(heap, (*projects[0].top_key, name))
+        else:
+            heapq.heappop(heap)
+
+
+class _Project:
+    """The undecided jobs of one project, the next one last."""
+
+    __slots__ = ("_keys", "_top_keys", "account", "jobs")
+
+    def __init__(self, account: Account) -> None:
+        self.account = account
+        self.jobs: list[tuple[JobKey, JobClass, JobView]] = []
+        self._keys: dict[int, Key] = {}
+        self._top_keys: dict[int, tuple[Key, bool]] = {}
+
+    @property
+    def key(self) -> Key:
+        """Its place among its siblings, by its next job."""
+        milli_gpus = self.jobs[-1][1].milli_gpus
+        if milli_gpus not in self._keys:
+            self._keys[milli_gpus] = turn_key(self.account, milli_gpus)
+        return self._keys[milli_gpus]
+
+    @property
+    def top_key(self) -> tuple[Key, bool]:
+        """The place of its department, or its own, when its next job is the best one."""
+        milli_gpus = self.jobs[-1][1].milli_gpus
+        if milli_gpus not in self._top_keys:
+            top = self.account.parent or self.account
+            self._top_keys[milli_gpus] = (turn_key(top, milli_gpus), self.account.parent is not None)
+        return self._top_keys[milli_gpus]
+
+    def __lt__(self, other: _Project) -> bool:
+        return self.key < other.key
+
+    def take(self) -> Iterator[tuple[JobClass, JobView]]:
+        """Remove and return its next jobs, as long as they ask for as much as the first."""
+        milli_gpus = self.jobs[-1][1].milli_gpus
+        while self.jobs and self.jobs[-1][1].milli_gpus == milli_gpus:
+            _, one, job = self.jobs.pop()
+            yield one, job

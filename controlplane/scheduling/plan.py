@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any, Literal
 
@@ -73,25 +73,20 @@ class Share:
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """The answer to one view. Decisions are in the order in which they apply: stop, start, hold."""
+    """The answer to one view: the jobs to stop and queue again, to start, and to hold, each in order.
 
-    decisions: tuple[Decision, ...] = ()
+    `holds` may be explained only when it is read.
+    """
+
+    preempts: tuple[Preempt, ...] = ()
+    starts: tuple[Start, ...] = ()
+    holds: Sequence[Hold] = ()
     shares: tuple[Share, ...] = ()
 
     @property
-    def starts(self) -> tuple[Start, ...]:
-        """The jobs to start, in order."""
-        return tuple(decision for decision in self.decisions if isinstance(decision, Start))
-
-    @property
-    def preempts(self) -> tuple[Preempt, ...]:
-        """The jobs to stop and queue again, in order."""
-        return tuple(decision for decision in self.decisions if isinstance(decision, Preempt))
-
-    @property
-    def holds(self) -> tuple[Hold, ...]:
-        """The jobs that stay queued, by queue position."""
-        return tuple(decision for decision in self.decisions if isinstance(decision, Hold))
+    def decisions(self) -> tuple[Decision, ...]:
+        """All of them in the order in which they apply: stop, start, hold."""
+        return (*self.preempts, *self.starts, *self.holds)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:

@@ -26,7 +26,9 @@ def test_a_start_that_the_database_refuses_keeps_none_of_the_others(plant):
     jobs = [make_job(project, f"job-{number}") for number in range(3)]
     # the plan gives one GPU out twice, as when it was taken since the rows were read
     starts = (start(jobs[0], "dgx1-1", 0), start(jobs[1], "dgx1-1", 0), start(jobs[2], "dgx1-2", 0))
-    recorded = record(plant.cluster, Plan(starts), observe(plant.cluster, plant.clock()), plant.clock())
+    recorded = record(
+        plant.cluster, Plan(starts=starts), observe(plant.cluster, plant.clock()), plant.clock()
+    )
     assert recorded.started == 2
     assert plant.states() == {"job-0": "starting", "job-1": "queued", "job-2": "starting"}
     assert Attempt.objects.count() == Pod.objects.count() == Allocation.objects.count() == 2
@@ -43,7 +45,7 @@ def test_a_job_that_was_stopped_meanwhile_is_left_alone(plant):
     jobs = [make_job(project, f"job-{number}") for number in range(2)]
     seen = observe(plant.cluster, plant.clock())
     type(jobs[0]).objects.filter(pk=jobs[0].pk).update(state="stopped")
-    plan = Plan((start(jobs[0], "dgx1-1", 0), start(jobs[1], "dgx1-1", 1)))
+    plan = Plan(starts=(start(jobs[0], "dgx1-1", 0), start(jobs[1], "dgx1-1", 1)))
     assert record(plant.cluster, plan, seen, plant.clock()).started == 1
     assert plant.states() == {"job-0": "stopped", "job-1": "starting"}
 
