@@ -90,12 +90,13 @@ class Amounts(NamedTuple):
 class FreeCapacity:
     """Free capacity of all nodes, kept in step with its index by `take` and `give`."""
 
-    __slots__ = ("nodes", "pools", "positions")
+    __slots__ = ("changes", "nodes", "pools", "positions")
 
     def __init__(self, nodes: list[NodeCapacity], positions: dict[str, int]) -> None:
         self.nodes = nodes
         self.positions = positions
         self.pools: dict[str, PoolIndex] = {}
+        self.changes: list[int] = []  # the orders of nodes that changed, in time
         for node in nodes:
             if node.is_open:
                 self._index(node)
@@ -105,6 +106,7 @@ class FreeCapacity:
         twin = FreeCapacity.__new__(FreeCapacity)
         twin.nodes = [node.copy() for node in self.nodes]
         twin.positions = self.positions
+        twin.changes = []
         twin.pools = {name: index.copy() for name, index in self.pools.items()}
         return twin
 
@@ -123,6 +125,11 @@ class FreeCapacity:
             for node in self.nodes
             if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
+
+    def touch(self, name: str) -> None:
+        """Note that the jobs of a node have changed."""
+        if name in self.positions:
+            self.changes.append(self.positions[name])
 
     def is_open(self, name: str) -> bool:
         """Whether a node may get new pods; False for one that the view lacks."""
@@ -152,6 +159,7 @@ class FreeCapacity:
         if order is None:
             return  # the node has left the cluster: nothing to give back, nothing given out
         node = self.nodes[order]
+        self.changes.append(order)
         node.change_host(need, sign)
         whole = node.whole
         for index, milli_gpus in placement.devices:

@@ -139,22 +139,22 @@ class _Cycle:
         """Let every victim run on whose capacity the jobs of this plan, taken together, do not need."""
         is_changed = True
         while is_changed:
+            spare = self._spare_milli_gpus()
             victims = sorted(self._state.victims.values(), key=_cost_of_one, reverse=True)
-            is_changed = any(self._may_be_spared(victim) and self._reprieve(victim) for victim in victims)
+            is_changed = any(self._on_open(victim) <= spare and self._reprieve(victim) for victim in victims)
 
-    def _may_be_spared(self, victim: Candidate) -> bool:
-        """Whether what stays free after this plan, and what its elastic jobs could do without, is as much as the victim
-        holds."""
+    def _spare_milli_gpus(self) -> int:
+        """Return what stays free after this plan, with what its elastic jobs could do without."""
         state = self._state
-        soon = state.capacity.soon
-        held = sum(pod.milli_gpus for pod in victim.placements if soon.is_open(pod.node))
-        placed = [state.placements_of(item) for item in self._elastic]
-        spare = sum(
-            pod.milli_gpus
-            for pods, item in zip(placed, self._elastic, strict=True)
-            for pod in pods[item.request.pods :]
+        growth = sum(
+            pod.milli_gpus for item in self._elastic for pod in state.placements_of(item)[item.request.pods :]
         )
-        return soon.free_milli_gpus() + spare >= held
+        return state.capacity.soon.free_milli_gpus() + growth
+
+    def _on_open(self, victim: Candidate) -> int:
+        """Return what a victim holds on nodes that may get new pods: no less must be free for it to run on."""
+        soon = self._state.capacity.soon
+        return sum(pod.milli_gpus for pod in victim.placements if soon.is_open(pod.node))
 
     def _reprieve(self, victim: Candidate) -> bool:
         """Keep the victim when all jobs of this plan find room without it, if need be elsewhere."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Sequence
 from functools import partial
 
 from controlplane.scheduling import reasons
@@ -17,6 +17,7 @@ from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
+from controlplane.scheduling.search import Candidates
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
@@ -50,7 +51,7 @@ class CycleState:
         # free, but on nodes that take no work
         self.withheld_milli_gpus = every_device - self.total_milli_gpus
         self._stopping = {job.id: job for job in active if job.is_stopping}
-        self._by_node: dict[str, list[Candidate]] = {}
+        self._by_node = Candidates()
         self._classes: dict[VictimClass, dict[str, Candidate]] = {}
         self._jobs = {job.id: job for job in view.jobs}
         self._undo: list[Callable[[], object]] = []
@@ -67,7 +68,7 @@ class CycleState:
         )
 
     @property
-    def candidates(self) -> Mapping[str, Sequence[Candidate]]:
+    def candidates(self) -> Candidates:
         """The jobs that could be stopped, by the name of each node that they run on."""
         return self._by_node
 
@@ -282,11 +283,13 @@ class CycleState:
         self.can_shrink = self.can_shrink or candidate.can_shrink
         for name in candidate.nodes:
             self._by_node.setdefault(name, []).append(candidate)
+            self.capacity.soon.touch(name)
         self._classes.setdefault(candidate.victim_class, {})[candidate.job.id] = candidate
 
     def _remove_candidate(self, candidate: Candidate) -> None:
         for name in candidate.nodes:
             self._by_node[name].remove(candidate)
+            self.capacity.soon.touch(name)
         del self._classes[candidate.victim_class][candidate.job.id]
 
 

@@ -6,8 +6,10 @@ MAX_STEPS steps. Beyond that: the best set found so far, from which no victim ca
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, replace
+from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import ceil, comb
 
@@ -18,6 +20,7 @@ from controlplane.scheduling.victims import Candidate, Cost, VictimClass, Victim
 MAX_STEPS = 2000
 MAX_NODES = 16
 MAX_CHOICES = 500
+MAX_BRANCHED = 64  # pods of a gang beyond which only the greedy set is tried
 
 Bound = tuple[int, int, int, tuple[int, ...]]
 
@@ -100,7 +103,9 @@ def _search_in(
 ) -> frozenset[Candidate] | None:
     missing = request.pods - pods_that_fit(replace(request, pools=pools), room, request.pods)
     if missing <= 0:
-        return None  # nothing is missing, so nobody has to go
+        return None  # nothing is missing, so no job has to go
+    if request.pods == 1 and isinstance(by_node, Candidates):
+        return _search_indexed(replace(request, pools=pools), room, gate, by_node)
     by_name: dict[str, _Local] = {}
     verdicts: dict[VictimClass, bool] = {}
     for node in room.nodes:
@@ -114,6 +119,91 @@ def _search_in(
         _search_one_pod(search, ordered)
     else:
         _search_gang(search, ordered)
+    return None if search.best is None else _spare(search, search.best)
+
+
+class Candidates(dict[str, list[Candidate]]):
+    """Preemptible running jobs under the name of each node that they touch, with an index for each request."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._indexes: dict[Request, _NodeIndex] = {}
+
+    def index(self, request: Request, room: FreeCapacity) -> _NodeIndex:
+        """Return the nodes by what room for one pod costs there, in step with `room`, which is always the same."""
+        if request not in self._indexes:
+            self._indexes[request] = _NodeIndex(request, room, self)
+        return self._indexes[request]
+
+
+class _NodeIndex:
+    """Nodes by the least that room for one pod can cost there, whichever candidates may be taken.
+
+    Only nodes that changed since the last question are looked at again: many jobs of one kind that reclaim in one
+    cycle would else search every node each.
+    """
+
+    def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
+        self._request = request
+        self._room = room
+        self._candidates = candidates
+        self._versions = [0] * len(room.nodes)
+        self._heap: list[tuple[Bound, int, int]] = []
+        self._seen = 0
+        for node in room.nodes:
+            self._push(node)
+        heapify(self._heap)
+        self._seen = len(room.changes)
+
+    def ascending(self) -> Generator[tuple[Bound, NodeCapacity], None, None]:
+        """Iterate over the nodes, cheapest first."""
+        changed = set(self._room.changes[self._seen :])
+        self._seen = len(self._room.changes)
+        for order in changed:
+            self._versions[order] += 1
+            self._push(self._room.nodes[order], is_heap=True)
+        taken = []
+        try:
+            while self._heap:
+                entry = heappop(self._heap)
+                bound, order, version = entry
+                if version == self._versions[order]:
+                    taken.append(entry)
+                    yield bound, self._room.nodes[order]
+        finally:
+            for entry in taken:
+                heappush(self._heap, entry)
+
+    def _push(self, node: NodeCapacity, *, is_heap: bool = False) -> None:
+        candidates = self._candidates.get(node.name)
+        pools = self._request.pools
+        if not candidates or not node.is_open or (pools and node.pool not in pools):
+            return
+        if _could_host(self._request, node, candidates):
+            bound = _Local(self._request, node, candidates).bound
+            entry = (bound, node.order, self._versions[node.order])
+            if is_heap:
+                heappush(self._heap, entry)
+            else:
+                self._heap.append(entry)
+
+
+def _search_indexed(
+    request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Candidates
+) -> frozenset[Candidate] | None:
+    """One pod needs one node: stop at the first whose bound is above the best set."""
+    found: dict[str, _Local] = {}
+    search = _Search(request, gate, found, 1)
+    verdicts: dict[VictimClass, bool] = {}
+    with closing(by_node.index(request, room).ascending()) as nodes:
+        for bound, node in nodes:
+            if search.best_harm is not None and bound > search.best_harm[:4]:
+                break
+            givers = _givers(by_node[node.name], gate, verdicts)
+            if givers and _could_host(request, node, givers):
+                local = found[node.name] = _Local(request, node, givers)
+                for victims in _options(request, local, 1):
+                    search.offer(victims)
     return None if search.best is None else _spare(search, search.best)
 
 
@@ -181,6 +271,8 @@ def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
 def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
     """First the nodes that look cheapest, filled one after another; then, among the best, every way to do better."""
     _offer_greedy(search, ordered)
+    if search.needed > MAX_BRANCHED:
+        return
     nodes = _best_nodes(search, ordered)
     devices = max(1, search.request.whole_devices)
     others = [item for local in nodes for item in local.candidates]
@@ -195,19 +287,49 @@ def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
 
 
 def _offer_greedy(search: _Search, ordered: Sequence[_Local]) -> None:
-    chosen: frozenset[Candidate] = frozenset()
-    missing = search.needed
+    gains = _Gains(search, ())
     for local in ordered:
+        missing = search.needed - gains.total
         for more in range(min(missing, local.room_for), 0, -1):
-            options = [chosen | option for option in _options(search.request, local, more)]
-            fair = [victims for victims in options if search.gate.accepts(victims)]
+            options = [frozenset(option) - gains.victims for option in _options(search.request, local, more)]
+            fair = [option for option in options if search.gate.accepts(gains.victims | option)]
             if fair:
-                chosen = min(fair, key=preemption_cost)
-                missing = search.needed - _gained(search, chosen)
+                gains.add(min(fair, key=preemption_cost))
                 break
-        if missing <= 0:
-            search.offer(chosen)
+        if gains.total >= search.needed:
+            search.offer(frozenset(gains.victims))
             return
+
+
+class _Gains:
+    """How many more pods fit once some jobs are gone, node by node."""
+
+    def __init__(self, search: _Search, victims: Iterable[Candidate]) -> None:
+        self._search = search
+        self._by_node: dict[str, int] = {}
+        self.victims: set[Candidate] = set()
+        self.total = 0
+        self.add(victims)
+
+    def add(self, victims: Iterable[Candidate]) -> None:
+        """Let more jobs go."""
+        added = set(victims)
+        self.victims |= added
+        self._count(added)
+
+    def drop(self, victim: Candidate) -> None:
+        """Let one of them run on."""
+        self.victims.remove(victim)
+        self._count((victim,))
+
+    def _count(self, changed: Iterable[Candidate]) -> None:
+        names = {name for victim in changed for name in victim.nodes if name in self._search.locals}
+        for name in names:
+            local = self._search.locals[name]
+            here = [item for item in local.candidates if item in self.victims]
+            gain = _pods_after(self._search.request, local, here) - local.pods_before
+            self.total += gain - self._by_node.get(name, 0)
+            self._by_node[name] = gain
 
 
 def _best_nodes(search: _Search, ordered: Sequence[_Local]) -> list[_Local]:
@@ -413,10 +535,10 @@ def _part_of(missing: Mapping[str, int], victim: Candidate, local: _Local) -> fl
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
-    """Let every victim go free that is not needed, the most harmed first."""
-    kept = victims
+    """Let every victim run on that is not needed, the costliest first."""
+    gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
-        without = kept - {victim}
-        if _gained(search, without) >= search.needed and search.gate.accepts(without):
-            kept = without
-    return kept
+        gains.drop(victim)
+        if gains.total < search.needed or not search.gate.accepts(gains.victims):
+            gains.add((victim,))
+    return frozenset(gains.victims)
