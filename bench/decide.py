@@ -42,6 +42,8 @@ def main() -> None:
             row("decide, 1,000 full nodes, 8,000 running, 2,000 queued", full, 250),
             row("decide, reclaim one GPU of 8,000 running jobs", one_is_owed(), 100),
             row("decide, reclaim for 20 jobs at once, 75 GPUs", many_are_owed(), 1000),
+            row("decide, reclaim for 400 jobs of one GPU at once", owed((1000,) * 400), 1000),
+            *crowded(),
         ],
     )
 
@@ -59,6 +61,34 @@ def row(work: str, view: ClusterView, limit_ms: float, repeats: int = 9) -> Row:
         peer_samples=time_ms(lambda: json.loads(kept), repeats),
         note=found(view),
     )
+
+
+def crowded() -> list[Row]:
+    """10,000 idle GPUs, 200 projects, 100,000 queued jobs: the plan, and the plan with every Hold read."""
+    projects = tuple(ProjectView(f"p{rank}", 50_000, 50_000, created_rank=rank) for rank in range(200))
+    dice = random.Random(3)
+    jobs = tuple(
+        queued(f"q{rank}", projects[dice.randrange(200)].name, rank, dice.choice(SIZES))
+        for rank in range(100_000)
+    )
+    view = ClusterView("crowded", NOW, cluster_nodes(1250), projects, jobs=jobs)
+    kept = json.dumps(view_to_dict(view))
+    works = {
+        "decide, 10,000 idle GPUs, 200 projects, 100,000 queued": lambda: decide(view),
+        "the same, with every Hold read": lambda: list(decide(view).holds),
+    }
+    return [
+        Row(
+            work,
+            "<= 1x json.loads",
+            "ms",
+            time_ms(run, 3),
+            peer=FLOOR,
+            peer_samples=time_ms(lambda: json.loads(kept), 3),
+            note=found(view),
+        )
+        for work, run in works.items()
+    ]
 
 
 def found(view: ClusterView) -> str:
@@ -126,8 +156,8 @@ def four_teams() -> ClusterView:
     return ClusterView("four-teams", NOW, nodes, projects, jobs=(*active, *waiting))
 
 
-def cluster_nodes() -> tuple[NodeView, ...]:
-    return tuple(NodeView(f"n{place:04}", "default", devices(), 128_000, 1_000_000) for place in range(NODES))
+def cluster_nodes(count: int = NODES) -> tuple[NodeView, ...]:
+    return tuple(NodeView(f"n{place:04}", "default", devices(), 128_000, 1_000_000) for place in range(count))
 
 
 def devices() -> tuple[DeviceView, ...]:

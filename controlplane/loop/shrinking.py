@@ -33,8 +33,7 @@ def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) 
         for preempt in plan.preempts
         if preempt.job in attended and _shrink(attended[preempt.job], preempt, plan, now)
     }
-    kept = (item for item in plan.decisions if not (isinstance(item, Preempt) and item.job in spared))
-    return replace(plan, decisions=tuple(kept))
+    return replace(plan, preempts=tuple(item for item in plan.preempts if item.job not in spared))
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
