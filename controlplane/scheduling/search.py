@@ -13,8 +13,9 @@ from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import ceil, comb
 
-from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, FreeCapacity, NodeCapacity
-from controlplane.scheduling.fit import Request, amount_of, host_needs, pods_that_fit
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
+from controlplane.scheduling.fit import Request, pods_that_fit
+from controlplane.scheduling.host_shortage import missing_on, part_of
 from controlplane.scheduling.victims import Candidate, Cost, VictimClass, VictimPolicy, preemption_cost
 
 MAX_STEPS = 2000
@@ -506,32 +507,11 @@ def _with_host_room(
         enough = [item for item in rest if _pods_after(request, local, victims | {item}) >= pods]
         if enough:
             return victims | {min(enough, key=lambda item: preemption_cost((item,)))}
-        missing = _missing(request, local, victims, pods)
-        victims |= {min(rest, key=lambda item: (-_part_of(missing, item, local), preemption_cost((item,))))}
+        missing = missing_on(request, local.node, victims, pods)
+        victims |= {
+            min(rest, key=lambda item: (-part_of(missing, item, local.node), preemption_cost((item,))))
+        }
     return victims
-
-
-def _missing(request: Request, local: _Local, victims: Iterable[Candidate], pods: int) -> dict[str, int]:
-    """What the node lacks beside devices for so many pods once these jobs have gone, by need."""
-    short = {need: pods * amount_of(request, need) for need in host_needs(request)}
-    for need in short:
-        given = sum(_given(victim, local, need) for victim in victims)
-        short[need] -= _on(local.node, need) + given
-    return {need: amount for need, amount in short.items() if amount > 0}
-
-
-def _on(node: NodeCapacity, need: str) -> int:
-    return amount_of(Amounts(node.milli_cpus, node.memory_mib, tuple(node.extras.items())), need)
-
-
-def _given(victim: Candidate, local: _Local, need: str) -> int:
-    pods = sum(placement.node == local.node.name for placement in victim.placements)
-    return pods * amount_of(victim.job, need)
-
-
-def _part_of(missing: Mapping[str, int], victim: Candidate, local: _Local) -> float:
-    """How much of what is missing its going gives, 1 for all of one need."""
-    return sum(min(1.0, _given(victim, local, need) / amount) for need, amount in missing.items())
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:

@@ -1,0 +1,34 @@
+"""What a node lacks beside devices, and how much of that each victim gives back."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+
+from controlplane.scheduling.capacity import Amounts, NodeCapacity
+from controlplane.scheduling.fit import Request, amount_of, host_needs
+from controlplane.scheduling.victims import Candidate
+
+
+def missing_on(
+    request: Request, node: NodeCapacity, victims: Iterable[Candidate], pods: int
+) -> dict[str, int]:
+    """What the node lacks beside devices for so many pods once these jobs have gone, by need."""
+    short = {need: pods * amount_of(request, need) for need in host_needs(request)}
+    for need in short:
+        given = sum(_given(victim, node, need) for victim in victims)
+        short[need] -= _on(node, need) + given
+    return {need: amount for need, amount in short.items() if amount > 0}
+
+
+def _on(node: NodeCapacity, need: str) -> int:
+    return amount_of(Amounts(node.milli_cpus, node.memory_mib, tuple(node.extras.items())), need)
+
+
+def _given(victim: Candidate, node: NodeCapacity, need: str) -> int:
+    pods = sum(placement.node == node.name for placement in victim.placements)
+    return pods * amount_of(victim.job, need)
+
+
+def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -> float:
+    """How much of what is missing its going gives, 1 for all of one need."""
+    return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
