@@ -1,10 +1,10 @@
-"""What a node lacks beside devices, and how much of that each victim gives back."""
+"""How many pods fit on a node once some jobs are gone, and what it lacks beside devices for more."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
-from controlplane.scheduling.capacity import Amounts, NodeCapacity
+from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
 from controlplane.scheduling.fit import Request, amount_of, host_needs
 from controlplane.scheduling.victims import Candidate
 
@@ -32,3 +32,47 @@ def _given(victim: Candidate, node: NodeCapacity, need: str) -> int:
 def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -> float:
     """How much of what is missing its going gives, 1 for all of one need."""
     return sum(min(1.0, _given(victim, node, need) / amount) for need, amount in missing.items())
+
+
+def pods_on(request: Request, node: NodeCapacity) -> int:
+    """How many pods of this kind fit on the node as it is."""
+    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+
+
+def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate]) -> int:
+    """How many pods of this kind fit on the node without these jobs."""
+    free = node.free.copy()
+    milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
+    for victim in victims:
+        pods = sum(placement.node == node.name for placement in victim.placements)
+        milli_cpus += pods * victim.job.milli_cpus
+        memory_mib += pods * victim.job.memory_mib
+        for name, amount in victim.job.extras:
+            extras[name] = extras.get(name, 0) + pods * amount
+        for index, milli_gpus in victim.on_node(node.name):
+            if index in node.indexes:
+                free[node.indexes.index(index)] += milli_gpus
+    return _capacity(request, node, free, milli_cpus, memory_mib, extras)
+
+
+def _capacity(
+    request: Request,
+    node: NodeCapacity,
+    free: Sequence[int],
+    milli_cpus: int,
+    memory_mib: int,
+    extras: Mapping[str, int],
+) -> int:
+    pods = request.pods
+    if request.milli_cpus:
+        pods = min(pods, milli_cpus // request.milli_cpus)
+    if request.memory_mib:
+        pods = min(pods, memory_mib // request.memory_mib)
+    for name, amount in request.extras:
+        pods = min(pods, extras.get(name, 0) // amount)
+    if request.is_share:
+        shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
+        pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
+    elif request.whole_devices:
+        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
+    return max(0, pods)

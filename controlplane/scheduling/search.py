@@ -15,7 +15,7 @@ from math import ceil, comb
 
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request, pods_that_fit
-from controlplane.scheduling.host_shortage import missing_on, part_of
+from controlplane.scheduling.host_shortage import missing_on, part_of, pods_after, pods_on
 from controlplane.scheduling.victims import Candidate, Cost, VictimClass, VictimPolicy, preemption_cost
 
 MAX_STEPS = 2000
@@ -37,7 +37,7 @@ class _Local:
         self.candidates = candidates
         self._room_for: int | None = None
         # no node has room for a single pod, or it would not be searched for
-        self.pods_before = _pods_on(request, node) if request.pods > 1 else 0
+        self.pods_before = pods_on(request, node) if request.pods > 1 else 0
         self.bound = _bound(request, self, 1)
         self.holders: list[list[Candidate]] | None = None
         self.holds: list[int] = []
@@ -46,7 +46,7 @@ class _Local:
     def room_for(self) -> int:
         """How many more pods fit here without any of the candidates."""
         if self._room_for is None:
-            self._room_for = _pods_after(self.request, self, self.candidates) - self.pods_before
+            self._room_for = pods_after(self.request, self.node, self.candidates) - self.pods_before
         return self._room_for
 
     def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
@@ -328,7 +328,7 @@ class _Gains:
         for name in names:
             local = self._search.locals[name]
             here = [item for item in local.candidates if item in self.victims]
-            gain = _pods_after(self._search.request, local, here) - local.pods_before
+            gain = pods_after(self._search.request, local.node, here) - local.pods_before
             self.total += gain - self._by_node.get(name, 0)
             self._by_node[name] = gain
 
@@ -382,54 +382,10 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
     touched = sorted({name for victim in victims for name in victim.nodes})
     locals_ = [search.locals[name] for name in touched if name in search.locals]
     return sum(
-        _pods_after(search.request, local, [item for item in local.candidates if item in victims])
+        pods_after(search.request, local.node, [item for item in local.candidates if item in victims])
         - local.pods_before
         for local in locals_
     )
-
-
-def _pods_on(request: Request, node: NodeCapacity) -> int:
-    """How many pods of this kind fit on the node as it is."""
-    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
-
-
-def _pods_after(request: Request, local: _Local, victims: Iterable[Candidate]) -> int:
-    """How many pods of this kind fit on the node without these jobs."""
-    node, free = local.node, local.node.free.copy()
-    milli_cpus, memory_mib, extras = node.milli_cpus, node.memory_mib, dict(request.extras and node.extras)
-    for victim in victims:
-        pods = sum(placement.node == node.name for placement in victim.placements)
-        milli_cpus += pods * victim.job.milli_cpus
-        memory_mib += pods * victim.job.memory_mib
-        for name, amount in victim.job.extras:
-            extras[name] = extras.get(name, 0) + pods * amount
-        for index, milli_gpus in victim.on_node(node.name):
-            if index in node.indexes:
-                free[node.indexes.index(index)] += milli_gpus
-    return _capacity(request, node, free, milli_cpus, memory_mib, extras)
-
-
-def _capacity(
-    request: Request,
-    node: NodeCapacity,
-    free: Sequence[int],
-    milli_cpus: int,
-    memory_mib: int,
-    extras: Mapping[str, int],
-) -> int:
-    pods = request.pods
-    if request.milli_cpus:
-        pods = min(pods, milli_cpus // request.milli_cpus)
-    if request.memory_mib:
-        pods = min(pods, memory_mib // request.memory_mib)
-    for name, amount in request.extras:
-        pods = min(pods, extras.get(name, 0) // amount)
-    if request.is_share:
-        shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
-        pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
-    elif request.whole_devices:
-        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
-    return max(0, pods)
 
 
 def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
@@ -500,11 +456,11 @@ def _with_host_room(
     """Return the set, grown until `pods` pods fit beside devices too: by the cheapest candidate that is enough, else by
     the one that gives most of what is missing. None when all candidates together are not enough."""
     victims = base
-    while _pods_after(request, local, victims) < pods:
+    while pods_after(request, local.node, victims) < pods:
         rest = [item for item in local.candidates if item not in victims]
         if not rest:
             return None
-        enough = [item for item in rest if _pods_after(request, local, victims | {item}) >= pods]
+        enough = [item for item in rest if pods_after(request, local.node, victims | {item}) >= pods]
         if enough:
             return victims | {min(enough, key=lambda item: preemption_cost((item,)))}
         missing = missing_on(request, local.node, victims, pods)
