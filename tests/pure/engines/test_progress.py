@@ -23,7 +23,10 @@ def test_a_full_line_is_understood():
         seconds_per_step=0.5, gpu_utilization=0.97, gpu_memory_mib=1200,
     )  # fmt: skip
     progress = parse_progress(text, 5)
-    assert progress == Progress(5, 1, 3, 40, 100, 30.0, 0.3, 0.9, 0.5, 0.97, 1200)
+    assert progress == Progress(
+        5, 1, 3, 40, 100, 30.0, 0.3, 0.9,
+        seconds_per_step=0.5, gpu_utilization=0.97, gpu_memory_mib=1200,
+    )  # fmt: skip
     assert progress.as_json()["loss"] == 0.3
     assert "gpu_utilization" not in progress.as_json()
 
