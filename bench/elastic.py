@@ -155,6 +155,7 @@ class Torchrun:
     recoveries: list[float] = field(default_factory=list)
     agents: list[subprocess.Popen[bytes]] = field(default_factory=list)
     port: int = 0
+    note: str = ""  # what did not happen in time
 
     def __post_init__(self) -> None:
         self.folder.mkdir()
@@ -166,16 +167,23 @@ class Torchrun:
         env = {**os.environ, "TRAINYARD_CHECKPOINT_DIR": str(self.folder / "checkpoints")}
         env.pop("TRAINYARD_WORLD_SIZE", None)
         for _ in range(count):
+            is_host = not self.agents
             with open(self.folder / f"agent-{len(self.agents)}.log", "wb") as log:
                 self.agents.append(
-                    subprocess.Popen(self._command(), stdout=log, stderr=log, env=env, start_new_session=True)
+                    subprocess.Popen(
+                        self._command(is_host=is_host),
+                        stdout=log,
+                        stderr=log,
+                        env=env,
+                        start_new_session=True,
+                    )
                 )
 
-    def _command(self) -> list[str]:
+    def _command(self, *, is_host: bool) -> list[str]:
         return [
             sys.executable, "-m", "torch.distributed.run", "--nnodes", "1:4", "--nproc-per-node", "1",
             "--rdzv-backend", "c10d", "--rdzv-endpoint", f"127.0.0.1:{self.port}", "--rdzv-id", "bench",
-            "--rdzv-conf", RENDEZVOUS, "--max-restarts", "100", "--monitor-interval", "0.1",
+            "--rdzv-conf", f"{RENDEZVOUS},is_host={int(is_host)}", "--max-restarts", "100", "--monitor-interval", "0.1",
             "-m", "workloads.elastic.train", *PROGRAM, "--checkpoint-steps", "1",
         ]  # fmt: skip
 
@@ -228,6 +236,8 @@ def torchrun(folder: Path) -> Torchrun:
             since = time.time()
             peer.kill(peer.agents[-1], signal.SIGKILL)
             peer.recoveries.append(peer.steps_in_world_of(2, since))
+    except TimeoutError as error:
+        peer.note = f"{error} within {LIMIT_SECONDS:.0f} s"
     finally:
         peer.close()
     return peer
@@ -242,7 +252,7 @@ def rows(ours: Ours, peer: Torchrun) -> list[Row]:
         Row("planned resizes and kills: completed steps computed again", "0", "steps", [repeated], limit=0),
         Row(
             "planned resize: pause of the training", "<= 3 s", "s", ours.pauses, limit=3,
-            peer="torchrun, 4 -> 2", peer_samples=peer.leaves,
+            peer="torchrun, 4 -> 2", peer_samples=peer.leaves, note=peer.note,
         ),
         Row(
             "two workers join: next step in the larger world", "<= 0.4 s, <= 1/20 of torchrun", "s", ours.joins,

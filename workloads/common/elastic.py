@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import io
 import os
+import signal
 import socket
 import threading
 import time
@@ -98,6 +99,9 @@ class World:
         world = cls(device, replica, epochs, policy)
         world.step = first_step
         if membership.DIRECTORY not in os.environ:
+            if "TORCHELASTIC_RUN_ID" in os.environ:
+                # torchrun ends workers by SIGTERM that wait for a lost peer; one that handles it costs it 30 s
+                signal.signal(signal.SIGTERM, signal.SIG_DFL)
             with joined_ranks(device) as place:
                 world._enter(place.rank, place.world_size, 1)
                 world._agree_on_state()
