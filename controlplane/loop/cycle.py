@@ -83,8 +83,9 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, observation, now)
     _planned[cluster.pk] = (time.perf_counter(), time.perf_counter() - began)
-    began, engine = time.perf_counter(), engine_for(cluster)
-    plan = shrink_victims(cluster, engine, decided.plan, now)
+    began = time.perf_counter()
+    engine = engine_for(cluster) if cluster.is_reachable else None
+    plan = shrink_victims(cluster, engine, decided.plan, now) if engine else decided.plan
     recorded = record(cluster, plan, observation, now, on_orders)
     if recorded.has_commands:
         Cycle.objects.create(
@@ -97,7 +98,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
             decide_ms=decided.ms,
             record_ms=(time.perf_counter() - began) * 1000,
         )
-    has_grown = grow_jobs(cluster, engine, observation, decided.plan, now)
+    has_grown = engine is not None and grow_jobs(cluster, engine, observation, decided.plan, now)
     return recorded.has_commands or decided.has_orders or has_grown
 
 
