@@ -67,7 +67,6 @@ class FolderLake:
             self._index = ContentIndex(root / "index.sqlite")
         except OSError as error:
             raise blocked(error) from error
-        self._unflushed: list[Located] = []
         if is_new:
             self._adopt_unindexed(UNLIMITED)
 
@@ -84,41 +83,41 @@ class FolderLake:
         """See Lake."""
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
         lacking = self.lacking(content.digest for content in contents)
-        self.put_contents([content for content in contents if content.digest in lacking])
-        self.flush()
+        self.flush(self.put_contents([content for content in contents if content.digest in lacking]))
 
-    def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> None:
-        """Store contents whose digests were computed here; `flush` makes them known. `adopt` HARD_LINK lets a large
-        content share the file it was read from: only where its owner allows it, since an edit of one edits both."""
+    def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> list[Located]:
+        """Write contents whose digests were computed here; `flush` what is returned to make it known. `adopt` HARD_LINK
+        lets a large content share the file it was read from: only where its owner allows it, since an edit of one
+        edits both."""
+        small = [content for content in contents if len(content.data) <= WHOLE_BYTES]
+        large = [content for content in contents if len(content.data) > WHOLE_BYTES]
         try:
-            small = [content for content in contents if len(content.data) <= WHOLE_BYTES]
-            if small:
-                self._write_pack(small)
-            for content in contents:
-                if len(content.data) > WHOLE_BYTES:
-                    self._write_object(content, adopt)
+            written = self._write_pack(small) if small else []
+            return written + [self._write_object(content, adopt) for content in large]
         except OSError as error:
             raise blocked(error) from error
 
-    def put_file(self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK) -> None:
-        """Store a large file of this machine that had this digest. Raises FileChanged."""
+    def put_file(
+        self, digest: bytes, path: bytes, size_bytes: int, adopt: Sharing = Sharing.REFLINK
+    ) -> Located:
+        """Write a large file of this machine that had this digest; `flush` makes it known. Raises FileChanged."""
         status = os.stat(path)
         with self._staged() as fresh:
             if not self._shares(path, status.st_mtime_ns, fresh, adopt):
                 self._copy(digest, path, size_bytes, fresh)
             os.rename(fresh, self._named("objects", digest.hex()))
-        self._unflushed.append(Located(WHOLE, 0, size_bytes, digest))
+        return Located(WHOLE, 0, size_bytes, digest)
 
-    def flush(self) -> None:
-        """Make what was put known, once it is on disk."""
-        if not self._unflushed:
+    def flush(self, written: Sequence[Located]) -> None:
+        """Make known what was written, once it is on disk. Only what the caller wrote itself before the call: what
+        another thread writes meanwhile may not be on disk when this returns."""
+        if not written:
             return
         try:
             sync_file_system(self.root)
         except OSError as error:
             raise blocked(error) from error
-        added, self._unflushed = self._unflushed, []
-        self._index.add(added)
+        self._index.add(written)
 
     def part_bytes(self, digest: bytes) -> int:
         """See Lake."""
@@ -234,21 +233,21 @@ class FolderLake:
             self._collect_broken_off(before)
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
 
-    def _write_pack(self, contents: Sequence[Content]) -> None:
+    def _write_pack(self, contents: Sequence[Content]) -> list[Located]:
         index = pack_index((content.digest, len(content.data)) for content in contents)
         name = pack_name(index)
         with self._staged() as fresh:
             write_new(fresh, b"".join((*(content.data for content in contents), index)))
             os.rename(fresh, self._named("packs", name))
         places, _ = read_index(index)
-        self._unflushed += (Located(name, one.offset, one.size_bytes, one.digest) for one in places)
+        return [Located(name, one.offset, one.size_bytes, one.digest) for one in places]
 
-    def _write_object(self, content: Content, adopt: Sharing) -> None:
+    def _write_object(self, content: Content, adopt: Sharing) -> Located:
         with self._staged() as fresh:
             if not (content.path and self._shares(content.path, content.mtime_ns, fresh, adopt)):
                 write_new(fresh, content.data)
             os.rename(fresh, self._named("objects", content.digest.hex()))
-        self._unflushed.append(Located(WHOLE, 0, len(content.data), content.digest))
+        return Located(WHOLE, 0, len(content.data), content.digest)
 
     def _shares(self, path: bytes, mtime_ns: int, fresh: Path, adopt: Sharing) -> bool:
         """Make `fresh` share the bytes of a file, if the file system can and the file was not written since."""
@@ -276,8 +275,7 @@ class FolderLake:
             raise ContentDamaged(digest)
         path.chmod(READ_ONLY)
         os.rename(path, self._named("objects", digest.hex()))
-        self._unflushed.append(Located(WHOLE, 0, size, digest))
-        self.flush()
+        self.flush([Located(WHOLE, 0, size, digest)])
 
     def _quarantine(self, located: Located) -> None:
         path = self.path_of(located)
@@ -299,33 +297,34 @@ class FolderLake:
 
     def _adopt_unindexed(self, budget: Budget) -> None:
         """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
+        found: list[Located] = []
         known = self._index.packs()
         for path in self._all("packs"):
             budget.check()
             if (name := _name(path)) not in known:
-                self._adopt_pack(path, name)
+                found += self._adopt_pack(path, name)
         objects = {one.digest for one in self._index.of_pack(WHOLE)}
         for path in self._all("objects"):
             budget.check()
             if (digest := bytes.fromhex(_name(path))) not in objects:
-                self._adopt_object(path, digest)
-        self.flush()
+                found += self._adopt_object(path, digest)
+        self.flush(found)
 
-    def _adopt_pack(self, path: Path, name: str) -> None:
+    def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
             places = [Located(name, place.offset, place.size_bytes, place.digest) for place in _places(path)]
         except PackInvalid:
             path.unlink()
-            return
+            return []
         damaged = {one.digest for one in _damaged(path, places)}
-        self._unflushed += (one for one in places if one.digest not in damaged)
+        return [one for one in places if one.digest not in damaged]
 
-    def _adopt_object(self, path: Path, digest: bytes) -> None:
+    def _adopt_object(self, path: Path, digest: bytes) -> list[Located]:
         located = Located(WHOLE, 0, path.stat().st_size, digest)
         if _damaged(path, [located]):
             path.unlink()
-        else:
-            self._unflushed.append(located)
+            return []
+        return [located]
 
     def _collect_packs(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
         count = size = 0
@@ -340,9 +339,8 @@ class FolderLake:
             if wanted and (len(wanted) == len(held) or alive * 2 > full):
                 continue
             if wanted:  # more than half of it is dead: the rest moves to a pack of its own first
-                self._write_pack([Content(*one) for one in _read(path, wanted)])
+                moved = self._write_pack([Content(*one) for one in _read(path, wanted)])
                 sync_file_system(self.root)
-                moved, self._unflushed = self._unflushed, []
                 self._index.move(moved)
             self._index.forget_pack(_name(path))
             path.unlink()

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from datasets.ingest.reader import Content
 from datasets.ingest.worker import SinkSpec
+from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
 
@@ -15,7 +16,9 @@ class FolderSink:
     """Writes into a folder lake of this machine."""
 
     def __init__(self, lake: FolderLake, adopt: Sharing) -> None:
-        self._lake, self._adopt, self._unflushed = lake, adopt, 0
+        self._lake, self._adopt = lake, adopt
+        self._unflushed: list[Located] = []
+        self._unflushed_bytes = 0
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         """See datasets.ingest.reader.Sink."""
@@ -23,23 +26,22 @@ class FolderSink:
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         """See datasets.ingest.reader.Sink."""
-        self._lake.put_contents(contents, self._adopt)
-        self._count(sum(len(content.data) for content in contents))
+        self._written(self._lake.put_contents(contents, self._adopt))
 
     def put_file(self, digest: bytes, path: bytes, size_bytes: int) -> None:
         """See datasets.ingest.reader.Sink."""
-        self._lake.put_file(digest, path, size_bytes, self._adopt)
-        self._count(size_bytes)
+        self._written([self._lake.put_file(digest, path, size_bytes, self._adopt)])
 
     def flush(self) -> None:
         """See datasets.ingest.reader.Sink."""
-        self._lake.flush()
+        self._lake.flush(self._unflushed)
+        self._unflushed, self._unflushed_bytes = [], 0
 
-    def _count(self, size: int) -> None:
-        self._unflushed += size
-        if self._unflushed >= FLUSH_BYTES:
-            self._lake.flush()
-            self._unflushed = 0
+    def _written(self, located: Sequence[Located]) -> None:
+        self._unflushed += located
+        self._unflushed_bytes += sum(one.size_bytes for one in located)
+        if self._unflushed_bytes >= FLUSH_BYTES:
+            self.flush()
 
 
 def folder_sink(root: str, adopt: str) -> FolderSink:

@@ -15,6 +15,7 @@ import pytest
 
 from datasets.ingest.engine import Cancelled, sync_tree
 from datasets.ingest.packs import PackInvalid, pack_index
+from datasets.ingest.reader import Content
 from datasets.ingest.tree import SourceMissing
 from datasets.manifests import LINK, Manifest
 from datasets.storage.base import Budget, ContentDamaged, ContentMissing, DeadlineExceeded
@@ -205,6 +206,20 @@ def test_a_pack_may_be_sent_twice_and_a_damaged_one_leaves_nothing(lake):
         sha256(b"three").digest(),
         sha256(b"four").digest(),
     }
+
+
+def test_a_flush_makes_nothing_known_that_was_written_meanwhile(lake, monkeypatch):
+    """Uploads run in several threads of one process."""
+    late = Content(sha256(b"late").digest(), b"late")
+
+    def flush_while_another_thread_writes(_: Path) -> None:
+        monkeypatch.undo()
+        lake.put_contents([late])
+
+    monkeypatch.setattr("datasets.storage.folder.sync_file_system", flush_while_another_thread_writes)
+    lake.put_pack(pack(b"early"))
+    assert not lake.lacking([sha256(b"early").digest()])
+    assert lake.lacking([late.digest])
 
 
 def test_a_large_content_arrives_in_parts_and_goes_on_after_a_break(lake):
