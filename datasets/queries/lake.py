@@ -7,13 +7,15 @@ from collections import OrderedDict
 from django.conf import settings
 
 from controlplane.models import Project
-from datasets.manifests import Manifest, decode
+from datasets.manifests import Manifest, ManifestInvalid, decode
+from datasets.storage.base import ContentMissing
 from datasets.storage.folder import FolderLake
 
 KEPT_FILES = 2_000_000  # of manifests that a process keeps; some 150 bytes each
 
 _lakes: dict[int, FolderLake] = {}
-_manifests: OrderedDict[str, Manifest] = OrderedDict()
+# by project too: a hash that another project has must stay unknown here
+_manifests: OrderedDict[tuple[int, str], Manifest] = OrderedDict()
 _lock = threading.Lock()
 
 
@@ -26,14 +28,26 @@ def lake_of(project: Project) -> FolderLake:
 
 
 def manifest_named(project: Project, name: str) -> Manifest:
-    """Return a manifest of the project's lake. Raises ContentMissing."""
+    """Return a manifest of the project's lake. Raises ContentMissing, also for a damaged one."""
+    key = project.pk, name
     with _lock:
-        if name in _manifests:
-            _manifests.move_to_end(name)
-            return _manifests[name]
-    manifest = decode(lake_of(project).manifest(name))
+        if key in _manifests:
+            _manifests.move_to_end(key)
+            return _manifests[key]
+    manifest = _read(project, name)
     with _lock:
-        _manifests[name] = manifest
+        _manifests[key] = manifest
         while len(_manifests) > 1 and sum(map(len, _manifests.values())) > KEPT_FILES:
             _manifests.popitem(last=False)
+    return manifest
+
+
+def _read(project: Project, name: str) -> Manifest:
+    stored = lake_of(project).manifest(name)
+    try:
+        manifest = decode(stored)
+    except ManifestInvalid as error:
+        raise ContentMissing(f"The lake's manifest {name} is damaged: {error}") from error
+    if manifest.hash != name:
+        raise ContentMissing(f"The lake's manifest {name} is damaged.")
     return manifest

@@ -6,6 +6,7 @@ import pytest
 
 from controlplane.models import AuditEntry, Event
 from datasets.models import Dataset, DatasetVersion
+from datasets.queries import lake as lake_module
 from datasets.queries.lake import lake_of
 from tests.datasets import make_dataset, make_version, manifest_of, pack_of
 
@@ -113,6 +114,25 @@ def test_another_projects_content_is_unknown_here(api, cast, dataset):
     digest = sha256(b"secret").digest()
     answer = api("ben").send("POST", f"datasets/{dataset.pk}/content/lacking", digest, content_type=BYTES)
     assert answer.body == {"lacking": [0]}
+
+
+def test_another_projects_manifest_is_unknown_here(api, cast, dataset):
+    """Also one that this process has read for the other project; this project has the same contents."""
+    sent(api("ben"), dataset, FILES)
+    secret = make_version(make_dataset(cast.other, "secret"), FILES | {"d.txt": "alpha"})
+    refused = api("ben").post(f"datasets/{dataset.pk}/versions", {"manifest": secret.manifest, "parent": 0})
+    assert (refused.status, refused.code) == (409, "content_missing")
+
+
+def test_a_damaged_manifest_is_not_shown_as_the_version(api, cast, dataset):
+    version = make_version(dataset, FILES)
+    lake_module._manifests.clear()
+    [stored] = (path for path in (lake_of(cast.project).root / "manifests").rglob("*") if path.is_file())
+    stored.chmod(0o644)
+    for damaged in (manifest_of({"other.txt": "alpha"}).encode(), b"garbage"):
+        stored.write_bytes(damaged)
+        shown = api("ben").get(f"versions/{version.pk}/files")
+        assert (shown.status, shown.code) == (409, "manifest_missing")
 
 
 @pytest.mark.parametrize(
