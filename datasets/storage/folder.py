@@ -16,16 +16,13 @@ import fcntl
 import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
-from hashlib import sha256
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from uuid import uuid4
 
 from datasets.ingest.packs import (
-    TAIL_BYTES,
     PackInvalid,
     checked_contents,
-    index_bytes,
     pack_index,
     pack_name,
     read_index,
@@ -40,6 +37,7 @@ from datasets.storage.base import (
     ContentMissing,
     Verified,
 )
+from datasets.storage.checks import damaged_in, places_in
 from datasets.storage.contents import WHOLE, ContentIndex, Located
 from datasets.storage.files import (
     READ_ONLY,
@@ -50,6 +48,7 @@ from datasets.storage.files import (
     sync_file_system,
     write_new,
 )
+from datasets.storage.parts import append, locked_part
 
 WHOLE_BYTES = 256 << 10  # contents above this are files of their own: they can be shared by link
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
@@ -63,12 +62,11 @@ class FolderLake:
         try:
             for name in _FOLDERS:
                 (root / name).mkdir(parents=True, exist_ok=True)
-            is_new = not (root / "index.sqlite").exists()
+            if not (root / "index.sqlite").exists():
+                self._make_index(root / "index.sqlite")
             self._index = ContentIndex(root / "index.sqlite")
         except OSError as error:
             raise blocked(error) from error
-        if is_new:
-            self._adopt_unindexed(UNLIMITED)
 
     def close(self) -> None:
         """Close the index."""
@@ -128,16 +126,18 @@ class FolderLake:
 
     def put_part(self, digest: bytes, offset: int, data: memoryview, size_bytes: int) -> int:
         """See Lake."""
-        if not self.lacking([digest]):
-            return size_bytes
         path = self.root / "parts" / digest.hex()
         try:
-            arrived = _append(path, offset, data, size_bytes)
-            if arrived == size_bytes:
-                self._finish_parts(digest, path, size_bytes)
+            with locked_part(path) as file:
+                if self._is_stored(digest):  # asked under the lock: another request may have finished it
+                    path.unlink()
+                    return size_bytes
+                arrived = append(file, offset, data, size_bytes)
+                if arrived == size_bytes:
+                    self._finish_parts(digest, path, size_bytes)
+                return arrived
         except OSError as error:
             raise blocked(error) from error
-        return arrived
 
     def read(self, digest: bytes, offset: int = 0, length: int | None = None) -> bytes:
         """See Lake."""
@@ -199,12 +199,16 @@ class FolderLake:
         damaged: list[Located] = []
         for path, contents in self._by_file(located):
             budget.check()
-            damaged += _damaged(path, contents)
+            try:
+                damaged += damaged_in(path, contents)
+            except FileNotFoundError:
+                self._forget_file(contents)
         for one in damaged:
             self._quarantine(one)
-        missing = sorted(wanted - {one.digest for one in located})
-        size = sum(one.size_bytes for one in located)
-        return Verified(len(located), size, missing, [one.digest for one in damaged])
+        moved_away = {one.digest for one in damaged}
+        present = self._index.known(wanted) | moved_away
+        size = sum(one.size_bytes for one in located if one.digest in present)
+        return Verified(len(present), size, sorted(wanted - present), sorted(moved_away))
 
     @contextmanager
     def in_use(self) -> Iterator[None]:
@@ -267,25 +271,44 @@ class FolderLake:
                 raise FileChanged
             os.fchmod(target.fileno(), READ_ONLY)
 
+    def _is_stored(self, digest: bytes) -> bool:
+        """Return whether a content is there; index one whose request ended before the index named it."""
+        path = self._path("objects", digest.hex())
+        if self.lacking([digest]) and path.exists():
+            self.flush(self._adopt_object(path, digest))
+        return not self.lacking([digest])
+
     def _finish_parts(self, digest: bytes, path: Path, size: int) -> None:
         with open(path, "rb", buffering=0) as file:
             found = hash_file(file.fileno(), size)
         if found != digest:
             path.unlink()
             raise ContentDamaged(digest)
-        path.chmod(READ_ONLY)
-        os.rename(path, self._named("objects", digest.hex()))
+        target = self._named("objects", digest.hex())
+        os.rename(
+            path, target
+        )  # before it is read-only: a request that repeats a broken-off one opens it to write
+        target.chmod(READ_ONLY)
         self.flush([Located(WHOLE, 0, size, digest)])
 
     def _quarantine(self, located: Located) -> None:
         path = self.path_of(located)
         self._index.forget([located.digest])
-        if located.pack == WHOLE:
-            os.rename(path, self.root / "quarantine" / located.digest.hex())
+        away = self.root / "quarantine" / located.digest.hex()
+        with suppress(FileNotFoundError):  # another verification moved it away, or the file was lost
+            if located.pack == WHOLE:
+                os.rename(path, away)
+            else:
+                with open(path, "rb", buffering=0) as file:
+                    away.write_bytes(os.pread(file.fileno(), located.size_bytes, located.offset))
+
+    def _forget_file(self, located: Sequence[Located]) -> None:
+        """Forget contents whose file is lost, so that the next sync sends them again. What `collect` moved from a lost
+        pack to another one stays known."""
+        if located[0].pack == WHOLE:
+            self._index.forget(one.digest for one in located)
         else:
-            with open(path, "rb", buffering=0) as file:
-                data = os.pread(file.fileno(), located.size_bytes, located.offset)
-            (self.root / "quarantine" / located.digest.hex()).write_bytes(data)
+            self._index.forget_pack(located[0].pack)
 
     def _by_file(self, located: Sequence[Located]) -> Iterator[tuple[Path, list[Located]]]:
         start = 0
@@ -294,6 +317,23 @@ class FolderLake:
             if following is None or one.pack == WHOLE or following.pack != one.pack:
                 yield self.path_of(one), list(located[start : place + 1])
                 start = place + 1
+
+    def _make_index(self, path: Path) -> None:
+        """Make the index from packs and objects. It gets its name when it is complete: another process that opens the
+        lake meanwhile waits, and one killed here leaves no index that lacks what is stored."""
+        with self._lock(fcntl.LOCK_EX):
+            if path.exists():
+                return
+            fresh = path.with_name("index.sqlite.new")
+            for left in (fresh, path):  # a journal left of another index would be played into this one
+                for end in ("", "-wal", "-shm"):
+                    left.with_name(left.name + end).unlink(missing_ok=True)
+            self._index = ContentIndex(fresh)
+            try:
+                self._adopt_unindexed(UNLIMITED)
+            finally:
+                self._index.close()
+            os.rename(fresh, path)
 
     def _adopt_unindexed(self, budget: Budget) -> None:
         """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
@@ -312,16 +352,18 @@ class FolderLake:
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
-            places = [Located(name, place.offset, place.size_bytes, place.digest) for place in _places(path)]
+            places = [
+                Located(name, place.offset, place.size_bytes, place.digest) for place in places_in(path)
+            ]
         except PackInvalid:
             path.unlink()
             return []
-        damaged = {one.digest for one in _damaged(path, places)}
+        damaged = {one.digest for one in damaged_in(path, places)}
         return [one for one in places if one.digest not in damaged]
 
     def _adopt_object(self, path: Path, digest: bytes) -> list[Located]:
         located = Located(WHOLE, 0, path.stat().st_size, digest)
-        if _damaged(path, [located]):
+        if damaged_in(path, [located]):
             path.unlink()
             return []
         return [located]
@@ -393,55 +435,10 @@ class FolderLake:
         return (path for shelf in sorted((self.root / folder).iterdir()) for path in shelf.iterdir())
 
 
-def _append(path: Path, offset: int, data: memoryview, size: int) -> int:
-    """Append to a file what it has not; return its length. One process at a time writes it."""
-    with open(path, "ab", buffering=0) as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        held = os.fstat(file.fileno()).st_size
-        skip = held - offset
-        if skip < 0 or skip >= len(data) or offset + len(data) > size:
-            return held
-        left = data[skip:]
-        while left:
-            left = left[file.write(left) :]
-        return os.fstat(file.fileno()).st_size
-
-
-def _places(path: Path) -> Sequence[Located] | list[Located]:
-    size = path.stat().st_size
-    with open(path, "rb", buffering=0) as file:
-        if size < TAIL_BYTES:
-            raise PackInvalid("The pack is cut off.")
-        tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
-        places, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
-    return [Located("", place.offset, place.size_bytes, place.digest) for place in places]
-
-
 def _read(path: Path, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes]]:
     with open(path, "rb", buffering=0) as file:
         for one in located:
             yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
-
-
-def _damaged(path: Path, located: Sequence[Located]) -> list[Located]:
-    """Return the contents of a file that are not what their digests say."""
-    damaged = []
-    with open(path, "rb", buffering=0) as file:
-        for one in located:
-            if one.pack == WHOLE:
-                found = _hash_whole(file.fileno(), one.size_bytes)
-            else:
-                found = sha256(os.pread(file.fileno(), one.size_bytes, one.offset)).digest()
-            if found != one.digest:
-                damaged.append(one)
-    return damaged
-
-
-def _hash_whole(descriptor: int, size: int) -> bytes:
-    try:
-        return hash_file(descriptor, size)
-    except FileChanged:
-        return b""
 
 
 def _name(path: Path) -> str:

@@ -1,0 +1,42 @@
+"""What packs and objects hold, read from the files alone."""
+
+import os
+from collections.abc import Sequence
+from hashlib import sha256
+from pathlib import Path
+
+from datasets.ingest.packs import TAIL_BYTES, PackInvalid, index_bytes, read_index
+from datasets.ingest.reader import FileChanged, hash_file
+from datasets.storage.contents import WHOLE, Located
+
+
+def places_in(path: Path) -> list[Located]:
+    """Return the contents of a pack, without its name. Raises PackInvalid."""
+    size = path.stat().st_size
+    with open(path, "rb", buffering=0) as file:
+        if size < TAIL_BYTES:
+            raise PackInvalid("The pack is cut off.")
+        tail = index_bytes(os.pread(file.fileno(), TAIL_BYTES, size - TAIL_BYTES))
+        places, _ = read_index(os.pread(file.fileno(), tail, max(0, size - tail)))
+    return [Located("", place.offset, place.size_bytes, place.digest) for place in places]
+
+
+def damaged_in(path: Path, located: Sequence[Located]) -> list[Located]:
+    """Return the contents of a file that are not what their digests say."""
+    damaged = []
+    with open(path, "rb", buffering=0) as file:
+        for one in located:
+            if one.pack == WHOLE:
+                found = _hash_whole(file.fileno(), one.size_bytes)
+            else:
+                found = sha256(os.pread(file.fileno(), one.size_bytes, one.offset)).digest()
+            if found != one.digest:
+                damaged.append(one)
+    return damaged
+
+
+def _hash_whole(descriptor: int, size: int) -> bytes:
+    try:
+        return hash_file(descriptor, size)
+    except FileChanged:
+        return b""

@@ -1,0 +1,42 @@
+"""A large content that is arriving: a file that grows by parts, written by one request at a time."""
+
+import fcntl
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from io import FileIO
+from pathlib import Path
+
+
+@contextmanager
+def locked_part(path: Path) -> Iterator[FileIO]:
+    """Open a file of parts, empty when there was none, and keep other requests from it."""
+    while True:
+        with open(path, "ab", buffering=0) as file:
+            fcntl.flock(file, fcntl.LOCK_EX)
+            if not _is_at(path, file):  # finished or removed by the request that held the lock
+                continue
+            yield file
+            return
+
+
+def append(file: FileIO, offset: int, data: memoryview, size: int) -> int:
+    """Append what the file does not have of a content of `size` bytes; return its length. A file that is longer than
+    its content has parts of something else: it begins again."""
+    held = os.fstat(file.fileno()).st_size
+    if held > size:
+        file.truncate(held := 0)
+    skip = held - offset
+    if skip < 0 or skip >= len(data) or offset + len(data) > size:
+        return held
+    left = data[skip:]
+    while left:
+        left = left[file.write(left) :]
+    return os.fstat(file.fileno()).st_size
+
+
+def _is_at(path: Path, file: FileIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
