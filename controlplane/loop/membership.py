@@ -6,6 +6,8 @@ the pod's file is equal to it.
 """
 
 import json
+import logging
+import math
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
@@ -27,6 +29,8 @@ from jobs.kinds.membership import Answer, Operation, Standing, Worker, answer
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
 from jobs.transitions import STOP_GRACE_SECONDS, job_event
+
+logger = logging.getLogger(__name__)
 
 WORKING = (lifecycle.STARTING, lifecycle.RUNNING)
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
@@ -52,7 +56,8 @@ class Attended:
 
 
 def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Bring every running elastic job of a cluster one step further. Returns whether pods are to be stopped."""
+    """Bring every running elastic job of a cluster one step further. Returns whether pods are to be stopped. What fails
+    for one job, which may be due to what its pods wrote, is logged and does not stop the others."""
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
         return False
@@ -62,6 +67,8 @@ def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> bool:
             has_orders |= _keep(attended, cast(MembershipEngine, engine), now)
         except EngineUnreachable:
             return has_orders
+        except Exception:
+            logger.exception("the membership of job %s could not be kept", attended.job.name)
     return has_orders
 
 
@@ -147,22 +154,37 @@ def _parsed(text: str) -> dict[str, Any]:
     try:
         data = json.loads(text)
         return {
-            "address": str(data["address"])[:200],
+            "address": _storable(data["address"])[:200],
             "state": str(data["state"])[:12],
-            "generation": int(data["generation"]),
-            "busy_seconds": float(data["busy_seconds"]),
-            "epochs_done": min(MOST, max(0, int(data["epochs_done"]))),
-            "epochs_exact": min(MOST, max(0, int(data["epochs_exact"]))),
+            "generation": _count(data["generation"]),
+            "busy_seconds": _seconds(data["busy_seconds"]),
+            "epochs_done": _count(data["epochs_done"]),
+            "epochs_exact": _count(data["epochs_exact"]),
             "switches": [_parsed_switch(switch) for switch in data["switches"]],
         }
-    except (ValueError, KeyError, TypeError, RecursionError):
+    except (ValueError, KeyError, TypeError, OverflowError, RecursionError):
         return {}
 
 
 def _parsed_switch(switch: Mapping[str, Any]) -> dict[str, Any]:
     counts = ("generation", "step", "lost_steps", "repeated_steps", "interrupted_steps")
-    found: dict[str, Any] = {name: min(MOST, max(0, int(switch[name]))) for name in counts}
-    return found | {"pause_seconds": float(switch["pause_seconds"])}
+    found: dict[str, Any] = {name: _count(switch[name]) for name in counts}
+    return found | {"pause_seconds": _seconds(switch["pause_seconds"])}
+
+
+def _count(value: Any) -> int:
+    return min(MOST, max(0, int(value)))
+
+
+def _seconds(value: Any) -> float:
+    if not math.isfinite(seconds := float(value)):
+        raise ValueError(value)
+    return seconds
+
+
+def _storable(value: Any) -> str:
+    """Without what a database refuses in text: NUL, and halves of surrogate pairs."""
+    return str(value).replace("\0", "").encode(errors="ignore").decode()
 
 
 def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
@@ -176,7 +198,7 @@ def _note_switched(attended: Attended, now: datetime) -> None:
     generation = attended.generation
     if generation is None or generation.switched_at is not None:
         return
-    alive = {pod.rank for pod in attended.pods if _is_alive(pod)}
+    alive = {pod.rank for pod in attended.pods if is_alive(pod)}
     switches = [
         [
             one
@@ -218,7 +240,7 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
     said = attended.said.get(pod.rank, {})
     return Worker(
         pod.rank,
-        _is_alive(pod),
+        is_alive(pod),
         said.get("state", ""),
         said.get("generation", 0),
         pod.exit_code,
@@ -226,7 +248,8 @@ def _worker(attended: Attended, pod: Pod) -> Worker:
     )
 
 
-def _is_alive(pod: Pod) -> bool:
+def is_alive(pod: Pod) -> bool:
+    """Whether its process may still run."""
     return pod.released_at is None and pod.state not in ("succeeded", "failed")
 
 
@@ -249,15 +272,16 @@ def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event
         events.append(_publish(attended, decided, now))
     if decided.outcome and attended.operation is not None:
         events += _advance_operation(attended, attended.operation, decided, now)
-    wait = LEAVE_SECONDS if decided.outcome == rules.SUCCEEDED else timedelta()
-    _order_ends(attended, decided.stop, STOP_GRACE_SECONDS, wait)
+    for rank in decided.stop:
+        has_left = attended.said.get(rank, {}).get("state") == rules.LEFT
+        _order_ends(attended, [rank], STOP_GRACE_SECONDS, LEAVE_SECONDS if has_left else timedelta())
     _order_ends(attended, decided.kill, 0, timedelta())
     return events
 
 
 def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
     members = decided.members or ()
-    addresses = {rank: said["address"] for rank, said in attended.said.items()}
+    addresses = _addresses(attended)
     attempt = next(pod.attempt_id for pod in attended.pods)
     attended.generation = Generation.objects.create(
         attempt_id=attempt,
@@ -273,6 +297,15 @@ def _publish(attended: Attended, decided: Answer, now: datetime) -> Event:
         f"Generation {attended.generation.number} with {len(members)} workers: {CAUSES[decided.cause]}."
     )
     return event
+
+
+def _addresses(attended: Attended) -> dict[int, str]:
+    """Return where workers listen, by rank, as they say or as they said when an earlier generation began."""
+    earlier = Generation.objects.filter(
+        attempt__job=attended.job, attempt__number=attended.job.attempt
+    ).order_by("number")
+    known = {int(member["id"]): str(member["address"]) for row in earlier for member in row.members}
+    return known | {rank: said["address"] for rank, said in attended.said.items()}
 
 
 CAUSES = {

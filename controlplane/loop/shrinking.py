@@ -9,10 +9,11 @@ from django.db import transaction
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import Attended, attended_jobs
-from controlplane.models import Cluster, Event
+from controlplane.loop.membership import Attended, attended_jobs, is_alive
+from controlplane.models import Cluster, Command, Event
 from controlplane.scheduling.plan import Plan, Preempt
 from controlplane.scheduling.view import PodPlacement, placements_from_lists
+from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Job, ScaleOperation
@@ -41,15 +42,25 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     operation = attended.operation
     if operation is not None and operation.leaving:
         return True  # it is at it
-    taken = _promised(plan, preempt.beneficiary)
-    leaving = sorted(_ranks_on(attended.job, taken) & set(attended.members))
+    holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
+    leaving = sorted(holders & set(attended.members))
+    if not leaving:
+        return bool(holders & _ending_ranks(attended))
     fewest, _ = KINDS[attended.job.kind].bounds(attended.job.spec) or (1, 1)
-    if operation is not None or not leaving or len(attended.members) - len(leaving) < fewest:
+    if operation is not None or len(attended.members) - len(leaving) < fewest:
         return False
     beneficiary = Job.objects.filter(pk=preempt.beneficiary).select_related("project").first()
     whom = "another project" if beneficiary is None else beneficiary.project.name
     _begin(attended, leaving, f"Its GPUs are owed to {whom}.", now)
     return True
+
+
+def _ending_ranks(attended: Attended) -> set[int]:
+    """Return the ranks that give their devices back without a preemption: no members, ended or ordered to end."""
+    others = {pod.name: pod for pod in attended.pods if pod.rank not in attended.members}
+    orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=others)
+    ordered = set(orders.values_list("subject_id", flat=True))
+    return {pod.rank for name, pod in others.items() if name in ordered or not is_alive(pod)}
 
 
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:

@@ -175,12 +175,14 @@ def _admit(standing: Standing, operation: Operation) -> Answer:
 
 
 def _complete(standing: Standing, operation: Operation) -> Answer:
-    """After its generation was published an operation is over when all members train in it, or in a later one."""
+    """After its generation was published an operation is over when all members train in it, or in a later one, and
+    those that leave have ended."""
     members = [standing.workers[rank] for rank in standing.members]
     has_switched = all(one.state == TRAINING and one.generation >= operation.generation for one in members)
     leaving = _alive(standing, operation.leaving)
     if has_switched and all(standing.workers[rank].state == LEFT for rank in leaving):
-        return Answer(outcome=SUCCEEDED, stop=leaving)
+        # their devices are free, and are to be given away, only once they have ended
+        return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED)
     if not operation.is_overdue:
         return Answer()
     return _undo(standing, operation, leaving)
@@ -189,7 +191,7 @@ def _complete(standing: Standing, operation: Operation) -> Answer:
 def _undo(standing: Standing, operation: Operation, leaving: tuple[int, ...]) -> Answer:
     if operation.is_forced:
         why = "Not all workers acknowledged in time; those that leave were stopped."
-        return Answer(outcome=SUCCEEDED, message=why, stop=leaving)
+        return Answer(stop=leaving) if leaving else Answer(outcome=SUCCEEDED, message=why)
     stayed = tuple(rank for rank in standing.members if rank not in operation.joining)
     unswitched = [
         rank for rank in standing.members if standing.workers[rank].generation < operation.generation

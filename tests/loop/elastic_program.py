@@ -16,7 +16,7 @@ from tests.loop.plant import Plant
 @dataclass
 class Program:
     """`act` lets every pod of a job do what it would do next. Ranks in `cold` never get ready, those in `deaf` never
-    notice a new membership."""
+    notice a new membership. One that left ends one turn after it said so, as a real process does."""
 
     plant: Plant
     job: Job
@@ -48,12 +48,12 @@ class Program:
         status = self._at.setdefault(pod.rank, _fresh(pod.rank))
         given = json.loads(self.plant.engine.memberships.get(pod.name, '{"generation": 0, "members": []}'))
         is_member = pod.rank in [member["id"] for member in given["members"]]
-        has_ended = False
+        has_ended = status["state"] == "left"
         if given["generation"] > status["generation"] and pod.rank not in self.deaf:
             if is_member:
                 _switch(status, given["generation"])
             elif status["generation"]:
-                status["state"], has_ended = "left", True
+                status["state"] = "left"
         self.plant.engine.said[pod.name] = MemberReport(json.dumps(status))
         if has_ended:
             self.plant.engine.finish(pod.name)

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import json
+import math
+
 import pytest
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
+from controlplane.engines.base import MemberReport
 from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Command, Event
 from jobs.actions import stop_job
@@ -27,6 +31,10 @@ def started(plant, workers=2, fewest=1, most=8, quota=8, **program) -> Program:
 
 def live(job: Job) -> list[int]:
     return list(Pod.objects.filter(job=job, released_at=None).order_by("rank").values_list("rank", flat=True))
+
+
+def write_status(plant, job: Job, rank: int, text: str) -> None:
+    plant.engine.said[f"{job.pk}-1-{rank}"] = MemberReport(text, 0.0)
 
 
 def causes(job: Job) -> list[str]:
@@ -229,13 +237,59 @@ def test_an_operation_ends_with_its_attempt(plant):
     assert (live(program.job), plant.allocated()) == ([], {})
 
 
-@pytest.mark.parametrize("text", ["", "{", "[]", '{"state": 1}', "[" * 5000, '{"switches": 3}'])
-def test_what_a_pod_writes_that_is_no_status_is_taken_for_silence(plant, text):
+def status(**fields: object) -> str:
+    known = {"address": "h:1", "state": "training", "generation": 1, "busy_seconds": 0.1, "switches": []}
+    return json.dumps({**known, "epochs_done": 0, "epochs_exact": 0, **fields})
+
+
+NO_STATUS = ["", "{", "[]", '{"state": 1}', "[" * 5000, '{"switches": 3}', "\ufffd{}"]
+INFINITE = [{"generation": math.inf}, {"epochs_done": math.inf}, {"busy_seconds": math.nan}]
+
+
+@pytest.mark.parametrize("text", [*NO_STATUS, *(status(**fields) for fields in INFINITE)])
+def test_what_a_pod_writes_that_is_no_status_is_taken_for_silence(plant, caplog, text):
     program = started(plant)
-    name = f"{program.job.pk}-1-0"
-    plant.engine.said[name] = type(plant.engine.said[name])(text, 0.0)
+    write_status(plant, program.job, 0, text)
     plant.tick()
     assert causes(program.job) == ["start"]
+    assert not caplog.records
+
+
+def test_an_address_is_one_that_can_be_stored(plant, caplog):
+    program = started(plant)
+    write_status(plant, program.job, 0, status(address="h\0:1"))
+    plant.engine.finish(f"{program.job.pk}-1-1", 137)
+    plant.tick()
+    assert Generation.objects.get(cause="loss").members == [{"id": 0, "address": "h:1"}]
+    assert not caplog.records
+
+
+def test_a_member_that_became_silent_keeps_its_address(plant, caplog):
+    program = started(plant, workers=3)
+    write_status(plant, program.job, 0, "{")
+    plant.engine.finish(f"{program.job.pk}-1-1", 137)
+    plant.tick()
+    addresses = [member["address"] for member in Generation.objects.get(cause="loss").members]
+    assert addresses == ["127.0.0.1:5000", "127.0.0.1:5002"]
+    assert not caplog.records
+
+
+def test_a_job_whose_membership_cannot_be_kept_does_not_stop_the_others(plant, caplog, monkeypatch):
+    program = started(plant)
+    broken = make_job(program.job.project, "broken", kind="elastic", workers=2, max_workers=2)
+    program.settle()
+    exchange = plant.engine.exchange
+
+    def fail(name: str, membership: str) -> MemberReport:
+        if name.startswith(str(broken.pk)):
+            raise OSError("disk")
+        return exchange(name, membership)
+
+    monkeypatch.setattr(plant.engine, "exchange", fail)
+    scale_job(program.job, 3, actor=SYSTEM)
+    program.settle()
+    assert causes(program.job) == ["start", "grow"]
+    assert {record.message for record in caplog.records} == {"the membership of job broken could not be kept"}
 
 
 def test_a_training_that_is_over_ends_its_job(plant):

@@ -109,7 +109,9 @@ def test_leavers_are_told_first_and_stopped_only_after_they_said_that_they_left(
     between = standing(stays, goes, members=(0,), generation=4, operation=told)
     assert answer(between) == Answer()
     left = standing(stays, training(1, state="left"), members=(0,), generation=4, operation=told)
-    assert answer(left) == Answer(outcome=rules.SUCCEEDED, stop=(1,))
+    assert answer(left) == Answer(stop=(1,))
+    ended = standing(stays, gone(1, 0), members=(0,), generation=4, operation=told)
+    assert answer(ended) == Answer(outcome=rules.SUCCEEDED)
 
 
 def test_a_leaver_that_does_not_acknowledge_in_time_is_taken_back():
@@ -122,7 +124,9 @@ def test_a_leaver_that_does_not_acknowledge_in_time_is_taken_back():
 def test_one_whose_gpus_are_owed_is_stopped_then():
     late = Operation(leaving=(1,), generation=4, is_overdue=True, is_forced=True)
     decided = answer(standing(training(0, 4), training(1), members=(0,), generation=4, operation=late))
-    assert (decided.outcome, decided.stop, decided.members) == (rules.SUCCEEDED, (1,), None)
+    assert decided == Answer(stop=(1,))
+    ended = answer(standing(training(0), gone(1), members=(0,), generation=4, operation=late))
+    assert (ended.outcome, ended.members) == (rules.SUCCEEDED, None)
 
 
 def test_no_operation_goes_below_the_minimum():

@@ -12,6 +12,7 @@ import json
 import os
 import secrets
 import shutil
+import stat
 import time
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -27,7 +28,7 @@ MEMBERSHIP, STATUS, DOORBELL = (
     "status.json",
     "doorbell",
 )  # as in workloads.common.membership
-LONGEST_STATUS = 64 * 1024  # a pod writes it; more is cut, and is no JSON then
+LONGEST_STATUS = 64 * 1024  # bytes; a pod writes it; more is cut, and is no JSON then
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
 ELASTIC = "elastic"  # directory that the pod and the engine share
 
@@ -143,15 +144,13 @@ class PodDir:
 
     def exchange(self, membership: str) -> MemberReport:
         """See engines.base.MembershipEngine."""
-        name = f"{ELASTIC}/{MEMBERSHIP}"
-        if membership and self._read(name) != membership and (self.path / ELASTIC).is_dir():
-            self._write(name, membership)
-        try:
-            with open(self.path / ELASTIC / STATUS) as file:
-                beat = os.fstat(file.fileno()).st_mtime
-                return MemberReport(file.read(LONGEST_STATUS), max(0.0, time.time() - beat))
-        except FileNotFoundError:
-            return MemberReport()
+        shared = self.path / ELASTIC
+        if membership and shared.is_dir():
+            given, _ = _read_shared(shared / MEMBERSHIP, len(membership) + 1)
+            if given != membership:
+                self._write(f"{ELASTIC}/{MEMBERSHIP}", membership)
+        said, beat = _read_shared(shared / STATUS, LONGEST_STATUS)
+        return MemberReport(said, max(0.0, time.time() - beat)) if beat else MemberReport()
 
     def start_record(self) -> StartRecord | None:
         stored = self._read_json(START)
@@ -221,6 +220,22 @@ class PodDir:
             fresh.unlink(missing_ok=True)
             raise
         fresh.replace(target)
+
+
+def _read_shared(path: Path, most: int) -> tuple[str, float]:
+    """Return the first bytes of a file that a pod can replace, as text, and when it was written, in Unix seconds; ("",
+    0.0) for anything but a regular file. Never blocks, as the open of a named pipe would."""
+    try:
+        fd = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError:
+        return "", 0.0
+    try:
+        found = os.fstat(fd)
+        if not stat.S_ISREG(found.st_mode):
+            return "", 0.0
+        return os.read(fd, most).decode(errors="replace"), found.st_mtime
+    finally:
+        os.close(fd)
 
 
 def _launch(prepared: Prepared, bell: Path) -> bytes:
