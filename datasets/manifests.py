@@ -17,7 +17,9 @@ from hashlib import sha256
 FILE, EXECUTABLE, LINK = 0, 1, 2  # kinds; the content of a link is its target
 DIGEST_BYTES = 32
 PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
-FILES_MOST = 50_000_000
+FILES_MOST = 5_000_000
+# Of one manifest, inflated: a client may send one that is a hundred times smaller than what it asks memory for.
+PATHS_MOST_BYTES = 256 << 20
 
 _MAGIC = b"trainyard-manifest-1\n"
 _HEAD = struct.Struct("<QQQ")  # files, bytes of the joined paths, bytes of the compressed columns
@@ -111,8 +113,7 @@ class Manifest:
         """Return what is directly below a directory ("" for the top), in order, `after` a name. Costs what it
         returns, not what the directory holds."""
         prefix = directory + b"/" if directory else b""
-        place = bisect_left(self.paths, prefix + after + _AFTER_SLASH) if after else 0
-        place = max(place, bisect_left(self.paths, prefix))
+        place = self._place_after(prefix, after)
         found: list[Child] = []
         while place < len(self) and len(found) < limit and self.paths[place].startswith(prefix):
             name, slash, _ = self.paths[place][len(prefix) :].partition(b"/")
@@ -121,6 +122,15 @@ class Manifest:
                 found.append(self._child(name, bool(slash), place, end))
             place = end
         return found
+
+    def _place_after(self, prefix: bytes, after: bytes) -> int:
+        """Return the first place that follows the file or directory `after`, all places of a directory skipped."""
+        place = bisect_left(self.paths, prefix + after)
+        if not after:
+            return place
+        if place < len(self) and self.paths[place] == prefix + after:
+            return place + 1
+        return bisect_left(self.paths, prefix + after + _AFTER_SLASH, place)
 
     def contents(self) -> list[bytes]:
         """The distinct digests of all files."""
@@ -169,8 +179,8 @@ def decode(stored: bytes) -> Manifest:
     count, joined_bytes, packed_bytes = _HEAD.unpack_from(stored, len(_MAGIC))
     if count > FILES_MOST or len(stored) != head + packed_bytes + count * DIGEST_BYTES:
         raise ManifestInvalid("The manifest is cut off.")
-    if joined_bytes > count * (PATH_MOST_BYTES + 1):
-        raise ManifestInvalid("The manifest has longer paths than a file system.")
+    if joined_bytes > min(count * (PATH_MOST_BYTES + 1), PATHS_MOST_BYTES):
+        raise ManifestInvalid("The manifest's paths are longer than a version may have.")
     columns = _inflated(stored[head : head + packed_bytes], joined_bytes + count * 9)
     paths = columns[:joined_bytes].split(b"\0") if count else []
     kinds = columns[joined_bytes : joined_bytes + count]

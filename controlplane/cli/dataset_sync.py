@@ -6,9 +6,11 @@ import hashlib
 import http.client
 import json
 import os
+import secrets
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -115,8 +117,7 @@ def fetch_version(session: Session, version: dict[str, Any], target: Path) -> in
     if manifest.hash != version["manifest"]:
         raise CliError("the manifest arrived damaged; try again", FAILED)
     root = os.fsencode(target.resolve())
-    for directory in sorted({path.rpartition(b"/")[0] for path in manifest.paths} | {b""}):
-        os.makedirs(os.path.join(root, directory), exist_ok=True)
+    make_directories(root, {path.rpartition(b"/")[0] for path in manifest.paths})
     missing = [place for place in range(len(manifest)) if not _is_there(root, manifest.entry(place))]
     meter = Meter("cloning")
     total = sum(manifest.sizes[place] for place in missing)
@@ -129,6 +130,26 @@ def fetch_version(session: Session, version: dict[str, Any], target: Path) -> in
     finally:
         meter.end()
     return len(missing)
+
+
+def make_directories(root: bytes, directories: Iterable[bytes]) -> None:
+    """Make directories below `root`. Raises CliError where a link stands in their way, which could lead out of it."""
+    os.makedirs(root, exist_ok=True)
+    made = {b""}
+    for directory in directories:
+        names = directory.split(b"/")
+        for path in (b"/".join(names[: depth + 1]) for depth in range(len(names))):
+            if path in made:
+                continue
+            made.add(path)
+            with suppress(FileExistsError):
+                os.mkdir(os.path.join(root, path))
+            if os.path.islink(os.path.join(root, path)):
+                raise CliError(
+                    f"{os.fsdecode(path)} is a link in the target directory",
+                    FAILED,
+                    "clone into an empty directory",
+                )
 
 
 def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
@@ -158,25 +179,26 @@ def _fetch_batch(
     first = manifest.entry(batch[0])
     if first.size_bytes > CONTENT_MOST_BYTES:
         with open_stream(session, f"versions/{version['id']}/content?place={batch[0]}") as answer:
-            _write(root, first, lambda: iter(lambda: answer.read(1 << 20), b""))
+            write_file(root, first, lambda: iter(lambda: answer.read(1 << 20), b""))
         return
     raw = fetch(session, f"versions/{version['id']}/pack?start={batch[0]}&count={len(batch)}")
     contents = dict(checked_contents(memoryview(raw)))
     for place in batch:
         entry = manifest.entry(place)
-        _write(root, entry, partial(iter, (bytes(contents[entry.digest]),)))
+        write_file(root, entry, partial(iter, (bytes(contents[entry.digest]),)))
 
 
-def _write(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
+def write_file(root: bytes, entry: Entry, pieces: Callable[[], Iterator[bytes]]) -> None:
     """Write one file under another name first; checked, it gets its own."""
     path = os.path.join(root, entry.path)
     if entry.kind == LINK:
         target = b"".join(pieces())
-        if not stays_inside(entry.path.rpartition(b"/")[0] + b"/", target):
+        directory, slash, _ = entry.path.rpartition(b"/")
+        if not stays_inside(directory + slash, target):
             raise CliError(f"{os.fsdecode(entry.path)} links out of the tree", FAILED)
         os.symlink(target, path)
         return
-    fresh = path[: 4096 - 12] + b".yard-part"
+    fresh = os.path.join(os.path.dirname(path), b".yard-%s" % secrets.token_hex(6).encode())
     hashed = hashlib.sha256()
     mode = 0o777 if entry.kind == EXECUTABLE else 0o666
     with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_TRUNC | os.O_NOFOLLOW, mode), "wb") as file:

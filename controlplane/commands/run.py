@@ -5,7 +5,7 @@ import time
 from datetime import timedelta
 from functools import cached_property
 
-from django.db import connection
+from django.db import DatabaseError, connection
 from django.db.models.functions import Now
 
 from controlplane.commands.errors import Cancelled
@@ -58,10 +58,20 @@ class CommandRun:
         self._keeper.join()
 
     def _keep(self) -> None:
+        expires_at = time.monotonic() + CLAIM_SECONDS
         try:
             while not self._ended.wait(RENEW_SECONDS):
-                if not self._renew():
-                    return
+                asked_at = time.monotonic()
+                try:
+                    if not self._renew():
+                        return
+                    expires_at = asked_at + CLAIM_SECONDS
+                except DatabaseError:
+                    # A busy or restarted database: the claim holds until it expires, then another worker may have it.
+                    connection.close()
+                    if time.monotonic() >= expires_at:
+                        self._is_lost.set()
+                        return
         finally:
             connection.close()
 

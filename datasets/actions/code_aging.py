@@ -22,8 +22,10 @@ def remove_old_code(now: datetime) -> None:
     root, before = code_root(), (now - GRACE).timestamp()
     while _forget_rows(now - timedelta(days=settings.CODE_KEEP_DAYS)):
         pass
+    # the folders first: a project that is created in between is known then
+    found = project_ids(root)
     known = set(Project.objects.values_list("pk", flat=True))
-    for project_id in project_ids(root):
+    for project_id in found:
         if project_id not in known:
             forget_project(root, project_id)
             continue

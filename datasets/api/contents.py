@@ -27,7 +27,7 @@ from datasets.storage.folder import FolderLake
 
 BYTES = "application/octet-stream"
 BINARY: Schema = {"type": "string", "format": "binary"}
-MANIFEST_MOST_BYTES = 1 << 30
+MANIFEST_MOST_BYTES = 256 << 20
 DIGESTS_MOST = 5000  # asked for at once
 PART_MOST_BYTES = 16 << 20
 CHILDREN_MOST, PATHS_MOST = 1000, 1000

@@ -6,6 +6,7 @@ from datetime import timedelta
 from typing import Any
 
 import pytest
+from django.db import OperationalError as OperationalDatabaseError
 from django.db import connections
 from django.utils import timezone
 from kombu.exceptions import OperationalError
@@ -182,6 +183,36 @@ def test_a_claim_is_renewed_while_its_handler_reports_nothing_and_a_lost_one_is_
     carry_out_here(command.pk)
     command.refresh_from_db()
     assert (command.state, command.claim_token, copying.ends) == ("claimed", "another-worker", [])
+
+
+@pytest.mark.django_db(transaction=True)
+def test_a_claim_survives_a_database_error_and_is_lost_when_the_errors_last(
+    copying: type[Copying], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(run, "RENEW_SECONDS", 0.01)
+    command, renew, failures = order(), CommandRun._renew, iter([True, True])
+
+    def failing(one: CommandRun, **values: object) -> bool:
+        if next(failures, False):
+            raise OperationalDatabaseError("database is locked")
+        return renew(one, **values)
+
+    monkeypatch.setattr(CommandRun, "_renew", failing)
+
+    def body(run: CommandRun) -> None:
+        first = Command.objects.get(pk=command.pk).claim_expires_at
+        wait_until(
+            lambda: Command.objects.get(pk=command.pk).claim_expires_at > first, what="the claim's renewal"
+        )
+
+    copying.body = body
+    assert carry_out_here(command.pk)
+    assert [end for end, _ in copying.ends] == ["done"]
+    expired = CommandRun(command, "token")
+    monkeypatch.setattr(run, "CLAIM_SECONDS", 0)
+    failures = iter(lambda: True, False)
+    with expired:
+        wait_until(lambda: expired._is_lost.is_set(), what="the end of a claim that cannot be renewed")
 
 
 def test_tasks_are_sent_once_a_minute_and_what_a_dead_worker_held_at_once(

@@ -257,6 +257,9 @@ def test_a_shared_dataset_is_read_by_everyone_and_written_by_its_project(api, ca
     assert chi.get(f"versions/{version.pk}/files").status == 200
     assert chi.post(f"datasets/{dataset.pk}/tags", {"name": "mine", "version": "1"}).status == 403
     assert chi.delete(f"datasets/{dataset.pk}").status == 403
+    shared = {"name": "mine", "is_shared": True}
+    assert api("ben").post("projects/team-a/datasets", shared).status == 403, "only owners publish"
+    assert api("ana").post("projects/team-a/datasets", shared).status == 201
 
 
 def test_a_deleted_dataset_is_gone_and_its_name_is_free(api, cast, dataset):

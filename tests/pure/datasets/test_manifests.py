@@ -7,6 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from datasets import manifests
 from datasets.manifests import (
     EXECUTABLE,
     FILE,
@@ -103,6 +104,14 @@ def test_a_cut_off_or_inflated_manifest_is_refused():
     for broken in (b"", stored[:-1], stored[:30], stored + b"x", b"PK" + stored[2:]):
         with pytest.raises(ManifestInvalid):
             decode(broken)
+
+
+def test_a_small_manifest_of_huge_paths_is_refused_before_it_is_inflated(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(manifests, "PATHS_MOST_BYTES", 100)
+    stored = manifest(**{"a" * 60: "1", "b" * 60: "2"}).encode()
+    monkeypatch.setattr(manifests, "_inflated", lambda *_: pytest.fail("it was inflated"))
+    with pytest.raises(ManifestInvalid, match="paths"):
+        decode(stored)
 
 
 def test_a_file_of_the_tree_is_found_by_its_path():
