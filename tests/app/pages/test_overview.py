@@ -240,7 +240,9 @@ def test_a_large_page_is_drawn_once_for_all_readers_with_the_same_rights(large: 
     assert f'data-live-seq="{latest}"' in newer
     assert drawing(root, latest) == (newer, kept_queries)
     assert f'data-live-seq="{latest}"' not in first
-    assert "448" not in drawing(ana)[0].split("Running")[-1]  # other rights, another drawing
+    # other rights, another drawing
+    assert ">448, see all</a>" in newer
+    assert ">448, see all</a>" not in drawing(ana)[0]
 
 
 def test_a_large_page_is_small(large: str):
