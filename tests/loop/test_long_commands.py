@@ -212,7 +212,7 @@ def test_a_claim_survives_a_database_error_and_is_lost_when_the_errors_last(
     monkeypatch.setattr(run, "CLAIM_SECONDS", 0)
     failures = iter(lambda: True, False)
     with expired:
-        wait_until(lambda: expired._is_lost.is_set(), what="the end of a claim that cannot be renewed")
+        wait_until(expired._is_lost.is_set, what="the end of a claim that cannot be renewed")
 
 
 def test_tasks_are_sent_once_a_minute_and_what_a_dead_worker_held_at_once(
