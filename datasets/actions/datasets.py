@@ -114,14 +114,18 @@ def _to_commit(
     if dataset.latest != parent:
         raise _moved(dataset, parent)
     before = dataset.versions.filter(number=parent).first()
+    lake = lake_of(dataset.project)
     try:
+        # asked of the lake: this process may have read a manifest that was collected since
+        if not lake.has_manifest(manifest_hash):
+            raise ContentMissing(f"The lake has no manifest {manifest_hash}.")
         manifest = manifest_named(dataset.project, manifest_hash)
         old = manifest_named(dataset.project, before.manifest) if before else Manifest.empty()
     except ContentMissing as error:
         raise Conflict("content_missing", f"{error} Send it, then commit again.") from error
     # the parent's contents are live: only what is new can have been collected since it was sent
     new = set(manifest.contents()).difference(old.contents())
-    lacking = lake_of(dataset.project).lacking(new)
+    lacking = lake.lacking(new)
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)

@@ -67,7 +67,9 @@ class Lacking(ApiView):
     def post(self, call: Call, dataset_id: str) -> Answer:
         dataset = dataset_for(call.actor, dataset_id, needed=Role.MEMBER)
         digests = _digests(_body(call))
-        lacking = _lake(dataset.project).lacking(digests)
+        lake = _lake(dataset.project)
+        lacking = lake.lacking(digests)
+        lake.renew(set(digests) - lacking)
         return Answer({"lacking": [place for place, digest in enumerate(digests) if digest in lacking]})
 
 

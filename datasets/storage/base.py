@@ -92,6 +92,9 @@ class Lake(Protocol):
     def lacking(self, digests: Iterable[bytes]) -> set[bytes]:
         """Return which contents are not there."""
 
+    def renew(self, digests: Iterable[bytes]) -> None:
+        """Make contents that are there count as new for `collect`: a sync that will not send them relies on them."""
+
     def put_pack(self, pack: memoryview) -> None:
         """Store the contents of a pack (datasets.ingest.packs) that may come from anyone. Raises PackInvalid before
         anything of it is stored."""
@@ -113,6 +116,9 @@ class Lake(Protocol):
 
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash."""
+
+    def has_manifest(self, name: str) -> bool:
+        """Return whether a manifest is there."""
 
     def manifest(self, name: str) -> bytes:
         """Return an encoded manifest. Raises ContentMissing."""

@@ -104,3 +104,20 @@ def blocked(error: OSError) -> Blocked | OSError:
 @cache
 def _libc() -> ctypes.CDLL:
     return ctypes.CDLL(None, use_errno=True)
+
+
+def changed_at(path: Path) -> float:
+    """Return the change time of a file's inode, 0.0 when it is not there."""
+    try:
+        return path.stat().st_ctime
+    except FileNotFoundError:
+        return 0.0
+
+
+def renew_file(path: Path) -> bool:
+    """Set the change time to now and nothing else; False when the file is not there."""
+    try:
+        path.chmod(path.stat().st_mode & 0o777)
+    except FileNotFoundError:
+        return False
+    return True

@@ -10,6 +10,9 @@
 
 A file gets its name by rename, and the index names a content only after a flush. A process killed at any moment leaves
 files that the index does not name; they are written again by the next sync, or removed by `collect`.
+
+The age of a file is its inode's change time: a file that shares its inode with a user's own has that one's
+modification time, and `renew` must not change it.
 """
 
 import fcntl
@@ -31,6 +34,7 @@ from datasets.ingest.reader import Content, FileChanged, hash_file
 from datasets.manifests import decode
 from datasets.storage.base import (
     UNLIMITED,
+    Blocked,
     Budget,
     Collected,
     ContentDamaged,
@@ -43,13 +47,16 @@ from datasets.storage.files import (
     READ_ONLY,
     Sharing,
     blocked,
+    changed_at,
     hard_link,
     reflink,
+    renew_file,
     sync_file_system,
     write_new,
 )
 from datasets.storage.parts import append, locked_part
 
+_REMOVED_AT_ONCE = 200  # objects, while no flush can end
 WHOLE_BYTES = 256 << 10  # contents above this are files of their own: they can be shared by link
 _FOLDERS = ("objects", "packs", "manifests", "parts", "staging", "quarantine")
 
@@ -77,10 +84,16 @@ class FolderLake:
         wanted = set(digests)
         return wanted - self._index.known(wanted)
 
+    def renew(self, digests: Iterable[bytes]) -> None:
+        """See Lake."""
+        for path in {self.path_of(one) for one in self._index.locate(set(digests))}:
+            renew_file(path)
+
     def put_pack(self, pack: memoryview) -> None:
         """See Lake."""
         contents = [Content(digest, bytes(data)) for digest, data in checked_contents(pack)]
         lacking = self.lacking(content.digest for content in contents)
+        self.renew({content.digest for content in contents} - lacking)
         self.flush(self.put_contents([content for content in contents if content.digest in lacking]))
 
     def put_contents(self, contents: Sequence[Content], adopt: Sharing = Sharing.REFLINK) -> list[Located]:
@@ -108,14 +121,20 @@ class FolderLake:
 
     def flush(self, written: Sequence[Located]) -> None:
         """Make known what was written, once it is on disk. Only what the caller wrote itself before the call: what
-        another thread writes meanwhile may not be on disk when this returns."""
+        another thread writes meanwhile may not be on disk when this returns. Raises Blocked when `collect` removed a
+        file while the same was written again: put it once more."""
         if not written:
             return
         try:
             sync_file_system(self.root)
         except OSError as error:
             raise blocked(error) from error
-        self._index.add(written)
+        with self._lock("removal", fcntl.LOCK_SH):
+            files = {_file_key(one): one for one in written}  # few: most contents share a pack
+            gone = {key for key, one in files.items() if not self.path_of(one).exists()}
+            self._index.add([one for one in written if _file_key(one) not in gone] if gone else written)
+        if gone:
+            raise Blocked("in_use", "Old content was removed while the same was stored; send it again.")
 
     def part_bytes(self, digest: bytes) -> int:
         """See Lake."""
@@ -131,6 +150,7 @@ class FolderLake:
             with locked_part(path) as file:
                 if self._is_stored(digest):  # asked under the lock: another request may have finished it
                     path.unlink()
+                    self.renew([digest])
                     return size_bytes
                 arrived = append(file, offset, data, size_bytes)
                 if arrived == size_bytes:
@@ -175,7 +195,7 @@ class FolderLake:
     def put_manifest(self, name: str, stored: bytes) -> None:
         """See Lake."""
         target = self._named("manifests", name)
-        if target.exists():
+        if renew_file(target):
             return
         try:
             with self._staged() as fresh:
@@ -184,6 +204,10 @@ class FolderLake:
                 os.rename(fresh, target)
         except OSError as error:
             raise blocked(error) from error
+
+    def has_manifest(self, name: str) -> bool:
+        """Whether the manifest is there."""
+        return self._path("manifests", name).exists()
 
     def manifest(self, name: str) -> bytes:
         """See Lake."""
@@ -213,7 +237,7 @@ class FolderLake:
     @contextmanager
     def in_use(self) -> Iterator[None]:
         """See Lake."""
-        with self._lock(fcntl.LOCK_SH):
+        with self._lock("lock", fcntl.LOCK_SH):
             yield
 
     def collect(
@@ -225,14 +249,14 @@ class FolderLake:
     ) -> Collected:
         """See Lake."""
         self._adopt_unindexed(budget)
-        with self._lock(fcntl.LOCK_EX):
+        with self._lock("lock", fcntl.LOCK_EX):
             names = set(live_manifests())
             live: set[bytes] = set()
             for name in names:
                 live.update(decode(self.manifest(name)).contents())
             before = time.time() - older_than_seconds
             packs, pack_bytes = self._collect_packs(live, before, budget)
-            objects, object_bytes = self._collect_objects(live, before)
+            objects, object_bytes = self._collect_objects(live, before, budget)
             manifests = self._collect_manifests(names, before)
             self._collect_broken_off(before)
             return Collected(packs, objects, manifests, pack_bytes + object_bytes)
@@ -321,7 +345,7 @@ class FolderLake:
     def _make_index(self, path: Path) -> None:
         """Make the index from packs and objects. It gets its name when it is complete: another process that opens the
         lake meanwhile waits, and one killed here leaves no index that lacks what is stored."""
-        with self._lock(fcntl.LOCK_EX):
+        with self._lock("lock", fcntl.LOCK_EX):
             if path.exists():
                 return
             fresh = path.with_name("index.sqlite.new")
@@ -339,16 +363,18 @@ class FolderLake:
         """Index packs and objects that a process wrote before it died; those that are damaged are removed."""
         found: list[Located] = []
         known = self._index.packs()
-        for path in self._all("packs"):
-            budget.check()
-            if (name := _name(path)) not in known:
-                found += self._adopt_pack(path, name)
         objects = {one.digest for one in self._index.of_pack(WHOLE)}
-        for path in self._all("objects"):
-            budget.check()
-            if (digest := bytes.fromhex(_name(path))) not in objects:
-                found += self._adopt_object(path, digest)
-        self.flush(found)
+        try:
+            for path in self._all("packs"):
+                budget.check()
+                if (name := _name(path)) not in known:
+                    found += self._adopt_pack(path, name)
+            for path in self._all("objects"):
+                budget.check()
+                if (digest := bytes.fromhex(_name(path))) not in objects:
+                    found += self._adopt_object(path, digest)
+        finally:
+            self.flush(found)  # with a budget that ended, the next call goes on from here
 
     def _adopt_pack(self, path: Path, name: str) -> list[Located]:
         try:
@@ -372,7 +398,7 @@ class FolderLake:
         count = size = 0
         for path in list(self._all("packs")):
             budget.check()
-            if path.stat().st_mtime > before:
+            if changed_at(path) > before:
                 continue
             held = self._index.of_pack(_name(path))
             wanted = [one for one in held if one.digest in live]
@@ -384,21 +410,32 @@ class FolderLake:
                 moved = self._write_pack([Content(*one) for one in _read(path, wanted)])
                 sync_file_system(self.root)
                 self._index.move(moved)
-            self._index.forget_pack(_name(path))
-            path.unlink()
+            with self._lock("removal", fcntl.LOCK_EX):
+                if changed_at(path) > before:  # stored again meanwhile
+                    continue
+                self._index.forget_pack(_name(path))
+                path.unlink()
             count, size = count + 1, size + full - alive
         return count, size
 
-    def _collect_objects(self, live: set[bytes], before: float) -> tuple[int, int]:
+    def _collect_objects(self, live: set[bytes], before: float, budget: Budget) -> tuple[int, int]:
         dead = [one for one in self._index.of_pack(WHOLE) if one.digest not in live]
-        dead = [one for one in dead if _mtime(self.path_of(one)) <= before]
-        self._index.forget(one.digest for one in dead)
-        for one in dead:
-            self.path_of(one).unlink(missing_ok=True)
-        return len(dead), sum(one.size_bytes for one in dead)
+        count = size = 0
+        for start in range(0, len(dead), _REMOVED_AT_ONCE):
+            budget.check()
+            with self._lock("removal", fcntl.LOCK_EX):
+                some = dead[start : start + _REMOVED_AT_ONCE]
+                some = [one for one in some if changed_at(self.path_of(one)) <= before]
+                self._index.forget(one.digest for one in some)
+                for one in some:
+                    self.path_of(one).unlink(missing_ok=True)
+            count, size = count + len(some), size + sum(one.size_bytes for one in some)
+        return count, size
 
     def _collect_manifests(self, live: set[str], before: float) -> int:
-        dead = [path for path in self._all("manifests") if _name(path) not in live and _mtime(path) <= before]
+        dead = [
+            path for path in self._all("manifests") if _name(path) not in live and changed_at(path) <= before
+        ]
         for path in dead:
             path.unlink()
         return len(dead)
@@ -406,7 +443,7 @@ class FolderLake:
     def _collect_broken_off(self, before: float) -> None:
         for folder in ("staging", "parts", "quarantine"):
             for path in (self.root / folder).iterdir():
-                if _mtime(path) <= before:
+                if changed_at(path) <= before:
                     path.unlink(missing_ok=True)
 
     @contextmanager
@@ -418,8 +455,8 @@ class FolderLake:
             fresh.unlink(missing_ok=True)
 
     @contextmanager
-    def _lock(self, kind: int) -> Iterator[None]:
-        with open(self.root / "lock", "a") as file:  # closing it unlocks
+    def _lock(self, name: str, kind: int) -> Iterator[None]:
+        with open(self.root / name, "a") as file:  # closing it unlocks
             fcntl.flock(file, kind)
             yield
 
@@ -441,12 +478,9 @@ def _read(path: Path, located: Sequence[Located]) -> Iterator[tuple[bytes, bytes
             yield one.digest, os.pread(file.fileno(), one.size_bytes, one.offset)
 
 
+def _file_key(located: Located) -> str | bytes:
+    return located.pack if located.pack != WHOLE else located.digest
+
+
 def _name(path: Path) -> str:
     return path.parent.name + path.name
-
-
-def _mtime(path: Path) -> float:
-    try:
-        return path.stat().st_mtime
-    except FileNotFoundError:
-        return 0.0

@@ -22,7 +22,9 @@ class FolderSink:
 
     def lacking(self, digests: Sequence[bytes]) -> set[bytes]:
         """See datasets.ingest.reader.Sink."""
-        return self._lake.lacking(digests)
+        lacking = self._lake.lacking(digests)
+        self._lake.renew(set(digests) - lacking)
+        return lacking
 
     def put_contents(self, contents: Sequence[Content]) -> None:
         """See datasets.ingest.reader.Sink."""

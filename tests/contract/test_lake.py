@@ -18,13 +18,14 @@ from datasets.ingest.packs import PackInvalid, pack_index
 from datasets.ingest.reader import Content
 from datasets.ingest.tree import SourceMissing
 from datasets.manifests import LINK, Manifest
-from datasets.storage.base import Budget, ContentDamaged, ContentMissing, DeadlineExceeded
+from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing, DeadlineExceeded
 from datasets.storage.base import Cancelled as BudgetCancelled
 from datasets.storage.contents import WHOLE
 from datasets.storage.files import Sharing
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
 from datasets.storage.materialise import materialise
 from datasets.storage.sinks import sink_of_folder
+from tests.waiting import wait_until
 
 LARGE = os.urandom(WHOLE_BYTES + 1)
 
@@ -304,6 +305,41 @@ def test_young_content_of_no_version_is_kept(lake):
     lake.put_pack(pack(b"arriving"))
     lake.collect(list, older_than_seconds=3600)
     assert not lake.lacking([sha256(b"arriving").digest()])
+
+
+def test_content_that_a_sync_relies_on_counts_as_young(lake, monkeypatch):
+    """It was there, so it is not sent; and a user's own file that holds it keeps its times."""
+    lake.put_pack(pack(b"relied on"))
+    [located] = lake.locate([sha256(b"relied on").digest()])
+    before = lake.path_of(located).stat()
+    wait_until(
+        lambda: (lake.renew([located.digest]), lake.path_of(located).stat().st_ctime_ns > before.st_ctime_ns)[
+            1
+        ]
+    )
+    assert lake.path_of(located).stat().st_mtime_ns == before.st_mtime_ns
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([located.digest])
+
+
+def test_an_adopted_file_is_as_young_as_its_adoption(source, lake):
+    os.utime(source / "sub" / "large.bin", (1, 1))
+    sync_tree(source, sink_of_folder(lake.root, Sharing.HARD_LINK))
+    lake.collect(list, older_than_seconds=3600)
+    assert not lake.lacking([sha256(LARGE).digest()])
+
+
+@pytest.mark.parametrize("content", [b"small", LARGE])
+def test_a_file_that_is_removed_before_its_flush_is_not_known(lake, content):
+    """A collection may remove an old file while the same content is stored again."""
+    written = lake.put_contents([Content(sha256(content).digest(), content)])
+    for path in [*(lake.root / "packs").rglob("*"), *(lake.root / "objects").rglob("*")]:
+        if path.is_file():
+            path.unlink()
+    with pytest.raises(Blocked):
+        lake.flush(written)
+    assert lake.lacking([sha256(content).digest()])
+    lake.put_pack(pack(b"next"))
 
 
 def test_budgets_end_calls(source, lake, tmp_path):
