@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from datetime import timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import F, Sum
+from django.db.models import F
 from django.utils import timezone
 
 from controlplane.access import Actor, reread
@@ -17,6 +17,7 @@ from jobs import lifecycle
 from jobs.kinds.membership import OPEN_STATES, PENDING, Candidate, ScalePlan, choose_leavers
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
+from jobs.room import bounds_of
 from jobs.transitions import job_event
 
 TIMEOUT_SECONDS = 600
@@ -148,21 +149,15 @@ def _members(job: Job) -> tuple[int, ...]:
 
 
 def _check_quota(job: Job, members: int, asked: Scaling) -> None:
-    """Refuse what the project's limit, or its quota where the job may not borrow, can never hold."""
-    if not job.milli_gpus:
-        return
-    project = job.project
-    held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
-    bounds = {"limit": project.gpu_limit_milli}
-    if not job.is_preemptible:
-        bounds["quota"] = project.gpu_quota_milli
-    for name, bound in bounds.items():
-        possible = members if bound is None else members + max(0, bound - held) // job.milli_gpus
-        if bound is not None and asked.workers > possible:
+    """Refuse what a limit, or a quota where the job may not borrow, cannot hold with what is asked for already."""
+    for bound in bounds_of(job, with_asked=True):
+        possible = members + bound.left // job.milli_gpus
+        if asked.workers > possible:
             raise Conflict(
                 "beyond_quota",
-                f"The {name} of {project.name} is {bound / 1000:g} GPUs, of which {held / 1000:g} are held: up to "
-                f"{possible} workers are possible now, not {asked.workers}.",
+                f"The {bound.name} of {bound.owner} is {bound.milli_gpus / 1000:g} GPUs, of which "
+                f"{bound.held / 1000:g} are held or asked for: up to {possible} workers are possible now, not "
+                f"{asked.workers}.",
             )
 
 

@@ -7,11 +7,11 @@ from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max, Sum
+from django.db.models import Max
 
-from controlplane.access import SYSTEM
+from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import Attended, attended_jobs
+from controlplane.loop.membership import MOST, Attended, attended_jobs
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
@@ -20,7 +20,8 @@ from controlplane.scheduling.spare import spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
-from jobs.models import Attempt, Generation, Pod, ScaleOperation
+from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
+from jobs.room import bounds_of
 from jobs.transitions import job_event
 
 GROW_SECONDS = 120  # for newcomers that were not asked for by a user to be ready
@@ -52,11 +53,12 @@ def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) ->
         return 0
     if operation is not None:
         is_growing = operation.state == rules.PENDING and not operation.joining and not operation.leaving
-        return operation.to_workers - len(attended.members) if is_growing else 0
+        asked = operation.to_workers - len(attended.members) if is_growing else 0
+        return asked if asked <= _allowed(attended.job) else 0
     missing = attended.job.pods_wanted - len(attended.members)
     if missing <= 0 or _are_waiting(plan, seen.view.jobs) or _has_to_wait(attended, now):
         return 0
-    return min(missing, _allowed(attended))
+    return min(missing, _allowed(attended.job))
 
 
 def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
@@ -80,15 +82,9 @@ def _has_to_wait(attended: Attended, now: datetime) -> bool:
     return now < max(times) + timedelta(seconds=wait)
 
 
-def _allowed(attended: Attended) -> int:
-    """How many more pods the project's limit lets the job have, and its quota where it may not borrow."""
-    job, project = attended.job, attended.job.project
-    if not job.milli_gpus:
-        return job.pods_wanted
-    bounds = [project.gpu_limit_milli, None if job.is_preemptible else project.gpu_quota_milli]
-    held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
-    rooms = [(bound - held) // job.milli_gpus for bound in bounds if bound is not None]
-    return int(max(0, min([job.pods_wanted, *rooms])))
+def _allowed(job: Job) -> int:
+    """How many more pods limits and quotas let the job have now."""
+    return min((bound.left // job.milli_gpus for bound in bounds_of(job)), default=MOST)
 
 
 def _next_rank(attended: Attended) -> int:
@@ -97,11 +93,15 @@ def _next_rank(attended: Attended) -> int:
 
 
 def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...], now: datetime) -> bool:
-    """Write the newcomers with their operation. False when a device was taken meanwhile: the next cycle sees why."""
+    """Write the newcomers with their operation. False when a device was taken or a limit lowered meanwhile: the next
+    cycle sees why."""
     job = attended.job
     to = len(attended.members) + len(places)
     try:
         with transaction.atomic():
+            reread(job.project, lock=True)
+            if len(places) > _allowed(job):
+                return False
             joining = [place.rank for place in places]
             if attended.operation is not None:
                 still = ScaleOperation.objects.filter(pk=attended.operation.pk, state=rules.PENDING)

@@ -40,8 +40,10 @@ def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
     """Whether the victim gives way by shrinking."""
     operation = attended.operation
-    if operation is not None and operation.leaving:
+    if operation is not None and operation.cause == "reclaim":
         return True  # it is at it
+    if _cannot_shrink(attended):
+        return False
     holders = _ranks_on(attended.job, _promised(plan, preempt.beneficiary))
     leaving = sorted(holders & set(attended.members))
     if not leaving:
@@ -53,6 +55,15 @@ def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> 
     whom = "another project" if beneficiary is None else beneficiary.project.name
     _begin(attended, leaving, f"Its GPUs are owed to {whom}.", now)
     return True
+
+
+def _cannot_shrink(attended: Attended) -> bool:
+    """Whether a reclaim would end without effect: the training is over for a member, or one failed in this attempt."""
+    members = (pod for pod in attended.pods if pod.rank in attended.members)
+    if any(pod.exit_code == 0 and not is_alive(pod) for pod in members):
+        return True
+    before = ScaleOperation.objects.filter(job=attended.job, attempt=attended.job.attempt, cause="reclaim")
+    return before.filter(state__in=(rules.FAILED, rules.ROLLED_BACK)).exists()
 
 
 def _ending_ranks(attended: Attended) -> set[int]:

@@ -11,7 +11,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.engines.base import MemberReport
 from controlplane.loop.podspecs import pod_spec
-from controlplane.models import Command, Event
+from controlplane.models import Command, Department, Event, Project
 from jobs.actions import stop_job
 from jobs.command_kinds import START_POD
 from jobs.models import Generation, Job, Pod, ScaleOperation
@@ -153,6 +153,31 @@ def test_what_a_limit_allows_is_said(plant):
         scale_job(program.job, 2, actor=SYSTEM)
 
 
+def test_a_limit_is_checked_again_when_the_newcomers_start(plant):
+    program = started(plant)
+    operation = scale_job(program.job, 4, actor=SYSTEM, timeout_seconds=30)
+    Project.objects.update(gpu_limit_milli=3000)
+    program.in_seconds(50)
+    operation.refresh_from_db()
+    assert (operation.state, operation.joining, live(program.job)) == ("rolled_back", [], [0, 1])
+
+
+def test_the_limit_of_a_department_and_what_others_have_asked_for_count(plant):
+    program = started(plant)
+    other = make_job(program.job.project, "other", kind="elastic", workers=2, max_workers=8)
+    also = Program(plant, other)
+    also.settle()
+    program.settle()
+    department = Department.objects.create(name="physics", gpu_limit_milli=6000)
+    Project.objects.update(department=department)
+    program.job.project.refresh_from_db()
+    with pytest.raises(Conflict, match="limit of physics is 6 GPUs, of which 4 are held"):
+        scale_job(program.job, 5, actor=SYSTEM)
+    scale_job(other, 4, actor=SYSTEM)
+    with pytest.raises(Conflict, match="of which 6 are held or asked for: up to 2 workers"):
+        scale_job(program.job, 3, actor=SYSTEM)
+
+
 def test_a_program_that_does_not_follow_its_membership_is_not_resized(plant):
     job = make_job(make_project(quota=8), "el", kind="elastic", workers=2, max_workers=4)
     plant.settle()
@@ -224,6 +249,43 @@ def test_what_it_is_owed_is_given_by_shrinking_it(plant):
     stop_job(Job.objects.get(name="owed-0"), actor=SYSTEM)
     program.settle(12)
     assert (job.pods_started, plant.allocated()) == (14, {"team-a": 14, "team-b": 2})
+
+
+def owed(count: int) -> None:
+    theirs = make_project("team-b", quota=8)
+    for number in range(count):
+        make_job(theirs, f"owed-{number}")
+
+
+def test_the_users_own_operation_does_not_hold_off_what_is_owed(plant):
+    program = started(plant, workers=16, most=16)
+    program.deaf.add(15)
+    operation = scale_job(program.job, 15, actor=SYSTEM, leaving=[15], timeout_seconds=7 * 86400)
+    program.settle()
+    owed(1)
+    program.settle(8)
+    operation.refresh_from_db()
+    assert (operation.state, plant.states()["owed-0"]) == ("failed", "running")
+
+
+def test_a_job_that_is_ending_is_not_shrunk_but_gives_way(plant):
+    program = started(plant, workers=16, most=16)
+    plant.engine.finish(f"{program.job.pk}-1-0", 0)
+    owed(2)
+    program.settle(8)
+    assert (plant.states()["owed-0"], plant.states()["owed-1"]) == ("running", "running")
+    assert not ScaleOperation.objects.exists()
+
+
+def test_after_a_reclaim_that_failed_the_whole_job_gives_way(plant):
+    program = started(plant, workers=16, most=16)
+    ScaleOperation.objects.create(
+        job=program.job, attempt=1, state="failed", cause="reclaim", from_workers=16, to_workers=15
+    )
+    owed(1)
+    program.settle(8)
+    assert plant.states()["owed-0"] == "running"
+    assert ScaleOperation.objects.count() == 1
 
 
 def test_an_operation_ends_with_its_attempt(plant):
