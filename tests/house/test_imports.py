@@ -75,6 +75,7 @@ LAYERS = {
     "jobs.scaling": "actions",
     "jobs.transitions": "actions",
     "jobs.limits": "queries",
+    "jobs.room": "queries",
     "controlplane.commands": "loop",
     "controlplane.commands.errors": "plain",
     "controlplane.registration": "registration",
