@@ -117,7 +117,7 @@ def _to_commit(
     lake = lake_of(dataset.project)
     try:
         # asked of the lake: this process may have read a manifest that was collected since
-        if not lake.has_manifest(manifest_hash):
+        if not lake.renew_manifest(manifest_hash):
             raise ContentMissing(f"The lake has no manifest {manifest_hash}.")
         manifest = manifest_named(dataset.project, manifest_hash)
         old = manifest_named(dataset.project, before.manifest) if before else Manifest.empty()
@@ -129,6 +129,9 @@ def _to_commit(
     if lacking:
         detail = f"{len(lacking)} contents of this version are not in the lake; send them, then commit again."
         raise Conflict("content_missing", detail)
+    # The request's transaction ends after `in_use`: a collection in between does not see the version yet. It keeps
+    # what is young, so what this version relies on becomes young, also when it was stored long ago.
+    lake.renew(new)
     return before, manifest, compare(old, manifest)
 
 

@@ -117,8 +117,8 @@ class Lake(Protocol):
     def put_manifest(self, name: str, stored: bytes) -> None:
         """Store an encoded manifest under its hash."""
 
-    def has_manifest(self, name: str) -> bool:
-        """Return whether a manifest is there."""
+    def renew_manifest(self, name: str) -> bool:
+        """Make a manifest count as new for `collect`. Return whether it is there."""
 
     def manifest(self, name: str) -> bytes:
         """Return an encoded manifest. Raises ContentMissing."""

@@ -205,9 +205,9 @@ class FolderLake:
         except OSError as error:
             raise blocked(error) from error
 
-    def has_manifest(self, name: str) -> bool:
-        """Whether the manifest is there."""
-        return self._path("manifests", name).exists()
+    def renew_manifest(self, name: str) -> bool:
+        """See Lake."""
+        return renew_file(self._path("manifests", name))
 
     def manifest(self, name: str) -> bytes:
         """See Lake."""

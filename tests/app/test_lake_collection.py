@@ -11,10 +11,11 @@ from controlplane.actions.errors import Conflict
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command, Project
 from datasets.actions.datasets import commit_version, delete_dataset, keep_manifest
-from datasets.actions.lake_collection import COLLECT_LAKE
+from datasets.actions.lake_collection import COLLECT_LAKE, GRACE
 from datasets.loop_steps import STEPS
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage import folder
+from datasets.storage.base import ContentMissing
 from tests.cast import Cast
 from tests.code_trees import sha256
 from tests.datasets import make_dataset, make_version, manifest_of, pack_of
@@ -27,10 +28,11 @@ A_WEEK = 7 * 86400.0
 
 @pytest.fixture
 def a_week_old(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
-    """Files whose change time is a week ago; no program can set it."""
+    """Files whose change time is a week ago until they are renewed; no program can set it."""
     old: set[Path] = set()
-    real = folder.changed_at
+    real, renew = folder.changed_at, folder.renew_file
     monkeypatch.setattr(folder, "changed_at", lambda path: real(path) - A_WEEK * (path in old))
+    monkeypatch.setattr(folder, "renew_file", lambda path: (old.discard(path), renew(path))[1])
     return old
 
 
@@ -60,7 +62,8 @@ def test_content_of_a_deleted_dataset_goes_and_that_of_a_running_upload_stays(
     lake_of(cast.project).put_pack(memoryview(pack_of(ARRIVING.encode())))
     collect()
     assert [has(cast.project, text) for text in (OLD, KEPT, ARRIVING)] == [False, True, True]
-    assert not lake_of(cast.project).has_manifest(gone.manifest)
+    with pytest.raises(ContentMissing):
+        lake_of(cast.project).manifest(gone.manifest)
     arriving = manifest_of({"b": KEPT, "c": ARRIVING})
     keep_manifest(cast.project, arriving.encode())
     assert commit_version(kept, arriving.hash, 1, "", actor=SYSTEM)[0].number == 2
@@ -86,6 +89,20 @@ def test_a_manifest_that_was_collected_is_not_committed(cast: Cast, a_week_old: 
     collect()
     with pytest.raises(Conflict, match="no manifest"):
         commit_version(kept, gone.manifest, 1, "", actor=SYSTEM)
+
+
+def test_a_collection_keeps_what_a_version_needs_whose_request_has_not_committed_yet(
+    cast: Cast, a_week_old: set[Path]
+):
+    """Until the request's transaction ends, the collection's connection does not see the version."""
+    dataset, lake = make_dataset(cast.project), lake_of(cast.project)
+    lake.put_pack(memoryview(pack_of(ARRIVING.encode())))
+    manifest, _ = keep_manifest(cast.project, manifest_of({"a": ARRIVING}).encode())
+    a_week_old |= everything_of(cast.project)
+    version, _ = commit_version(dataset, manifest.hash, 0, "", actor=SYSTEM)
+    lake.collect(list, older_than_seconds=GRACE.total_seconds())
+    assert has(cast.project, ARRIVING)
+    assert lake.manifest(version.manifest)
 
 
 def test_each_lake_has_one_command_however_often_the_loop_asks(cast: Cast):
