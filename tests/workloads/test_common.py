@@ -94,7 +94,7 @@ def test_a_progress_line_is_one_that_the_control_plane_understands(capsys):
     report(epoch=1, epochs=3, step=40, total_steps=100, seconds_per_step=0.5, loss=0.25, gpu_utilization=0.5)
     line = capsys.readouterr().out
     assert line.count("\n") == 1
-    expected = Progress(0, 1, 3, 40, 100, 30.0, 0.25, None, 0.5, 0.5)
+    expected = Progress(0, 1, 3, 40, 100, 30.0, 0.25, seconds_per_step=0.5, gpu_utilization=0.5)
     assert parse_progress(line.strip(), 0) == expected
     assert "accuracy" not in json.loads(line)
 
@@ -121,3 +121,14 @@ def test_sigterm_is_noted_and_does_not_kill():
         assert stop
     finally:
         signal.signal(signal.SIGTERM, before)
+
+
+def test_what_a_kill_left_of_a_step_does_not_block_it(tmp_path: Path, monkeypatch):
+    """Process ids repeat in containers, where the program is always the first process."""
+    monkeypatch.setattr(checkpoint, "_sync", lambda path: (_ for _ in ()).throw(KeyboardInterrupt))
+    with pytest.raises(KeyboardInterrupt):
+        checkpoint.save(tmp_path, 10, state(10))
+    monkeypatch.undo()
+    checkpoint.save(tmp_path, 10, state(10))
+    assert checkpoint.load_latest(tmp_path)[0] == 10
+    assert [path.name for path in tmp_path.iterdir()] == ["step-000000010"]

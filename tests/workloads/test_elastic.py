@@ -11,19 +11,28 @@ from typing import Any
 
 import pytest
 
+from tests.waiting import slowness
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 
 
 @pytest.fixture(scope="module")
 def told(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     """What tests/workloads/elastic_run.py saw."""
+    slow = slowness()
     ran = subprocess.run(
         [sys.executable, "-m", "tests.workloads.elastic_run", str(tmp_path_factory.mktemp("elastic"))],
         cwd=REPOSITORY,
-        env={"PATH": os.environ["PATH"], "OMP_NUM_THREADS": "1"},
+        env={
+            "PATH": os.environ["PATH"],
+            "OMP_NUM_THREADS": "1",
+            "TRAINYARD_ELASTIC_FORM_SECONDS": str(5 * slow),
+            "TRAINYARD_ELASTIC_FROZEN_SECONDS": str(20 * slow),
+        },
         capture_output=True,
         text=True,
         check=False,
+        timeout=600 * slow,
     )
     assert ran.returncode == 0, ran.stderr
     found: dict[str, Any] = json.loads(ran.stdout)

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+import secrets
 import shutil
 from pathlib import Path
 from typing import Any
@@ -35,7 +36,9 @@ def shared_dir() -> Path:
 
 def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     """Write the checkpoint of a step and remove all but the newest few."""
-    target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{os.getpid()}"
+    for leftover in folder.glob(".step-*"):  # of a writer that was killed
+        shutil.rmtree(leftover, ignore_errors=True)
+    target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
     fresh.mkdir(parents=True)
     torch.save(state, fresh / "state.pt")
     digest, size = _digest(fresh / "state.pt")

@@ -37,12 +37,18 @@ from workloads.common.membership import Mailbox, Member, Membership, Status, Swi
 from workloads.common.sampling import Epochs, Policy, digest_of
 from workloads.common.stopping import StopRequest
 
-FORM_SECONDS = 1.5  # for members that have all arrived to connect
+# for members that have all arrived to connect; a slow machine or network needs more
+FORM_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FORM_SECONDS", "1.5"))
 COLLECTIVE_SECONDS = 60.0  # a frozen peer is killed by the owner long before
 POLL_SECONDS = 0.003
 BEAT_SECONDS = 0.5
+MOST_REFORMS = 3  # of the same members at the same step: then the error is not that of a lost peer
 LEAVE_ALONE_SECONDS = 2.0  # after SIGTERM, if no peer got one: the others go on
 HOST = "TRAINYARD_ELASTIC_HOST"
+
+
+class ProgramError(Exception):
+    """The program's own state cannot be given to other workers, or theirs not be loaded. To form again cannot help."""
 
 
 class Replica(Protocol):
@@ -140,15 +146,20 @@ class World:
                 self._complete(global_batch)
 
     def average(self, parameters: list[torch.nn.Parameter], indexes: Tensor) -> bool:
-        """See Step.average."""
+        """See Step.average. Only a collective call can fail for a lost peer: other errors are the program's own."""
+        gradients, flat = _flattened(parameters)
         try:
             seen = self._exchange(indexes)
-            _average(parameters, len(indexes), seen)
+            flat *= len(indexes) / max(1, seen)  # each worker weighted by its samples
+            distributed.all_reduce(flat)
         except (RuntimeError, distributed.DistError) as error:
             if self._member is None:
                 raise
             self._member.recover(error)
             return False
+        parts = torch.split(flat, [gradient.numel() for gradient in gradients])
+        for parameter, part in zip(parameters, parts, strict=True):
+            parameter.grad = part.view_as(parameter)
         return True
 
     def _exchange(self, indexes: Tensor) -> int:
@@ -200,13 +211,8 @@ class World:
     def _share_state(self, source: int) -> None:
         packed = io.BytesIO()
         if self.rank == source:
-            state = {
-                "replica": self.replica.state(),
-                "epochs": self.epochs.state(),
-                "policy": asdict(self.policy),  # a newcomer was started with other numbers
-                "step": self.step,
-            }
-            torch.save(state, packed)
+            with _of_the_program():
+                self._save(packed)
         size = torch.tensor([packed.tell()], device=self.device)
         distributed.broadcast(size, source)
         data = torch.empty(int(size), dtype=torch.uint8, device=self.device)
@@ -216,9 +222,19 @@ class World:
         if self.rank != source:
             self._load(io.BytesIO(data.cpu().numpy().tobytes()))
 
+    def _save(self, packed: io.BytesIO) -> None:
+        state = {
+            "replica": self.replica.state(),
+            "epochs": self.epochs.state(),
+            "policy": asdict(self.policy),  # a newcomer was started with other numbers
+            "step": self.step,
+        }
+        torch.save(state, packed)
+
     def _load(self, packed: io.BytesIO) -> None:
-        state = torch.load(packed, weights_only=True, map_location=self.device)
-        self.replica.load(state["replica"])
+        with _of_the_program():
+            state = torch.load(packed, weights_only=True, map_location=self.device)
+            self.replica.load(state["replica"])
         self.epochs.load(state["epochs"])
         self.policy = Policy(**state["policy"])
         self.step = int(state["step"])
@@ -244,7 +260,7 @@ class _Membered:
         member = int(os.environ.get("TRAINYARD_RANK", "0"))
         self._status = Status(member, f"{host}:{self._store.port}")
         self._mailbox.report(self._status)
-        self._closing = threading.Event()
+        self._broken_at, self._reforms = (-1, 0), 0
         threading.Thread(target=self._beat, name="elastic-beat", daemon=True).start()
 
     def newest(self, busy_seconds: float) -> int:
@@ -276,7 +292,13 @@ class _Membered:
         self._note_switch(pause, lost, interrupted, is_planned)
 
     def recover(self, error: BaseException) -> None:
-        """Form again without the peer that was lost."""
+        """Form again without the peer that was lost. Raises the error where the same members fail again and again at
+        the same step."""
+        place = self._world.step, self._world.size
+        self._reforms = self._reforms + 1 if place == self._broken_at else 1
+        self._broken_at = place
+        if self._reforms > MOST_REFORMS:
+            raise error
         print(f"elastic: generation {self._world.generation} broke: {_first_line(error)}", flush=True)
         _dissolve()
         self._note_broken(self._world.generation)
@@ -287,8 +309,8 @@ class _Membered:
         self._update(membership.TRAINING, is_urgent=False)
 
     def close(self) -> None:
-        """Leave the group; the owner learns it from the status and the end of the process."""
-        self._closing.set()
+        """Leave the group. The process beats on until it ends, since what it does after the training may take long;
+        a member without a beat is killed."""
         _dissolve()
         if self._status.state != membership.LEFT:
             self._update(membership.LEFT)
@@ -378,21 +400,26 @@ class _Membered:
         self._mailbox.report(status, is_urgent=is_urgent)
 
     def _beat(self) -> None:
-        while not self._closing.wait(BEAT_SECONDS):
+        while True:
+            time.sleep(BEAT_SECONDS)
             self._mailbox.beat()
 
 
-def _average(parameters: list[torch.nn.Parameter], mine: int, all_samples: int) -> None:
-    """Mean of the gradients, each worker weighted by its samples, in one all-reduce."""
+def _flattened(parameters: list[torch.nn.Parameter]) -> tuple[list[Tensor], Tensor]:
+    """Return the gradients, and a copy of all of them in one tensor."""
     gradients = [
         torch.zeros_like(parameter) if parameter.grad is None else parameter.grad for parameter in parameters
     ]
-    flat = torch.cat([gradient.reshape(-1) for gradient in gradients]) * (mine / max(1, all_samples))
-    distributed.all_reduce(flat)
-    for parameter, part in zip(
-        parameters, torch.split(flat, [one.numel() for one in gradients]), strict=True
-    ):
-        parameter.grad = part.view_as(parameter)
+    return gradients, torch.cat([gradient.reshape(-1) for gradient in gradients])
+
+
+@contextmanager
+def _of_the_program() -> Iterator[None]:
+    """Raise errors of the program's own functions as such, so that they do not count as the loss of a peer."""
+    try:
+        yield
+    except (RuntimeError, OSError) as error:
+        raise ProgramError(f"The state of the training cannot be shared: {error}") from error
 
 
 def _dissolve() -> None:

@@ -2,6 +2,9 @@
 
 `Crew` owns the membership as the control plane does: it starts workers, by fork from a process that has torch
 imported, publishes generations, and forms a new one when a worker ends. Tests and bench/elastic use it too.
+
+TRAINYARD_ELASTIC_FROZEN_SECONDS (5): a member without a beat for so long is killed. TRAINYARD_ELASTIC_FORM_SECONDS
+(1.5): members that have all arrived must have connected in this time. A slow machine needs more of both.
 """
 
 from __future__ import annotations
@@ -23,7 +26,7 @@ from workloads.common import membership
 from workloads.common.membership import Mailbox, Member, Membership, Status
 
 TICK_SECONDS = 0.004
-FROZEN_SECONDS = 5.0
+FROZEN_SECONDS = float(os.environ.get("TRAINYARD_ELASTIC_FROZEN_SECONDS", "5"))
 
 
 @dataclass(slots=True)
