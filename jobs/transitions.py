@@ -16,6 +16,7 @@ from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
 from jobs.models import Job, Pod
 
 STOP_GRACE_SECONDS = 10
+REMIND_AFTER_SECONDS = 30  # a stop without effect is ordered again
 # A start of a process that was killed meanwhile, or that was only paused, may be on its way for this long.
 LATE_START_SECONDS = 60
 

@@ -11,7 +11,7 @@ from django.db.models import Max
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
-from controlplane.loop.membership import MOST, Attended, attended_jobs
+from controlplane.loop.membership import MOST, Attended, attended_jobs, lock_working
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
@@ -99,6 +99,8 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
     to = len(attended.members) + len(places)
     try:
         with transaction.atomic():
+            if not lock_working(job):
+                return False
             reread(job.project, lock=True)
             if len(places) > _allowed(job):
                 return False

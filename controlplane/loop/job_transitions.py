@@ -23,9 +23,16 @@ from jobs.kinds.membership import Worker, deciding
 from jobs.kinds.registry import KINDS
 from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
-from jobs.transitions import ending, job_event, move, remove, request_stops, request_transition
+from jobs.transitions import (
+    REMIND_AFTER_SECONDS,
+    ending,
+    job_event,
+    move,
+    remove,
+    request_stops,
+    request_transition,
+)
 
-REMIND_AFTER_SECONDS = 30
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
 BATCH = 100  # jobs moved in one transaction: others write too
 LONGEST_MESSAGE = 500

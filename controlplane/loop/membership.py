@@ -19,7 +19,7 @@ from django.db import transaction
 from django.db.models import F, Q
 from django.utils import timezone
 
-from controlplane.access import SYSTEM
+from controlplane.access import SYSTEM, NotVisible, reread
 from controlplane.engines.base import MEMBERSHIP, Engine, EngineUnreachable, MembershipEngine
 from controlplane.models import Cluster, Command, Event
 from jobs import lifecycle
@@ -28,7 +28,7 @@ from jobs.kinds import membership as rules
 from jobs.kinds.membership import Answer, Operation, Standing, Worker, answer
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
-from jobs.transitions import STOP_GRACE_SECONDS, job_event
+from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event
 
 logger = logging.getLogger(__name__)
 
@@ -119,11 +119,24 @@ def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> bool:
     if decided == Answer():
         return False
     with transaction.atomic():
+        if not lock_working(attended.job):
+            return False
         events = _carry_out(attended, decided, now)
         Event.objects.append(events)
     if decided.members is not None:
         _deliver(attended, engine)
     return bool(decided.stop or decided.kill)
+
+
+def lock_working(job: Job) -> bool:
+    """Read a job again and keep it from moving until the transaction ends. False if it no longer works at the attempt
+    that was read before."""
+    attempt = job.attempt
+    try:
+        reread(job, lock=True)
+    except NotVisible:
+        return False
+    return job.state in WORKING and job.attempt == attempt
 
 
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
@@ -274,8 +287,8 @@ def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event
         events += _advance_operation(attended, attended.operation, decided, now)
     for rank in decided.stop:
         has_left = attended.said.get(rank, {}).get("state") == rules.LEFT
-        _order_ends(attended, [rank], STOP_GRACE_SECONDS, LEAVE_SECONDS if has_left else timedelta())
-    _order_ends(attended, decided.kill, 0, timedelta())
+        _order_ends(attended, [rank], STOP_GRACE_SECONDS, now, LEAVE_SECONDS if has_left else timedelta())
+    _order_ends(attended, decided.kill, 0, now)
     return events
 
 
@@ -360,10 +373,16 @@ def _scaled_event(operation: ScaleOperation) -> Event:
     return event
 
 
-def _order_ends(attended: Attended, ranks: Sequence[int], grace_seconds: int, wait: timedelta) -> None:
-    """Order the end of pods, once each: reconcile repeats an order that had no effect."""
+def _order_ends(
+    attended: Attended, ranks: Sequence[int], grace_seconds: int, now: datetime, wait: timedelta = timedelta()
+) -> None:
+    """Order the end of pods, again where an order has had no effect for a while. A longer grace does not put off a
+    shorter one."""
     names = {pod.name for pod in attended.pods if pod.rank in ranks and pod.released_at is None}
-    asked = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
+    orders = Command.objects.filter(kind=STOP_POD, subject_kind=POD, subject_id__in=names)
+    is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))
+    asked = orders.filter(is_recent | Q(state__in=Command.UNFINISHED)).values_list("subject_id", "payload")
+    ordered = {name for name, payload in asked if payload.get("grace_seconds", 0) <= grace_seconds}
     project = attended.job.project
     Command.objects.bulk_create(
         Command(
@@ -374,5 +393,5 @@ def _order_ends(attended: Attended, ranks: Sequence[int], grace_seconds: int, wa
             payload={"grace_seconds": grace_seconds, "project": project.name},
             not_before=timezone.now() + wait,
         )
-        for name in sorted(names - set(asked.values_list("subject_id", flat=True)))
+        for name in sorted(names - ordered)
     )

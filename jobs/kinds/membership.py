@@ -97,7 +97,8 @@ def answer(standing: Standing) -> Answer:
     if all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
         return Answer(standing.members, REFORM)
     if standing.operation is None:
-        return Answer()
+        # those sent away, whose stop may have failed
+        return Answer(stop=_alive(standing, sorted(set(standing.workers) - set(standing.members))))
     return _advance(standing, standing.operation)
 
 

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import json
 import math
+from datetime import timedelta
 
 import pytest
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.engines.base import MemberReport
+from controlplane.loop import growth, membership
 from controlplane.loop.podspecs import pod_spec
 from controlplane.models import Command, Department, Event, Project
 from jobs.actions import stop_job
-from jobs.command_kinds import START_POD
+from jobs.command_kinds import START_POD, STOP_POD
 from jobs.models import Generation, Job, Pod, ScaleOperation
 from jobs.scaling import Scaling, plan_scaling, scale_job
 from tests.builders import make_job, make_project
@@ -33,8 +35,8 @@ def live(job: Job) -> list[int]:
     return list(Pod.objects.filter(job=job, released_at=None).order_by("rank").values_list("rank", flat=True))
 
 
-def write_status(plant, job: Job, rank: int, text: str) -> None:
-    plant.engine.said[f"{job.pk}-1-{rank}"] = MemberReport(text, 0.0)
+def write_status(plant, job: Job, rank: int, text: str, silent: float = 0.0) -> None:
+    plant.engine.said[f"{job.pk}-1-{rank}"] = MemberReport(text, silent)
 
 
 def causes(job: Job) -> list[str]:
@@ -286,6 +288,70 @@ def test_after_a_reclaim_that_failed_the_whole_job_gives_way(plant):
     program.settle(8)
     assert plant.states()["owed-0"] == "running"
     assert ScaleOperation.objects.count() == 1
+
+
+def test_a_job_that_stops_meanwhile_gets_no_newcomers(plant, monkeypatch):
+    program = started(plant)
+    scale_job(program.job, 3, actor=SYSTEM)
+    find = growth.spare_placements
+
+    def find_and_stop(*arguments):
+        stop_job(Job.objects.get(), actor=SYSTEM)
+        return find(*arguments)
+
+    monkeypatch.setattr(growth, "spare_placements", find_and_stop)
+    plant.tick()
+    assert Pod.objects.count() == 2
+
+
+def test_a_job_that_stops_meanwhile_gets_no_generation(plant, monkeypatch):
+    program = started(plant, workers=3)
+    decide = membership.answer
+
+    def decide_and_stop(standing):
+        if (decided := decide(standing)) != membership.Answer():
+            stop_job(Job.objects.get(), actor=SYSTEM)
+        return decided
+
+    monkeypatch.setattr(membership, "answer", decide_and_stop)
+    plant.engine.finish(f"{program.job.pk}-1-1", 137)
+    plant.tick()
+    assert (Job.objects.get().state, causes(program.job)) == ("stopping", ["start"])
+
+
+def test_a_spec_that_changes_meanwhile_is_kept(plant, monkeypatch):
+    program = started(plant)
+    decide = membership.answer
+
+    def decide_and_change(standing):
+        decided = decide(standing)
+        if decided.outcome == "succeeded":
+            Job.objects.update(spec=Job.objects.get().spec | {"env": {"NEW": "1"}})
+        return decided
+
+    monkeypatch.setattr(membership, "answer", decide_and_change)
+    scale_job(program.job, 3, actor=SYSTEM)
+    program.settle()
+    assert (program.job.spec["workers"], program.job.spec["env"]) == (3, {"NEW": "1"})
+
+
+FAILED_BEFORE = {"state": "failed", "payload": {"grace_seconds": 0}}
+GRACEFUL = {"state": "pending", "payload": {"grace_seconds": 10}}
+
+
+@pytest.mark.parametrize("order", [FAILED_BEFORE, GRACEFUL])
+def test_an_order_to_end_is_repeated_when_it_failed_and_a_kill_does_not_wait(plant, order):
+    program = started(plant)
+    name = f"{program.job.pk}-1-1"
+    about = {"kind": STOP_POD, "cluster": plant.cluster, "subject_kind": "pod", "subject_id": name}
+    ended = plant.clock() - timedelta(minutes=1) if order["state"] == "failed" else None
+    later = plant.clock() + timedelta(days=1)
+    Command.objects.create(**about, **order, finished_at=ended, not_before=later)
+    write_status(plant, program.job, 1, plant.engine.said[name].text, silent=20.0)
+    plant.tick()
+    program.settle()
+    assert live(program.job) == [0]
+    assert Command.objects.filter(kind=STOP_POD, subject_id=name).count() == 2
 
 
 def test_an_operation_ends_with_its_attempt(plant):

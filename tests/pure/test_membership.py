@@ -145,6 +145,10 @@ def test_a_member_that_lost_its_peers_in_the_last_step_does_it_alone():
     assert answer(standing(gone(0, 0), training(1))) == Answer()
 
 
+def test_a_worker_that_nothing_waits_for_is_stopped():
+    assert answer(standing(training(0), Worker(1, True, "ready"), members=(0,))) == Answer(stop=(1,))
+
+
 def test_only_members_decide_an_attempt_and_failures_only_when_too_few_are_left():
     workers = [gone(0, 0), gone(1, 1), training(2)]
     assert deciding(workers, (), 1) == {0, 1, 2}
