@@ -167,7 +167,7 @@ def _connected(
         try:
             return _result(loop, _open(access, url, headers, protocols))
         except InvalidStatus as error:
-            if error.response.status_code == 401 and may_renew and access.renew():
+            if error.response.status_code == 401 and may_renew and access.renew(headers):
                 continue
             body = without_token(bytes(error.response.body or b""), headers)
             refusal = ApiError(error.response.status_code, body)

@@ -221,12 +221,12 @@ class Client:
         url = self.access.server + path + ("?" + urlencode(query) if query else "")
         for may_renew in (True, False):
             self.take_turn(method, path, query, priority=priority)
-            self._credentials = self.access.headers()
-            headers = {"Accept": _JSON, "Content-Type": content_type, **self._credentials}
+            self._credentials = credentials = self.access.headers()
+            headers = {"Accept": _JSON, "Content-Type": content_type, **credentials}
             response = self._answer(method, url, headers, body, timeout_seconds, is_stream=is_stream)
             if date := response.headers.get("Date"):
                 self._dated = date, time.monotonic()
-            if not (may_renew and response.status == 401 and self.access.renew()):
+            if not (may_renew and response.status == 401 and self.access.renew(credentials)):
                 return response
             response.close()
         raise AssertionError("the second round returns or raises")

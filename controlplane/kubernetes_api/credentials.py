@@ -96,9 +96,9 @@ class Access:
         token = self.token.current()
         return {"Authorization": f"Bearer {token}"} if token else {}
 
-    def renew(self) -> bool:
-        """Drop credentials that the server answered with 401. Return whether others may be had."""
-        return self.token.renew()
+    def renew(self, refused: Mapping[str, str]) -> bool:
+        """Drop the credentials (headers) that the server answered with 401. Return whether others may be had."""
+        return self.token.renew(refused.get("Authorization", "").removeprefix("Bearer ") or None)
 
     def configuration(self) -> Configuration:
         """Return the official client's settings: no proxy of the environment, no redirect, no retry of its own."""

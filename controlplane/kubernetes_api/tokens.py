@@ -29,11 +29,12 @@ _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "N
 
 
 class TokenSource(Protocol):
-    """`current` returns the token to send, or None. `renew` drops a refused one; False if there is no other."""
+    """`current` returns the token to send, or None. `renew` drops the one that was refused, unless another caller has
+    replaced it since; False if there is no other."""
 
     def current(self) -> str | None: ...
 
-    def renew(self) -> bool: ...
+    def renew(self, refused: str | None) -> bool: ...
 
 
 class NoToken:
@@ -42,7 +43,7 @@ class NoToken:
     def current(self) -> str | None:
         return None
 
-    def renew(self) -> bool:
+    def renew(self, refused: str | None) -> bool:
         return False
 
 
@@ -55,7 +56,7 @@ class FixedToken:
     def current(self) -> str | None:
         return self._token
 
-    def renew(self) -> bool:
+    def renew(self, refused: str | None) -> bool:
         return False
 
 
@@ -77,8 +78,9 @@ class MountedToken:
             raise Unreachable("The service account's token is not a token.") from None
         return self._token
 
-    def renew(self) -> bool:
-        refused = self._token
+    def renew(self, refused: str | None) -> bool:
+        if self.current() != refused:
+            return True
         self._loader.token_expires_at = datetime.min  # noqa: DTZ901  the loader compares local times
         return self.current() != refused
 
@@ -113,9 +115,10 @@ class ExecToken:
             raise
         self._failures = 0
 
-    def renew(self) -> bool:
+    def renew(self, refused: str | None) -> bool:
         with self._lock:
-            self._token = None
+            if self._token == refused:
+                self._token = None
         return True
 
     def _is_ending(self) -> bool:

@@ -29,7 +29,7 @@ class Login:
         self.asked.append(time.monotonic())
         raise EngineUnreachable("The login program failed.")
 
-    def renew(self) -> bool:
+    def renew(self, refused: str | None) -> bool:
         return False
 
 

@@ -69,7 +69,7 @@ class LogStreams:
             timeout=timeout,
         ) as response:
             if response.status == 401:
-                await asyncio.to_thread(access.renew)
+                await asyncio.to_thread(access.renew, headers)
             if response.status == 429 or response.status >= 500:
                 self.client.put_off(response.headers)
             if response.status != 200:

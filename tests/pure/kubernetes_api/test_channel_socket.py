@@ -32,8 +32,8 @@ class Tokens:
     def current(self) -> str | None:
         return self.tokens[0]
 
-    def renew(self) -> bool:
-        del self.tokens[0]
+    def renew(self, refused: str | None) -> bool:
+        assert refused == self.tokens.pop(0)
         return True
 
 
