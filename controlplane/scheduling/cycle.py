@@ -139,28 +139,46 @@ class _Cycle:
         """Let every victim run on whose capacity the jobs of this plan, taken together, do not need."""
         is_changed = True
         while is_changed:
-            spare = self._spare_milli_gpus()
+            pools = self._pools_of_plan()
+            spare = self._spare_milli_gpus(pools)
             victims = sorted(self._state.victims.values(), key=_cost_of_one, reverse=True)
-            is_changed = any(self._on_open(victim) <= spare and self._reprieve(victim) for victim in victims)
+            is_changed = any(
+                self._on_open(victim, pools) <= spare and self._reprieve(victim) for victim in victims
+            )
 
-    def _spare_milli_gpus(self) -> int:
-        """Return what stays free after this plan, with what its elastic jobs could do without."""
+    def _pools_of_plan(self) -> tuple[str, ...]:
+        """Return the pools that the jobs of this plan may use, nothing for all of them."""
+        promised = [item for item, _ in self._state.promises.values()]
+        usable = [item.request.pools for item in (*promised, *self._started())]
+        return tuple(sorted({pool for pools in usable for pool in pools})) if all(usable) else ()
+
+    def _started(self) -> list[Waiting]:
+        state = self._state
+        return [item for one in self._ready for item in one.decided() if item.job.id in state.starts]
+
+    def _spare_milli_gpus(self, pools: tuple[str, ...]) -> int:
+        """Return what stays free of these pools after this plan, with what its elastic jobs could do without."""
         state = self._state
         growth = sum(
             pod.milli_gpus for item in self._elastic for pod in state.placements_of(item)[item.request.pods :]
         )
-        return state.capacity.soon.free_milli_gpus() + growth
+        return state.capacity.soon.free_milli_gpus(pools) + growth
 
-    def _on_open(self, victim: Candidate) -> int:
-        """Return what a victim holds on nodes that may get new pods: no less must be free for it to run on."""
+    def _on_open(self, victim: Candidate, pools: tuple[str, ...]) -> int:
+        """Return what a victim holds on nodes of these pools that may get new pods: no less must be free there for it
+        to run on."""
         soon = self._state.capacity.soon
-        return sum(pod.milli_gpus for pod in victim.placements if soon.is_open(pod.node))
+        return sum(
+            pod.milli_gpus
+            for pod in victim.placements
+            if soon.is_open(pod.node) and (not pools or soon.node(pod.node).pool in pools)
+        )
 
     def _reprieve(self, victim: Candidate) -> bool:
         """Keep the victim when all jobs of this plan find room without it, if need be elsewhere."""
         state, mark = self._state, self._state.mark()
         promised = [item for item, _ in state.promises.values()]
-        started = [item for one in self._ready for item in one.decided() if item.job.id in state.starts]
+        started = self._started()
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)

@@ -10,7 +10,7 @@ import pytest
 
 from controlplane.scheduling import reasons
 from controlplane.scheduling.accounts import Account
-from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.cycle import _Cycle, decide
 from controlplane.scheduling.order import turn_key
 from controlplane.scheduling.plan import plan_to_dict
 from controlplane.scheduling.reasons import describe
@@ -385,3 +385,17 @@ def test_a_view_survives_json_and_replays_alike(tmp_path):
     assert json.loads(out.getvalue())["sentence"].startswith("1 GPU is being freed for it by stopping 1 job.")
     assert main([str(file), "nobody"], out, errors) == 3
     assert main([], out, errors) == 2
+
+
+def test_an_idle_gpu_that_no_job_of_the_plan_may_use_saves_no_victim_and_costs_no_search(monkeypatch):
+    """Each try to let a victim run on serves all promised jobs again."""
+    tried = []
+    monkeypatch.setattr(_Cycle, "_reprieve", lambda self, victim: tried.append(victim))
+    pools = (("train", ("default",)),)
+    the_nodes = [node("n0", 8), node("idle", 1, pool="other")]
+    held = [running(job(f"b{index}", "b", rank=index), ("n0", [index])) for index in range(8)]
+    wanted = [job(f"a{index}", "a", rank=index) for index in range(10, 14)]
+    projects = [project("a", 4, node_pools=pools), project("b", 4, node_pools=pools)]
+    plan = decide(view(the_nodes, projects, held + wanted))
+    assert len(plan.preempts) == 4
+    assert not tried
