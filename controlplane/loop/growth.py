@@ -1,13 +1,14 @@
 """Add workers to running elastic jobs: those that a user asked for, and those that a job has lost or never got.
 
-A growing job never takes what a queued job waits for: by itself it grows only while none waits for GPUs.
+A growing job does not take what a queued job waits for: by itself it grows only while none waits for GPUs that it could
+use. A job that has lost workers gets them back in any case while its project stays inside its share.
 """
 
 from collections.abc import Iterable
 from datetime import datetime, timedelta
 
 from django.db import IntegrityError, transaction
-from django.db.models import Max
+from django.db.models import Max, Sum
 
 from controlplane.access import SYSTEM, reread
 from controlplane.engines.base import MEMBERSHIP, Engine
@@ -15,6 +16,7 @@ from controlplane.loop.membership import MOST, Attended, attended_jobs, lock_wor
 from controlplane.loop.observe import Observation
 from controlplane.loop.record import add_workers
 from controlplane.models import Cluster, Event
+from controlplane.scheduling import reasons
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.spare import spare_placements
 from controlplane.scheduling.view import JobView, PodPlacement
@@ -24,6 +26,14 @@ from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
 from jobs.room import bounds_of
 from jobs.transitions import job_event
 
+# Reasons of holds that free GPUs do not end.
+NEEDS_A_PERSON = (
+    reasons.PROJECT_MISSING,
+    reasons.SPEC_IMPOSSIBLE,
+    reasons.NO_SUCH_NODE_POOL,
+    reasons.OVER_GPU_LIMIT,
+    reasons.INTERACTIVE_OVER_QUOTA,
+)
 GROW_SECONDS = 120  # for newcomers that were not asked for by a user to be ready
 
 
@@ -56,14 +66,38 @@ def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) ->
         asked = operation.to_workers - len(attended.members) if is_growing else 0
         return asked if asked <= _allowed(attended.job) else 0
     missing = attended.job.pods_wanted - len(attended.members)
-    if missing <= 0 or _are_waiting(plan, seen.view.jobs) or _has_to_wait(attended, now):
+    if missing <= 0 or _has_to_wait(attended, now):
         return 0
+    if _are_waiting(plan, seen.view.jobs):
+        missing = min(missing, _owed(attended, seen))
     return min(missing, _allowed(attended.job))
 
 
 def _are_waiting(plan: Plan, jobs: Iterable[JobView]) -> bool:
+    """Whether a job waits that could use GPUs which are free."""
     needs = {job.id: job.milli_gpus > 0 or job.gpu_memory_mib is not None for job in jobs}
-    return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in plan.holds)
+    waiting = (hold for hold in plan.holds if hold.reason not in NEEDS_A_PERSON)
+    return bool(plan.preempts) or any(needs.get(hold.job, True) for hold in waiting)
+
+
+def _owed(attended: Attended, seen: Observation) -> int:
+    """How many workers a job that has lost some gets back before those that wait: as many as the share of its project
+    holds. None where the quotas exceed the GPUs: another project could take them back at once."""
+    job, project = attended.job, attended.job.project
+    gpus = sum(len(node.devices) for node in seen.view.nodes if node.is_schedulable)
+    quotas = sum(one.quota_milli_gpus or 0 for one in seen.view.projects)
+    if not _has_lost(attended) or quotas > gpus * 1000:
+        return 0
+    if not job.milli_gpus:
+        return MOST
+    held = project.jobs.aggregate(held=Sum("allocated_milli", default=0))["held"]
+    return int(max(0, max(project.gpu_quota_milli, project.fair_share_milli) - held) // job.milli_gpus)
+
+
+def _has_lost(attended: Attended) -> bool:
+    job = attended.job
+    losses = Generation.objects.filter(attempt__job=job, attempt__number=job.attempt, cause=rules.LOSS)
+    return losses.exists()
 
 
 def _has_to_wait(attended: Attended, now: datetime) -> bool:
@@ -123,16 +157,13 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
 
 
 def _begin_operation(attended: Attended, joining: list[int], to: int, now: datetime) -> None:
-    has_lost = Generation.objects.filter(
-        attempt__job=attended.job, attempt__number=attended.job.attempt, cause=rules.LOSS
-    ).exists()
     ScaleOperation.objects.create(
         job=attended.job,
         requested_by=SYSTEM.name,
         from_workers=len(attended.members),
         to_workers=to,
         state=rules.PENDING,
-        cause="recovery" if has_lost else "growth",
+        cause="recovery" if _has_lost(attended) else "growth",
         attempt=attended.job.attempt,
         joining=joining,
         created_at=now,

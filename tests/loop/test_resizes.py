@@ -213,6 +213,30 @@ def test_after_a_loss_the_rest_goes_on_and_it_grows_back(plant):
     assert Pod.objects.get(job=job, rank=1).exit_code == 137
 
 
+def lose_one(plant, program: Program) -> None:
+    plant.engine.finish(f"{program.job.pk}-1-1", 137)
+    plant.tick()
+    program.in_seconds(15)
+
+
+def test_it_grows_back_although_a_job_waits_that_could_not_use_the_place(plant):
+    program = started(plant, workers=3, fewest=2, quota=1)
+    make_job(make_project("team-b", gpu_limit_milli=0), "never")
+    lose_one(plant, program)
+    assert (plant.states()["never"], live(program.job)) == ("queued", [0, 2, 3])
+
+
+@pytest.mark.parametrize(("quota", "ranks"), [(8, [0, 2, 3]), (1, [0, 2])])
+def test_it_grows_back_inside_its_share_whatever_waits(plant, quota, ranks):
+    program = started(plant, workers=3, fewest=2, quota=quota)
+    theirs = make_project("team-b", quota=8)
+    make_job(theirs, "full", gpus=8)
+    make_job(theirs, "waits", gpus=8, preemptible=True)
+    program.settle()
+    lose_one(plant, program)
+    assert (plant.states()["waits"], live(program.job)) == ("queued", ranks)
+
+
 def test_below_its_minimum_the_attempt_fails(plant):
     program = started(plant, workers=3, fewest=2)
     for rank in (1, 2):
