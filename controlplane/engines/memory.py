@@ -110,10 +110,13 @@ class MemoryEngine(EngineDefaults):
         catalogue: Catalogue | None = None,
     ) -> None:
         self.faults = Faults()
-        self.projects: tuple[ProjectReport, ...] = ()  # as it was told last
+        # As it was told last.
+        self.projects: tuple[ProjectReport, ...] = ()
         self.departments: tuple[DepartmentReport, ...] = ()
-        self.memberships: dict[str, str] = {}  # by pod: what it was given last
-        self.said: dict[str, base.MemberReport] = {}  # by pod: what it answers; set by tests and replays
+        # By pod: what it was given last.
+        self.memberships: dict[str, str] = {}
+        # By pod: what it answers; set by tests and replays.
+        self.said: dict[str, base.MemberReport] = {}
         self._nodes = simulated_nodes(settings["nodes"])
         self._clock = clock
         self._catalogue = catalogue or load_catalogue(BUILT_IN)

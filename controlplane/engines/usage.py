@@ -6,7 +6,8 @@ from collections.abc import Iterable, Sequence
 
 from controlplane.engines.base import PodUsage, UsageReport
 
-STALE_AFTER_SECONDS = 60.0  # for so long a pod's last progress line counts
+# For so long a pod's last progress line counts.
+STALE_AFTER_SECONDS = 60.0
 
 Holder = tuple[PodUsage, int, int | None]
 """A pod's use of its share, the milli-GPUs that it holds of the device, and the MiB that it uses of it, None where that

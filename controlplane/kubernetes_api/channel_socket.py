@@ -35,14 +35,20 @@ _library_log.setLevel(logging.INFO)
 V4_PROTOCOL, V5_PROTOCOL = "v4.channel.k8s.io", "v5.channel.k8s.io"
 CONNECT_SECONDS = 10.0
 PING_SECONDS = 20.0
-SILENCE_SECONDS = 60.0  # without a message or a pong for this long, the connection is dead
-_CLOSE = 255  # closes the channel in the next byte; Kubernetes 1.30
-_HELD_MESSAGES = 8  # of at most 32 KiB each, beyond which the API server has to wait
-_HELD_BYTES = 256 * 1024  # the same towards the API server
+# Without a message or a pong for this long, the connection is dead.
+SILENCE_SECONDS = 60.0
+# Closes the channel in the next byte; Kubernetes 1.30.
+_CLOSE = 255
+# Of at most 32 KiB each, beyond which the API server has to wait.
+_HELD_MESSAGES = 8
+# The same towards the API server.
+_HELD_BYTES = 256 * 1024
 _READ_BYTES = 64 * 1024
-_FLUSH_SECONDS = 10.0  # for the last bytes of a stream whose near side was closed
+# For the last bytes of a stream whose near side was closed.
+_FLUSH_SECONDS = 10.0
 _ABANDON_SECONDS = 1.0
-_HANG_UP_SECONDS = 0.2  # between checks whether a half-closed near side was closed entirely
+# Between checks whether a half-closed near side was closed entirely.
+_HANG_UP_SECONDS = 0.2
 
 Result = TypeVar("Result")
 Query = Sequence[tuple[str, str]]
@@ -145,14 +151,13 @@ class ChannelSocket:
             await asyncio.sleep(_HANG_UP_SECONDS)
 
     async def _send(self, message: bytes) -> None:
-        with contextlib.suppress(
-            ConnectionClosed
-        ):  # what the server sent before is still on its way to the near side
+        # What the server sent before is still on its way to the near side.
+        with contextlib.suppress(ConnectionClosed):
             await self._websocket.send(message)
 
 
 class _Connect(connect):
-    """Without redirects: credentials go to the configured server only."""
+    """Connect without following redirects: credentials go to the configured server only."""
 
     def process_redirect(self, exc: Exception) -> Exception:
         return exc
@@ -188,10 +193,13 @@ async def _open(
         additional_headers=headers,
         subprotocols=[Subprotocol(protocol) for protocol in protocols],
         compression=None,
-        proxy=None,  # as for every other request
+        # As for every other request.
+        proxy=None,
         open_timeout=CONNECT_SECONDS,
-        ping_interval=PING_SECONDS,  # proxies between cut an idle connection
-        ping_timeout=None,  # a slow reader of ours is no dead server: `_next` decides
+        # Proxies between cut an idle connection.
+        ping_interval=PING_SECONDS,
+        # A slow reader of ours is no dead server: `_next` decides.
+        ping_timeout=None,
         max_queue=_HELD_MESSAGES,
         write_limit=_HELD_BYTES,
         logger=_library_log,
@@ -223,7 +231,7 @@ def _shared_loop() -> asyncio.AbstractEventLoop:
 
 
 def _forget_loop() -> None:
-    """A forked child has no such thread."""
+    """Forget the thread in a forked child, which does not have it."""
     global _loop, _starting
     _loop, _starting = None, threading.Lock()
 

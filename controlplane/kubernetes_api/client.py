@@ -33,7 +33,8 @@ from controlplane.remote_errors import Unreachable
 CONNECT_SECONDS = 5.0
 TRIES = 8
 RETRYING_SECONDS = 30.0
-_BACKOFF_SECONDS = (0.05, 2.0)  # first and longest, doubled, full jitter
+# First and longest, doubled, full jitter.
+_BACKOFF_SECONDS = (0.05, 2.0)
 _JSON = "application/json"
 
 
@@ -54,7 +55,8 @@ class Stream(Iterator[bytes]):
         try:
             self._response.shutdown()
         except (OSError, ValueError, RuntimeError):
-            self._response.close()  # it has ended already
+            # It has ended already.
+            self._response.close()
 
 
 class Client:
@@ -71,10 +73,12 @@ class Client:
         self._dated: tuple[str, float] | None = (
             None  # the last answer's Date header, and when that was (monotonic)
         )
-        self._credentials: Mapping[str, str] = {}  # the headers that were sent last
+        # The headers that were sent last.
+        self._credentials: Mapping[str, str] = {}
         self._counting = threading.Lock()
         self._api = ApiClient(access.configuration())
-        if access.tls is not None:  # the package itself takes keys from files only, at every new connection
+        # The package itself takes keys from files only, at every new connection.
+        if access.tls is not None:
             self._api.rest_client.pool_manager.connection_pool_kw["ssl_context"] = access.tls
 
     def get(
@@ -83,17 +87,18 @@ class Client:
         return self._call("GET", path, query, priority=READ, timeout_seconds=timeout_seconds, tries=tries)
 
     def create(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """POST. ApiError 409 if the name is taken, perhaps by an earlier try whose answer was lost."""
+        """Create an object. ApiError 409 if the name is taken, perhaps by an earlier try whose answer was
+        lost."""
         query = {"fieldManager": FIELD_MANAGER, **_dry(dry_run)}
         return self._call("POST", path, query, body, priority=CREATE, is_repeatable=False)
 
     def apply(self, path: str, body: Mapping[str, Any], *, dry_run: bool = False) -> Any:
-        """Server-side apply, forced for the fields of `body`. Creates an absent object."""
+        """Apply an object server-side, forced for the fields of `body`. Creates an absent object."""
         query = {"fieldManager": FIELD_MANAGER, "force": "true", **_dry(dry_run)}
         return self._call("PATCH", path, query, body, "application/apply-patch+yaml", priority=CREATE)
 
     def merge(self, path: str, body: Mapping[str, Any]) -> Any:
-        """Merge patch: labels, finalizers and status of an object that exists."""
+        """Send a merge patch: labels, finalizers and status of an existing object."""
         query = {"fieldManager": FIELD_MANAGER}
         return self._call("PATCH", path, query, body, "application/merge-patch+json", priority=URGENT)
 
@@ -137,7 +142,8 @@ class Client:
         except _TryAgain as again:
             raise again.last from again
         finally:
-            response.close()  # its rest is not read: the connection goes with it
+            # Its rest is not read: the connection goes with it.
+            response.close()
 
     @property
     def server_date(self) -> str | None:
@@ -160,7 +166,7 @@ class Client:
         priority: int = READ,
         timeout_seconds: float = RETRYING_SECONDS,
     ) -> None:
-        """Wait until a call may be sent, and count it; for others who send it, too. Raises Unreachable."""
+        """Wait until a request may be sent, and count it; also for other senders. Raises Unreachable."""
         if not self.bucket.acquire(priority, timeout_seconds):
             raise Unreachable("Too many calls are waiting for their turn.")
         with self._counting:
@@ -247,7 +253,8 @@ class Client:
             answer = self._api.call_api(method, url, headers, body, _request_timeout=timeout)
             if not is_stream:
                 answer.read()
-        except ApiException as error:  # the package wraps TLS errors in it
+        except ApiException as error:
+            # The package wraps TLS errors in it.
             words = f"{self.access.server} cannot be trusted or does not trust us: {error.reason}"
             raise Unreachable(words) from error
         except HTTPError as error:
@@ -269,7 +276,7 @@ class Client:
 
 
 class _TryAgain(Exception):
-    """Worth a retry. `may_have_acted`: the server may have carried the request out."""
+    """A failure worth a retry. `may_have_acted`: the server may have carried the request out."""
 
     def __init__(self, last: Unreachable, *, may_have_acted: bool) -> None:
         super().__init__(str(last))

@@ -68,7 +68,8 @@ KEEPALIVE = [
         if hasattr(socket, name)
     ),
 ]
-_loading = threading.Lock()  # the loader's table of files is one for the whole process
+# The loader's table of files is one for the whole process.
+_loading = threading.Lock()
 _PATHS = ("certificate-authority", "client-certificate", "client-key", "tokenFile")
 _UNSUPPORTED = {
     "auth-provider": "an auth-provider, which Kubernetes has removed",
@@ -146,7 +147,7 @@ def access_in_cluster(directory: Path = SERVICE_ACCOUNT, environ: Mapping[str, s
 def access_of_kubeconfig(
     text: str, context_name: str = "", *, allow_exec: bool = False, now: datetime | None = None
 ) -> Access:
-    """The access of one context, the kubeconfig's current one without a name. Raises Refused."""
+    """Return the access of one context, by default the kubeconfig's current one. Raises Refused."""
     config = _parsed(text)
     context = _context(config, context_name)
     cluster = _named(config, "clusters", "cluster", context.get("cluster"))
@@ -216,7 +217,8 @@ def _refuse_unsupported(content: Mapping[str, Any]) -> None:
 def _require_server(cluster: Mapping[str, Any]) -> None:
     server = cluster.get("server")
     if not isinstance(server, str) or not _is_address(server):
-        words = "its server is not an http:// or https:// address without a user name"  # which may have a password
+        # Which may have a password.
+        words = "its server is not an http:// or https:// address without a user name"
         raise Refused(SERVER_MISSING, f"The kubeconfig points nowhere: {words}.")
 
 

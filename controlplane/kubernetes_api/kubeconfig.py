@@ -12,15 +12,17 @@ import yaml
 
 MOST_BYTES = 256 * 1024
 MOST_TOKEN_BYTES = 16 * 1024
-LEAST_SECRET = 4  # characters; shorter texts occur in any message
+# Characters; shorter texts occur in any message.
+LEAST_SECRET = 4
 HIDDEN = "[hidden]"
+# Of exec: no secrets.
 _PROGRAM = (
     "command",
     "apiVersion",
     "interactiveMode",
     "provideClusterInfo",
     "installHint",
-)  # of exec: no secrets
+)
 
 
 class KubeconfigUnreadable(ValueError):
@@ -31,7 +33,8 @@ class _Loader(yaml.SafeLoader):
     """Refuses anchors and aliases: with them a few lines become gigabytes, and no kubeconfig needs them."""
 
     def compose_node(self, parent: Any, index: Any) -> Any:
-        events: Any = self  # which has no types
+        # Which has no types.
+        events: Any = self
         event = events.peek_event()
         if event.anchor is not None:
             raise KubeconfigUnreadable("The kubeconfig has YAML anchors or aliases: write it without them.")
@@ -47,7 +50,8 @@ def read_kubeconfig(text: str) -> dict[str, Any]:
     except KubeconfigUnreadable:
         raise
     except (yaml.YAMLError, RecursionError, ValueError, TypeError, AttributeError) as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
+        # The error's own words would quote the text.
+        mark = getattr(error, "problem_mark", None)
         where = f" near line {mark.line + 1}" if mark else ""
         raise KubeconfigUnreadable(f"The kubeconfig is not YAML{where}.") from None
     if not isinstance(config, dict) or not isinstance(config.get("contexts"), list):

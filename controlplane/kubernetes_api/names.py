@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-FIELD_MANAGER = "trainyard"  # owner of the fields that server-side apply sets
+# Owner of the fields that server-side apply sets.
+FIELD_MANAGER = "trainyard"
 
 
 def key_of(namespace: str, name: str) -> str:

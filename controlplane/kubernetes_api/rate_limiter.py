@@ -12,7 +12,8 @@ from collections.abc import Callable
 URGENT = 0  # deletes and status
 READ = 1
 CREATE = 2
-FOLLOW = 3  # logs: thousands of streams begin together with thousands of pods, whose creation goes first
+# Logs: thousands of streams begin together with thousands of pods, whose creation goes first.
+FOLLOW = 3
 
 RATE_PER_SECOND = 500.0
 BURST = 1000

@@ -63,11 +63,13 @@ class Reflector:
         self._synced, self._closing, self._told = threading.Event(), threading.Event(), threading.Event()
         self._contact_at = float("-inf")
         self._failures = 0
-        self._version = ""  # from which a watch goes on; "" where only a list helps
+        # From which a watch goes on; "" where only a list helps.
+        self._version = ""
         self._stream: Stream | None = None
         self._stream_lock = threading.Lock()
         self._thread = threading.Thread(target=self._run, name=f"reflector {path}", daemon=True)
-        self.trouble = ""  # why the last list or watch failed; empty while all is well
+        # Why the last list or watch failed; empty while all is well.
+        self.trouble = ""
 
     def start(self) -> None:
         self._thread.start()
@@ -125,7 +127,8 @@ class Reflector:
                 self._fail(error)
             except Exception as error:
                 if self._closing.is_set():
-                    return  # an aborted TLS stream may end in any error
+                    # An aborted TLS stream may end in any error.
+                    return
                 self._version = ""
                 log.exception("The reflector of %s cannot read what the server sent.", self._path)
                 self._fail(error)
@@ -204,24 +207,28 @@ class Reflector:
         self._failures, self.trouble = 0, ""
 
 
-Entry: TypeAlias = tuple[str, int | None, Any]  # key, version, what is kept
+# Key, version, what is kept.
+Entry: TypeAlias = tuple[str, int | None, Any]
 
 
 class Model:
     """Per key the newest version seen, and the object or its deletion.
 
-    The first argument is that of two states of one object the one with the larger version holds, whoever brings it and
-    in whatever order. The second, that a list shows everything up to its own version: what a call's answer brought
-    while the list was on its way, and is newer than the list, is laid over it again.
+    Of two states of one object the one with the larger version wins, whatever their source and order. A list
+    shows everything up to its own version: states from requests made meanwhile, which are newer than the
+    list, are applied to it again.
     """
 
     def __init__(self, keep: Callable[[dict[str, Any]], Any]) -> None:
         self._keep = keep
         self._lock = threading.Lock()
         self._items: dict[str, Any] = {}
-        self._versions: dict[str, int] = {}  # also of what went since the last list
-        self._listed = 0  # version of the last list
-        self._observed: dict[str, Entry] = {}  # since the last list began
+        # Also of what went since the last list.
+        self._versions: dict[str, int] = {}
+        # Version of the last list.
+        self._listed = 0
+        # Since the last list began.
+        self._observed: dict[str, Entry] = {}
         self._shown: Mapping[str, Any] | None = None
 
     def items(self) -> Mapping[str, Any]:
@@ -283,7 +290,8 @@ class Model:
         if is_gone:
             self._items.pop(key, None)
         elif key in self._items and self._items[key] == kept:
-            return False  # what is kept of it is the same
+            # What is kept of it is the same.
+            return False
         else:
             self._items[key] = kept
         self._shown = None

@@ -22,7 +22,8 @@ from controlplane.remote_errors import Refused, Unreachable
 EXEC_FAILED = "exec_failed"
 
 _EXEC_SECONDS = 30.0
-_PAUSE_SECONDS = (1.0, 30.0)  # after a login that failed: first and longest, doubled, with jitter
+# After a login that failed: first and longest, doubled, with jitter.
+_PAUSE_SECONDS = (1.0, 30.0)
 _EXEC_EARLY_SECONDS = 60.0  # a token is replaced this long before its end
 # The part of our environment that a login program gets; it has no secrets.
 _EXEC_ENVIRONMENT = ("PATH", "HOME", "USER", "LANG", "TMPDIR", "HTTPS_PROXY", "NO_PROXY", "SSL_CERT_FILE")
@@ -74,7 +75,8 @@ class MountedToken:
                 self._header, self._token = header, clean_token(header.partition(" ")[2])
         except (OSError, ConfigException) as error:
             raise Unreachable(f"The service account's token cannot be read: {error}") from error
-        except ValueError:  # its own words may quote the token
+        except ValueError:
+            # Its own words may quote the token.
             raise Unreachable("The service account's token is not a token.") from None
         return self._token
 
@@ -127,7 +129,7 @@ class ExecToken:
 
 
 def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
-    """Run a kubeconfig's login program: its token and when that ends. Raises Refused, Unreachable."""
+    """Run a kubeconfig's login program; return its token and when that ends. Raises Refused, Unreachable."""
     command, environment = _login_command(plugin)
     version = str(plugin.get("apiVersion", ""))
     request = {"apiVersion": version, "kind": "ExecCredential", "spec": {"interactive": False}}
@@ -145,12 +147,13 @@ def run_login(plugin: Mapping[str, Any]) -> tuple[str, datetime | None]:
         raise Refused(EXEC_FAILED, f"The login program {command[0]!r} is not on this server.") from error
     except (OSError, ValueError, subprocess.SubprocessError) as error:
         words = f"The login program {command[0]!r} failed ({type(error).__name__}). Its output is not kept."
-        raise Unreachable(words) from None  # the error carries the output, which may be a secret
+        # The error carries the output, which may be a secret.
+        raise Unreachable(words) from None
     return _read_credential(done.stdout, command[0])
 
 
 def _login_command(plugin: Mapping[str, Any]) -> tuple[list[str], dict[str, str]]:
-    """What is run, and its environment without our request. Raises Refused."""
+    """Return the command line and its environment, without KUBERNETES_EXEC_INFO. Raises Refused."""
     environment = {name: os.environ[name] for name in _EXEC_ENVIRONMENT if name in os.environ}
     try:
         environment |= {str(entry["name"]): str(entry["value"]) for entry in plugin.get("env") or ()}

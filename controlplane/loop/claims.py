@@ -8,7 +8,8 @@ from controlplane.loop.claim_tokens import new_token
 from controlplane.models import Lease
 
 COLLECT_LEASE = "collect"
-WATCH_GAP_SECONDS = 5.0  # without a look at the jobs for so long, nobody can say that they were idle
+# Without a look at the jobs for so long, nobody can say that they were idle.
+WATCH_GAP_SECONDS = 5.0
 LONG_AGO = datetime(2000, 1, 1, tzinfo=UTC)
 
 

@@ -6,7 +6,8 @@ from controlplane.commands.registry import cleanup_kinds
 from controlplane.models import Cluster, Command, Event
 
 LONGEST_MESSAGE = 500
-LEFTOVERS = "leftovers"  # its place among a cluster's checks
+# Its place among a cluster's checks.
+LEFTOVERS = "leftovers"
 LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."
 
 
@@ -18,7 +19,8 @@ def set_warning(
     """
     words = {
         "name": name,
-        "outcome": "warning",  # the cluster is used; `failed` is for looks, which decide whether it is
+        # The cluster is used; `failed` is for looks, which decide whether it is.
+        "outcome": "warning",
         "message": message[:LONGEST_MESSAGE],
         "without_it": without_it,
     }

@@ -27,14 +27,18 @@ logger = logging.getLogger(__name__)
 LEASE = "loop"
 LEASE_SECONDS = 10
 RENEW_AFTER_SECONDS = 2.0
-HOUSEKEEPING_SECONDS = 5.0  # between looks at what changes seldom: nodes, and finished jobs to remove
+# Between looks at what changes seldom: nodes, and finished jobs to remove.
+HOUSEKEEPING_SECONDS = 5.0
 
-CHEAP_SECONDS = 0.05  # so long a plan may take that is made in every cycle
+# So long a plan may take that is made in every cycle.
+CHEAP_SECONDS = 0.05
 LONGEST_SPARED_SECONDS = 5.0
-SPARED = 8  # where nothing waits: of the time that a plan took beyond that, until the next
+# Where nothing waits: of the time that a plan took beyond that, until the next.
+SPARED = 8
 
 _housekept_at: dict[int, datetime] = {}
-_planned: dict[int, tuple[float, float]] = {}  # when the last plan was ready and how long it took, in seconds
+# When the last plan was ready and how long it took, in seconds.
+_planned: dict[int, tuple[float, float]] = {}
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
@@ -53,7 +57,8 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
             if time.monotonic() - renewed_at > RENEW_AFTER_SECONDS:
                 kept = keep(LEASE, token, LEASE_SECONDS)
                 if kept is None:
-                    break  # we were slower than our lease; whoever took it goes on
+                    # We were slower than our lease; whoever took it goes on.
+                    break
                 token, renewed_at = kept, time.monotonic()
         has_commands = any(outcomes)
         is_complete = None not in outcomes
@@ -74,8 +79,10 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
     nodes_with_orphans = _look(cluster, now)
     if not cluster.is_reachable:
-        move_jobs(cluster, now)  # an operator may have said that its nodes are dead
-    on_orders()  # for pods of jobs that ended or are to
+        # An operator may have said that its nodes are dead.
+        move_jobs(cluster, now)
+    # For pods of jobs that ended or are to.
+    on_orders()
     if _can_wait(cluster):
         return False
     began = time.perf_counter()

@@ -34,9 +34,12 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.transitions import request_transition
 
-OURS = "planner"  # of Cluster.scheduler: we decide
-LOST_AFTER_SECONDS = 5  # an offered pod that the engine has not shown for this long is lost
-MOST_OFFERED = 500  # jobs offered in one cycle
+# Of Cluster.scheduler: we decide.
+OURS = "planner"
+# An offered pod that the engine has not shown for this long is lost.
+LOST_AFTER_SECONDS = 5
+# Jobs offered in one cycle.
+MOST_OFFERED = 500
 
 Reports = Mapping[str, PodReport]
 _VOID = base.DISRUPTIONS | {base.STOPPED}

@@ -1,7 +1,8 @@
-"""EXECUTE: claim short commands and call the engine, outside any transaction. Each may be repeated after a crash.
+"""EXECUTE: claim short commands and call the engine, outside any transaction. Each may be repeated after a
+crash.
 
-Every cluster has two lanes of its own, so that a slow one holds up no other, and ends never wait behind starts. Long
-commands are Celery tasks: see controlplane.commands.
+Every cluster has two worker pools of its own, so that a slow cluster delays no other, and stops never wait
+behind starts. Long commands are Celery tasks: see controlplane.commands.
 """
 
 import threading
@@ -28,14 +29,16 @@ BEGIN_SECONDS = (
     15  # after its claim; a call that begins in time is over, or has given up, when the claim ends
 )
 LOOK_AGAIN_SECONDS = 1.0
-AHEAD = 3  # times its width: so much a lane holds claimed
-GATHER_SECONDS = 0.03  # calls that return so soon after one another are recorded together
+# Times its width: so much a lane holds claimed.
+AHEAD = 3
+# Calls that return so soon after one another are recorded together.
+GATHER_SECONDS = 0.03
 
 
 @dataclass(frozen=True, slots=True)
 class LaneKind:
-    """Which queue a lane carries out, and how many commands at a time: an engine behind a network waits for most of a
-    call, which takes some ms."""
+    """The queue of a worker pool, and how many commands it executes at a time: an engine call over a network
+    mostly waits."""
 
     name: str
     queue: str
@@ -48,13 +51,13 @@ LANES = (ENDS, STARTS)
 
 
 def clusters_with_work() -> list[int]:
-    """Return the clusters that there are, and detached ones that have something left to clean up."""
+    """Return the existing clusters, and detached ones that still have something to clean up."""
     wanted = Q(detached_at=None) | Q(pk__in=_open_commands().values("cluster"))
     return list(Cluster.objects.filter(wanted).order_by("pk").values_list("pk", flat=True))
 
 
 def execute_due() -> int:
-    """Carry out all that is due, ends first and long commands last, and return how much this process got hold of."""
+    """Execute all due commands, stops first and long commands last; return how many this process claimed."""
     done = 0
     for cluster_id in clusters_with_work():
         for kind in LANES:
@@ -71,7 +74,8 @@ def _open_commands() -> QuerySet[Command]:
 
 
 class Lane:
-    """One cluster's commands of some kinds. `work` is called by one thread; the engine is called by a pool."""
+    """One cluster's commands of some kinds. `work` is called by one thread; the engine is called from a
+    pool."""
 
     def __init__(
         self, cluster_id: int, kind: LaneKind, on_progress: Callable[[], None] = lambda: None
@@ -80,13 +84,14 @@ class Lane:
         self._cluster_id, self._kind, self._on_progress = cluster_id, kind, on_progress
         self._token = new_token()
         self._is_closed, self._closing = False, threading.Lock()
-        self._is_asked = True  # there may be more than was found at the last look
+        # There may be more than was found at the last look.
+        self._is_asked = True
         self._looked_at = 0.0
         self._pool = ThreadPoolExecutor(kind.width, thread_name_prefix=f"lane-{cluster_id}-{kind.name}")
         self._under_way: dict[Future[Any], Command] = {}
 
     def work(self) -> int:
-        """Carry out what is due until nothing is, and return how much that was."""
+        """Execute due commands until none is left; return how many."""
         done, self._is_asked = 0, True
         while True:
             self.bell.clear()
@@ -96,12 +101,13 @@ class Lane:
             self._take()
             if not self._under_way:
                 return done
-            self.bell.wait(LOOK_AGAIN_SECONDS)  # rung by every call that returns
+            # Rung by every call that returns.
+            self.bell.wait(LOOK_AGAIN_SECONDS)
             if not all(future.done() for future in self._under_way):
                 time.sleep(GATHER_SECONDS)
 
     def ring(self) -> None:
-        """There may be more to do."""
+        """Notify the worker pool that more commands may be due."""
         self._is_asked = True
         self.bell.set()
 
@@ -109,14 +115,15 @@ class Lane:
         return not self._is_closed
 
     def close(self) -> None:
-        """Take nothing more. What has not begun is carried out by whoever comes next, when its claim expires."""
+        """Claim nothing more. Claimed commands that have not begun are executed elsewhere when their claim
+        expires."""
         with self._closing:
             self._is_closed = True
             self._pool.shutdown(wait=False, cancel_futures=True)
         self.bell.set()
 
     def _take(self) -> None:
-        """Claim as much as keeps the pool busy until the next look, and hand it over."""
+        """Claim as many commands as keep the pool busy until the next period, and submit them."""
         room = AHEAD * self._kind.width - len(self._under_way)
         is_due = self._is_asked or time.monotonic() - self._looked_at >= LOOK_AGAIN_SECONDS
         if not self.is_open() or room < self._kind.width or not is_due:
@@ -125,9 +132,11 @@ class Lane:
         commands = self._claim(room)
         if not commands:
             return
-        self._is_asked = True  # where there were some there may be more
+        # Where there were some there may be more.
+        self._is_asked = True
         cluster = Cluster.objects.get(pk=self._cluster_id)
-        installation()  # read here, once: the pool's threads touch no row
+        # Read here, once: the pool's threads touch no row.
+        installation()
         with self._closing:
             begin_until = time.monotonic() + BEGIN_SECONDS
             for command in commands if self.is_open() else ():
@@ -164,7 +173,7 @@ class Lane:
         return ours.of_kinds(kinds).order_by(*order)
 
     def _write(self, ended: Sequence[Future[Any]]) -> None:
-        """Record how calls ended: what went well in one go."""
+        """Record how calls ended, the successful ones in one statement."""
         if not ended:
             return
         well = []

@@ -52,12 +52,13 @@ def grow_jobs(cluster: Cluster, engine: Engine, seen: Observation, plan: Plan, n
         is_asked = attended.operation is not None
         if found and (len(found) == wanted or not is_asked):
             has_orders |= _add(cluster, attended, found, now)
-            break  # the view does not show what this one takes: others follow in the next cycle
+            # The view does not show what this one takes: others follow in the next cycle.
+            break
     return has_orders
 
 
 def _wanted(attended: Attended, plan: Plan, seen: Observation, now: datetime) -> int:
-    """How many workers to add now."""
+    """Return how many workers to add now."""
     operation = attended.operation
     if attended.generation is None:
         return 0
@@ -101,7 +102,7 @@ def _has_lost(attended: Attended) -> bool:
 
 
 def _has_to_wait(attended: Attended, now: datetime) -> bool:
-    """After each loss or failed growth of this attempt it waits longer, so that what always fails costs little."""
+    """Return whether the attempt is in back-off after losses or failed growth; each one lengthens it."""
     attempt = attended.job.attempt
     lost = Generation.objects.filter(
         attempt__job=attended.job, attempt__number=attempt, cause=rules.LOSS

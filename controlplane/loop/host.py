@@ -27,11 +27,12 @@ def start_loop(**_: object) -> None:
         _runner.start()
     except Exception as error:
         logger.exception("the worker ends: it cannot host the loop")
-        raise SystemExit(1) from error  # Celery runs on after any other error of a handler
+        # Celery runs on after any other error of a handler.
+        raise SystemExit(1) from error
 
 
 @worker_shutdown.connect
 def stop_loop(**_: object) -> None:
-    """Let the loop finish what is under way."""
+    """Finish running work before the process ends."""
     if _runner is not None:
         _runner.stop()

@@ -18,7 +18,8 @@ from controlplane.telemetry.allocation import record_capacity
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
 LONGEST_MESSAGE = 500
-CHECK = "nodes"  # its place among a cluster's checks
+# Its place among a cluster's checks.
+CHECK = "nodes"
 WITHOUT_THEM = "No job is sent to these nodes; the others are used."
 
 
@@ -173,7 +174,8 @@ def _update(device: Device, report: DeviceReport | None) -> bool:
 def _vanished(known: Iterable[Node], reported: set[str], now: datetime) -> list[Event]:
     gone = [node for node in known if node.name not in reported and node.is_ready]
     rows = Node.objects.filter(pk__in=[node.pk for node in gone])
-    rows.update(is_ready=False, message=VANISHED, seen_at=now)  # until now it was there
+    # Until now it was there.
+    rows.update(is_ready=False, message=VANISHED, seen_at=now)
     return [
         Event(kind="node.lost", node_id=node.pk, message=f"{node.name} is no longer reported by its engine.")
         for node in gone

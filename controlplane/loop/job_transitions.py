@@ -130,7 +130,8 @@ def _next_step(
 
 
 def _deciding(job: Job, pods: list[PodStanding], members: tuple[int, ...]) -> list[PodStanding]:
-    """Of an elastic attempt that lost workers, or let them go, those decide that train now."""
+    """Return the pods that decide an attempt's outcome: for an elastic attempt that lost or released workers,
+    its present members."""
     if not members:
         return pods
     is_over = ("succeeded", "failed")

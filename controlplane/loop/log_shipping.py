@@ -23,7 +23,8 @@ logger = logging.getLogger(__name__)
 
 LEASE = "logs"
 LEASE_SECONDS = 10
-LOOK_BACK_SECONDS = 600  # a pod that has gone for longer without an end of its log gets none any more
+# A pod that has gone for longer without an end of its log gets none any more.
+LOOK_BACK_SECONDS = 600
 
 
 class LogKeeper:
@@ -54,7 +55,8 @@ class LogKeeper:
         if self._token is not None and renew(LEASE, self._token, LEASE_SECONDS):
             return True
         if self._token is not None:
-            self._let_go()  # we were slower than our lease: somebody else may be at it
+            # We were slower than our lease: somebody else may be at it.
+            self._let_go()
         self._token = claim(LEASE, LEASE_SECONDS)
         return self._token is not None
 
@@ -71,7 +73,8 @@ class LogKeeper:
         wanted = {}
         for name, released_at, started_at in pods.values_list("name", "released_at", "started_at"):
             if (parts := parts_of(name)) is None:
-                continue  # no name that we gave
+                # No name that we gave.
+                continue
             path = str(log_path(settings.LOG_DIR, *parts))
             if released_at is not None:
                 released.add(name)
@@ -94,6 +97,7 @@ def _pass_list(cluster: Cluster, wanted: Callable[[], Mapping[str, str]]) -> Non
         if WRITES_LOG_STORE not in engine.capabilities:
             engine.copy_logs(wanted())
     except EngineUnreachable:
-        return  # the loop tells that
+        # The loop tells that.
+        return
     except Exception:
         logger.exception("logs of cluster %s are not copied; the next look tries again", cluster.name)

@@ -1,8 +1,9 @@
-"""Keep the memberships of elastic jobs: read what workers say, decide (jobs.kinds.membership), write, deliver.
+"""Keep the memberships of elastic jobs: read what workers report, decide (jobs.kinds.membership), write,
+deliver.
 
-All of it is derived from rows and the pods' own files in every cycle, so a crash between any two steps is made good
-by the next cycle. A membership is delivered after it was committed, to every pod of the attempt, again and again until
-the pod's file is equal to it.
+Every cycle derives all of it from rows and the pods' own files, so the next cycle repairs a crash between any
+two steps. A membership is delivered after it was committed, to every pod of the attempt, repeatedly until the
+pod's file is equal to it.
 """
 
 import json
@@ -34,14 +35,17 @@ logger = logging.getLogger(__name__)
 
 WORKING = (lifecycle.STARTING, lifecycle.RUNNING)
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
-LEAVE_SECONDS = timedelta(seconds=10)  # for a worker that has left to end by itself
-MOST = 2**31 - 1  # of any count: programs write what they like
-STEP_CHANGE = 0.2  # a worker's time per step is written when it changes by more
+# For a worker that has left to end by itself.
+LEAVE_SECONDS = timedelta(seconds=10)
+# Of any count: programs write what they like.
+MOST = 2**31 - 1
+# a worker's time per step is written when it changes by more.
+STEP_CHANGE = 0.2
 
 
 @dataclass(slots=True)
 class Attended:
-    """An elastic attempt with its rows, and what its pods say of themselves, by rank."""
+    """An elastic attempt with its rows, and the reports of its pods, by rank."""
 
     job: Job
     pods: list[Pod]
@@ -102,7 +106,7 @@ def ranks_of(generation: Generation | None) -> tuple[int, ...]:
 
 
 def _close_stale(cluster: Cluster, now: datetime) -> None:
-    """An operation ends with the attempt that it was for."""
+    """End the operations whose attempt has ended."""
     stale = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
     stale = stale.filter(~Q(job__state__in=WORKING) | ~Q(attempt=F("job__attempt")))
     for operation in stale.select_related("job__project"):
@@ -140,7 +144,8 @@ def lock_working(job: Job) -> bool:
 
 
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
-    """Deliver what stands and read what pods say. What is no status is taken for silence: programs write it."""
+    """Deliver the current membership and read the pods' reports. An unreadable report counts as none: user
+    programs can write the file."""
     text = _text(attended.generation)
     for pod in attended.pods:
         report = engine.exchange(pod.name, text if pod.released_at is None else "")
@@ -207,7 +212,7 @@ def _note_step_seconds(pod: Pod, said: Mapping[str, Any]) -> None:
 
 
 def _note_switched(attended: Attended, now: datetime) -> None:
-    """Write what a switch cost, once every member that lives has made it; the longest pause counts."""
+    """Write the duration of a switch once every live member has made it; the longest pause counts."""
     generation = attended.generation
     if generation is None or generation.switched_at is not None:
         return
@@ -232,7 +237,7 @@ def _note_switched(attended: Attended, now: datetime) -> None:
 
 
 def _note_epochs(attended: Attended) -> None:
-    """Keep how many epochs were exact, as the member says that has done most."""
+    """Store how many epochs were exact, as reported by the member with the most progress."""
     said = [attended.said[rank] for rank in attended.members if rank in attended.said]
     if attended.generation is None or not said:
         return
@@ -279,7 +284,7 @@ def _operation(row: ScaleOperation | None, now: datetime) -> Operation | None:
 
 
 def _carry_out(attended: Attended, decided: Answer, now: datetime) -> list[Event]:
-    """Write an answer; called in a transaction. Returns the events."""
+    """Write a decision; called in a transaction. Returns the events."""
     events = []
     if decided.members is not None:
         events.append(_publish(attended, decided, now))
@@ -354,7 +359,8 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
         columns = ("lost_steps", "repeated_steps", "pause_seconds")
         cost = dict(made.values(*columns).first() or {})
     elif state == rules.ROLLED_BACK:
-        cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}  # the workers were given nothing
+        # The workers were given nothing.
+        cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}
     fields = {"state": state, "message": (message or operation.message)[:500], "finished_at": now, **cost}
     ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
     operation.refresh_from_db()

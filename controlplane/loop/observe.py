@@ -38,7 +38,7 @@ _JOB_COLUMNS = (
 
 @dataclass(frozen=True, slots=True)
 class HoldStatus:
-    """What a queued job's row tells its user: why it waits, and where it stands in the queue."""
+    """The hold status in a queued job's row: why it waits, and its position in the queue."""
 
     reason: str
     message: str
@@ -48,8 +48,8 @@ class HoldStatus:
 
 @dataclass(frozen=True, slots=True)
 class Observation:
-    """What one cycle saw: the view, and what the rows have from the cycle before: fair shares (milli-GPUs by
-    project) and what queued jobs were told, so that only what is new is written."""
+    """The result of one observation: the view, and values of the cycle before from the rows, so that only
+    changes are written: fair shares (milli-GPUs by project) and the hold status of queued jobs."""
 
     view: ClusterView
     shares: Mapping[str, int]
@@ -57,8 +57,8 @@ class Observation:
 
 
 def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] = frozenset()) -> Observation:
-    """Read a cluster. Rows may move between the queries: what is decided on them is recorded under guards. Nodes in
-    `nodes_with_orphans` get nothing new (see reconcile)."""
+    """Read a cluster. Rows may change between the queries: decisions are recorded under guards. Nodes in
+    `nodes_with_orphans` get no new pods (see reconcile)."""
     holders = _Placements(cluster)
     rows = _unfinished(cluster)
     refused = _refused_nodes(cluster, now)
@@ -83,7 +83,7 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
 
 
 class _Placements:
-    """Who holds what: unreleased pods with their devices, read in one query."""
+    """Read the unreleased pods with their devices, in one query."""
 
     def __init__(self, cluster: Cluster) -> None:
         where: dict[tuple[str, int, str], list[tuple[int, int]]] = {}
@@ -117,7 +117,7 @@ def _unfinished(cluster: Cluster) -> Sequence[Mapping[str, Any]]:
 
 
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
-    """By queued job, the nodes that the cluster would not place its pods on."""
+    """Return for queued jobs the nodes on which the cluster refused to place their pods."""
     found: dict[str, set[str]] = defaultdict(set)
     pods = Pod.objects.filter(
         job__project__cluster=cluster,
@@ -170,7 +170,8 @@ def _extras(wanted: Mapping[str, str]) -> Extras:
 
 
 def _pieces(quantity: str) -> int:
-    """What an older version took in and is no quantity is more than any node has: that job waits, and no other."""
+    """Parse a quantity. An invalid one, stored by an older version, counts as more than any node has, so that
+    only its job waits."""
     try:
         return min(quantities.pieces(quantity), quantities.MOST)
     except ValueError:

@@ -7,11 +7,12 @@ from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 PERIOD_SECONDS = 1.0
-QUIET_SECONDS = 5.0  # the period while nothing is unfinished; a lost wake-up costs as much
+# The period while nothing is unfinished; a lost wake-up costs as much.
+QUIET_SECONDS = 5.0
 
 
 class Period:
-    """Shared by the threads of one loop."""
+    """Period shared by the threads of one loop."""
 
     def __init__(self) -> None:
         self._busy = threading.Event()
@@ -33,7 +34,8 @@ class Period:
             self._busy.set()
 
     def pause(self, bell: threading.Event, period_seconds: float) -> None:
-        """Wait for the bell or the period's end; while all is quiet, for `rouse` or the longer period's end."""
+        """Wait for a notification or the end of the period; while all is quiet, for `rouse` or the end of the
+        longer period."""
         if not bell.wait(period_seconds) and not self._busy.is_set():
             self._busy.wait(max(0.0, QUIET_SECONDS - period_seconds))
 

@@ -10,7 +10,8 @@ from controlplane.models import Cluster, Command
 from jobs.command_kinds import START_POD
 from jobs.models import Pod
 
-EVERY_SECONDS = 60.0  # after which all are compared again, whatever is remembered
+# After which all are compared again, whatever is remembered.
+EVERY_SECONDS = 60.0
 OPEN = (Command.PENDING, Command.CLAIMED)
 
 

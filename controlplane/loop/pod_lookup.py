@@ -5,7 +5,8 @@ from collections.abc import Collection
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable, PodReport
 from jobs.models import Pod
 
-MOST_LOOKS = 50  # in one cycle: each is a call over the network, and the next cycle goes on
+# In one cycle: each is a call over the network, and the next cycle goes on.
+MOST_LOOKS = 50
 
 
 class PodLookup:
@@ -13,7 +14,8 @@ class PodLookup:
 
     def __init__(self, engine: Engine, overdue: Collection[str]) -> None:
         self._engine, self._overdue, self._left = engine, overdue, MOST_LOOKS
-        self.found: PodReport | None = None  # by the last look
+        # By the last look.
+        self.found: PodReport | None = None
 
     def is_certain(self, pod: Pod) -> bool:
         """Return whether the engine answered for this pod; `found` then holds the report, or None if there is

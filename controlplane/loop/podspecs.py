@@ -37,7 +37,8 @@ def start_payload(
         "is_host": shape.is_host,
         "launches": _gang(job, placements.values()) if shape.is_launcher else [],
         "world_size": len(placements),
-        "min_pods": len(placements),  # who has begun needs all: each was told how many they are
+        # Who has begun needs all: each was told how many they are.
+        "min_pods": len(placements),
         "has_stable_names": kind.has_stable_names,
         "is_elastic": kind.bounds(job.spec) is not None,
         "kind_env": dict(kind.environment(job.spec, len(placements))),

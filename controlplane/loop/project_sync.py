@@ -28,10 +28,13 @@ from controlplane.models import Cluster, Membership, Project
 logger = logging.getLogger(__name__)
 
 LEASE = "tenants"
-LEASE_SECONDS = 60  # the first look at a cluster writes several objects for each of its projects
-CHECK = "projects"  # its place among the cluster's checks
+# The first look at a cluster writes several objects for each of its projects.
+LEASE_SECONDS = 60
+# Its place among the cluster's checks.
+CHECK = "projects"
 WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start until it is put right."
-HELD_SECONDS = 30  # at most: a cluster that cannot be told, for whatever reason, must not stand still for it
+# At most: a cluster that cannot be told, for whatever reason, must not stand still for it.
+HELD_SECONDS = 30
 
 Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
 """What bounds a project's jobs: it without its members, and its department."""
@@ -48,7 +51,8 @@ class _Awaited:
 sync_requested = threading.Event()  # set when a cluster lacks the latest numbers
 # an engine that opens anew was told nothing
 _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
-_awaited: dict[int, Mapping[str, _Awaited]] = {}  # by cluster, then project
+# By cluster, then project.
+_awaited: dict[int, Mapping[str, _Awaited]] = {}
 
 
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
@@ -65,7 +69,8 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
             outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
-                break  # we were slower than our lease; whoever took it goes on
+                # We were slower than our lease; whoever took it goes on.
+                break
             token = kept
     finally:
         release(LEASE, token, is_complete=all(outcomes))
@@ -113,7 +118,8 @@ def _await(
 
 
 def _is_held(one: _Awaited, now: datetime) -> bool:
-    return 0 <= (now - one.since).total_seconds() < HELD_SECONDS  # below 0: the clock was set
+    # Below 0: the clock was set.
+    return 0 <= (now - one.since).total_seconds() < HELD_SECONDS
 
 
 def _numbers(
@@ -153,7 +159,8 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
     try:
         refusal = _send(cluster)
     except EngineUnreachable:
-        return False  # the loop tells that
+        # The loop tells that.
+        return False
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
         return False

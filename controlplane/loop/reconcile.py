@@ -29,10 +29,14 @@ from jobs.transitions import LATE_START_SECONDS
 logger = logging.getLogger(__name__)
 
 STOP_AGAIN_SECONDS = 30
-LONGEST_NAME = 128  # of a pod in an order
-BATCH = 200  # pods written in one transaction: others write too
-LOST_AFTER_SECONDS = 5  # a started pod that the engine has not shown for this long is lost
-_CLEARED = ""  # in place of the state of a start's order: finished ones are cleared away in time
+# Of a pod in an order.
+LONGEST_NAME = 128
+# Pods written in one transaction: others write too.
+BATCH = 200
+# A started pod that the engine has not shown for this long is lost.
+LOST_AFTER_SECONDS = 5
+# In place of the state of a start's order: finished ones are cleared away in time.
+_CLEARED = ""
 
 _diff_caches: dict[int, DiffCache] = {}  # by cluster
 
@@ -74,7 +78,8 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
         changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
         if changed.update(is_reachable=is_reachable, unreachable_message=message[:500]) == 1:
             kind = "cluster.reached" if is_reachable else "cluster.lost"
-            if not is_reachable:  # those that were well were seen until now
+            # Those that were well were seen until now.
+            if not is_reachable:
                 Node.objects.filter(cluster=cluster, is_ready=True).update(seen_at=timezone.now())
             Event.objects.append([Event(kind=kind, message=message[:500] or cluster.name)])
     cluster.is_reachable = is_reachable
@@ -90,7 +95,8 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
             _note_lost(pod, now)
             return True
     if pod.state == "failed" and not report.is_proven_gone:
-        return False  # its start was given up, or it failed with processes left: it stays failed until it is gone
+        # Its start was given up, or it failed with processes left: it stays failed until it is gone.
+        return False
     before = (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
     if pod.state != "failed":
         pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
@@ -185,7 +191,8 @@ def _clear_away(cluster: Cluster, orphans: list[PodReport], now: datetime) -> se
     is_recent = Q(finished_at__gt=now - timedelta(seconds=STOP_AGAIN_SECONDS))
     is_tried = is_recent & (Q(kind=STOP_POD) | Q(state=Command.FAILED))
     rows = orders.filter(is_open | is_tried).values_list("subject_id", "state")
-    command_states = dict(sorted(rows, key=lambda row: row[1] in OPEN))  # of several, one that is open
+    # Of several, one that is open.
+    command_states = dict(sorted(rows, key=lambda row: row[1] in OPEN))
     staying = _starting(names) | open_offers(cluster, orphans)
     awaited = _awaited(orphans)
     Command.objects.bulk_create(

@@ -33,9 +33,12 @@ from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.transitions import job_event, request_transition
 
 LONGEST_MESSAGE = 500
-BATCH = 200  # attempts begun in one transaction, with one query each for their pods, devices and orders
-STARTS_SECONDS = 1.0  # after which a cycle begins no more of them: an owner may be waiting for its GPUs
-KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")  # of a queued job's details
+# Attempts begun in one transaction, with one query each for their pods, devices and orders.
+BATCH = 200
+# After which a cycle begins no more of them: an owner may be waiting for its GPUs.
+STARTS_SECONDS = 1.0
+# Of a queued job's details.
+KEPT = ("by_job", "by_name", "by_project", "disrupted_by", "disruption")
 
 
 @dataclass(slots=True)
@@ -279,8 +282,8 @@ def _start_orders(job: Job, placements: Sequence[PodPlacement], nodes: _Nodes) -
 def add_workers(
     cluster: Cluster, job: Job, attempt: Attempt, places: Sequence[PodPlacement], workers: int
 ) -> None:
-    """Write pods, devices and orders of newcomers of a running attempt that will have so many `workers`. Raises
-    IntegrityError when a device or a rank was taken meanwhile. Call it in a transaction."""
+    """Write pods, devices and start commands of new workers of a running attempt, which then has `workers` in
+    all. Raises IntegrityError if a device or a rank was taken meanwhile. Call it in a transaction."""
     nodes, job.attempt = _Nodes(cluster), attempt.number
     attempt.job = job
     placed = [(_pod(attempt, place, PodShape(place.rank, "worker"), nodes), place) for place in places]
@@ -289,7 +292,8 @@ def add_workers(
     by_rank = {place.rank: place for place in places}
     given = {
         "world_size": workers,
-        "min_pods": 1,  # the gang runs already
+        # The gang runs already.
+        "min_pods": 1,
         "kind_env": dict(KINDS[job.kind].environment(job.spec, workers)),
     }
     Command.objects.bulk_create(

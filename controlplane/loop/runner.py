@@ -33,24 +33,30 @@ from controlplane.models import Cluster
 logger = logging.getLogger(__name__)
 
 BUSY_PAUSE_SECONDS = 0.05
-PACE = 2  # the pause after a cycle, in cycles
-SHORT_BREATH_SECONDS = 0.25  # the longest pause after somebody's order
-LONG_BREATH_SECONDS = 1.0  # the longest of any other
-ORDERED_SECONDS = 5.0  # so long an order is worth short pauses: what it sets going takes several cycles
+# The pause after a cycle, in cycles.
+PACE = 2
+# The longest pause after somebody's order.
+SHORT_BREATH_SECONDS = 0.25
+# The longest of any other.
+LONG_BREATH_SECONDS = 1.0
+# So long an order is worth short pauses: what it sets going takes several cycles.
+ORDERED_SECONDS = 5.0
 GATHER_SECONDS = 0.02  # in which changes of a cluster ring once
 # After a look at all that runs comes a pause of that many times as long as the look took, up to a bound.
 SPARED = 4
 LONGEST_SPARED_SECONDS = 2.0
 # A cycle makes tens of thousands of objects and no circles of them: Python looks for those a fifth of the time else.
 GARBAGE_THRESHOLDS = (50_000, 20, 50)
-TENANTS_EVERY = 3  # seconds, where no bell rings
-DISPATCH_SECONDS = 5.0  # between looks for long commands whose backoff ended or whose worker died
+# Seconds, where no bell rings.
+TENANTS_EVERY = 3
+# Between looks for long commands whose backoff ended or whose worker died.
+DISPATCH_SECONDS = 5.0
 ALIVE = "loop.alive"
 
 
 class Runner:
-    """Runs until `stop`. `ring` makes it look at once. Without a broker long commands are carried out here, with one by
-    Celery's workers."""
+    """Run the loop's threads until `stop`. `ring` makes it run a cycle at once. With a broker, Celery workers
+    execute long commands; without one, this process does."""
 
     def __init__(self, *, has_broker: bool = True) -> None:
         self._is_stopping, self._period = threading.Event(), Period()
@@ -63,7 +69,8 @@ class Runner:
         self._steps = StepRunner()
         self._logs = LogKeeper()
         self._dispatcher, self._dispatch_bell = Dispatcher(has_broker=has_broker), threading.Event()
-        self._is_successor = False  # of whoever ran before us and was killed
+        # Of whoever ran before us and was killed.
+        self._is_successor = False
 
     def start(self) -> None:
         """Start the threads and listen for wake-ups in this process."""
@@ -96,7 +103,8 @@ class Runner:
         close_engines()
 
     def ring(self) -> None:
-        """Have a cycle run and commands be carried out at once: a verb may have written some, such as a stop."""
+        """Request a cycle and the execution of commands at once, for example after a stop request wrote
+        some."""
         self._verb_bell.set()
         self._cycle_bell.set()
         self._dispatch_bell.set()
@@ -114,7 +122,8 @@ class Runner:
         how = (work, bell, is_wanted, period_seconds)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
-        self._threads.append(thread)  # only now: who stops us meanwhile can wait for none that has not begun
+        # Only now: who stops us meanwhile can wait for none that has not begun.
+        self._threads.append(thread)
 
     def _repeat(
         self,
@@ -196,7 +205,7 @@ class Runner:
         return [lane for lanes in list(self._lanes.values()) for lane in lanes]
 
     def _keep_lanes(self) -> None:
-        """Every cluster has its lanes, and nothing stays open for one that is gone."""
+        """Start worker pools for new clusters, and close those of clusters that are gone."""
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._lanes.keys():
             # a pod was started or stopped: take its report over at once
@@ -230,7 +239,8 @@ class Runner:
     def _watch(self) -> None:
         """Notify the loop when an engine reports a pod change. The list of clusters is read once per period."""
         clusters = list(attached_clusters())
-        connections.close_all()  # waiting holds no connection
+        # Waiting holds no connection.
+        connections.close_all()
         if not clusters:
             self._is_stopping.wait(PERIOD_SECONDS)
             return

@@ -1,5 +1,5 @@
-"""Shrink elastic jobs instead of stopping them: of a victim that follows its membership, only those workers leave whose
-devices were promised to the job that is owed them."""
+"""Shrink elastic jobs instead of stopping them: of a victim that follows its membership, only workers leave
+whose devices are reserved for the beneficiary."""
 
 from collections.abc import Collection, Iterable
 from dataclasses import replace
@@ -19,11 +19,12 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Job, ScaleOperation
 from jobs.transitions import job_event
 
-GRACE_SECONDS = 30  # for the leavers of a reclaim to acknowledge; then they are stopped
+# For the leavers of a reclaim to acknowledge; then they are stopped.
+GRACE_SECONDS = 30
 
 
 def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) -> Plan:
-    """Return the plan without those preemptions that a smaller job makes needless, whose shrinking has begun."""
+    """Return the plan without the preemptions that shrinking replaces; begin the shrinking."""
     if MEMBERSHIP not in engine.capabilities or not plan.preempts:
         return plan
     attended = {str(one.job.pk): one for one in attended_jobs(cluster) if one.generation is not None}
@@ -38,7 +39,7 @@ def shrink_victims(cluster: Cluster, engine: Engine, plan: Plan, now: datetime) 
 
 
 def _shrink(attended: Attended, preempt: Preempt, plan: Plan, now: datetime) -> bool:
-    """Whether the victim gives way by shrinking."""
+    """Return whether the victim shrinks instead of stopping."""
     operation = attended.operation
     if operation is not None and operation.cause == "reclaim":
         return True  # it is at it
@@ -75,7 +76,7 @@ def _ending_ranks(attended: Attended) -> set[int]:
 
 
 def _promised(plan: Plan, beneficiary: str) -> list[PodPlacement]:
-    """Where room is made for a job."""
+    """Return the places where capacity is reserved for a job."""
     holds = (hold for hold in plan.holds if hold.job == beneficiary)
     return [place for hold in holds for place in placements_from_lists(hold.details.get("promised", ()))]
 

@@ -20,7 +20,7 @@ LEASE_SECONDS = 60
 
 @dataclass(frozen=True, slots=True)
 class LoopStep:
-    """Work that one loop does about every so many seconds; of several loops, the first that comes to it."""
+    """Work that one loop does about once per period; with several loops, the first that claims it does it."""
 
     name: str
     run: Callable[[datetime], object]
@@ -34,7 +34,7 @@ def declared_steps() -> Sequence[LoopStep]:
 
 
 class StepRunner:
-    """Runs what is due. Called by one thread."""
+    """Run the due steps. Called by one thread."""
 
     def __init__(self) -> None:
         self._ran_at = {step.name: time.monotonic() for step in declared_steps()}

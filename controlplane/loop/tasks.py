@@ -1,4 +1,4 @@
-"""Celery's entry points: a task only rings the bell of the loop that this worker hosts."""
+"""Celery's entry points: a task only notifies the loop that this worker hosts."""
 
 from celery import shared_task
 

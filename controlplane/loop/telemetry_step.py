@@ -45,7 +45,8 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
     try:
         collect(engine_for(cluster), cluster, now)
     except EngineUnreachable:
-        return False  # the loop tells that
+        # The loop tells that.
+        return False
     except Exception:
         logger.exception("collecting from cluster %s failed; the next second tries again", cluster.name)
         return False

@@ -20,7 +20,8 @@ logger = logging.getLogger(__name__)
 # Between two rings of one process: the first of a burst goes out at once, the others together. A ring costs as much as
 # a job's rows: where they come faster than the gap the loop is awake anyway, and the gap grows.
 GAP_SECONDS, LONGEST_GAP_SECONDS = 0.05, 0.4
-MANY = 3  # rings asked for within one gap
+# Rings asked for within one gap.
+MANY = 3
 
 _listeners: list[Callable[[], None]] = []
 _pending: "queue.Queue[None]" = queue.Queue(maxsize=1)
@@ -45,19 +46,20 @@ def stop_listening(listener: Callable[[], None]) -> None:
 
 
 def ring_here() -> bool:
-    """Ring the loop of this process. False when this process hosts none."""
+    """Notify the loop of this process. Return False if this process hosts none."""
     for listener in _listeners:
         listener()
     return bool(_listeners)
 
 
 def ring() -> None:
-    """Ring at once, without waiting for anything."""
+    """Notify at once, without waiting for Redis."""
     global _asked
     if ring_here():
         return
     _asked += 1
-    with suppress(queue.Full):  # a ring is on its way already
+    # A ring is on its way already.
+    with suppress(queue.Full):
         _pending.put_nowait(None)
     _ensure_publisher()
 

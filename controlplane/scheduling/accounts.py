@@ -1,4 +1,4 @@
-"""The accounts of projects and departments: what each is entitled to and what it holds."""
+"""Accounts of projects and departments: what each is entitled to and what it holds."""
 
 from __future__ import annotations
 
@@ -44,7 +44,8 @@ class Account:
 
     @property
     def entitled(self) -> int | None:
-        """The most that it keeps against every other project: quota or fair share, within its limit."""
+        """Return the most that no other project can reclaim: the larger of quota and fair share, within the
+        limit."""
         if self.quota is None:
             return self.limit
         owed = max(self.quota, self.fair_share)
@@ -55,11 +56,12 @@ class Account:
         return (self,) if self.parent is None else (self, self.parent)
 
     def is_in_quota_with(self, milli_gpus: int) -> bool:
-        """Whether so much more stays inside the quota."""
+        """Return whether the account stays inside its quota with this much more."""
         return self.quota is None or self.allocated + milli_gpus <= self.quota
 
     def is_in_share_with(self, milli_gpus: int) -> bool:
-        """Whether so much more stays inside the fair share, or the quota: jobs that do not ask yet have no share."""
+        """Return whether the account stays inside its fair share, or its quota, with this much more; jobs
+        outside of the demand have no share."""
         with_more = self.allocated + milli_gpus
         return with_more <= self.fair_share or (self.quota is not None and with_more <= self.quota)
 
@@ -93,7 +95,7 @@ class Account:
             account.sizes[milli_gpus] += 1
 
     def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool) -> None:
-        """Enter an active job of the view."""
+        """Add an active job of the view."""
         for account in self.line():
             account.held += milli_gpus
             account.held_fixed += 0 if is_preemptible else milli_gpus
@@ -105,7 +107,7 @@ class Account:
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
-    """One account per project, by name, with nothing in it yet; projects of a department share its account."""
+    """Return one empty account per project, by name; projects of a department share its account as parent."""
     parents = {
         item.name: Account(
             item.name, None, item.quota_milli_gpus, item.limit_milli_gpus, item.weight, item.priority,
@@ -123,16 +125,17 @@ def open_accounts(view: ClusterView) -> dict[str, Account]:
 
 
 def held_milli_gpus(job: JobView) -> int:
-    """What an active job holds, over all its pods."""
+    """Return what an active job holds, over all its pods."""
     return sum(placement.milli_gpus for placement in job.placements)
 
 
 def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView]) -> None:
-    """Enter what active jobs hold."""
+    """Add what active jobs hold to their accounts."""
     for job in jobs:
         account = accounts.get(job.project)
         if account is None:
-            continue  # the project was deleted and its job is still stopping
+            # The project was deleted and its job is still stopping.
+            continue
         account.book(held_milli_gpus(job), job.is_preemptible, job.is_stopping)
         if job.placements:
             account.growth += _growth(job)

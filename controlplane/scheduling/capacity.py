@@ -40,7 +40,7 @@ class NodeCapacity:
     whole: int = 0
 
     def has_host_capacity(self, need: Need) -> bool:
-        """Whether the node has what one pod takes beside devices."""
+        """Return whether the node has the host resources of one pod (CPUs, memory, extras)."""
         return (
             self.milli_cpus >= need.milli_cpus
             and self.memory_mib >= need.memory_mib
@@ -48,7 +48,7 @@ class NodeCapacity:
         )
 
     def change_host(self, need: Need, pods: int) -> None:
-        """Give back, or take where `pods` is below 0, what so many pods have beside devices."""
+        """Give back the host resources of this many pods; take them where `pods` is negative."""
         self.milli_cpus += pods * need.milli_cpus
         self.memory_mib += pods * need.memory_mib
         for name, amount in need.extras:
@@ -80,7 +80,7 @@ class PoolIndex:
 
 
 class Amounts(NamedTuple):
-    """What is taken of a node beside devices."""
+    """Return the host resources in use on a node."""
 
     milli_cpus: int = 0
     memory_mib: int = 0
@@ -96,7 +96,8 @@ class FreeCapacity:
         self.nodes = nodes
         self.positions = positions
         self.pools: dict[str, PoolIndex] = {}
-        self.changes: list[int] = []  # the orders of nodes that changed, in time
+        # The orders of nodes that changed, in time.
+        self.changes: list[int] = []
         for node in nodes:
             if node.is_open:
                 self._index(node)
@@ -115,11 +116,12 @@ class FreeCapacity:
         self.change(placement, -1, need)
 
     def give(self, placement: PodPlacement, need: Need) -> None:
-        """Give back what one pod held."""
+        """Return what one pod held to the free capacity."""
         self.change(placement, 1, need)
 
     def free_milli_gpus(self, pools: Sequence[str] = (), but_on: Collection[str] = ()) -> int:
-        """Free milli-GPUs on open nodes of these pools (all, when none is named), but on some."""
+        """Return the free milli-GPUs on open nodes of these pools (all pools if none is named), except on the
+        excluded nodes."""
         return sum(
             sum(node.free)
             for node in self.nodes
@@ -127,12 +129,12 @@ class FreeCapacity:
         )
 
     def touch(self, name: str) -> None:
-        """Note that the jobs of a node have changed."""
+        """Mark a node as changed."""
         if name in self.positions:
             self.changes.append(self.positions[name])
 
     def is_open(self, name: str) -> bool:
-        """Whether a node may get new pods; False for one that the view lacks."""
+        """Return whether a node may get new pods; False for a node that the view lacks."""
         return name in self.positions and self.node(name).is_open
 
     def node(self, name: str) -> NodeCapacity:
@@ -140,7 +142,7 @@ class FreeCapacity:
         return self.nodes[self.positions[name]]
 
     def set_to_least(self, order: int, one: NodeCapacity, other: NodeCapacity) -> None:
-        """Set a node to what both of these have free, resource by resource."""
+        """Set a node's free capacity to the lesser of both, resource by resource."""
         node = self.nodes[order]
         whole = node.whole
         for position, free in enumerate(node.free):
@@ -157,13 +159,15 @@ class FreeCapacity:
         """Take (-1) or give back (1) what one pod holds."""
         order = self.positions.get(placement.node)
         if order is None:
-            return  # the node has left the cluster: nothing to give back, nothing given out
+            # The node has left the cluster: nothing to give back, nothing given out.
+            return
         node = self.nodes[order]
         self.changes.append(order)
         node.change_host(need, sign)
         whole = node.whole
         for index, milli_gpus in placement.devices:
-            if index in node.indexes:  # a device that was taken out of its node holds nothing any more
+            # A device that was taken out of its node holds nothing any more.
+            if index in node.indexes:
                 self._change_device(node, node.indexes.index(index), sign * milli_gpus)
         self._reindex(node, whole)
 
@@ -220,7 +224,7 @@ class Capacity:
         return capacity
 
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
-        """Whether a node has what so many pods take beside devices, reserved or not."""
+        """Return whether a node has the host resources of this many pods now, reservations not subtracted."""
         node = self._idle.node(name).copy()
         node.change_host(need, 1 - pods)
         return node.has_host_capacity(need)
@@ -268,7 +272,7 @@ def open_capacity(view: ClusterView) -> Capacity:
 
 
 def open_empty(view: ClusterView) -> FreeCapacity:
-    """The cluster as it is built: every node open, every device free, nothing running."""
+    """Return the capacity of the empty cluster: every node open, every device free."""
     by_name = sorted(view.nodes, key=lambda node: node.name)
     nodes = [_node_capacity(order, node) for order, node in enumerate(by_name)]
     for node in nodes:
@@ -298,7 +302,8 @@ def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) 
     for placement in job.placements:
         order = positions.get(placement.node)
         if order is None:
-            continue  # a pod on a node that has left: it holds nothing that could be given out
+            # A pod on a node that has left: it holds nothing that could be given out.
+            continue
         node = nodes[order]
         node.change_host(job, -1)
         for index, milli_gpus in placement.devices:

@@ -30,7 +30,8 @@ from controlplane.scheduling.view import ClusterView, PodPlacement
 
 
 def decide(view: ClusterView) -> Plan:
-    """Return what to start, stop and hold on this cluster now, each with its reason and the numbers compared."""
+    """Decide what to start, stop and hold on this cluster now, each with its reason and the numbers
+    compared."""
     cycle = _Cycle(view)
     cycle.redeem_promises()
     cycle.serve_in_share()
@@ -58,9 +59,10 @@ class _Cycle:
     # Phase 1: capacity that an earlier cycle freed for a job belongs to that job.
 
     def redeem_promises(self) -> None:
-        """Start jobs where an earlier cycle made room for them, or go on reserving that room.
+        """Start jobs on capacity that an earlier cycle reserved for them, or renew the reservation.
 
-        Capacity that merely was about to become free is not owed: a job that is owed more may have come since.
+        Capacity that was only about to become free is not guaranteed: a job entitled to more may have arrived
+        since.
         """
         state = self._state
         beneficiaries = {job.was_preempted_by for job in self._view.jobs}
@@ -81,7 +83,7 @@ class _Cycle:
             self._start_elsewhere(item, placements)
 
     def _start_elsewhere(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Start a promised job at once where other capacity has become free."""
+        """Start a job with a reservation at once where other capacity has become free."""
         mark = self._state.mark()
         self._state.release(item)
         if not self._start_now(item.of(len(placements))):
@@ -91,7 +93,8 @@ class _Cycle:
     # else on capacity taken from jobs that ran before this cycle.
 
     def serve_in_share(self) -> None:
-        """Serve every job with which its project stays inside its share. What this starts is never a victim."""
+        """Serve every job with which its project stays inside its fair share. Jobs started here are not
+        stopped in this cycle."""
         queue = QueueIterator(self._ready, self._is_owed)
         while (one := queue.take()) is not None:
             item = one.head
@@ -111,7 +114,8 @@ class _Cycle:
                 queue.close()
 
     def _is_owed(self, one: JobClass) -> bool:
-        """Whether the next job of a class is inside its project's share, or can be by taking the place of others."""
+        """Return whether the next job of a class is inside its project's share, or can be by replacing other
+        jobs."""
         item = one.head
         return not self._is_refused(item) and (item.is_in_share or self._could_swap(item))
 
@@ -136,7 +140,7 @@ class _Cycle:
     # Phase 4: each set of victims is the least for one job; together they may be too many.
 
     def reprieve_needless(self) -> None:
-        """Let every victim run on whose capacity the jobs of this plan, taken together, do not need."""
+        """Keep running every victim whose capacity the jobs of this plan, taken together, do not need."""
         is_changed = True
         while is_changed:
             pools = self._pools_of_plan()
@@ -175,7 +179,7 @@ class _Cycle:
         )
 
     def _reprieve(self, victim: Candidate) -> bool:
-        """Keep the victim when all jobs of this plan find room without it, if need be elsewhere."""
+        """Keep the victim if all jobs of this plan fit without its capacity, elsewhere if necessary."""
         state, mark = self._state, self._state.mark()
         promised = [item for item, _ in state.promises.values()]
         started = self._started()
@@ -200,16 +204,16 @@ class _Cycle:
     # Elastic jobs are served as gangs of their fewest pods, so that no job is stopped for more. Then they grow.
 
     def widen_in_share(self) -> None:
-        """Let the elastic jobs of this plan have as many pods as fit and no other project can take back."""
+        """Give the elastic jobs of this plan as many pods as fit and no other project can reclaim."""
         for item in self._elastic:
             if self._state.placements_of(item):
                 self._widen(item, is_sure=True)
 
     def widen_on_idle(self) -> None:
-        """Let the elastic jobs that start have what is left, unless a job that waits could take it back.
+        """Give the starting elastic jobs what is left, unless a waiting job could reclaim it.
 
-        One that starts on capacity that was freed for it leaves alone what is not its share while others are
-        stopping: those may come back for it.
+        A job that starts on capacity freed for it does not grow beyond its share while others are stopping:
+        their jobs may still be given that capacity.
         """
         state = self._state
         starting = [item for item in self._elastic if item.job.id in state.starts]
@@ -221,7 +225,7 @@ class _Cycle:
             state.roll_back(mark)
 
     def _could_be_taken_back(self) -> bool:
-        """Whether a job that still waits could take capacity from others once the plan is carried out."""
+        """Return whether a waiting job could take capacity from others once the plan is executed."""
         waiting = [one.head for one in self._ready if one.at < len(one.jobs)]
         mark = self._state.mark()
         self._state.assume_started()
@@ -256,7 +260,8 @@ class _Cycle:
         return True
 
     def _keep_room(self, item: Waiting) -> bool:
-        """Reserve capacity that is about to become free: where it was promised before, else anywhere."""
+        """Reserve capacity that is about to become free: at the place of an earlier reservation, else
+        anywhere."""
         if not self._state.is_releasing:
             return False
         promised = item.job.promised
@@ -267,7 +272,7 @@ class _Cycle:
         return True
 
     def _keeps_promise(self, item: Waiting) -> bool:
-        """Whether the capacity that it was promised is still there for it."""
+        """Return whether the capacity reserved for the job is still there."""
         job = item.job
         if not job.promised or not is_free(job.promised, job, self._state.capacity.soon):
             return False
@@ -275,8 +280,8 @@ class _Cycle:
         return owed is item or (owed is not None and not self._is_refused(owed))
 
     def _find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
-        """Return where the job fits. Requests that do not fit are remembered: capacity only shrinks until a job is
-        stopped."""
+        """Return where the job fits. Requests that do not fit are remembered: capacity only shrinks until a
+        job is stopped."""
         key = (item.request, is_soon)
         if key in self._no_room:
             return None
@@ -294,8 +299,8 @@ class _Cycle:
         return taken if taken is not None else self._preempt(item)
 
     def _could_swap(self, item: Waiting) -> bool:
-        """Whether the job, with which its project passes its share, could take the place of lower priorities of its
-        own project, and of those only: then no job of a priority below its own goes before it."""
+        """Return whether the job, which carries its project above its share, could replace lower-priority
+        jobs of the project and needs to: so a lower priority never runs in its place."""
         if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
             return False
         if self._find(item, is_soon=False) is not None or self._find(item, is_soon=True) is not None:
@@ -303,7 +308,7 @@ class _Cycle:
         return self._find_swap(item) is not None
 
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
-        """Return jobs of lower priority whose place the job could take inside its project's share."""
+        """Return lower-priority jobs of the project that the job could replace inside its project's share."""
         if item.job.was_preempted_by is not None:
             return (
                 None  # jobs that were stopped themselves stop others only where nothing is lost: so it ends
@@ -328,7 +333,8 @@ class _Cycle:
         return None
 
     def _find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
-        """Return those who can go on smaller, if they are enough and all of them can; else the least costly."""
+        """Return victims that can shrink instead of stopping, if those suffice and all of them fit
+        afterwards; else the least costly victims."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
         if state.can_shrink and state.has_giver(shrink):
@@ -340,7 +346,7 @@ class _Cycle:
         return find_victims(item.request, soon, policy, state.candidates)
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> None:
-        """Have an elastic job that starts, or that is promised room, take as much as fits."""
+        """Give an elastic job that starts, or that has a reservation, as many pods as fit."""
         if not item.is_elastic:
             return
         state, is_soon = self._state, item.job.id in self._state.promises
@@ -371,7 +377,8 @@ class _Cycle:
 
 
 def _leave_nothing(item: Waiting, victims: Iterable[Candidate]) -> bool:
-    """Whether the job takes all that its victims leave, so that no other verdict changes."""
+    """Return whether the job's pods equal its victims' pods, so that it leaves no capacity that would change
+    other decisions."""
     pods = [
         (pod.milli_gpus, victim.job.milli_cpus, victim.job.memory_mib, victim.job.extras)
         for victim in victims

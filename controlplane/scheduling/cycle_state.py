@@ -43,7 +43,8 @@ class CycleState:
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
         self.promises: dict[str, Promise] = {}
-        self.can_shrink = False  # whether any candidate could
+        # Whether any candidate could.
+        self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
         self.total_milli_gpus = _total_milli_gpus(view, active)
@@ -59,7 +60,7 @@ class CycleState:
             self._add_candidate(job)
 
     def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
-        """Set every project's fair share, given the jobs that wait; return what each is entitled to and holds."""
+        """Set every project's fair share, given the waiting jobs; return each project's numbers."""
         waiting = by_project(classes)
         divide_cluster(self.total_milli_gpus, self.accounts, waiting, self.view.usage_weight_milli)
         return tuple(
@@ -69,20 +70,21 @@ class CycleState:
 
     @property
     def candidates(self) -> Candidates:
-        """The jobs that could be stopped, by the name of each node that they run on."""
+        """The jobs that could be stopped, by the name of each node that they use."""
         return self._by_node
 
     def has_giver(self, policy: VictimPolicy) -> bool:
-        """Whether any job at all may be taken: asks for one candidate of each class."""
+        """Return whether the policy accepts any job at all; asks for one candidate of each class."""
         return any(policy.may_give(next(iter(same.values()))) for same in self._classes.values() if same)
 
     @property
     def is_releasing(self) -> bool:
-        """Whether any capacity is about to become free."""
+        """Whether any job is stopping, so that capacity is about to become free."""
         return bool(self._stopping)
 
     def stopping_for(self, item: Waiting, placements: Sequence[PodPlacement]) -> list[JobView]:
-        """Return the stopping jobs that hold what these pods are to get, in order of submission."""
+        """Return the stopping jobs that these pods wait for, in order of submission: holders of their devices
+        or host resources, or of a limit that binds the item."""
         wanted = {(pod.node, index) for pod in placements for index, _ in pod.devices}
         short = {pod.node for pod in placements if not self._has_host_capacity(item, pod.node, placements)}
         bound = {account.name for account in item.account.line()} if is_bound(item) else set()
@@ -102,19 +104,20 @@ class CycleState:
         return () if account is None else account.line()
 
     def _has_host_capacity(self, item: Waiting, name: str, placements: Sequence[PodPlacement]) -> bool:
-        """Whether the node has now what the pods take there beside devices, their own reservation included."""
+        """Return whether the node has the host resources of the item's pods on it now, their own reservation
+        included."""
         return self.capacity.has_host_capacity_now(
             name, item.job, sum(pod.node == name for pod in placements)
         )
 
     def placements_of(self, item: Waiting) -> tuple[PodPlacement, ...]:
-        """Return where a job of this plan starts or is promised capacity, nothing for one that it holds."""
+        """Return where a job of this plan starts or has a reservation; empty for a held job."""
         if item.job.id in self.promises:
             return self.promises[item.job.id][1]
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
-        """Start the job here, now."""
+        """Start the job now at this place."""
         job, account = item.job, item.account
         milli_gpus = _milli_gpus(placements)
         self.capacity.start(job, placements)
@@ -134,7 +137,7 @@ class CycleState:
         self._undo.append(lambda: self._unstart(item))
 
     def unstart(self, item: Waiting) -> None:
-        """Have a job that this cycle starts wait after all."""
+        """Withdraw a start of this cycle."""
         start = self._unstart(item)
         self._undo.append(lambda: self.start(item, start.placements))
 
@@ -156,20 +159,20 @@ class CycleState:
         self._undo.append(lambda: self._reserve(item, placements))
 
     def evict(self, victims: Collection[Candidate], item: Waiting, kind: Kind) -> None:
-        """Stop these jobs for the sake of `item`."""
+        """Stop these jobs so that `item` can start."""
         for victim in sorted(victims, key=lambda one: (one.job.submit_rank, one.job.id)):
             preempt = _preempt(victim, item, kind)
             self._stop(victim, preempt)
             self._undo.append(partial(self._keep, victim))
 
     def reprieve(self, victim: Candidate) -> None:
-        """Let a victim of this cycle run on."""
+        """Keep a victim of this cycle running."""
         preempt = self.preempts[victim.job.id]
         self._keep(victim)
         self._undo.append(lambda: self._stop(victim, preempt))
 
     def assume_started(self) -> None:
-        """Count what starts as running, as the next cycle will: such jobs can be taken then."""
+        """Count starts as running, as the next cycle will: such jobs can be stopped then."""
         for start in self.starts.values():
             self._assume_started(self._jobs[start.job], start.placements)
 
@@ -196,15 +199,15 @@ class CycleState:
         return len(self._undo)
 
     def roll_back(self, mark: int) -> None:
-        """Undo every move since then, the last first."""
+        """Undo every move since the mark, in reverse order."""
         moves, self._undo = self._undo[mark:], self._undo[:mark]
         for undo in reversed(moves):
             undo()
         del self._undo[mark:]
 
     def attribute_preempts(self) -> bool:
-        """Name as beneficiary of each victim a job that gets its capacity now. The one that it was taken for stays so
-        where it starts, on what the others leave for that capacity. False when there is neither."""
+        """Set each victim's beneficiary to a job with a reservation that now uses its capacity. If there is
+        none, the job that stopped it stays if it starts. Return False if a victim has neither."""
         before = dict(self.preempts)
         self._undo.append(lambda: self._restore_preempts(before))
         return all(
@@ -228,7 +231,8 @@ class CycleState:
         return False
 
     def _may_take(self, item: Waiting, victim: Candidate) -> bool:
-        """Whether the promised job may take this victim with those it has, judged as before any of it."""
+        """Return whether the job with a reservation may stop this victim beside its others, judged by the
+        state before any of them."""
         if item.account is victim.account:
             return PreemptPolicy(item, is_swap=True).may_give(victim)
         mine = [
@@ -315,7 +319,7 @@ def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
 
 
 def _total_milli_gpus(view: ClusterView, active: Sequence[JobView]) -> int:
-    """Return what there is to share: open nodes, and on closed ones what their jobs still hold."""
+    """Return the milli-GPUs to share: all of open nodes, and what jobs still hold on closed ones."""
     is_open = {node.name: node.is_schedulable for node in view.nodes}
     on_closed = sum(
         pod.milli_gpus for job in active for pod in job.placements if not is_open.get(pod.node, False)

@@ -1,9 +1,9 @@
-"""One cycle where the cluster's own scheduler decides: `decide_offers(view, offers) -> Offers`.
+"""Plan one cycle where the cluster's own scheduler decides: `decide_offers(view, offers) -> Offers`.
 
-Waiting jobs are offered to that scheduler, all that it may start, in our order. What it has placed becomes a Start,
-what it says of the others becomes the reason of their Hold. Elastic jobs are offered with all of their pods. What it
-knows nothing of (back-off, data, node pools, what can never fit) is settled here before a job is offered. The
-same input always gives the same answer.
+Waiting jobs are offered to that scheduler, all that it may start, in our order. What it has placed becomes a
+Start; its answer for the others becomes the reason of their Hold. Elastic jobs are offered with all of their
+pods. Rules unknown to that scheduler (back-off, data, node pools, requests that can never fit) are applied
+here before a job is offered. The same input always gives the same answer.
 """
 
 from __future__ import annotations
@@ -38,8 +38,8 @@ class Bound:
 
 @dataclass(frozen=True, slots=True)
 class Offer:
-    """A queued job whose pods stand in the cluster. `code` is one of our reasons: why its scheduler does not place
-    them, in its own `words` and numbers; "" while it has said nothing."""
+    """A queued job whose pods exist in the cluster. `code`: our reason code for why its scheduler does not
+    place them, "" while it has reported nothing; `words` and `details` are its own message and numbers."""
 
     bound: tuple[Bound, ...] = ()
     code: str = ""
@@ -49,7 +49,8 @@ class Offer:
 
 @dataclass(frozen=True, slots=True)
 class Wish:
-    """A job that may be offered, and the node pools that it may use, in order; none means every pool."""
+    """A job that may be offered, and its allowed node pools in order of preference; empty means every
+    pool."""
 
     job: str
     node_pools: tuple[str, ...] = ()
@@ -57,15 +58,15 @@ class Wish:
 
 @dataclass(frozen=True, slots=True)
 class Offers:
-    """The answer: the plan to record, and all jobs that are to stand in the cluster, first in line first."""
+    """The answer: the plan to record, and all jobs to be offered in the cluster, first in line first."""
 
     plan: Plan
     wishes: tuple[Wish, ...] = ()
 
 
 def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mapping[Group, int]) -> Offers:
-    """What to start, hold and offer now. `offers` by job; `shared`: the device of every group that a running pod is
-    in."""
+    """Decide what to start, hold and offer now. `offers` by job; `shared`: the device of every group with a
+    running pod."""
     cycle = _Cycle(_as_gangs(view), offers, shared)
     for item in cycle.in_turn():
         cycle.consider(item)
@@ -73,8 +74,8 @@ def decide_offers(view: ClusterView, offers: Mapping[str, Offer], shared: Mappin
 
 
 def _as_gangs(view: ClusterView) -> ClusterView:
-    """Every job asks for all of its pods: how many an elastic one gets must be known before its pods are made, and
-    whoever places them says that only after."""
+    """Make every elastic job request all of its pods: pods are created with a fixed world size, before the
+    cluster's scheduler reports how many it can place."""
     if all(job.min_pods is None for job in view.jobs):
         return view
     return replace(view, jobs=tuple(replace(job, min_pods=None) for job in view.jobs))
@@ -95,11 +96,11 @@ class _Cycle:
         self._wishes: list[Wish] = []
 
     def in_turn(self) -> list[Waiting]:
-        """The waiting jobs in our order."""
+        """Return the waiting jobs in our order."""
         return [one.waiting(job) for one, job in in_turn(self._classes)]
 
     def consider(self, item: Waiting) -> None:
-        """Offer one job, start it where its pods already stand, or hold it."""
+        """Offer one job, start it if its pods are placed, or hold it."""
         refusal = not_ready(item.job) or postponed(item.job, self._view)
         if refusal is None:
             self._wishes.append(Wish(item.job.id, item.request.pools))
@@ -115,7 +116,7 @@ class _Cycle:
             self._refusals[item.job.id] = refusal
 
     def answer(self) -> Offers:
-        """Holds are explained last, by what is free after the starts."""
+        """Return the answer. Holds are explained last, by what is free after the starts."""
         explainer = Explainer(self._state, self._refusals)
         holds = [
             self._with_words(explainer.hold(item, position))
@@ -126,7 +127,8 @@ class _Cycle:
         return Offers(plan, tuple(self._wishes))
 
     def _said(self, item: Waiting, offer: Offer) -> Refusal | None:
-        """What the cluster's scheduler says. None where it only found no room: why, our own numbers tell better."""
+        """Return the reason that the cluster's scheduler gives. None where it only found no room: our own
+        numbers explain that better."""
         if not offer.code:
             return Refusal(reasons.JUST_SUBMITTED, {})
         self._words[item.job.id] = offer.words
@@ -142,7 +144,7 @@ class _Cycle:
         return replace(hold, details={**hold.details, "cluster_says": words}) if words else hold
 
     def _start(self, item: Waiting, offer: Offer) -> bool:
-        """Take over where the pods stand. False while the devices there are not proven free yet."""
+        """Start the job where its pods are placed. Return False while devices there are not proven free."""
         chosen: list[PodPlacement] = []
         shared = dict(self._shared)
         for pod in sorted(offer.bound, key=lambda pod: pod.rank):
@@ -160,7 +162,8 @@ class _Cycle:
         return True
 
     def _choose(self, item: Waiting, pod: Bound, shared: dict[Group, int]) -> PodPlacement | None:
-        """The devices of one pod on its node: whole ones lowest first, a share on the device of its group."""
+        """Return the devices of one pod on its node: whole devices lowest index first, a share on the device
+        of its group."""
         if pod.node not in self._state.capacity.now.positions:
             return None
         room, request = self._state.capacity.now.node(pod.node), item.request
@@ -180,8 +183,8 @@ class _Cycle:
 def _shared_device(
     room: NodeCapacity, item: Waiting, group: str, index: int | None
 ) -> tuple[int, int] | None:
-    """(device, milli-GPUs) of a share: on the device of its group; on a free one when the group is new; on the fullest
-    with room when the cluster names no groups."""
+    """Return (device, milli-GPUs) of a share: on the device of its group, on a free device for a new group,
+    or on the fullest that fits where the cluster names no groups."""
     fits = []
     for number, free, mode in zip(room.indexes, room.free, room.modes, strict=True):
         wanted = item.request.share_of(mode)

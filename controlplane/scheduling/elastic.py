@@ -1,15 +1,16 @@
-"""How many pods an elastic job starts with: as many as fit and are allowed, up to all, and never fewer than it must.
+"""Choose the number of pods with which an elastic job starts: as many as fit and are allowed, never below its
+minimum.
 
-Everywhere else in this package an elastic job is a gang of its fewest pods. That gang waits its turn, is refused, is
-promised room, and others are stopped for that gang and for no pod more: an elastic job would sooner be small than have
-others stopped. Here it is told how many more pods it takes, in two steps, because it cannot grow while it runs:
+Elsewhere in this package an elastic job is a gang of its minimum size: it queues, is refused, gets
+reservations and stops other jobs for that size only. Additional pods never stop other jobs. They are added
+here in two steps, because this package does not resize running jobs:
 
-1. In its turn it takes what is free now, or free soon where room is kept for it, within what its project is sure of:
-   room beyond belongs to whoever comes after it.
-2. When everybody has had a turn, it takes what is left idle, within limits, unless somebody who still waits could take
-   it back: that would stop the whole job.
+1. In its turn the job takes what is free now, or free soon where capacity is reserved for it, up to its
+   project's guaranteed amount: capacity beyond belongs to the jobs after it.
+2. After all turns it takes what is left idle, within limits, unless a waiting job could reclaim it: that
+   would stop the whole job.
 
-Elastic work is the first to give way: stopped, it can go on smaller in what its taker leaves over.
+Elastic jobs are preferred victims: they can continue with fewer pods on what their taker leaves free.
 """
 
 from __future__ import annotations
@@ -25,9 +26,9 @@ from controlplane.scheduling.view import PodPlacement
 
 
 def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
-    """The most pods that limits and quotas let the job have; with `is_sure`, of those that nobody would take back.
-    `is_held`: jobs that are stopping count too. Never fewer than it must have: the gates are asked about those first.
-    """
+    """Return the largest size that limits and quotas permit; with `is_sure`, the largest that no other
+    project can reclaim. With `is_held`, stopping jobs count as well. Never below the minimum size, which the
+    caller has checked."""
 
     def is_allowed(pods: int) -> bool:
         wider = item.of(pods)
@@ -42,7 +43,8 @@ def most_pods(item: Waiting, *, is_held: bool, is_sure: bool) -> int:
 
 
 def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, ...] | None:
-    """Where as many of the job's pods as fit can stand in this room, at most `most`; None when too few do."""
+    """Place as many of the job's pods as fit into this room, at most `most`; None if its minimum does not
+    fit."""
     placements = place(item.of(most).request, room, item.job.avoid)
     if placements is not None:
         return placements
@@ -51,7 +53,7 @@ def widest(item: Waiting, room: FreeCapacity, most: int) -> tuple[PodPlacement, 
 
 
 def as_promised(item: Waiting) -> Waiting | None:
-    """The job with as many pods as it was promised room for; None when it may not have so many any more."""
+    """Return the job with the size that capacity is reserved for; None if that size is no longer allowed."""
     if not item.is_elastic:
         return item
     pods = len(item.job.promised)
@@ -59,23 +61,24 @@ def as_promised(item: Waiting) -> Waiting | None:
 
 
 class ShrinkPolicy:
-    """Another gate, for those only who can go on smaller."""
+    """Restrict another policy to victims that can shrink."""
 
     def __init__(self, gate: VictimPolicy) -> None:
         self.kind: Kind = gate.kind
         self._gate = gate
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Elastic, with more pods than it must have."""
+        """Return whether the victim is elastic, above its minimum size, and accepted by the other policy."""
         return candidate.can_shrink and self._gate.may_give(candidate)
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """As the other gate does."""
+        """Return the other policy's answer."""
         return self._gate.accepts(victims)
 
 
 def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity) -> bool:
-    """Whether there is room for all of these with their fewest pods, once they have gone and the taker has its own."""
+    """Return whether all these victims fit again at their minimum size after the taker is placed on their
+    capacity."""
     room = soon.copy()
     for victim in victims:
         for placement in victim.placements:
@@ -94,7 +97,8 @@ def can_go_on(victims: Collection[Candidate], taker: Waiting, soon: FreeCapacity
 
 
 def _last(low: int, high: int, is_fine: Callable[[int], bool]) -> int:
-    """The largest number up to `high` for which it holds, when it holds up to there; `low` is not asked about."""
+    """Find by bisection the largest number in `low`..`high` for which `is_fine` holds; it must hold for all
+    smaller ones. `low` is not tested."""
     while low < high:
         middle = (low + high + 1) // 2
         if is_fine(middle):

@@ -1,4 +1,5 @@
-"""Why a job stays queued: the reason that applies first, the numbers compared, who holds, what would help."""
+"""Explain why a job stays queued: the first reason that applies, the numbers compared, the holders of the
+capacity."""
 
 from __future__ import annotations
 
@@ -77,7 +78,7 @@ class Holds(Sequence[Hold]):
 
 
 class Explainer:
-    """Explains the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
+    """Explain the held jobs of one finished cycle. Free capacity is searched once per kind of request."""
 
     def __init__(self, state: CycleState, refusals: Mapping[str, Refusal] | None = None) -> None:
         self._state = state
@@ -138,7 +139,7 @@ class Explainer:
         return code, numbers
 
     def _refuse(self, item: Waiting) -> Refusal | None:
-        """What keeps the job from being tried at all, capacity or not."""
+        """Return what prevents the job from being tried, whatever the capacity; None if nothing does."""
         refused = over_limit(item) or over_quota(item) or not_ready(item.job)
         if refused is not None:
             return refused
@@ -151,7 +152,8 @@ class Explainer:
         return None
 
     def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Why no room was found, whoever asks: a code and what is free. Over-share is told apart later."""
+        """Return why no room was found for a request, with what is free. Independent of the job's project:
+        fair share is checked later."""
         room = self._state.capacity.now
         fit = pods_that_fit(request, room, request.pods) if request.pods > 1 else 0
         numbers: dict[str, Any] = {
@@ -178,7 +180,7 @@ class Explainer:
         return reasons.CLUSTER_FULL, numbers
 
     def _too_small_for(self, request: Request) -> frozenset[str]:
-        """The nodes that have too little beside devices for a pod of it, even when they are empty."""
+        """Return the nodes whose host resources are too small for a pod of the request even when empty."""
         if self._empty is None:
             self._empty = open_empty(self._state.view)
         return frozenset(node.name for node in self._empty.nodes if not node.has_host_capacity(request))
@@ -198,12 +200,13 @@ class Explainer:
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:
-    """The Holds of jobs that can never start here: no place in the line would bring them nearer to it."""
+    """Return the Holds of jobs that can never start here; they have no queue position."""
     return [Hold(job.id, job.project, refusal.code, refusal.details, None) for job, refusal in impossible]
 
 
 def _taken_by(job: JobView) -> dict[str, Any]:
-    """By whom a preempted job lost its GPUs. Its record may know more, such as the other job's name."""
+    """Return by which job a preempted job lost its GPUs. Its recorded reason may hold more, such as the other
+    job's name."""
     kind = "preempt" if job.was_preempted_by_project == job.project else "reclaim"
     taken: dict[str, Any] = {"by_job": job.was_preempted_by, "kind": kind}
     if job.was_preempted_by_project is not None:
@@ -212,9 +215,10 @@ def _taken_by(job: JobView) -> dict[str, Any]:
 
 
 def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> dict[str, Any] | None:
-    """Return what besides GPUs keeps a pod from fitting where it ever could, as details; None where GPUs do.
+    """Return which host resource keeps a pod from fitting on nodes that are large enough, as details; None
+    where GPUs do.
 
-    `together`: nodes have enough of it, but none that has the rest.
+    `together`: some nodes have enough of it, but none of those has the rest of the request.
     """
 
     def fits(less: Request) -> bool:
@@ -232,7 +236,7 @@ def _short_of(one: Request, room: FreeCapacity, too_small: frozenset[str]) -> di
 
 
 def _largest_free(room: FreeCapacity, request: Request) -> int:
-    """The most milli-GPUs that one pod could be given now, on a node that has the rest of what it asks for."""
+    """Return the most milli-GPUs that one pod could get now on a node that has its host resources."""
     names = [pool for pool in request.pools if pool in room.pools] or list(room.pools)
     indexes = [room.pools[name] for name in names]
 
@@ -255,7 +259,7 @@ def _largest_free(room: FreeCapacity, request: Request) -> int:
 
 
 def _holders(state: CycleState) -> list[dict[str, Any]]:
-    """Who holds the capacity: projects furthest above their quota first, then the largest."""
+    """Return the projects that hold the capacity: furthest above their quota first, then the largest."""
     accounts = sorted(
         (account for account in state.accounts.values() if account.allocated > 0),
         key=lambda account: (

@@ -1,4 +1,5 @@
-"""What no change of load can cure: a missing project or pool, and requests larger than the cluster."""
+"""Find requests that no change of load can satisfy: a missing project or pool, and requests larger than the
+cluster."""
 
 from __future__ import annotations
 
@@ -36,7 +37,7 @@ class Refusal:
 
 
 class FeasibilityCheck:
-    """Checks jobs against the cluster as if it were empty and every node were ready."""
+    """Check jobs against the cluster as if it were empty and every node were ready."""
 
     def __init__(self, view: ClusterView) -> None:
         self._projects = {project.name: project for project in view.projects}
@@ -46,19 +47,20 @@ class FeasibilityCheck:
         self._verdicts: dict[Request, Refusal | None] = {}
 
     def refuse(self, job: JobView) -> Refusal | None:
-        """Why this job can never start on this cluster as it is built; None when it could."""
+        """Return why this job can never start on this cluster as it is built; None if it can."""
         project = self._projects.get(job.project)
         if project is None:
             return Refusal(reasons.PROJECT_MISSING, {"project": job.project})
         if not self._view.nodes:
-            return None  # a cluster that has not reported its nodes yet is full, not too small
+            # A cluster that has not reported its nodes yet is full, not too small.
+            return None
         missing = self._missing_pool(job, project)
         if missing is None:
             return self._impossible(self.request(job))
         return self._impossible(request_of(job, ())) or missing
 
     def request(self, job: JobView) -> Request:
-        """What the job asks for, in the pools that it may use and that exist."""
+        """Return the job's request, limited to its allowed pools that exist."""
         pools = pools_for(job, self._projects[job.project])
         return request_of(job, tuple(pool for pool in pools if pool in self._pools))
 
@@ -80,7 +82,7 @@ class FeasibilityCheck:
         return self._verdicts[request]
 
     def _examine(self, request: Request) -> Refusal | None:
-        """The first thing of which the empty cluster has too little, with the most that it has."""
+        """Return the first resource of which the empty cluster has too little, with the most that it has."""
         empty = self._empty_room()
         if place(request, empty) is not None:
             return None
@@ -97,7 +99,7 @@ class FeasibilityCheck:
         return self._refusal("gpus", request.milli_gpus, self._most_gpus(self._nodes_for(one)), pools)
 
     def _is_there(self, resource: str, asked: int, nodes: Sequence[NodeView]) -> bool:
-        """Whether some node has so much, though not with the rest of what is asked for."""
+        """Return whether some node has enough of this resource, though not of the others."""
         if resource == "gpus":
             return asked <= self._most_gpus(nodes)
         return resource not in _OF_DEVICES and asked <= max(amount_of(node, resource) for node in nodes)
@@ -127,13 +129,13 @@ class FeasibilityCheck:
         return need, amount_of(one, need), largest, relieved
 
     def _able(self, nodes: Sequence[NodeView], rest: Request) -> Sequence[NodeView]:
-        """The nodes that have the rest of what is asked for; all, where none has."""
+        """Return the nodes that have the other requested resources; all nodes if none has."""
         empty = self._empty_room()
         return [node for node in nodes if empty.node(node.name).has_host_capacity(rest)] or nodes
 
     @staticmethod
     def _most_gpus(nodes: Iterable[NodeView]) -> int:
-        """The most whole GPUs that a pod can have; none of a node that gives them out in single parts."""
+        """Return the most whole GPUs that a pod can have; 0 on nodes that assign single parts."""
         counts = [sum(_largest_whole(device.mode) for device in node.devices) for node in nodes]
         return max(counts, default=0) * WHOLE_GPU
 
@@ -149,7 +151,8 @@ class FeasibilityCheck:
 
 
 def _largest_share(mode: SharingMode) -> int:
-    """The largest share of one device that a pod can have, 1,000 where there is no bound, 0 where there are none."""
+    """Return the largest share of one device that a pod can have: 1,000 where shares are unbounded, 0 without
+    devices."""
     if mode.parts == 1:
         return 0
     return WHOLE_GPU // mode.parts if mode.is_single else WHOLE_GPU
@@ -170,8 +173,8 @@ _ALIKE = attrgetter(
 def line_up(
     view: ClusterView, accounts: Mapping[str, Account]
 ) -> tuple[list[JobClass], list[tuple[JobView, Refusal]]]:
-    """Return the queued jobs that could run on this cluster, in classes of equals, and those that never can, with
-    why, by first submission."""
+    """Return the queued jobs that can run on this cluster, in classes of equal jobs, and those that never can
+    with the reason, both by first submission."""
     check = FeasibilityCheck(view)
     members: dict[tuple[Any, ...], list[JobView]] = {}
     for job in view.jobs:

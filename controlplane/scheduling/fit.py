@@ -1,7 +1,8 @@
-"""Where a job can stand: gangs, node pools, whole devices, shares of a device by milli-GPUs or by memory.
+"""Place gangs on nodes: node pools, whole devices, shares of a device by milli-GPUs or by memory.
 
-Packing: shares go to the fullest device that is already shared, whole devices to the node with the fewest that still
-fit, so that whole devices and whole nodes stay free. Equal rooms give equal answers.
+Packing: shares go to the fullest device that is already shared, whole devices to the node with the fewest
+free devices that still fits, so that whole devices and whole nodes stay free. Equal input gives equal
+placements.
 """
 
 from __future__ import annotations
@@ -22,7 +23,8 @@ from controlplane.scheduling.view import (
     SharingMode,
 )
 
-NEVER = WHOLE_GPU + 1  # a share that no device has
+# A share that no device has.
+NEVER = WHOLE_GPU + 1
 
 Preference = tuple[Collection[str], ...]
 """The nodes that a pod must not stand on: in the first try, in the second, and so on."""
@@ -50,11 +52,11 @@ class Request:
 
     @property
     def is_share(self) -> bool:
-        """Whether each pod takes a share of one device."""
+        """Return whether each pod takes a share of one device."""
         return self.gpu_memory_mib is not None or 0 < self.milli_gpus < WHOLE_GPU
 
     def share_of(self, mode: SharingMode) -> int:
-        """The milli-GPUs that a share takes of a device of this mode; above 1,000 when it cannot fit."""
+        """Return the milli-GPUs that a share takes of a device of this mode; above 1,000 if it cannot fit."""
         asked = self.milli_gpus
         if self.gpu_memory_mib is not None:
             asked = -(-self.gpu_memory_mib * WHOLE_GPU // mode.memory_mib) if mode.memory_mib else NEVER
@@ -67,7 +69,7 @@ class Request:
 
 
 def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
-    """The pools that this job may use, in order; empty for all of them."""
+    """Return the pools that this job may use, in order; empty for all pools."""
     allowed = dict(project.node_pools).get(job.kind, ())
     if job.node_pool is None:
         return allowed
@@ -75,26 +77,26 @@ def pools_for(job: JobView, project: ProjectView) -> tuple[str, ...]:
 
 
 def request_of(job: JobView, pools: tuple[str, ...]) -> Request:
-    """What the job must have in these pools; an elastic one can use more (see elastic)."""
+    """Return the job's minimum request in these pools; an elastic job can use more (see elastic)."""
     return Request(
         job.milli_gpus, job.gpu_memory_mib, job.fewest_pods, job.milli_cpus, job.memory_mib, pools, job.extras
     )
 
 
 def host_needs(request: Request) -> tuple[str, ...]:
-    """What each pod takes of its node beside devices: `cpus`, `memory`, and its extras by name."""
+    """Return the host resources of each pod: `cpus`, `memory`, and its extras by name."""
     return ("cpus", "memory", *(name for name, _ in request.extras))
 
 
 def amount_of(holder: Need, need: str) -> int:
-    """How much it takes, or has, of one of the host needs: milli-CPUs, MiB, whole units."""
+    """Return the amount of one host resource requested or available: milli-CPUs, MiB, whole units."""
     if need == "cpus":
         return holder.milli_cpus
     return holder.memory_mib if need == "memory" else dict(holder.extras).get(need, 0)
 
 
 def with_only(request: Request, needs: Collection[str]) -> Request:
-    """The request with these of its host needs and no others."""
+    """Return the request with only these of its host resources."""
     return replace(
         request,
         milli_cpus=request.milli_cpus if "cpus" in needs else 0,
@@ -104,12 +106,13 @@ def with_only(request: Request, needs: Collection[str]) -> Request:
 
 
 def without(request: Request, need: str) -> Request:
-    """The request without one of its host needs."""
+    """Return the request without one of its host resources."""
     return with_only(request, set(host_needs(request)) - {need})
 
 
 def total_milli_gpus(request: Request, view: ClusterView) -> int:
-    """What the whole gang counts against quotas. A share by memory counts as on the smallest device it fits."""
+    """Return what the whole gang counts against quotas. A share by memory counts as on the smallest device
+    that it fits."""
     if request.gpu_memory_mib is None:
         return request.pods * request.milli_gpus
     modes = {
@@ -125,9 +128,10 @@ def total_milli_gpus(request: Request, view: ClusterView) -> int:
 def place(
     request: Request, room: FreeCapacity, avoid: Collection[str] = ()
 ) -> tuple[PodPlacement, ...] | None:
-    """Where the whole gang fits in this room, or None. The room is as it was afterwards.
+    """Return where the whole gang fits in this room, or None. Leaves `room` unchanged.
 
-    Nodes in `avoid` are the last choice: first the whole gang elsewhere, in any pool, then each pod that can be.
+    Nodes in `avoid` are the last choice: first the whole gang is placed elsewhere, in any pool, then as many
+    pods as possible.
     """
     choices = _pool_choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
@@ -139,7 +143,8 @@ def place(
 
 
 def is_free(placements: Sequence[PodPlacement], job: JobView, room: FreeCapacity) -> bool:
-    """Whether exactly this room, on open nodes, is free for the job. The room is as it was afterwards."""
+    """Return whether exactly these placements, on open nodes, are free for the job. Leaves `room`
+    unchanged."""
     taken: list[PodPlacement] = []
     for placement in placements:
         if not _is_pod_free(placement, job, room):
@@ -166,7 +171,7 @@ def _is_pod_free(placement: PodPlacement, job: JobView, room: FreeCapacity) -> b
 
 
 def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
-    """How many pods of this kind fit at once in the best pool choice, counted up to `at_most`."""
+    """Return how many pods of this kind fit at once in the best pool choice, at most `at_most`."""
     counted = replace(request, pods=at_most)
     choices = _pool_choices(request, room)
     return max((len(_place_in(counted, room, pools)) for pools in choices), default=0)
@@ -181,7 +186,8 @@ def _pool_choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]
 def _place_in(
     request: Request, room: FreeCapacity, pools: Sequence[str], without: Preference = ((),)
 ) -> tuple[PodPlacement, ...]:
-    """As many pods as fit, at most the gang. Pods are alike, so filling node by node finds the most."""
+    """Place as many pods as fit, at most the gang. Pods are alike, so filling node by node finds the
+    maximum."""
     placements: list[PodPlacement] = []
     for rank in range(request.pods):
         tries = (_place_pod(request, room, pools, rank, avoid) for avoid in without)
@@ -216,7 +222,7 @@ def _place_pod(
 def _nodes_by_tightness(
     room: FreeCapacity, pools: Sequence[str], whole: int, avoid: Collection[str]
 ) -> Iterator[NodeCapacity]:
-    """Open nodes with at least so many whole devices free: fewest first, then by pool and name."""
+    """Yield open nodes with at least this many whole devices free: fewest first, then by pool and name."""
     indexes = [room.pools[pool] for pool in pools]
     for free in range(whole, max((len(index.by_whole) for index in indexes), default=0)):
         for index in indexes:
@@ -229,7 +235,7 @@ def _nodes_by_tightness(
 def _place_on_shared(
     request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """On the shared device that it leaves fullest."""
+    """Place a share on the shared device that has the least left afterwards."""
     best: tuple[int, int, int] | None = None
     chosen: PodPlacement | None = None
     for pool in pools:
@@ -249,7 +255,7 @@ def _place_on_shared(
 def _place_share_on_whole(
     request: Request, room: FreeCapacity, pools: Sequence[str], rank: int, avoid: Collection[str]
 ) -> PodPlacement | None:
-    """On a free device, of the node that has the fewest."""
+    """Place a share on a free device of the node with the fewest free devices."""
     for node in _nodes_by_tightness(room, pools, 1, avoid):
         if node.has_host_capacity(request):
             for position, free in enumerate(node.free):

@@ -1,4 +1,5 @@
-"""What idle GPUs do not lift: a project's limit, the quota for work that cannot be preempted, and time not come."""
+"""Check what idle GPUs do not lift: a project's limit, the quota for non-preemptible jobs, and unfinished
+waits."""
 
 from __future__ import annotations
 
@@ -9,9 +10,9 @@ from controlplane.scheduling.view import ClusterView, JobView
 
 
 def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Whether the job would carry its project, or its department, above the limit.
+    """Return a refusal if the job would carry its project, or its department, above the limit.
 
-    With `is_held`, jobs that are stopping count as well: their GPUs are not proven free yet.
+    With `is_held`, stopping jobs count as well: their GPUs are not proven free yet.
     """
     for account in item.account.line():
         holds = account.held if is_held else account.allocated
@@ -29,7 +30,7 @@ def over_limit(item: Waiting, *, is_held: bool = False) -> Refusal | None:
 
 
 def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
-    """Whether a job that cannot be preempted would carry such work above the quota."""
+    """Return a refusal if a non-preemptible job would carry such jobs above the quota."""
     if item.job.is_preemptible or not item.milli_gpus:
         return None
     for account in item.account.line():
@@ -48,12 +49,12 @@ def over_quota(item: Waiting, *, is_held: bool = False) -> Refusal | None:
 
 
 def is_bound(item: Waiting) -> bool:
-    """Whether a stopping job of its own project or department must be gone before it starts."""
+    """Return whether limits make the job wait for stopping jobs of its project or department."""
     return over_limit(item, is_held=True) is not None or over_quota(item, is_held=True) is not None
 
 
 def not_ready(job: JobView) -> Refusal | None:
-    """Whether something that the job needs is still on its way."""
+    """Return a refusal while data or another prerequisite of the job is not ready."""
     if job.is_waiting_for_data:
         return Refusal(reasons.WAITING_FOR_DATA, {})
     if job.is_waiting_for_volume:
@@ -62,12 +63,12 @@ def not_ready(job: JobView) -> Refusal | None:
 
 
 def is_backing_off(job: JobView, now: int) -> bool:
-    """Whether its next try is not due yet."""
+    """Return whether the job's back-off has not expired."""
     return job.not_before is not None and job.not_before > now
 
 
 def postponed(job: JobView, view: ClusterView) -> Refusal | None:
-    """Whether nothing is to be tried for the job now."""
+    """Return a refusal if the job must not be tried now."""
     if is_backing_off(job, view.now):
         return Refusal(reasons.BACKING_OFF, {"not_before": job.not_before})
     if not view.is_engine_reachable:

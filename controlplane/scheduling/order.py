@@ -1,6 +1,6 @@
-"""Whose turn it is: projects by how far below their share they are, jobs by priority and first submission.
+"""Order the queue: projects by how far below their share they are, jobs by priority and first submission.
 
-The order never depends on who submitted first across projects, so equals end alike however they arrive.
+Across projects the order does not depend on the time of submission, so equal projects end equal.
 """
 
 from __future__ import annotations
@@ -22,9 +22,10 @@ _Entry = tuple[Key, bool, str, int]
 
 @dataclass(frozen=True, slots=True)
 class Waiting:
-    """A queued job, its project's account, what it must have, and what that adds to the account.
+    """A queued job, its project's account, its minimum request, and the milli-GPUs that this adds to the
+    account.
 
-    An elastic job must have its fewest pods; with any number of pods more, `of` makes it another item.
+    `of` returns the same elastic job with another number of pods.
     """
 
     job: JobView
@@ -39,7 +40,7 @@ class Waiting:
 
     @property
     def is_elastic(self) -> bool:
-        """Whether it could use more pods than it must have."""
+        """Return whether it could use more pods than its minimum."""
         return self.request.pods < self.job.pods
 
     @property
@@ -48,7 +49,7 @@ class Waiting:
         return self.milli_gpus // self.request.pods * self.job.pods
 
     def of(self, pods: int) -> Waiting:
-        """The same job when it must have so many pods."""
+        """Return the same job with this many pods as its minimum."""
         if pods == self.request.pods:
             return self
         milli_gpus = self.milli_gpus // self.request.pods * pods
@@ -89,7 +90,7 @@ def _ratio(milli_gpus: int, entitled: int | None) -> float:
 
 
 class JobClass:
-    """Queued jobs of one project that ask for the same, oldest first: what is decided for one holds for the next.
+    """Queued jobs of one project with equal requests, oldest first: a decision on one holds for the next.
 
     The jobs before `at` are decided.
     """
@@ -105,7 +106,7 @@ class JobClass:
 
     @property
     def head(self) -> Waiting:
-        """The oldest job that is not decided."""
+        """Return the oldest undecided job."""
         return self.waiting(self.jobs[self.at])
 
     @property
@@ -123,10 +124,10 @@ class JobClass:
 
 
 class QueueIterator:
-    """Goes through classes of waiting jobs in turn: the department, the project in it, and the job that are next.
+    """Iterate over classes of waiting jobs in turn: by department, then project, then job.
 
-    Call `take`, decide, then `put_back` or `close`. Only the account that was served is sorted anew, so a turn costs
-    a logarithm; `update` others whose account the decision changed.
+    Call `take`, decide, then `put_back` or `close`. Only the served account is sorted again, so a turn costs
+    a logarithm; call `update` for others whose account the decision changed.
     """
 
     __slots__ = ("_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
@@ -134,7 +135,7 @@ class QueueIterator:
     def __init__(
         self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
     ) -> None:
-        """With `is_eligible`, classes of which it is false when they would come next are left out."""
+        """With `is_eligible`, skip classes for which it is false when their turn comes."""
         self._is_eligible = is_eligible
         self._queues: dict[str, list[tuple[JobKey, JobClass]]] = {}
         self._projects: dict[str, list[_Entry]] = {}
@@ -151,7 +152,7 @@ class QueueIterator:
         self.update(accounts.values())
 
     def take(self) -> JobClass | None:
-        """Return the class whose head is next, None when there is none left."""
+        """Return the class whose head is next, None when none is left."""
         _drop_stale(self._tops, self._versions)
         if not self._tops:
             return None
@@ -161,7 +162,7 @@ class QueueIterator:
         return self._taken
 
     def put_back(self) -> None:
-        """Go on with the class just taken, at its next job."""
+        """Return the class just taken to the queue, at its next job."""
         taken = self._taken
         assert taken is not None
         if taken.at < len(taken.jobs):
@@ -169,12 +170,12 @@ class QueueIterator:
         self.close()
 
     def close(self) -> None:
-        """Go on without the class just taken."""
+        """Drop the class just taken."""
         assert self._taken is not None
         self.update((self._taken.account,))
 
     def update(self, accounts: Iterable[Account]) -> None:
-        """Find the new places of these projects after their accounts changed."""
+        """Sort these projects again after their accounts changed."""
         tops: dict[str, Account] = {}
         for account in accounts:
             top = account.parent or account
@@ -230,8 +231,8 @@ def by_project(classes: Iterable[JobClass]) -> Mapping[str, tuple[int, int]]:
 def in_turn(classes: Iterable[JobClass]) -> Iterator[tuple[JobClass, JobView]]:
     """Iterate over all undecided jobs in turn, as if none of them could start.
 
-    No account changes on the way, so a project keeps its place while its jobs ask for as much: a place costs one
-    look-up, where `QueueIterator` sorts anew.
+    No account changes meanwhile, so a project keeps its place while its jobs request the same: a place costs
+    one look-up, where `QueueIterator` sorts again.
     """
     tops: dict[str, list[_Project]] = {}
     queues: dict[str, _Project] = {}

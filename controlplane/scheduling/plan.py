@@ -1,4 +1,4 @@
-"""What the scheduler answers: a tuple of decisions, each with a reason code and the numbers compared."""
+"""The scheduler's answer: decisions, each with a reason code and the numbers compared."""
 
 from __future__ import annotations
 
@@ -63,7 +63,8 @@ Decision = Start | Preempt | Hold
 
 @dataclass(frozen=True, slots=True)
 class Share:
-    """A project's standing when the cycle began. `requested` is allocated plus what its jobs wait for."""
+    """A project's numbers at the start of the cycle. `requested`: allocated plus what its waiting jobs
+    request."""
 
     project: str
     fair_share_milli_gpus: int
@@ -75,7 +76,7 @@ class Share:
 class Plan:
     """The answer to one view: the jobs to stop and queue again, to start, and to hold, each in order.
 
-    `holds` may be explained only when it is read.
+    `holds` may be a lazy sequence, explained when it is first read.
     """
 
     preempts: tuple[Preempt, ...] = ()
@@ -85,12 +86,12 @@ class Plan:
 
     @property
     def decisions(self) -> tuple[Decision, ...]:
-        """All of them in the order in which they apply: stop, start, hold."""
+        """All decisions in the order in which they apply: stop, start, hold."""
         return (*self.preempts, *self.starts, *self.holds)
 
 
 def plan_to_dict(plan: Plan) -> dict[str, Any]:
-    """The plan as plain JSON data; each decision names its `action`."""
+    """Return the plan as plain JSON data; each decision names its `action`."""
     return {
         "decisions": [{"action": type(item).__name__.lower(), **asdict(item)} for item in plan.decisions],
         "shares": [asdict(share) for share in plan.shares],

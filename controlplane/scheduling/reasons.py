@@ -1,6 +1,6 @@
 """The closed list of reasons: code, label, colour and sentence, defined once for API, CLI, badge and chart.
 
-Order is precedence: the first reason that applies is the one that is told.
+Order is precedence: the first reason that applies is shown.
 """
 
 from __future__ import annotations
@@ -36,14 +36,16 @@ STARTED_OVER_QUOTA = "started_over_quota"
 
 WHOLE_GPU = 1000
 
-DISRUPTED = "disrupted"  # outcome of an attempt that ended by no fault of the job
+# Outcome of an attempt that ended by no fault of the job.
+DISRUPTED = "disrupted"
 
 Details = Mapping[str, Any]
 
 
 @dataclass(frozen=True, slots=True)
 class Reason:
-    """One reason. `colour` is a design token: `error` needs a person, `waiting` passes, `info` is on its way."""
+    """One reason. `colour` is a design token: `error` needs a user's action, `waiting` passes by itself,
+    `info` is progress."""
 
     code: str
     label: str
@@ -52,24 +54,26 @@ class Reason:
 
 
 def describe(code: str, details: Details | None = None) -> str:
-    """The sentence for a reason: what is the matter, then the next step. KeyError on an unknown code."""
+    """Return the sentence for a reason: what is the matter, then the next step. Raises KeyError on an unknown
+    code."""
     return REASONS[code].sentence(details or {})
 
 
 def words_for(code: str, message: str) -> str:
-    """An engine's own words as a sentence, or ours for its code where it gave none; "" for a code that says it all."""
+    """Return an engine's own message as a sentence, or ours for its code if it gave none; "" for an unknown
+    code without a message."""
     if not message:
         return describe(code) if code in REASONS else ""
     return message if message.endswith((".", "!", "?")) else f"{message}."
 
 
 def gpus(milli_gpus: int) -> str:
-    """Milli-GPUs as people write them: 2000 is "2", 500 is "0.5"."""
+    """Format milli-GPUs for users: 2000 is "2", 500 is "0.5"."""
     return f"{milli_gpus / 1000:g}"
 
 
 def count_gpus(milli_gpus: int) -> str:
-    """A count with its noun: "1 GPU", "0.5 GPUs", "4 GPUs"."""
+    """Format a count with its noun: "1 GPU", "0.5 GPUs", "4 GPUs"."""
     return f"{gpus(milli_gpus)} GPU{'' if milli_gpus == 1000 else 's'}"
 
 
@@ -169,7 +173,8 @@ def _preempted(details: Details) -> str:
 
 
 def _taker(details: Details) -> str:
-    """Who got the room. The job's name is absent for readers who may not see it (controlplane.scheduling.mentions)."""
+    """Return which job got the capacity. The job's name is absent for readers who may not see it
+    (controlplane.scheduling.mentions)."""
     name, project = details.get("by_name") or details.get("by_job"), details.get("by_project")
     if details.get("kind") == "preempt":
         return f"job {name} of higher priority in the same project" if name else "a job of higher priority"
@@ -179,7 +184,7 @@ def _taker(details: Details) -> str:
 
 
 def _comes_back(details: Details) -> str:
-    """FreeCapacity, and not GPUs: what was taken, and what is short now, may be something beside them."""
+    """Say "capacity" and not "GPUs": what was taken, and what is short now, may be another resource."""
     short = details.get("resource")
     when = f"a node has enough {short} free" if short else "there is room again"
     return f"It keeps its place in the queue and restarts when {when}."
@@ -225,7 +230,8 @@ def _over_fair_share(details: Details) -> str:
 
 def _cluster_full(details: Details) -> str:
     if short := details.get("resource"):
-        if details.get("is_shut_out"):  # no job's end would help
+        # No job's end would help.
+        if details.get("is_shut_out"):
             return (
                 f"No node that takes pods has as much {short} as it needs; others are cordoned or not ready. "
                 "It waits for one of those, or ask for less."

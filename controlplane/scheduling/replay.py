@@ -22,7 +22,8 @@ USAGE = "usage: python -m controlplane.scheduling.replay VIEW.json|- [--explain 
 
 
 def replay(data: dict[str, Any], job: str | None = None) -> dict[str, Any]:
-    """The plan for a kept view, as plain JSON; or the one decision about a job. KeyError: no such job."""
+    """Return the plan for a stored view, or the one decision about a job, as plain JSON. KeyError: no such
+    job."""
     view = view_from_dict(data)
     plan = plan_to_dict(decide(view))
     if job is None:

@@ -1,7 +1,7 @@
-"""The smallest set of victims that passes a gate and makes room for a whole gang.
+"""Find the cheapest set of victims that a policy accepts and that makes room for a whole gang.
 
-Exact in devices when one pod is missing, on any cluster, and for gangs on up to MAX_NODES candidate nodes within
-MAX_STEPS steps. Beyond that: the best set found so far, from which no victim can be spared.
+Exact in devices when one pod is missing, on any cluster, and for gangs on up to MAX_NODES candidate nodes
+within MAX_STEPS steps. Beyond that: the best set found so far, from which no victim can be removed.
 """
 
 from __future__ import annotations
@@ -21,13 +21,15 @@ from controlplane.scheduling.victims import Candidate, Cost, VictimClass, Victim
 MAX_STEPS = 2000
 MAX_NODES = 16
 MAX_CHOICES = 500
-MAX_BRANCHED = 64  # pods of a gang beyond which only the greedy set is tried
+# Pods of a gang beyond which only the greedy set is tried.
+MAX_BRANCHED = 64
 
 Bound = tuple[int, int, int, tuple[int, ...]]
 
 
 class _Local:
-    """One node and the candidates that run on it. `bound`: the least that room for one more pod here can cost."""
+    """One node and the candidates that run on it. `bound`: lower bound on the cost of room for one more pod
+    here."""
 
     __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
 
@@ -44,19 +46,21 @@ class _Local:
 
     @property
     def room_for(self) -> int:
-        """How many more pods fit here without any of the candidates."""
+        """Return how many more pods fit here without stopping any candidate."""
         if self._room_for is None:
             self._room_for = pods_after(self.request, self.node, self.candidates) - self.pods_before
         return self._room_for
 
     def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
-        """Per device: who holds a part of it, and how many milli-GPUs they hold together."""
+        """Return per device the candidates that hold a part of it, and the milli-GPUs that they hold
+        together."""
         if self.holders is None:
             node = self.node
             self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
             for candidate in self.candidates:
                 for index, milli_gpus in candidate.on_node(node.name):
-                    if index in node.indexes:  # else the device has left its node
+                    # Else the device has left its node.
+                    if index in node.indexes:
                         position = node.indexes.index(index)
                         self.holders[position].append(candidate)
                         self.holds[position] += milli_gpus
@@ -76,7 +80,7 @@ class _Search:
     best_harm: Cost | None = None
 
     def offer(self, victims: frozenset[Candidate]) -> None:
-        """Keep the set if it is the least preemption_cost so far and may be taken."""
+        """Keep the set if it is the cheapest so far and the policy accepts it."""
         cost = preemption_cost(victims)
         if (self.best_harm is None or cost < self.best_harm) and self.gate.accepts(victims):
             self.best, self.best_harm = victims, cost
@@ -85,9 +89,10 @@ class _Search:
 def find_victims(
     request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Mapping[str, Sequence[Candidate]]
 ) -> frozenset[Candidate] | None:
-    """The least harmful set whose going lets the whole gang fit into `room`; None when there is none.
+    """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is
+    none.
 
-    `by_node`: preemptible running jobs under the name of each node that they touch.
+    `by_node`: preemptible running jobs by the name of each node that they use.
     """
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
     found = [_search_in(request, room, gate, by_node, pools) for pools in choices]
@@ -104,7 +109,8 @@ def _search_in(
 ) -> frozenset[Candidate] | None:
     missing = request.pods - pods_that_fit(replace(request, pools=pools), room, request.pods)
     if missing <= 0:
-        return None  # nothing is missing, so no job has to go
+        # Nothing is missing, so no job has to go.
+        return None
     if request.pods == 1 and isinstance(by_node, Candidates):
         return _search_indexed(replace(request, pools=pools), room, gate, by_node)
     by_name: dict[str, _Local] = {}
@@ -124,24 +130,25 @@ def _search_in(
 
 
 class Candidates(dict[str, list[Candidate]]):
-    """Preemptible running jobs under the name of each node that they touch, with an index for each request."""
+    """Preemptible running jobs by the name of each node that they use, with an index for each request."""
 
     def __init__(self) -> None:
         super().__init__()
         self._indexes: dict[Request, _NodeIndex] = {}
 
     def index(self, request: Request, room: FreeCapacity) -> _NodeIndex:
-        """Return the nodes by what room for one pod costs there, in step with `room`, which is always the same."""
+        """Return the nodes sorted by the cost of room for one pod, kept in step with `room`, which must
+        always be the same object."""
         if request not in self._indexes:
             self._indexes[request] = _NodeIndex(request, room, self)
         return self._indexes[request]
 
 
 class _NodeIndex:
-    """Nodes by the least that room for one pod can cost there, whichever candidates may be taken.
+    """Nodes sorted by a lower bound on the cost of room for one pod, whatever the policy.
 
-    Only nodes that changed since the last question are looked at again: many jobs of one kind that reclaim in one
-    cycle would else search every node each.
+    Only nodes that changed since the last call are examined again: otherwise many equal jobs that reclaim in
+    one cycle would each search every node.
     """
 
     def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
@@ -192,7 +199,7 @@ class _NodeIndex:
 def _search_indexed(
     request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Candidates
 ) -> frozenset[Candidate] | None:
-    """One pod needs one node: stop at the first whose bound is above the best set."""
+    """Search for one pod, which needs one node: stop at the first whose bound is above the best set."""
     found: dict[str, _Local] = {}
     search = _Search(request, gate, found, 1)
     verdicts: dict[VictimClass, bool] = {}
@@ -211,7 +218,8 @@ def _search_indexed(
 def _givers(
     here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[VictimClass, bool]
 ) -> list[Candidate]:
-    """Those whom the gate lets go. Candidates of a kin are judged alike, so each kin is judged once."""
+    """Return the candidates that the policy accepts. Candidates of a class are judged alike, so each class is
+    judged once."""
     givers = []
     for candidate in here:
         verdict = verdicts.get(candidate.victim_class)
@@ -223,7 +231,7 @@ def _givers(
 
 
 def _could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
-    """Whether enough devices could be free for one pod; a quick look that never says no wrongly."""
+    """Return whether enough devices could be free for one pod; a quick test without false negatives."""
     devices = request.whole_devices
     if devices == 0:
         return True
@@ -233,7 +241,7 @@ def _could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candi
 
 
 def _bound(request: Request, local: _Local, more: int) -> Bound:
-    """No set on this node that makes room for so many more pods does less preemption_cost than this."""
+    """Return a lower bound on the cost of freeing room for `more` pods on this node."""
     name = local.node.name
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     real = local.candidates
@@ -261,7 +269,8 @@ def _bound(request: Request, local: _Local, more: int) -> Bound:
 
 
 def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
-    """One more pod needs one node: look at nodes by their bound and stop when none can be better."""
+    """Search for one more pod, which needs one node: visit nodes by their bound and stop when none can be
+    better."""
     for local in ordered:
         if search.best_harm is not None and local.bound > search.best_harm[:4]:
             return
@@ -270,7 +279,8 @@ def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
 
 
 def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
-    """First the nodes that look cheapest, filled one after another; then, among the best, every way to do better."""
+    """Search for a gang: first fill the nodes with the lowest bounds one after another; then branch over the
+    best nodes."""
     _offer_greedy(search, ordered)
     if search.needed > MAX_BRANCHED:
         return
@@ -303,7 +313,7 @@ def _offer_greedy(search: _Search, ordered: Sequence[_Local]) -> None:
 
 
 class _Gains:
-    """How many more pods fit once some jobs are gone, node by node."""
+    """How many more pods fit once some jobs are stopped, node by node."""
 
     def __init__(self, search: _Search, victims: Iterable[Candidate]) -> None:
         self._search = search
@@ -313,13 +323,13 @@ class _Gains:
         self.add(victims)
 
     def add(self, victims: Iterable[Candidate]) -> None:
-        """Let more jobs go."""
+        """Add jobs to the stopped ones."""
         added = set(victims)
         self.victims |= added
         self._count(added)
 
     def drop(self, victim: Candidate) -> None:
-        """Let one of them run on."""
+        """Remove one job from the stopped ones."""
         self.victims.remove(victim)
         self._count((victim,))
 
@@ -378,7 +388,7 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
 
 
 def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
-    """How many more pods fit once these are gone, over all nodes that they touch."""
+    """Return how many more pods fit once these are stopped, over all nodes that they use."""
     touched = sorted({name for victim in victims for name in victim.nodes})
     locals_ = [search.locals[name] for name in touched if name in search.locals]
     return sum(
@@ -389,7 +399,7 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
 
 
 def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
-    """Sets of this node's candidates that make room for so many more pods; no needed set is left out."""
+    """Yield the sets of this node's candidates worth trying that make room for this many more pods."""
     bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
     for base in bases:
         complete = _with_host_room(request, local, base, local.pods_before + more)
@@ -398,7 +408,7 @@ def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[C
 
 
 def _device_options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
-    """To free a device all its holders must go: so choose devices, not jobs."""
+    """Enumerate devices, not jobs: freeing a device takes all its holders."""
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     free = local.node.free
     holders, holds = local.by_device()
@@ -418,7 +428,7 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
 
 
 def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
-    """On each device, the fewest holders whose shares are enough."""
+    """Return for each device the fewest holders whose shares are enough."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
         if missing <= local.by_device()[1][position]:
@@ -453,8 +463,9 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 def _with_host_room(
     request: Request, local: _Local, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
-    """Return the set, grown until `pods` pods fit beside devices too: by the cheapest candidate that is enough, else by
-    the one that gives most of what is missing. None when all candidates together are not enough."""
+    """Return the set, extended until `pods` pods fit in host resources too: by the cheapest sufficient
+    candidate, else by the one that gives most of what is missing. None if all candidates together are not
+    enough."""
     victims = base
     while pods_after(request, local.node, victims) < pods:
         rest = [item for item in local.candidates if item not in victims]
@@ -471,7 +482,7 @@ def _with_host_room(
 
 
 def _spare(search: _Search, victims: frozenset[Candidate]) -> frozenset[Candidate]:
-    """Let every victim run on that is not needed, the costliest first."""
+    """Keep every victim that is not needed, the costliest first."""
     gains = _Gains(search, victims)
     for victim in sorted(victims, key=lambda item: preemption_cost((item,)), reverse=True):
         gains.drop(victim)

@@ -28,12 +28,13 @@ class Claim:
 
     @property
     def wanted(self) -> int:
-        """The most that it can use: its request, cut at its limit."""
+        """Return the most that it can use: its request, capped at its limit."""
         return self.requested if self.limit is None else min(self.limit, self.requested)
 
 
 def divide(total: int, claims: Iterable[Claim], usage_weight_milli: int = 1000) -> dict[str, int]:
-    """The fair share of each sibling, in milli-GPUs, by name. Above `total` only if quotas are oversold."""
+    """Return the fair share of each sibling, in milli-GPUs, by name. The sum exceeds `total` only if quotas
+    are oversold."""
     siblings = list(claims)
     shares = {claim.name: _guaranteed(claim, total) for claim in siblings}
     remaining = total - sum(shares.values())
@@ -52,7 +53,7 @@ def _guaranteed(claim: Claim, total: int) -> int:
 
 
 def _bands(siblings: Sequence[Claim]) -> list[list[Claim]]:
-    """Siblings by priority, highest first: a band is satisfied before the next one sees anything."""
+    """Group siblings by priority, highest first: a band is satisfied before the next gets any surplus."""
     priorities = sorted({claim.priority for claim in siblings}, reverse=True)
     return [[claim for claim in siblings if claim.priority == priority] for priority in priorities]
 
@@ -64,7 +65,8 @@ def _share_out(
     remaining: int,
     k_milli: int,
 ) -> int:
-    """Give the band its rounds of surplus; the answer is what is left. Fills `shares` and `remainders`."""
+    """Distribute surplus within the band in rounds; return what is left. Updates `shares` and
+    `remainders`."""
     is_another_round = True
     while is_another_round and remaining > 0:
         is_another_round = False
@@ -106,7 +108,7 @@ def _effective_weights(
 def _hand_out_odd_units(
     bands: Sequence[Sequence[Claim]], shares: dict[str, int], remainders: dict[str, Fraction], remaining: int
 ) -> None:
-    """Largest remainder first, then oldest: one GPU each until nothing is left."""
+    """Give one GPU each, by largest remainder first, then oldest, until nothing is left."""
     for band in bands:
         waiting = [claim for claim in band if claim.name in remainders]
         for claim in sorted(waiting, key=lambda claim: (-remainders[claim.name], claim.rank, claim.name)):

@@ -1,4 +1,4 @@
-"""Where workers of a running elastic job can be added: whole devices that a plan leaves to nobody. Pure."""
+"""Find places for more workers of a running elastic job: whole devices that a plan leaves free. Pure."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from controlplane.scheduling.view import (
 
 @dataclass(slots=True)
 class _Left:
-    """What a node has left."""
+    """The capacity left on a node."""
 
     node: NodeView
     devices: list[int]
@@ -43,9 +43,9 @@ class _Left:
 def spare_placements(
     view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
 ) -> tuple[PodPlacement, ...]:
-    """Return places for `count` more pods of an active job, with ranks from `first_rank`, or as many as there is room
-    for: on nodes of its pools, first those where it has most pods, then the fullest. What the plan starts or promises
-    is taken. A job of shares of a device has one pod and never grows."""
+    """Return places for up to `count` more pods of an active job, with ranks from `first_rank`: on nodes of
+    its pools, first those with most of its pods, then the fullest. Capacity that the plan starts or reserves
+    is taken. A job of device shares has one pod and never grows."""
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()
     left = _left_over(view, plan, job)
@@ -93,7 +93,7 @@ def _taken(
 
 
 def _pools(view: ClusterView, job: JobView) -> frozenset[str]:
-    """The pools that the job may use; empty for all."""
+    """Return the pools that the job may use; empty for all."""
     if job.node_pool is not None:
         return frozenset({job.node_pool})
     project = next((project for project in view.projects if project.name == job.project), None)

@@ -1,4 +1,4 @@
-"""The nearest changes with which a held job starts. Each is tried: the core decides again on the changed view.
+"""Find the nearest changes with which a held job starts, by deciding again on the changed view.
 
 Called when a user asks why a job waits, never in the cycle: one suggestion costs one decision.
 """
@@ -49,7 +49,7 @@ def _stopped_first(plan: Plan, job_id: str) -> list[dict[str, Any]] | None:
 
 
 def _when(stopping: list[dict[str, Any]]) -> str:
-    """A number and no names: who may read those is decided where the suggestion is shown."""
+    """Format a number without names; the place that shows the suggestion decides who may read those."""
     if not stopping:
         return ""
     return f", when {len(stopping)} job{' has' if len(stopping) == 1 else 's have'} stopped"
@@ -78,7 +78,7 @@ def _ask_for_gpus(view: ClusterView, job: JobView, milli_gpus: int) -> Candidate
 
 
 def _raise_quota(view: ClusterView, job: JobView, hold: Hold) -> Iterator[Candidate]:
-    """With the job inside its quota, what others hold above theirs is owed to it."""
+    """Suggest a quota: with the job inside it, the project may reclaim what others hold above theirs."""
     project = next(project for project in view.projects if project.name == job.project)
     details = hold.details
     held = details["allocated_milli_gpus"] if job.is_preemptible else details["non_preemptible_milli_gpus"]

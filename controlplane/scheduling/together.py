@@ -1,4 +1,4 @@
-"""Room for several jobs at once, by trying every way within bounds: greedy placing may miss one that exists."""
+"""Place several jobs at once by trying every way within bounds: greedy placing may miss a solution."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ MAX_WAYS = 200
 
 
 def serve_together(state: CycleState, starts: Sequence[Waiting], promised: Sequence[Waiting]) -> bool:
-    """Start the first, and start the others or reserve capacity for them, all or none; where that fails, let some of
-    the first wait as well. False when no way was found."""
+    """Start the items of `first`, and start the others or reserve capacity for them, all or none; if that
+    fails, some of `first` may get reservations too. Return False if no way was found."""
     items = [*starts, *promised]
     items.sort(key=lambda item: (-item.request.milli_gpus, -item.request.milli_cpus, item.job.submit_rank))
     mark = state.mark()

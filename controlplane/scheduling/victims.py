@@ -1,6 +1,7 @@
-"""Which running jobs may be stopped for another, and what that costs: the policies of reclaim and preemption.
+"""Policies of reclaim and preemption: which running jobs may be stopped for another, and what that costs.
 
-The cheapest set: fewest jobs; then fewest milli-GPUs; then least work lost since the last checkpoint; then newest.
+The cheapest set: fewest jobs; then fewest milli-GPUs; then least work lost since the last checkpoint; then
+newest.
 """
 
 from __future__ import annotations
@@ -46,29 +47,30 @@ class Candidate:
             self._devices[placement.node] = known + placement.devices
 
     def on_node(self, name: str) -> tuple[tuple[int, int], ...]:
-        """((device index, milli-GPUs), ...) that it holds on one node, over all its pods there."""
+        """Return ((device index, milli-GPUs), ...) that it holds on one node, over all its pods there."""
         return self._devices.get(name, ())
 
     @property
     def nodes(self) -> list[str]:
-        """The names of the nodes that it stands on, sorted."""
+        """Return the names of the nodes that it uses, sorted."""
         return sorted(self._devices)
 
     @property
     def can_shrink(self) -> bool:
-        """Whether it is elastic and runs with more pods than it must have: after its end it can go on smaller."""
+        """Return whether it is elastic and above its minimum size, so that it can continue with fewer
+        pods."""
         return self.victim_class[3]
 
 
 def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
-    """Milli-GPU-seconds of work that are gone if the job is stopped at this moment."""
+    """Return the milli-GPU-seconds of work lost if the job is stopped now."""
     if job.started_at is None:
         return 0
     return milli_gpus * max(0, now - max(job.started_at, job.last_checkpoint_at or 0))
 
 
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
-    """What a set costs; smaller is better. Newer jobs go first; ids decide between equals."""
+    """Return the cost of a set; smaller is better. Newer jobs are stopped first; ids break ties."""
     real = tuple(victims)
     return (
         len(real),
@@ -80,7 +82,8 @@ def preemption_cost(victims: Iterable[Candidate]) -> Cost:
 
 
 class VictimPolicy(Protocol):
-    """Who may be taken for one job. `accepts` is monotone: what it refuses, it refuses with more added."""
+    """Which jobs may be stopped for one job. `accepts` is monotone: a superset of a refused set is
+    refused."""
 
     @property
     def kind(self) -> Kind:
@@ -88,11 +91,11 @@ class VictimPolicy(Protocol):
         ...
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Whether this job could be a victim by itself."""
+        """Return whether this job could be a victim by itself."""
         ...
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Whether this set may be taken together."""
+        """Return whether this set may be stopped together."""
         ...
 
 
@@ -118,7 +121,7 @@ class PreemptPolicy:
         )
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Whether these may go together. What a swap takes is checked when it is known."""
+        """Return whether these may be stopped together. A swap is checked once its victims are known."""
         if self._is_swap:
             return True
         taken = Counter(victim.milli_gpus for victim in victims)
@@ -153,15 +156,17 @@ class ReclaimPolicy:
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
 
     def is_open(self) -> bool:
-        """Whether the job may reclaim at all: its project stays within its fair share with it."""
+        """Return whether the job may reclaim at all: its project stays within its fair share with it."""
         return self._request > 0 and self._account.is_in_share_with(self._request)
 
     def may_give(self, candidate: Candidate) -> bool:
-        """Another project, and every account on the way holds more than it must keep."""
+        """Return whether the victim is of another project, and every account above it holds more than it must
+        keep."""
         return candidate.account is not self._account and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
-        """Whether the jobs can be taken one after another, in the order that is kindest to the giver."""
+        """Return whether the jobs can be stopped one after another, in the order that is most favourable to
+        the giver."""
         taken: dict[int, _Taken] = {}
         for victim in victims:
             for account, kept, is_sibling in self._kept(victim.account):
@@ -178,7 +183,7 @@ class ReclaimPolicy:
         )
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
-        """Whether no more is lost inside quotas, and inside shares, than the taker gains there."""
+        """Return whether no more is lost inside quotas, and inside shares, than the taker gains there."""
         lost_in_quota = {True: 0, False: 0}
         lost_in_share = 0
         for entry in taken:

@@ -1,7 +1,7 @@
-"""What the scheduler is told: one cluster at one moment, as frozen plain data.
+"""The scheduler's input: one cluster at one moment, as frozen plain data.
 
 Units: milli-GPUs (1 GPU = 1,000), MiB, milli-CPUs (1 CPU = 1,000), whole Unix seconds. Ids are strings.
-`view_to_dict` and `view_from_dict` give plain JSON, so any moment can be kept and replayed.
+`view_to_dict` and `view_from_dict` convert to and from plain JSON, so any moment can be stored and replayed.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ Extras = tuple[tuple[str, int], ...]
 
 
 class Need(Protocol):
-    """What each pod takes of its node beside devices."""
+    """Host resources of each pod."""
 
     @property
     def milli_cpus(self) -> int: ...
@@ -32,9 +32,9 @@ class Need(Protocol):
 
 
 class SharingMode(NamedTuple):
-    """How a device is given out: its memory, and in how many `parts` (1,000: any share; 1: whole only), to which shares
-    are rounded up. `is_single`: a pod gets one part at most, so that the whole of a divided device goes to nobody.
-    """
+    """How a device is shared: its memory, and its number of `parts` (1,000: any share; 1: whole only), to
+    which shares are rounded up. `is_single`: a pod gets at most one part, so no pod can have the whole of a
+    divided device."""
 
     memory_mib: int
     parts: int = 1000
@@ -54,7 +54,7 @@ class DeviceView:
 
     @property
     def mode(self) -> SharingMode:
-        """How it is given out."""
+        """Return the device's sharing mode."""
         return SharingMode(self.memory_mib, self.parts, self.is_single)
 
 
@@ -125,15 +125,14 @@ class JobView:
     """One unfinished job.
 
     Per pod: `milli_gpus` (0, a share below 1,000, or a multiple of 1,000) or, when `gpu_memory_mib` is set, a
-    share of one device with that much of its memory; `milli_cpus`; `memory_mib`; `extras`. `pods` is the gang size:
-    all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, and the decision
-    to start it says which.
-    `submit_rank` is that of the first submission and survives preemption. `is_stopping`: active, told to
-    stop, and its GPUs are held until its pods are proven gone. `promised`: where an earlier cycle made room
-    for this queued job, as its last recorded Hold said; the room is kept for it.
-    `avoid`: nodes on which the cluster has just refused it; they are the last choice, and still better than none.
-    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again. `name` is
-    for sentences only.
+    share of one device with that much of its memory; `milli_cpus`; `memory_mib`; `extras`. `pods` is the gang
+    size: all or none. With `min_pods` the job is elastic: any size from there to `pods` is a whole gang, and
+    the Start decides which. `submit_rank` is that of the first submission and survives preemption.
+    `is_stopping`: active and being stopped; its GPUs are held until its pods are proven gone. `promised`:
+    where an earlier cycle reserved capacity for this queued job, as in its last recorded Hold; it stays
+    reserved. `avoid`: nodes on which the cluster has just refused the job; used only if nothing else fits.
+    `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
+    `name` is for sentences only.
     """
 
     id: str
@@ -166,18 +165,18 @@ class JobView:
 
     @property
     def label(self) -> str:
-        """What people call it: its name, or its id when the view has none."""
+        """Return the name for users: the job's name, or its id when the view has none."""
         return self.name or self.id
 
     @property
     def fewest_pods(self) -> int:
-        """The least that is a whole gang of it."""
+        """Return the size of its smallest whole gang."""
         return self.pods if self.min_pods is None else self.min_pods
 
 
 @dataclass(frozen=True, slots=True)
 class ClusterView:
-    """Everything that one decision may look at. `now` is in Unix seconds; nothing else tells the time.
+    """The complete input of one decision. `now` is in Unix seconds; a decision reads no other clock.
 
     `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
     """
@@ -193,12 +192,13 @@ class ClusterView:
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:
-    """The view as plain JSON data (dicts, lists, numbers, strings)."""
+    """Return the view as plain JSON data (dicts, lists, numbers, strings)."""
     return asdict(view)
 
 
 def view_from_dict(data: Mapping[str, Any]) -> ClusterView:
-    """The view that `view_to_dict` wrote. Raises TypeError on an unknown field, KeyError on a missing one."""
+    """Rebuild the view that `view_to_dict` wrote. Raises TypeError on an unknown field, KeyError on a missing
+    one."""
     plain = {
         **data,
         "nodes": tuple(_node(node) for node in data["nodes"]),
@@ -229,7 +229,7 @@ def _job(data: Mapping[str, Any]) -> JobView:
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:
-    """Placements as `asdict`, `Hold.details["promised"]` and JSON give them, back in their frozen form."""
+    """Rebuild frozen placements from `asdict`, `Hold.details["promised"]` or JSON."""
     return tuple(
         PodPlacement(pod["rank"], pod["node"], tuple((index, milli) for index, milli in pod["devices"]))
         for pod in data

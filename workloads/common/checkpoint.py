@@ -1,7 +1,7 @@
-"""Checkpoints that are whole or not there, each with a manifest that proves it.
+"""Checkpoints that are complete or absent, each with a manifest that proves it.
 
 A checkpoint is a directory step-<n> with state.pt and manifest.json (step, bytes, sha256). It is written
-under another name and renamed, so a kill at any moment leaves the one before it.
+under another name and renamed, so a kill at any moment leaves the previous one.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ KEEP = 2
 
 
 def checkpoint_dir() -> Path:
-    """Where this pod's checkpoints are: TRAINYARD_CHECKPOINT_DIR, else under the working directory.
+    """Return where this pod's checkpoints are: TRAINYARD_CHECKPOINT_DIR, else under the working directory.
 
     Trainyard keeps the place over all attempts of a job, so a preempted job finds them again.
     """
@@ -62,7 +62,8 @@ def load_latest(folder: Path) -> tuple[int, dict[str, Any]] | None:
             manifest = json.loads((path / "manifest.json").read_text())
             is_whole = _digest(path / "state.pt") == (manifest["sha256"], manifest["bytes"])
         except (OSError, ValueError, KeyError):
-            continue  # damaged: the one before it is used
+            # Damaged: the one before it is used.
+            continue
         if is_whole:
             return manifest["step"], torch.load(path / "state.pt", weights_only=True, map_location="cpu")
     return None

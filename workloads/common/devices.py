@@ -1,4 +1,4 @@
-"""Which device this pod trains on, and how it keeps to its share of it."""
+"""Choose the device on which this pod trains, and keep to the pod's share of it."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ class DeviceUse:
             return self.meter.utilization()
         try:
             return float(torch.cuda.utilization(self.device)) / 100
-        except (ModuleNotFoundError, RuntimeError):  # the driver's library does not tell
+        except (ModuleNotFoundError, RuntimeError):
+            # The driver's library does not tell.
             return None
 
     def memory_mib(self) -> int:

@@ -78,8 +78,8 @@ class Step:
 
 
 class World:
-    """The workers that train together now. `has_left`: this one is a member no more; `is_stopped`: the job is told to
-    end, and the state is that of a step boundary."""
+    """The workers that train together now. `has_left`: this worker is no longer a member; `is_stopped`: the job is
+    being stopped, and the state is that of a step boundary."""
 
     def __init__(self, device: torch.device, replica: Replica, epochs: Epochs, policy: Policy) -> None:
         self.device, self.replica, self.epochs, self.policy = device, replica, epochs, policy
@@ -88,8 +88,10 @@ class World:
         self._stop = StopRequest()
         self._stopped_at: float | None = None
         self._size_before, self._switched_at_step = 1, -(10**9)
-        self._has_state = False  # until it has been given one, or has given its own to the others
-        self._agreed = 0  # newest generation that any member has been given
+        # Until it has been given one, or has given its own to the others.
+        self._has_state = False
+        # Newest generation that any member has been given.
+        self._agreed = 0
         self._seen, self._digest = 0, 0
         self._stepped_at = time.monotonic()
         self._busy_since = time.monotonic()
@@ -126,7 +128,7 @@ class World:
 
     @property
     def is_asked_to_stop(self) -> bool:
-        """Whether this worker got SIGTERM."""
+        """Return whether this worker got SIGTERM."""
         return bool(self._stop)
 
     @property
@@ -305,7 +307,7 @@ class _Membered:
         self.switch(is_planned=False, interrupted=1)
 
     def note_epoch(self) -> None:
-        """Say that an epoch is complete."""
+        """Note that an epoch is complete."""
         self._update(membership.TRAINING, is_urgent=False)
 
     def close(self) -> None:
@@ -316,12 +318,13 @@ class _Membered:
             self._update(membership.LEFT)
 
     def _await_newer(self, than: int) -> Membership | None:
-        """Wait for a newer generation; None if the job is told to stop meanwhile."""
+        """Wait for a newer generation; return None if the job is stopped meanwhile."""
         while True:
             found = self._mailbox.membership()
             if found is not None and found.generation > than:
                 is_first_of_this = self._status.generation == 0 and found.rank_of(self._status.id) is None
-                if not is_first_of_this:  # a newcomer waits until it is a member
+                # A newcomer waits until it is a member.
+                if not is_first_of_this:
                     return found
             if self._world._stop:
                 return None

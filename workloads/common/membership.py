@@ -18,9 +18,11 @@ DIRECTORY = "TRAINYARD_ELASTIC_DIR"
 MEMBERSHIP, STATUS, DOORBELL = "membership.json", "status.json", "doorbell"
 SWITCHES_KEPT = 20
 
-READY = "ready"  # warmed up, waits for a generation that has it
+# Warmed up, waits for a generation that has it.
+READY = "ready"
 TRAINING = "training"
-BROKEN = "broken"  # lost its peers; waits for the next generation
+# Lost its peers; waits for the next generation.
+BROKEN = "broken"
 LEFT = "left"
 
 
@@ -65,8 +67,8 @@ class Switch:
 
 @dataclass(slots=True)
 class Status:
-    """What a worker says of itself. `busy_seconds`: its mean time per step without waiting for others. `epochs_exact`
-    of `epochs_done` epochs saw every sample exactly once."""
+    """A worker's own report. `busy_seconds`: its mean time per step without waiting for others.
+    `epochs_exact` of `epochs_done` epochs saw every sample exactly once."""
 
     id: int
     address: str
@@ -117,7 +119,8 @@ class Mailbox:
         try:
             os.utime(self._directory / STATUS)
         except FileNotFoundError:
-            pass  # the pod's directory is being removed
+            # The pod's directory is being removed.
+            pass
 
     def status(self) -> Status | None:
         """Return what the worker last said; None before that."""
@@ -130,11 +133,13 @@ class Mailbox:
         try:
             doorbell = os.open(self._directory / DOORBELL, os.O_WRONLY | os.O_NONBLOCK)
         except OSError:
-            return  # no doorbell, or no listener: the owner also looks by itself
+            # No doorbell, or no listener: the owner also looks by itself.
+            return
         try:
             os.write(doorbell, b".")
         except BlockingIOError:
-            pass  # full: it rings already
+            # Full: it rings already.
+            pass
         finally:
             os.close(doorbell)
 

@@ -13,7 +13,8 @@ LINEAR_LEARNING_RATE = "linear_learning_rate"
 POLICIES = (CONSTANT_GLOBAL_BATCH, LINEAR_LEARNING_RATE)
 RAMP_STEPS = 20
 
-_GOLDEN = -7046029254386353131  # 2**64 / golden ratio as a signed number: spreads neighbours over all bits
+# 2**64 / golden ratio as a signed number: spreads neighbours over all bits.
+_GOLDEN = -7046029254386353131
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import signal
 from types import FrameType
 
-EXIT_CODE = 143  # what a shell shows for a program that SIGTERM ended
+# What a shell shows for a program that SIGTERM ended.
+EXIT_CODE = 143
 
 
 class StopRequest:

@@ -171,7 +171,7 @@ class Crew:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Train with so many workers to the end; a worker that dies is missed by no one."""
+    """Train with this many workers to the end; a worker that dies is not replaced."""
     from workloads.elastic.train import main as train
 
     parser = argparse.ArgumentParser(prog="workloads.elastic.launch", description="Elastic training, alone.")

@@ -18,7 +18,8 @@ VARIANTS = {
     "b0": (1.0, 1.0, 0.2), "b1": (1.0, 1.1, 0.2), "b2": (1.1, 1.2, 0.3), "b3": (1.2, 1.4, 0.3),
     "b4": (1.4, 1.8, 0.4), "b5": (1.6, 2.2, 0.4), "b6": (1.8, 2.6, 0.5), "b7": (2.0, 3.1, 0.5),
 }  # fmt: skip
-DROPPED_BLOCKS = 0.2  # chance that the last block's branch is left out in training; rises linearly with depth
+# Chance that the last block's branch is left out in training; rises linearly with depth.
+DROPPED_BLOCKS = 0.2
 
 
 def channels_of(channels: float, width: float) -> int:

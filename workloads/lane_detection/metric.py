@@ -11,9 +11,12 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-PIXELS = 20.0  # how far a point may be from an upright lane
-MATCHED = 0.85  # part of the points that makes a match
-MOST_LANES = 4  # more than these may be missed for nothing
+# How far a point may be from an upright lane.
+PIXELS = 20.0
+# Part of the points that makes a match.
+MATCHED = 0.85
+# More than these may be missed for nothing.
+MOST_LANES = 4
 SLOWEST_MS = 200.0
 NO_POINT = -100.0
 

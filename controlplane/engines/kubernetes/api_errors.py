@@ -1,4 +1,4 @@
-"""The API server's refusals in our words, with its own behind them. Pure."""
+"""Translate the API server's refusals into engine errors that quote the server's message. Pure."""
 
 from __future__ import annotations
 
@@ -63,9 +63,10 @@ def pod_refusals(pod: str) -> Iterator[None]:
 def refusal_of(
     status: int, reason: str, message: str, details: Mapping[str, Any], kind: str = "object of this kind"
 ) -> EngineRefused:
-    """What an answer of 4xx means: its HTTP status, and reason, message and details of its Status object. `kind`: of
-    the object that was asked for."""
-    if denied := _denied(message):  # with whatever status the webhook or policy chose
+    """Return the engine's reason and message for a 4xx answer: its HTTP status, and reason, message and
+    details of its Status object. `kind`: of the requested object."""
+    # With whatever status the webhook or policy chose.
+    if denied := _denied(message):
         return denied
     if status == 409:
         return _conflict(reason, message)
@@ -73,7 +74,8 @@ def refusal_of(
         return EngineRefused(
             INVALID_POD, f"The cluster finds the object invalid. {_causes(message, details)}"
         )
-    if status == 404 and not details.get("name"):  # it is not the object that is missing
+    # It is not the object that is missing.
+    if status == 404 and not details.get("name"):
         return EngineRefused(
             DEFINITION_MISSING,
             f"The cluster knows no {kind} (any more): was its definition (CRD) removed? {_words(message)}",
@@ -100,7 +102,7 @@ def _conflict(reason: str, message: str) -> EngineRefused:
 
 
 def _forbidden(status: int, message: str, details: Mapping[str, Any]) -> EngineRefused:
-    """Admission answers 403 just like missing permissions: they differ by their words."""
+    """Translate a 403. Admission and missing permissions share this status; only their messages differ."""
     if match := _QUOTA.search(message):
         name, asked, used, limit = (_words(part) for part in match.groups())
         return EngineRefused(
@@ -130,7 +132,7 @@ def _is_terminating(message: str, details: Mapping[str, Any]) -> bool:
 
 
 def _denied(message: str) -> EngineRefused | None:
-    """A no of an admission plug-in, a policy or a webhook; None where the message is none of those."""
+    """Recognise the refusal of an admission plug-in, a policy or a webhook; None for any other message."""
     if match := _WEBHOOK.search(message):
         said = _words(match[2] or "it gives no reason")
         return EngineRefused(ADMISSION_REFUSED, f"The cluster's webhook {match[1]} refuses the pod: {said}")

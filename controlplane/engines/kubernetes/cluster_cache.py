@@ -1,6 +1,7 @@
-"""What the cluster has, as this process sees it: pods and nodes, kept up to date by watches.
+"""Keep a local copy of the cluster's pods and nodes, updated by watches.
 
-The watches start when they are first needed: a process that only opens shells has no use for the whole cluster.
+The watches start when they are first needed: a process that only opens shells does not load the whole
+cluster.
 """
 
 from __future__ import annotations
@@ -25,11 +26,15 @@ from controlplane.kubernetes_api.reflector import Reflector
 
 logger = logging.getLogger(__name__)
 
-SYNC_SECONDS = 10.0  # after its start, until which callers wait for the first list
-GLANCE_SECONDS = 0.7  # the same for callers that have other clusters to see to
-STALE_SECONDS = 15.0  # older than that, what we saw may not be what is
+# After its start, until which callers wait for the first list.
+SYNC_SECONDS = 10.0
+# The same for callers that have other clusters to see to.
+GLANCE_SECONDS = 0.7
+# Older than that, what we saw may not be what is.
+STALE_SECONDS = 15.0
 MOST_WARNED = 1000  # pods
-SILENCE_SECONDS = 150.0  # a watch that is alive says something more often
+# A watch that is alive says something more often.
+SILENCE_SECONDS = 150.0
 
 Raw = dict[str, Any]
 
@@ -46,7 +51,8 @@ class Cluster:
 
 
 class Watching:
-    """Thread-safe. `profile` tells which pods are ours; `on_change` is told which of them have changed."""
+    """Cache of pods and nodes. Thread-safe. `profile` decides which pods are ours; `on_change` receives the
+    names of those that changed."""
 
     def __init__(
         self, client: Client, profile: ClusterProfile, on_change: Callable[[set[str]], None]
@@ -59,15 +65,19 @@ class Watching:
         self._is_started = False
         self._started_at = 0.0
         self._probe = Probe(lambda: client.get("/version", timeout_seconds=5, tries=1))
-        self._hidden: set[str] = set()  # uids of pods that we removed, until the watch says so
-        self._keys: dict[str, str] = {}  # of our pods, by name
-        self._news: set[str] = set()  # names of our pods that were heard of since the last notice
+        # Uids of pods that we removed, until the watch says so.
+        self._hidden: set[str] = set()
+        # Of our pods, by name.
+        self._keys: dict[str, str] = {}
+        # Names of our pods that were heard of since the last notice.
+        self._news: set[str] = set()
         self._pods = Reflector(client, "/api/v1/pods", keep=self._trim_pod, on_change=self._notice)
         self._nodes = Reflector(client, "/api/v1/nodes", keep=_trim_node, on_change=self._notice)
 
     def look(self, patience_seconds: float = SYNC_SECONDS) -> Cluster:
-        """What there is now. Raises EngineUnreachable when that is not known, or was known too long ago.
-        `patience_seconds`: after the start of the watches, until which it waits for them to know."""
+        """Return a snapshot of the cluster. Raises EngineUnreachable when the cache is incomplete or
+        outdated. `patience_seconds`: how long after the start of the watches a caller waits for their first
+        lists."""
         self._require_fresh(patience_seconds)
         pods, ours, others = self._pods.items(), {}, []
         for raw in pods.values():
@@ -82,41 +92,42 @@ class Watching:
         return Cluster(ours, tuple(others), nodes, hosts)
 
     def nodes(self) -> Mapping[str, Raw]:
-        """Nodes by name. Raises EngineUnreachable."""
+        """Return nodes by name. Raises EngineUnreachable."""
         self._require_fresh()
         return self._nodes.items()
 
     def host_of(self, raw: Raw) -> Mapping[str, Raw]:
-        """The node of a pod by its name, as in `look`; nothing when it is gone."""
+        """Return the pod's node by name, as `look` does; empty when the node is gone."""
         name = raw["spec"].get("nodeName", "")
         hosts = self._absences.hosts(self._nodes.items(), (name,))
         return {name: hosts[name]} if name in hosts else {}
 
     def has_looked(self) -> bool:
-        """Whether the pods that there are were seen once; a first call begins to look."""
+        """Return whether the first list of pods is complete; start the watches if needed."""
         self._start()
         return self._pods.wait_synced(0)
 
     def last_nodes(self) -> Mapping[str, Raw]:
-        """Nodes by name as we last saw them, however long ago."""
+        """Return the last known nodes by name, however old."""
         return self._nodes.items()
 
     def pod(self, name: str) -> Raw | None:
-        """One of our pods. Raises EngineUnreachable."""
+        """Return one of our pods, or None. Raises EngineUnreachable."""
         self._require_fresh()
         return self.last_seen(name)
 
     def last_seen(self, name: str) -> Raw | None:
-        """One of our pods as we last saw it, however long ago; also one that is unplaced, by `names.operated`."""
+        """Return the last known state of one of our pods, however old. An unplaced pod of an MPIJob is found
+        by `names.operated`."""
         raw: Raw | None = self._pods.get(self._keys.get(name, ""))
         return None if raw is None or raw["metadata"]["uid"] in self._hidden else raw
 
     def observe(self, raw: Raw) -> None:
-        """Take over what a call of ours answered, before the watch tells it."""
+        """Store the pod that a request of ours returned, before the watch delivers it."""
         self._pods.observe(raw)
 
     def hide(self, raw: Raw) -> None:
-        """This pod was removed by us; the watch will say so later."""
+        """Hide a pod that we removed until the watch reports its deletion."""
         with self._changed:
             if len(self._hidden) > 1000:
                 known = {pod["metadata"]["uid"] for pod in self._pods.items().values() if pod}
@@ -125,7 +136,7 @@ class Watching:
             self._hidden |= {raw["metadata"]["uid"]}
 
     def wait_for_change(self, timeout_seconds: float) -> bool:
-        """Block until something changed since the last call."""
+        """Block until something changed since the last call; return False after the timeout."""
         self._start()
         with self._changed:
             has_changed = self._changed.wait_for(lambda: self._changes != self._heard, timeout_seconds)
@@ -154,7 +165,8 @@ class Watching:
                 )
             age = reflector.seconds_since_contact()
             if age > STALE_SECONDS and (reflector.trouble or age > SILENCE_SECONDS):
-                heard_at = datetime.now(UTC) - timedelta(seconds=age)  # kept for as long as it is away
+                # Kept for as long as it is away.
+                heard_at = datetime.now(UTC) - timedelta(seconds=age)
                 words = (
                     f"The cluster was last heard of at {heard_at:%Y-%m-%d %H:%M:%S} UTC: {reflector.trouble}"
                 )
@@ -171,7 +183,8 @@ class Watching:
         self._on_change(news)
 
     def _trim_pod(self, raw: Raw) -> Raw | None:
-        """Our pods without the fields that nobody reads; of others' pods what they hold, None where that is nothing."""
+        """Drop the unused fields of our pods; of other pods keep only what they hold on nodes. Return None
+        for a pod that holds nothing."""
         if self._profile.is_our_pod(raw):
             raw["metadata"].pop("managedFields", None)
             name = names.operated_by(raw) if names.is_unplaced(raw) else names.pod_name(raw)
@@ -193,14 +206,16 @@ class Watching:
 
 
 class KnownReports:
-    """Reports of pods, made anew only for those that have changed: most of ten thousand have not since a second ago."""
+    """Cache of pod reports; a report is rebuilt only when its pod or node changed."""
 
     def __init__(self) -> None:
         self._known: dict[str, tuple[Raw, Raw, PodReport]] = {}
-        self._unreadable: dict[str, str] = {}  # uid -> the trouble that was logged
+        # Uid -> the trouble that was logged.
+        self._unreadable: dict[str, str] = {}
 
     def read(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """The report of one pod, made anew. What no one can read is told of that pod, and stops no other."""
+        """Build the report of one pod. An unreadable pod gets a report that says so, and does not affect
+        other pods."""
         try:
             return pod_report(pod, nodes, now)
         except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
@@ -209,11 +224,11 @@ class KnownReports:
             return report
 
     def last(self, pod: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-        """The report of one pod, made anew only if it may be another."""
+        """Return the report of one pod, rebuilt only if it may have changed."""
         return self._one(pod, self._known.get(pod["metadata"]["uid"]), nodes, now)
 
     def _warn(self, uid: str, trouble: str) -> None:
-        """Once, though it is looked at every second."""
+        """Log a problem once, although the pod is read every second."""
         if self._unreadable.get(uid) != trouble:
             if len(self._unreadable) >= MOST_WARNED:
                 self._unreadable.clear()
@@ -221,7 +236,8 @@ class KnownReports:
             logger.warning(trouble)
 
     def of(self, pods: Iterable[Raw], nodes: Mapping[str, Raw], now: datetime) -> tuple[PodReport, ...]:
-        """The reports of these pods and no others. `nodes` and `now` as for `reports.pod_report`."""
+        """Return the reports of these pods and drop all others from the cache. `nodes` and `now` as for
+        `reports.pod_report`."""
         earlier, self._known = self._known, {}
         return tuple(self._one(pod, earlier.get(pod["metadata"]["uid"]), nodes, now) for pod in pods)
 
@@ -244,8 +260,8 @@ def _held(container: Raw) -> Raw:
 
 
 def _trim_node(raw: Raw) -> Raw:
-    """Without what nobody reads. What only says that the node is still there goes too: then a heartbeat, of which five
-    hundred nodes send dozens a second, is no news."""
+    """Drop unused fields, and fields that only renew a heartbeat: five hundred nodes send dozens of those a
+    second, and they must not count as changes."""
     status = {**raw.get("status", {})}
     status.pop("images", None)
     status["conditions"] = [_without(one, "lastHeartbeatTime") for one in status.get("conditions") or ()]

@@ -1,4 +1,4 @@
-"""All that is particular to one cluster, read from its settings. Pure."""
+"""Read the settings of one cluster into a profile. Pure."""
 
 from __future__ import annotations
 
@@ -39,10 +39,12 @@ _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 
 @dataclass(frozen=True, slots=True)
 class ClusterProfile:
-    """One cluster as our objects must be made for it. Each field is told in `controlplane.clusters.settings`.
+    """Describe how our objects must be made for one cluster; the fields are documented in
+    `controlplane.clusters.settings`.
 
-    `installation` tells our objects from those of another control plane on the same cluster, `scheduler` is who
-    decides: "planner" (we) or "kai", `has_mpi_operator` is what the last look found.
+    `installation` separates our objects from those of another control plane on the same cluster. `scheduler`
+    decides where pods run: "planner" (ours) or "kai". `has_mpi_operator` is the result of the last cluster
+    check.
     """
 
     installation: str = "trainyard"
@@ -86,27 +88,28 @@ class ClusterProfile:
 
     @property
     def gives_to_mpi_operator(self) -> bool:
-        """Whether mpi jobs become MPIJobs: as the settings say, else where that costs nobody a working directory."""
+        """Return whether mpi jobs become MPIJobs: as the settings say; without a setting, if the operator is
+        installed and jobs have no persistent working directory to lose."""
         if self.mpi_operator is not None:
             return self.mpi_operator
         return self.has_mpi_operator and not self.work_storage_class
 
     def namespace_of(self, project: str) -> str:
-        """The namespace of a project."""
+        """Return the namespace of a project."""
         return names.namespace_of(project, self.namespace_prefix)
 
     def has_made(self, raw: Mapping[str, Any]) -> bool:
-        """Whether an object has the label of this installation."""
+        """Return whether an object has the label of this installation."""
         return names.made_by(raw) == self.installation
 
     def is_our_pod(self, raw: Mapping[str, Any]) -> bool:
-        """Whether a pod is one of ours: by its label, and by standing where we would have put it, since whoever may
-        make pods elsewhere may write any label."""
+        """Return whether a pod is ours: it has our label and is in its project's namespace. The label alone
+        proves nothing, since users of other namespaces may set any label."""
         project = (raw["metadata"].get("labels") or {}).get(names.PROJECT, "")
         return self.has_made(raw) and raw["metadata"].get("namespace") == self.namespace_of(project)
 
     def check_extra_resources(self, wanted: Iterable[str]) -> None:
-        """Raise EngineRefused(NOT_SUPPORTED) for what jobs may not have beside GPUs."""
+        """Raise EngineRefused(NOT_SUPPORTED) for extra resources that jobs may not request."""
         refused = [resource for resource in wanted if not self.may_ask_for(resource)]
         if refused:
             raise EngineRefused(
@@ -116,8 +119,8 @@ class ClusterProfile:
             )
 
     def may_ask_for(self, resource: str) -> bool:
-        """Whether jobs may have it: no GPUs by another name, as where they are shared (nvidia.com/gpu.shared) or
-        partitioned (nvidia.com/mig-1g.10gb)."""
+        """Return whether jobs may request this resource: not GPUs under another name, shared
+        (nvidia.com/gpu.shared) or partitioned (nvidia.com/mig-1g.10gb)."""
         vendor, _, _ = self.gpu_resource.rpartition("/")
         is_gpu = resource == self.gpu_resource or resource.startswith(
             (f"{self.gpu_resource}.", f"{self.gpu_resource}-", f"{vendor}/mig-")
@@ -125,7 +128,7 @@ class ClusterProfile:
         return not is_gpu and resource.startswith(self.extra_resources)
 
     def priority_class(self, is_preemptible: bool) -> str:
-        """The PriorityClass of pods that may, or may not, be preempted."""
+        """Return the PriorityClass of preemptible or non-preemptible pods."""
         return f"{self.installation}-{'preemptible' if is_preemptible else 'guaranteed'}"
 
     def pool_of(self, node_labels: Mapping[str, str]) -> str:

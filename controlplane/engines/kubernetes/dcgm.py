@@ -1,9 +1,10 @@
-"""What GPUs do, from a Prometheus that scrapes NVIDIA's DCGM exporter.
+"""Read GPU usage from a Prometheus that scrapes NVIDIA's DCGM exporter.
 
-The exporter names physical GPUs; the planner's device numbers are places on a node, since a device plugin chooses
-the GPU. A pod's GPUs are therefore joined by its name, and its series go to the places that it holds, in order.
-Figures: DCGM_FI_DEV_GPU_UTIL (percent), DCGM_FI_PROF_GR_ENGINE_ACTIVE (0 to 1, exact where profiling is on) and
-DCGM_FI_DEV_FB_USED (MiB); https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html
+The exporter names physical GPUs; the planner's device numbers are places on a node, since a device plugin
+chooses the GPU. A pod's GPUs are therefore joined by its name, and its series go to the places that it holds,
+in order. Figures: DCGM_FI_DEV_GPU_UTIL (percent), DCGM_FI_PROF_GR_ENGINE_ACTIVE (0 to 1, exact where
+profiling is on) and DCGM_FI_DEV_FB_USED (MiB);
+https://docs.nvidia.com/datacenter/dcgm/latest/dcgm-api/dcgm-api-field-ids.html
 """
 
 from __future__ import annotations
@@ -52,7 +53,7 @@ class Gpu:
 
 
 def read_gpus(get: Get) -> tuple[Gpu, ...]:
-    """Ask Prometheus once for every figure. Raises EngineUnreachable, also for an answer that is none."""
+    """Query Prometheus once for all figures. Raises EngineUnreachable, also for an unreadable answer."""
     answer = get("/api/v1/query", {"query": QUERY})
     try:
         series = [(one["metric"], float(one["value"][1])) for one in answer["data"]["result"]]
@@ -64,7 +65,7 @@ def read_gpus(get: Get) -> tuple[Gpu, ...]:
 def usage_of(
     nodes: Sequence[NodeReport], holdings: Iterable[Holding], gpus: Iterable[Gpu]
 ) -> tuple[UsageReport, ...]:
-    """One report per device place, in node and device order; what no series told is None."""
+    """Return one report per device place, in node and device order; figures without a series are None."""
     by_node: dict[str, list[Gpu]] = defaultdict(list)
     for gpu in sorted(gpus, key=lambda gpu: gpu.order):
         by_node[gpu.node].append(gpu)
@@ -109,12 +110,14 @@ def _places(node: NodeReport, holdings: Sequence[Holding], gpus: Sequence[Gpu]) 
             rest.remove(gpu)
     ours = {share.index for holding in holdings for share in holding.devices}
     empty = [device.index for device in node.devices if device.index not in placed]
-    empty.sort(key=lambda index: index in ours)  # a pod that its series do not name yet is served last
+    # A pod that its series do not name yet is served last.
+    empty.sort(key=lambda index: index in ours)
     return placed | dict(zip(empty, rest, strict=False))
 
 
 def _pod_usage(holding: Holding, placed: Mapping[int, Gpu]) -> PodUsage:
-    """A pod's use of what it holds: the mean over its devices by share, and its part of their memory."""
+    """Return a pod's usage: the mean utilisation of its devices weighted by share, and its part of their
+    memory."""
     known = [(placed[share.index], share.milli_gpus) for share in holding.devices if share.index in placed]
     measured = [(gpu.utilization, milli) for gpu, milli in known if gpu.utilization is not None]
     held = sum(milli for _, milli in measured)

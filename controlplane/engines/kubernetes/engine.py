@@ -1,8 +1,8 @@
-"""Pods on a Kubernetes cluster. The cluster's objects are all that the engine knows between two calls.
+"""Run pods on a Kubernetes cluster. The engine's only state between two calls is in the cluster's objects.
 
-Every attempt has an anchor (a ConfigMap) that owns what belongs to it. A pod keeps a finalizer of ours, so that its end
-stays readable until `forget`, whoever deletes it; the anchor then remembers that the pod was, so that a late repeat of
-`start` starts nothing.
+Every attempt has an anchor (a ConfigMap) that owns its objects. A pod keeps a finalizer of ours, so that its
+end stays readable until `forget`, even after a deletion by others; the anchor then records that the pod
+existed, so that a late repeat of `start` starts nothing.
 """
 
 from __future__ import annotations
@@ -53,15 +53,18 @@ from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError
 from controlplane.logstore.reader import LogPage, log_path, read_page
 
-DRAIN_SECONDS = 5.0  # how long a caller waits for the rest of an ended pod's log
-FIND_SECONDS = 2.0  # for a certain look: other clusters may be waiting
+# How long a caller waits for the rest of an ended pod's log.
+DRAIN_SECONDS = 5.0
+# For a certain look: other clusters may be waiting.
+FIND_SECONDS = 2.0
 RELEASE_TRIES = 5
 
 Raw = dict[str, Any]
 
 
 class KubernetesEngine:
-    """See the module's docstring. Thread-safe: what it keeps in memory are caches."""
+    """Implement the engine interface, as the module's docstring says. Thread-safe: its memory holds only
+    caches."""
 
     def __init__(self, settings: Mapping[str, Any], state_dir: Path, *, access: Access | None = None) -> None:
         self._profile = profile_from(settings)
@@ -111,7 +114,7 @@ class KubernetesEngine:
             self._end(pod, max(1, grace_seconds))
 
     def _make_tombstone(self, pod_name: str, project: str) -> Raw:
-        """Take the name of a pod that there is not, so that it is never started; or find that there is one."""
+        """Create a placeholder under the pod's name, so that it is never started; or find an existing pod."""
         if not project:
             raise EngineRefused(
                 base.NO_SUCH_POD, f"There is no pod {pod_name!r}, and it is not known in which project."
@@ -134,7 +137,8 @@ class KubernetesEngine:
                 path, uid = names.pod_path(pod), metadata["uid"]
                 pod = self.client.delete(path, grace_seconds=grace_seconds, uid=uid) or pod
         except ApiError as error:
-            if error.status in (404, 409):  # it went in this moment: the watch will say how
+            # It went in this moment: the watch will say how.
+            if error.status in (404, 409):
                 return
             raise as_refusal(error) from error
         self._watching.observe(pod)
@@ -151,7 +155,8 @@ class KubernetesEngine:
         path = f"{names.namespace_path(self._profile.namespace_of(project))}/pods"
         try:
             found = self._get_if_there(f"{path}/{pod_name}")
-            if found is None and parts is not None:  # one that an operator made has a name of the operator's
+            # One that an operator made has a name of the operator's.
+            if found is None and parts is not None:
                 query = {"labelSelector": names.of_job(self._profile.installation, parts[0])}
                 of_job = self.client.get(path, query, timeout_seconds=FIND_SECONDS, tries=2)["items"]
                 placed = (raw for raw in of_job if not names.is_unplaced(raw))
@@ -162,7 +167,8 @@ class KubernetesEngine:
             return None
         if not self._profile.is_our_pod(found):
             if names.FINALIZER not in (found["metadata"].get("finalizers") or ()):
-                return None  # somebody else's: ours could not be made
+                # Somebody else's: ours could not be made.
+                return None
             raise EngineRefused(base.NAME_TAKEN, f"Pod {pod_name} is ours, and somebody changed its labels.")
         self._watching.observe(found)
         return self._report(found)
@@ -227,7 +233,8 @@ class KubernetesEngine:
     def copy_logs(self, paths: Mapping[str, str]) -> None:
         self._paths = dict(paths)
         if paths and not self._watching.has_looked():
-            return  # a pod that we do not know yet is not one that is gone; we are told again in a second
+            # A pod that we do not know yet is not one that is gone; we are told again in a second.
+            return
         self._copier.want(paths)
 
     def sync_projects(
@@ -240,7 +247,8 @@ class KubernetesEngine:
             raise unswept
 
     def _sweep(self) -> EngineRefused | None:
-        """Remove leftovers; return the refusal of that, which is no reason to leave projects as they are."""
+        """Remove leftovers of attempts. Return a refusal instead of raising it: project sync continues
+        without the removal."""
         try:
             self._sweeper.sweep(self._watching.look().ours.values())
         except EngineRefused as refusal:
@@ -271,7 +279,8 @@ class KubernetesEngine:
         return self._watching.wait_for_change(timeout_seconds)
 
     def _node_of(self, spec: PodSpec) -> NodeReport | None:
-        """The node that the pod is sent to; None where the cluster's own scheduler chooses. Raises EngineRefused."""
+        """Return the report of the node chosen for the pod; None where the cluster's own scheduler chooses.
+        Raises EngineRefused."""
         if not spec.node:
             return None
         raw = self._watching.nodes().get(spec.node)
@@ -283,9 +292,11 @@ class KubernetesEngine:
         return self._known_reports.read(pod, self._watching.host_of(pod), self.client.server_time())
 
     def _remember_end(self, pod: Raw) -> None:
-        """Tell the attempt's anchor, if there is one, that this pod was or must not be: a start of it may be late."""
+        """Record in the attempt's anchor, if it exists, that this pod has ended or must not start, because a
+        start request may arrive late."""
         parts = base.parts_of(names.pod_name(pod))
-        if parts is None:  # somebody else's pod with our labels
+        # Somebody else's pod with our labels.
+        if parts is None:
             return
         path = (
             f"{names.namespace_path(pod['metadata']['namespace'])}/configmaps/{names.anchor_name(*parts[:2])}"
@@ -298,14 +309,15 @@ class KubernetesEngine:
         self._objects.forget(path)
 
     def _remove(self, pod: Raw) -> None:
-        """Take our finalizer off and delete the pod, in that order: either may be the last thing that we do."""
+        """Remove our finalizer and delete the pod, in that order: the process may die between the two."""
         path, uid = names.pod_path(pod), pod["metadata"]["uid"]
         try:
             released = self._release(path, pod)
             if released is not None and released["metadata"].get("deletionGracePeriodSeconds") != 0:
                 self.client.delete(path, grace_seconds=0, uid=uid)
         except ApiError as error:
-            if error.status not in (404, 409):  # 409: another pod of this name
+            # 409: another pod of this name.
+            if error.status not in (404, 409):
                 raise as_refusal(error) from error
         self._watching.hide(pod)
 
@@ -323,9 +335,9 @@ class KubernetesEngine:
         raise EngineUnreachable(f"{path} changes faster than it can be released.")
 
     def _running(self, pod_name: str) -> tuple[str, str]:
-        """The namespace of a pod that runs, and its name there. Raises EngineRefused, EngineUnreachable.
+        """Return the namespace and name of a running pod. Raises EngineRefused, EngineUnreachable.
 
-        It is asked for by itself: the process that opens a shell has no use for a watch of the whole cluster.
+        Reads the one pod from the server: a process that opens a shell needs no watch of the whole cluster.
         """
         base.check_pod_name(pod_name)
         pod = self._found(pod_name)
@@ -336,7 +348,8 @@ class KubernetesEngine:
         return str(pod["metadata"]["namespace"]), str(pod["metadata"]["name"])
 
     def _found(self, pod_name: str) -> Raw | None:
-        """One of our pods, as the server has it now. By its labels: an operator's pod has a name of its own."""
+        """Read one of our pods from the server, by its labels: a pod of the MPI operator has a name of its
+        own."""
         parts = base.parts_of(pod_name)
         if parts is None:
             return None
@@ -349,7 +362,8 @@ class KubernetesEngine:
         return next(ours, None)
 
     def _require_log(self, pod: Raw, report: PodReport) -> None:
-        """Refuse for now while the end of its log is not read: the node has it only until the pod is deleted."""
+        """Refuse temporarily while the end of the pod's log is unread: deleting the pod deletes the log on
+        the node."""
         ended = report.finished_at if reports.main_status(pod).get("containerID") else None
         ago = None if ended is None else (self.client.server_time() - ended).total_seconds()
         if not self._log_ends.is_read(report.name, self._log_path(report.name), ago):
@@ -357,7 +371,7 @@ class KubernetesEngine:
             raise EngineRefused(base.POD_NOT_GONE, words, is_passing=True)
 
     def _log_path(self, pod_name: str) -> Path:
-        """Where the pod's log is: as we were told, or where all are."""
+        """Return the log file of a pod: the path that the loop passed, else the standard place."""
         base.check_pod_name(pod_name)
         if pod_name in self._paths:
             return Path(self._paths[pod_name])
@@ -367,7 +381,8 @@ class KubernetesEngine:
         return log_path(self._logs_dir, *parts)
 
     def _log_source(self, pod_name: str) -> LogSource | None:
-        """Where the copier finds a pod's log, from what we last saw."""
+        """Return where the copier reads a pod's log, from the last known state of the pod; None without
+        one."""
         pod = self._watching.last_seen(pod_name)
         if pod is None:
             return None

@@ -27,12 +27,14 @@ from controlplane.kubernetes_api.errors import ApiError
 
 log = logging.getLogger(__name__)
 
-NO_SHELL = "no_shell"  # the image has neither bash nor sh
+# The image has neither bash nor sh.
+NO_SHELL = "no_shell"
 
 _PROTOCOLS = (V5_PROTOCOL, V4_PROTOCOL)
 _STDIN, _STDOUT, _STDERR, _STATUS, _RESIZE = range(5)
 _PIECE = struct.Struct(">BI")
-_FIRST_WORD_SECONDS = 5.0  # for a prompt, or for the reason why there is none
+# For a prompt, or for the reason why there is none.
+_FIRST_WORD_SECONDS = 5.0
 _ENDING_SECONDS = 2.0
 
 # The outer sh leads the session. It carries a mark in its arguments, and what runs in it carries it in its environment.
@@ -64,7 +66,7 @@ exit 0
 
 
 def open_shell(access: Access, namespace: str, pod: str, container: str, columns: int, rows: int) -> PodShell:
-    """A terminal with bash, else sh. Raises EngineRefused, EngineUnreachable."""
+    """Open a terminal with bash, else sh. Raises EngineRefused, EngineUnreachable."""
     shell = PodShell(access, namespace, pod, container)
     shell.resize(columns, rows)
     shell.require_start()
@@ -108,22 +110,24 @@ class _Exec:
         except BlockingIOError:
             return 0
         except BrokenPipeError:
-            return len(data)  # it has ended, which `read` tells
+            # It has ended, which `read` tells.
+            return len(data)
 
     def close(self) -> int | None:
-        """End whatever is left of the session in the container, then the connection."""
+        """End the rest of the session in the container, then close the connection."""
         if self._is_closed:
             return None
         self._is_closed = True
         exit_code = self._heard.exit_code()
         if self._heard.status is None or self.is_terminal:
-            self._end_session()  # first: once the connection is gone, the session has no leader to be known by
+            # First: once the connection is gone, the session has no leader to be known by.
+            self._end_session()
         self._channel.near.close()
         self._channel.close()
         return exit_code
 
     def _end_session(self) -> None:
-        """A pod that is gone has no session left, and one that cannot be reached cannot be asked."""
+        """End the session's processes. Ignores a pod that is gone or cannot be reached."""
         query = [("stdout", "true"), *self._command(_END, "trainyard-shell-end", self._mark)]
         try:
             channel = ChannelSocket(
@@ -215,7 +219,8 @@ class _ExecMessages:
     """What an exec says: output, and at the end a Status with the exit code."""
 
     def __init__(self, is_terminal: bool) -> None:
-        self.decided = threading.Event()  # it runs, or it could not be started
+        # It runs, or it could not be started.
+        self.decided = threading.Event()
         self.has_output = False
         self._is_terminal, self._is_refusal_read = is_terminal, False
         self.status: dict[str, Any] | None = None

@@ -1,4 +1,4 @@
-"""Removes what attempts left behind: their anchors, and with those all that they own."""
+"""Remove the anchors of finished attempts, and with them all objects that they own."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ from controlplane.kubernetes_api.errors import ApiError
 
 # Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
 SWEEP_SECONDS = 15.0
-GRACE_SECONDS = 40.0  # since it was made: a start that was on its way is told by it that its pod was already
+# Since it was made: a start that was on its way is told by it that its pod was already.
+GRACE_SECONDS = 40.0
 
 Raw = dict[str, Any]
 
@@ -35,9 +36,10 @@ class Sweeper:
         self._swept_at = float("-inf")
 
     def sweep(self, pods: Iterable[Raw]) -> None:
-        """Remove the anchors that none of these pods (all of ours) belongs to, once they are old enough.
+        """Remove old anchors to which none of these pods (all of ours) belongs.
 
-        Now and then; a call in between costs nothing. Raises EngineRefused, and again with every call until it may.
+        Works at most once per period; calls in between return at once. Raises EngineRefused on every call
+        until removal is permitted.
         """
         if self._clock() - self._swept_at < SWEEP_SECONDS:
             return
@@ -63,7 +65,8 @@ class Sweeper:
         try:
             self._client.delete(_path(anchor), uid=anchor["metadata"]["uid"])
         except ApiError as error:
-            if error.status != 409:  # another one of this name
+            # Another one of this name.
+            if error.status != 409:
                 raise
 
 

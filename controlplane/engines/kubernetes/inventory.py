@@ -1,7 +1,7 @@
-"""From a cluster's nodes, and all the pods on them, to node reports. Pure.
+"""Build node reports from a cluster's nodes and all pods on them. Pure.
 
-A node's devices are numbered places: the device plugin, not we, says which GPU a pod gets. What pods of others take of
-a node is not there for us: their GPUs are marked foreign, their CPUs and memory are taken off.
+A node's devices are numbered places: the device plugin chooses the GPU of a pod. Capacity that pods of others
+hold is unavailable to us: their GPUs are marked foreign, their CPUs and memory are subtracted.
 """
 
 from __future__ import annotations
@@ -20,9 +20,11 @@ from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned
 from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
 
 ANY_SHARE = 1000
-MOST_DEVICES = 1024  # of one node: more is a node that tells tales
+# Of one node: more is a node that tells tales.
+MOST_DEVICES = 1024
 MPS = "mps"
-RENAMED = ".shared"  # what the device plugin calls a resource that it shares, when told to rename it
+# What the device plugin calls a resource that it shares, when told to rename it.
+RENAMED = ".shared"
 NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
 Raw = Mapping[str, Any]
@@ -31,7 +33,7 @@ Raw = Mapping[str, Any]
 def node_reports(
     nodes: Iterable[Raw], pods: Iterable[Raw], profile: ClusterProfile
 ) -> tuple[NodeReport, ...]:
-    """Every node that is for work, by name. `pods`: of everybody, ours among them."""
+    """Return the worker nodes, by name. `pods`: all pods of the cluster, including ours."""
     ours: dict[str, set[int]] = defaultdict(set)
     others: dict[str, list[Raw]] = defaultdict(list)
     for pod in pods:
@@ -48,14 +50,13 @@ def node_reports(
 
 
 def most_parts(nodes: Iterable[Raw]) -> int:
-    """The most parts into which any of these nodes divides a GPU; 1 where none does."""
+    """Return the largest number of parts into which any of these nodes divides a GPU; 1 where none does."""
     return max((_replicas(node["metadata"].get("labels") or {}) for node in nodes), default=1)
 
 
 def requests(pod: Raw, resource: str) -> Fraction:
-    """What a pod takes of a resource on its node, as the scheduler counts it: what runs together, or the largest step
-    of its preparation.
-    """
+    """Return what a pod requests of a resource, as kube-scheduler counts it: the sum of what runs together,
+    or the largest init container."""
     spec = pod.get("spec") or {}
     running = sum((_request(one, resource) for one in spec.get("containers") or ()), Fraction(0))
     beside = peak = Fraction(0)
@@ -110,7 +111,7 @@ def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfil
 
 @dataclass(frozen=True, slots=True)
 class _Taken:
-    """What a pod of others takes of its node."""
+    """Return what another owner's pod takes of its node."""
 
     gpus: int
     milli_cpus: int
@@ -132,7 +133,7 @@ def _taken(pod: Raw, resource: str, extras: Iterable[str], profile: ClusterProfi
 
 
 def _odd(others: list[Raw], taken: list[_Taken | None]) -> str:
-    """Why nothing new goes beside a pod of which nobody knows what it takes; "" where all are known."""
+    """Return why a node takes no new pods: a pod on it with unreadable requests. "" if all are readable."""
     for pod, known in zip(others, taken, strict=True):
         if known is None:
             name = f"{pod['metadata'].get('namespace')}/{pod['metadata'].get('name')}"
@@ -143,9 +144,8 @@ def _odd(others: list[Raw], taken: list[_Taken | None]) -> str:
 def _devices(
     node: Raw, resource: str, parts: int, held: set[int], taken_by_others: int
 ) -> tuple[DeviceReport, ...]:
-    """As many places as the node has GPUs, healthy or not. Those that are not to be had are the last that we do not
-    hold, so that a place which we do hold never vanishes.
-    """
+    """Return one place per GPU of the node, healthy or not. Unavailable places are the last ones that we do
+    not hold, so that a held place never disappears."""
     labels, status = node["metadata"].get("labels") or {}, node.get("status") or {}
     allocatable = quantities.whole((status.get("allocatable") or {}).get(resource, 0))
     total = max(allocatable, quantities.whole((status.get("capacity") or {}).get(resource, 0)))
@@ -171,7 +171,8 @@ def _left(there: int, taken: int, largest: int = LARGEST) -> int:
 
 
 def _counts(pod: Raw, profile: ClusterProfile) -> bool:
-    """Whether a pod's GPUs are gone for us. KAI holds a shared GPU by a pod of its own, for pods that may be ours."""
+    """Return whether a pod's GPUs are unavailable to us. KAI reserves a shared GPU with a pod of its own,
+    possibly for our pods."""
     return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
 
 
@@ -189,14 +190,14 @@ def _request(container: Raw, resource: str) -> Fraction:
 
 
 def _is_for_work(node: Raw, profile: ClusterProfile) -> bool:
-    """Whether pods of ours can ever go there."""
+    """Return whether our pods may ever run on this node."""
     labels = node["metadata"].get("labels") or {}
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
     return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
 
 
 def _trouble(node: Raw) -> str:
-    """Why a node does not work, in the cluster's words; "" when it does."""
+    """Return why a node is not ready, in the cluster's words; "" if it is."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     conditions = (node.get("status") or {}).get("conditions") or ()
@@ -208,7 +209,7 @@ def _trouble(node: Raw) -> str:
 
 
 def _closure(node: Raw, profile: ClusterProfile) -> str:
-    """Why a node that works gets no new pods; "" when it does."""
+    """Return why a ready node gets no new pods; "" if it does."""
     if (node.get("spec") or {}).get("unschedulable"):
         return "It is cordoned in the cluster (kubectl uncordon lifts that)."
     taints = [

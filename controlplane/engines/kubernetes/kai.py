@@ -34,17 +34,22 @@ SKIP_GROUPER = "kai.scheduler/skip-podgrouper"
 GPU_FRACTION = "gpu-fraction"
 GPU_MEMORY = "gpu-memory"  # MiB
 SHARED_CONFIG = "runai/shared-gpu-configmap"
-DEVICE_GROUP = "runai-gpu-group"  # label: pods with the same value share one device
-RESERVATIONS = "kai-resource-reservation"  # namespace of the pods that hold a shared device whole
+# Label: pods with the same value share one device.
+DEVICE_GROUP = "runai-gpu-group"
+# Namespace of the pods that hold a shared device whole.
+RESERVATIONS = "kai-resource-reservation"
 
 PRIORITY_CLASSES = "/apis/scheduling.k8s.io/v1/priorityclasses"
 PRIORITY_CLASS = "trainyard-priority-"
 UNBOUNDED = -1
 
-EVICTED = "Evict"  # reason of the events that KAI writes about a PodGroup that gives way
+# Reason of the events that KAI writes about a PodGroup that gives way.
+EVICTED = "Evict"
 EVICTION_EVENTS = f"reason={EVICTED},involvedObject.kind=PodGroup"  # field selector
-GROUP_DELAY = timedelta(seconds=30)  # until which a pod's group, made before it, has surely been shown to us
-EVENT_DELAY = timedelta(seconds=3)  # between a pod's deletion and the event that tells whom it was for
+# Until which a pod's group, made before it, has surely been shown to us.
+GROUP_DELAY = timedelta(seconds=30)
+# Between a pod's deletion and the event that tells whom it was for.
+EVENT_DELAY = timedelta(seconds=3)
 _EVICTOR = "evictor-pod-group-name"
 _EVICTOR_NAMESPACE = "evictor-pod-group-namespace"
 _CONSOLIDATION = "consolidation"
@@ -179,13 +184,15 @@ def beside(
 def share_config_maps(
     spec: PodSpec, owner: Mapping[str, Any], profile: ClusterProfile
 ) -> tuple[dict[str, Any], ...]:
-    """What KAI's binder writes the share's device into, empty.
+    """Return the empty config maps into which KAI's binder writes the device of a share.
 
-    It would make them while it binds, and read them at once from a cache that may not have them yet; then the bind
-    fails, and the next share comes to lie on a device of its own. It makes those that it finds its own, labels and
-    all, so they have none. After a bind that failed for another reason it removes them, and makes its own.
+    Without them the binder creates them itself and reads them at once from a cache that may lack them; then
+    the bind fails, and the next share is placed on a device of its own. The binder adopts only objects equal
+    to its own, labels included, so these have no labels. After a bind that failed for another reason it
+    removes them and creates its own.
     """
-    prefix = f"{_share_config(spec)}-0"  # of the first container, which is the pod's main one
+    # Of the first container, which is the pod's main one.
+    prefix = f"{_share_config(spec)}-0"
     metadata = {"namespace": profile.namespace_of(spec.project), "ownerReferences": [dict(owner)]}
     return tuple(
         {"apiVersion": "v1", "kind": "ConfigMap", "metadata": {"name": name, **metadata}}
@@ -304,12 +311,13 @@ def devices_patch(spec: PodSpec) -> dict[str, Any]:
 
 
 def verdict(group: Mapping[str, Any], profile: ClusterProfile) -> Verdict | None:
-    """Why KAI does not place an attempt, from its PodGroup; None while it has said nothing."""
+    """Return why KAI does not place an attempt, from its PodGroup; None while it has reported nothing."""
     conditions = (group.get("status") or {}).get("schedulingConditions") or ()
     condition = next((item for item in reversed(conditions) if item.get("status", "True") == "True"), None)
     if condition is None:
         return None
-    words = line(condition.get("message", ""), 4000)  # all that it says is read
+    # All that it says is read.
+    words = line(condition.get("message", ""), 4000)
     explained = condition.get("reasons") or ()
     for item in explained:
         code = _CODES.get(item.get("reason", ""))
@@ -331,8 +339,8 @@ _BOUNDS = {
 
 
 def _numbers(code: str, queue: Mapping[str, Any] | None, profile: ClusterProfile) -> dict[str, Any]:
-    """The numbers that KAI compared, by our names. Its lists count whole devices above one, and say 0 where a bound is
-    missing: a bound of 0 is told where it is the one that refuses."""
+    """Return the numbers that KAI compared, under our names. Its lists count whole devices above one, and
+    contain 0 for a missing bound: a bound of 0 is kept only where it caused the refusal."""
     if queue is None:
         return {}
     fields = {
@@ -351,7 +359,7 @@ def _numbers(code: str, queue: Mapping[str, Any] | None, profile: ClusterProfile
 
 
 def _milli(quantity: str) -> int:
-    """Milli-GPUs from a Kubernetes quantity of GPUs: "2", "500m"."""
+    """Convert a Kubernetes quantity of GPUs ("2", "500m") to milli-GPUs."""
     return int(quantity[:-1]) if quantity.endswith("m") else int(float(quantity) * 1000)
 
 
@@ -372,14 +380,15 @@ TAKEN = "The cluster's scheduler took its room for other work."
 
 @dataclass(frozen=True, slots=True)
 class Eviction:
-    """KAI took an attempt's room: for a job's id, for `namespace/name` of a group that is not ours, or "" when it only
-    moves pods. KAI's own words are left out: they name pods of other projects."""
+    """A preemption by KAI. `taken_by`: the id of our job that gets the capacity, `namespace/name` of another
+    owner's pod group, or "" when the pods were only moved. KAI's message is dropped: it names pods of other
+    projects."""
 
     taken_by: str
 
 
 def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
-    """(key of the PodGroup, eviction) that an event tells; None for any other event."""
+    """Return the PodGroup's key and the eviction that an event reports; None for any other event."""
     about = event.get("involvedObject") or {}
     if event.get("reason") != EVICTED or about.get("kind") != "PodGroup":
         return None
@@ -389,7 +398,7 @@ def eviction(event: Mapping[str, Any]) -> tuple[str, Eviction] | None:
 
 
 def _taker(noted: Mapping[str, str]) -> str:
-    """Whom the room is for. Pods that are only moved give way to nobody."""
+    """Return the beneficiary of an eviction, as in `Eviction.taken_by`; "" when the pods were only moved."""
     group = noted.get(_EVICTOR, "")
     if not group or noted.get("evictor-action-type", "").lower() == _CONSOLIDATION:
         return ""
@@ -399,7 +408,8 @@ def _taker(noted: Mapping[str, str]) -> str:
 
 
 def without_group(report: PodReport, pod: Mapping[str, Any], now: datetime) -> PodReport:
-    """The report of a pod whose group is not there. One that waits does so in vain: it is made anew, with a group."""
+    """Return the report of a pod without its pod group. A waiting pod fails, so that it is created again with
+    a group."""
     made_at = datetime.fromisoformat(pod["metadata"]["creationTimestamp"])
     if report.node or report.state != base.STARTING or now - made_at < GROUP_DELAY:
         return report
@@ -414,7 +424,8 @@ def with_answers(
     evicted: Eviction | None,
     now: datetime,
 ) -> PodReport:
-    """A pod's report with what KAI says of its attempt: who shares its device, why it waits, whom it gives way to."""
+    """Add KAI's information to a pod's report: the group of its shared device, why it waits, which job
+    preempted it."""
     shared = (pod["metadata"].get("labels") or {}).get(DEVICE_GROUP, "")
     report = replace(report, device_group=shared)
     if not report.node and report.state == base.STARTING:
@@ -427,7 +438,8 @@ def with_answers(
 def _given_way(
     report: PodReport, pod: Mapping[str, Any], evicted: Eviction | None, now: datetime
 ) -> PodReport:
-    """KAI deletes a pod and tells why in an event of its own, which may come a moment after the end."""
+    """Mark a pod that KAI preempted. KAI explains a deletion in a separate event, up to seconds later: a just
+    deleted pod is reported as running until then."""
     deleted_at = pod["metadata"].get("deletionTimestamp")
     if evicted is not None and deleted_at:
         return replace(report, reason=base.PREEMPTED, message=TAKEN, taken_by=evicted.taken_by)
@@ -438,7 +450,7 @@ def _given_way(
 
 
 def _binding_error(pod: Mapping[str, Any]) -> Verdict | None:
-    """What kept a pod from the node that KAI had chosen."""
+    """Return why binding a pod to the node that KAI chose failed; None without such an error."""
     for condition in (pod.get("status") or {}).get("conditions") or ():
         if condition.get("type") == "PodBound" and condition.get("status") == "False":
             return Verdict(reasons.CLUSTER_FULL, line(condition.get("message", "")))

@@ -20,7 +20,8 @@ from controlplane.kubernetes_api.errors import ApiError
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 
-SYNC_SECONDS = 0.5  # for both lists: other clusters are waiting, and the next look is a second away
+# For both lists: other clusters are waiting, and the next look is a second away.
+SYNC_SECONDS = 0.5
 
 Raw = dict[str, Any]
 
@@ -105,8 +106,8 @@ class KaiScheduler(Scheduler):
                 self._evictions.wait_told(max(0.0, until - time.monotonic()))
 
     def _with_trouble(self, said: Verdict | None) -> Verdict | None:
-        """What is said of a waiting pod while KAI's answers cannot be read, as when a definition was removed. Without
-        the evictions it is still known why it waits."""
+        """Return the verdict with an error added while KAI's pod groups or evictions are unreadable, for
+        example after a CRD was removed. Without evictions the reason for waiting is still known."""
         if trouble := self._groups.trouble:
             return Verdict(ENGINE_UNREACHABLE, f"KAI's pod groups cannot be read: {trouble}")
         if trouble := self._evictions.trouble:

@@ -1,4 +1,4 @@
-"""Asking a cluster that says nothing whether it is there, without letting anybody wait for one that is not."""
+"""Probe a silent cluster without making callers wait for one that is unreachable."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from collections.abc import Callable
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.kubernetes_api.errors import ApiError
 
-ANSWER_SECONDS = 0.5  # a cluster that is there answers within this; one that takes longer is waited for once
+# A cluster that is there answers within this; one that takes longer is waited for once.
+ANSWER_SECONDS = 0.5
 
 
 class Probe:
-    """`ask` is called on a thread of its own, one at a time. Thread-safe."""
+    """Probe with `ask`, on a thread of its own, one call at a time. Thread-safe."""
 
     def __init__(self, ask: Callable[[], object]) -> None:
         self._ask = ask
@@ -23,8 +24,8 @@ class Probe:
         self._trouble = ""
 
     def require_answer(self, fresh_seconds: float) -> None:
-        """Raise EngineUnreachable unless it has answered within `fresh_seconds`. A caller waits for a new answer only
-        while nothing says that none will come."""
+        """Raise EngineUnreachable unless the last success is at most `fresh_seconds` old. Starts a new probe
+        otherwise; waits for it only if the previous one did not fail."""
         if self._age() <= fresh_seconds:
             return
         with self._lock:

@@ -1,4 +1,4 @@
-"""Whether the log of a pod that has ended was read: before that nothing takes the pod away, and its log with it."""
+"""Track whether the log of an ended pod was read to its end: until then the pod must not be deleted."""
 
 from __future__ import annotations
 
@@ -10,13 +10,16 @@ from pathlib import Path
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.logstore.reader import tail
 
-WAIT_SECONDS = 0.5  # an order that is put off comes again
-LOG_SECONDS = 600.0  # so long somebody is waited for who began to copy it and is not heard of
-BEGINNING_SECONDS = 15.0  # after our own beginning, until whoever copies logs knows which
+# An order that is put off comes again.
+WAIT_SECONDS = 0.5
+# So long somebody is waited for who began to copy it and is not heard of.
+LOG_SECONDS = 600.0
+# After our own beginning, until whoever copies logs knows which.
+BEGINNING_SECONDS = 15.0
 
 
 class LogEnds:
-    """Thread-safe. `clock` gives seconds that only go forward."""
+    """Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(self, copier: LogCopier, clock: Callable[[], float] = time.monotonic) -> None:
         self._copier, self._clock, self._lock = copier, clock, threading.Lock()
@@ -24,8 +27,9 @@ class LogEnds:
         self._waiting: dict[str, float] = {}
 
     def is_read(self, pod_name: str, path: Path, ended_seconds_ago: float | None) -> bool:
-        """Whether the log at `path` has its end, from us or from another process. One that nobody ends in time is
-        nobody's any more. `ended_seconds_ago`: None for a pod whose container never began."""
+        """Return whether the log at `path` is complete, written by this process or another. A log that stays
+        incomplete for LOG_SECONDS counts as read. `ended_seconds_ago`: None for a pod whose container never
+        began."""
         if self._copier.is_wanted(pod_name):
             return self._copier.wait_drained(pod_name, WAIT_SECONDS)
         if not path.exists():

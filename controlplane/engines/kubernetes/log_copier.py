@@ -1,9 +1,9 @@
-"""Copies pods' logs from the API server into the log store, many at once, on one thread.
+"""Copy pods' logs from the API server into the log store, many at once, on one thread.
 
-What the store has of a log is all that is remembered: after any break, also one of this process, a stream is asked for
-again from the last line on, and what is known is skipped. What the node does not have any more (it keeps the newest
-file of about 10 MiB) is a gap; so is what it may have held back when it began a new file. The API tells stdout and
-stderr not apart: all lines are kept as stdout.
+The only state is what the store has of a log: after any break, also of this process, a stream is requested
+again from the last stored line, and known lines are skipped. Output that the node no longer has (it keeps the
+newest file of about 10 MiB) is a gap; so is output that it may have lost when it began a new file. The API
+merges stdout and stderr: all lines are kept as stdout.
 
 A log is complete when its pod has ended, all that the node still has was read, and the end was written.
 """
@@ -66,7 +66,7 @@ _PASSING = (
 
 
 class LogCopier:
-    """See the module's docstring. `look` answers from memory where a pod's log is, None for a pod that is not there.
+    """See the module's docstring. `look` returns from memory where a pod's log is, None for an absent pod.
 
     Thread-safe. The thread starts with the first wanted log.
     """
@@ -100,12 +100,12 @@ class LogCopier:
             self._call(self._take_wanted, dict(paths))
 
     def notice(self, changed: Iterable[str] = ()) -> None:
-        """These pods have changed. Cheap; harmless before the first `want`."""
+        """Note that these pods have changed. Cheap; harmless before the first `want`."""
         if self._thread:
             self._call(self._note, changed)
 
     def wait_drained(self, pod_name: str, timeout_seconds: float) -> bool:
-        """Block until the pod's log has its end; False after the timeout, or when the log is none of ours."""
+        """Block until the pod's log has its end; False after the timeout, or if the log is not wanted."""
         self.notice((pod_name,))
         with self._drained:
             return self._drained.wait_for(lambda: self._is_drained(pod_name), timeout_seconds)
@@ -190,7 +190,7 @@ class LogCopier:
         return entry is not None and entry.is_drained
 
     def _serve(self) -> None:
-        """Give streams to the logs that need one: ended pods first, then whose turn is longest ago."""
+        """Open streams for the logs that need one: ended pods first, then the least recently served."""
         now = time.monotonic()
         if now - self._checked_at >= CHECK_SECONDS:
             self._checked_at = now
@@ -279,7 +279,7 @@ class LogCopier:
             self._end(entry, "the pod was removed before the end of its output was read", "pod_deleted None")
 
     async def _copy(self, entry: WantedLog, source: LogSource) -> None:
-        """One stream of a log, to its end or its break."""
+        """Read one stream of a log, to its end or its break."""
         try:
             with contextlib.closing(LogWriter(entry.path)) as writer:
                 await self._copy_into(writer, entry, source)
@@ -301,7 +301,7 @@ class LogCopier:
             self._end(entry, f"the end of the output could not be read: {entry.problem}", source.end_word)
 
     def _is_hopeless(self, entry: WantedLog) -> bool:
-        """Whether what an ended pod printed will not be read any more."""
+        """Return whether the rest of an ended pod's output will not be read."""
         return entry.ended_at is not None and time.monotonic() - entry.ended_at > entry.patience_seconds
 
     def _take_break(self, entry: WantedLog, error: Exception) -> None:
@@ -463,7 +463,7 @@ class LogCopier:
         entry.size, entry.pause_seconds = writer.size, FIRST_PAUSE_SECONDS
 
     def _check_beginning(self, writer: LogWriter, entry: WantedLog, *, is_end: bool = False) -> None:
-        """Say so, once, when the node may have begun a new file before we read the first."""
+        """Write a gap, once, if the node may have begun a new file before we read the first."""
         beginning = entry.beginning
         may_be_gone = beginning and beginning.may_be_gone(ROTATED_BYTES, is_end=is_end)
         if beginning is None or may_be_gone is None:

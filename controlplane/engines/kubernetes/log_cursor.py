@@ -1,7 +1,7 @@
-"""From the log stream of the Kubernetes API to records of the log store, and where to go on after a break.
+"""Convert the API server's log stream to records of the log store, and find where to resume after a break.
 
-A line of the stream is `<RFC 3339 time> <text>`. The same log is always cut into the same pieces, so the last piece
-that the store has says which of a repeated stream are new. Pure: no clock, no file.
+A line of the stream is `<RFC 3339 time> <text>`. The same log is always cut into the same pieces, so the last
+stored piece shows which pieces of a repeated stream are new. Pure: no clock, no file.
 """
 
 from __future__ import annotations
@@ -14,16 +14,21 @@ from typing import TypeAlias
 from controlplane.logstore.reader import LogLine
 from controlplane.logstore.writer import MAX_TEXT_BYTES, STDOUT
 
-Piece: TypeAlias = tuple[int, bytes, bytes]  # as LogWriter.add takes it: Unix ms, kind, text
+# As LogWriter.add takes it: Unix ms, kind, text.
+Piece: TypeAlias = tuple[int, bytes, bytes]
 
-_CUT = STDOUT.upper()  # the line goes on in the next piece
+# The line goes on in the next piece.
+_CUT = STDOUT.upper()
 _STAMP_BYTES = 40  # at most
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _MILLISECOND = timedelta(milliseconds=1)
 _UNSTAMPED = -1
-_SKEW_MS = 3000  # clocks that differ by no more count as one
-_LATE_MS = 5000  # nodes look every 10 s whether a file is full
-_STEP_BACK_SECONDS = 2  # a node's clock that is put back by no more hides nothing
+# Clocks that differ by no more count as one.
+_SKEW_MS = 3000
+# Nodes look every 10 s whether a file is full.
+_LATE_MS = 5000
+# A node's clock that is put back by no more hides nothing.
+_STEP_BACK_SECONDS = 2
 
 
 def stamp_ms(stamp: bytes) -> int:
@@ -41,10 +46,12 @@ def time_of(ms: int) -> str:
 
 @dataclass(slots=True)
 class Beginning:
-    """Whether a node may have put away a container's first lines before we read one: it gives no sign of that.
+    """Estimate whether a node rotated a container's first lines away before we read one; the API does not
+    report that.
 
-    Two signs are ours: how long nobody listened, and the pace of what is there. Unix ms: by the node's clock its start
-    and its lines, by the API server's the rest; where they differ by seconds a gap is told rather than hidden.
+    Two measures: how long no stream was open, and the rate of output. Unix ms: start and lines by the node's
+    clock, the rest by the API server's. If the clocks differ by seconds, the estimate errs towards reporting
+    a gap.
     """
 
     first_ms: int | None = None  # the time of the first line that we read
@@ -57,19 +64,19 @@ class Beginning:
     _unheard_ms: int = 0  # how long, before that, none was
 
     def listen(self, now_ms: int, started_ms: int | None) -> None:
-        """A stream begins. `started_ms`, the container's start, is in whole seconds."""
+        """Note that a stream opens. `started_ms`, the container's start, is in whole seconds."""
         if self._heard_ms is None and started_ms is not None:
             self._heard_ms = started_ms + 999
         self._open_ms = now_ms
 
     def leave(self, now_ms: int) -> None:
-        """The stream ends in good order."""
+        """Note that the stream ended without an error."""
         if self.first_ms is None and self._heard_ms is not None:
             self._unheard_ms += max(0, self._open_ms - self._heard_ms)
             self._heard_ms = now_ms
 
     def take(self, pieces: Sequence[Piece]) -> None:
-        """The log's first lines, or the next ones."""
+        """Count lines that were read."""
         if self.first_ms is None:
             self.first_ms = pieces[0][0]
         self._last_ms = pieces[-1][0]
@@ -77,14 +84,15 @@ class Beginning:
 
     @property
     def seen_ms(self) -> int:
-        """From when on nothing went unseen."""
+        """Return the time from which on all output was read."""
         if self.first_ms is None:
             return self._open_ms
         is_node_ahead = self._heard_ms is not None and self._heard_ms > self._open_ms + _SKEW_MS
         return self.first_ms if is_node_ahead else min(self.first_ms, self._open_ms)
 
     def may_be_gone(self, file_size: int, *, is_end: bool = False) -> bool | None:
-        """Whether the container may have filled a file of `file_size` bytes unseen; None: too early to say."""
+        """Return whether the container may have filled a file of `file_size` bytes unseen; None if it is too
+        early to decide."""
         if self.first_ms is None and not is_end:
             return None
         if self._heard_ms is None:
@@ -155,11 +163,11 @@ def _cut(line_ms: int, text: bytes, pieces: list[Piece]) -> bytes:
 
 @dataclass(slots=True)
 class Cursor:
-    """How far the store has a log. After a break the stream is asked for again from the second of the last piece, and
-    what comes before that piece is known.
+    """Position of the store in a log. After a break the stream is requested again from the second of the last
+    piece, and everything before that piece is skipped.
 
-    Stamps may step back (two streams of a pod, a clock that is put right), so what counts is the place of the last
-    piece, not its time: only a time after all that were seen says that the piece is not there any more.
+    Timestamps may go backwards (two streams of a pod, a corrected clock), so the position of the last piece
+    counts, not its time. The piece is gone only when a time is later than all that were seen.
     """
 
     _recent: list[Piece] = field(default_factory=list)  # of the last piece's ms
@@ -167,34 +175,34 @@ class Cursor:
     _sought: int = 0  # how many pieces like the last one are still to come before the new ones
 
     def take_store(self, lines: Sequence[LogLine]) -> None:
-        """Begin behind the store's last lines."""
+        """Begin after the store's last lines."""
         self._recent, self._latest_ms = [], 0
         self._note(
             [(line.time_ms, _CUT if line.is_partial else STDOUT, line.text.encode()) for line in lines]
         )
 
     def since(self) -> datetime | None:
-        """From when the stream is to be asked for, in whole seconds; None: from its start."""
+        """Return the time from which to request the stream, in whole seconds; None: from its start."""
         if not self._recent:
             return None
         return _EPOCH + timedelta(seconds=max(0, self._recent[-1][0] // 1000 - _STEP_BACK_SECONDS))
 
     def begin(self) -> None:
-        """A stream from `since` follows."""
+        """Note that a stream from `since` follows."""
         self._sought = sum(_is_same(piece, self._recent[-1]) for piece in self._recent)
 
     @property
     def latest_ms(self) -> int:
-        """The latest time of all pieces, 0 before the first."""
+        """Return the latest time of all pieces, 0 before the first."""
         return self._latest_ms
 
     @property
     def is_seeking(self) -> bool:
-        """The last known piece was not found yet."""
+        """Return whether the stream has not reached the last stored piece yet."""
         return self._sought > 0
 
     def take(self, pieces: list[Piece]) -> tuple[list[Piece], bool]:
-        """The new ones of a stream's next pieces, and whether output is missing before them."""
+        """Return the new pieces among a stream's next ones, and whether output is missing before them."""
         is_torn = False
         if self._sought:
             pieces, is_torn = self._seek(pieces)
@@ -224,7 +232,7 @@ class Cursor:
 
 
 def _is_same(a: Piece, b: Piece) -> bool:
-    """By what the store's readers see of it: bytes that are no text come back from it as replacement characters."""
+    """Compare texts as the store returns them: invalid UTF-8 comes back as replacement characters."""
     return a[0] == b[0] and a[1] == b[1] and (a[2] == b[2] or _text(a) == _text(b))
 
 

@@ -1,4 +1,5 @@
-"""What is missing of a pod's log, or may be: gaps beside the lines that they come before, as a copier writes them."""
+"""Write gaps into a copied log: output that is missing or may be, recorded before the lines that follow
+it."""
 
 from __future__ import annotations
 
@@ -11,17 +12,17 @@ MAY_BE_GONE = "the node may have begun a new file before this was read"
 
 
 class LogStoreBusy(Exception):
-    """Somebody else wrote to the file since we looked."""
+    """Another process wrote to the file since the last read."""
 
 
 def check_alone(writer: LogWriter) -> None:
-    """Another process that writes the same file has taken over: the caller looks again where the store ends."""
+    """Raise LogStoreBusy if another process wrote to the file; the caller reads its end again."""
     if writer.has_grown():
         raise LogStoreBusy("another process wrote to the log")
 
 
 def add(writer: LogWriter, entry: WantedLog, pieces: list[Piece]) -> None:
-    """Write new lines, and where those of a new file begin a gap before them."""
+    """Write new lines, with a gap before the first line of each new file of the node."""
     while entry.new_files:
         at = next((i for i, piece in enumerate(pieces) if piece[0] >= entry.new_files[0]), None)
         if at is None:

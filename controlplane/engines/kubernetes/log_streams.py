@@ -18,14 +18,18 @@ from controlplane.kubernetes_api.kubeconfig import without_token
 from controlplane.kubernetes_api.rate_limiter import FOLLOW
 
 MOST_STREAMS = 4000
-IDLE_SECONDS = 600.0  # a silent stream is opened anew: it may have died without a word
-TURN_SECONDS = 5.0  # for a stream's turn; then it is tried again later
-FILE_SECONDS = 10.0  # for an answer when a file began
-_HEAD_BYTES = 64  # a stamp, and a little more
+# A silent stream is opened anew: it may have died without a word.
+IDLE_SECONDS = 600.0
+# For a stream's turn; then it is tried again later.
+TURN_SECONDS = 5.0
+# For an answer when a file began.
+FILE_SECONDS = 10.0
+# A stamp, and a little more.
+_HEAD_BYTES = 64
 
 
 class StreamRefused(Exception):
-    """The API server answered with an error. `is_missing`: there is no such log, not yet or not any more."""
+    """The API server answered with an error. `is_missing`: the log does not exist, not yet or no longer."""
 
     def __init__(self, status: int, words: str) -> None:
         super().__init__(f"{status} {words}")
@@ -38,7 +42,7 @@ class LogNotThere(Exception):
 
 
 def is_removed(remark: str) -> bool:
-    """Whether a kubelet says that it has removed the container."""
+    """Return whether a kubelet reports that it removed the container."""
     return remark.startswith("unable to retrieve container logs")
 
 
@@ -77,7 +81,8 @@ class LogStreams:
             yield response.content
 
     def _take_turn(self, path: str, query: Mapping[str, str], turn_seconds: float) -> Mapping[str, str]:
-        """The headers to send, once it is our turn; to have them may take a login program its time."""
+        """Return the headers to send, after waiting for the rate limit; credentials may come from a login
+        program."""
         self.client.take_turn("GET", path, query, priority=FOLLOW, timeout_seconds=turn_seconds)
         return self.client.access.headers()
 
@@ -103,7 +108,7 @@ def most_streams() -> int:
 
 
 def _words_of(body: bytes) -> str:
-    """The message of a Status object, or what stands in its place."""
+    """Return the message of a Status object, or the text of an answer that is none."""
     try:
         said = orjson.loads(body)["message"]
     except (orjson.JSONDecodeError, KeyError, TypeError):

@@ -1,4 +1,4 @@
-"""One pod's log that is to be copied: where it is, and how far that has come."""
+"""One pod's log to be copied: its source and the progress of the copy."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""From a PodSpec to the objects of its attempt, as plain dicts. Pure.
+"""Build the objects of an attempt from a PodSpec, as plain dicts. Pure.
 
-CPUs are requested and not limited: an idle core of the node helps whoever wants it, and data loaders that are throttled
-starve a GPU. Memory is limited to what is requested, because there is no giving it back.
+CPUs are requested and not limited: other pods may use a node's idle cores, and throttled data loaders starve
+a GPU. Memory is limited to the request, because it cannot be reclaimed.
 """
 
 from __future__ import annotations
@@ -25,7 +25,8 @@ from controlplane.engines.pod_env import device_env, identity_env, thread_env
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 WORK_DIR = "/work"
-READ_ONLY = "host-"  # volumes with this prefix are what an admin shows every pod
+# Volumes with this prefix are what an admin shows every pod.
+READ_ONLY = "host-"
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
 MPS_MEMORY_LIMIT = "CUDA_MPS_PINNED_DEVICE_MEM_LIMIT"
@@ -48,7 +49,7 @@ _PLAIN_LABEL = re.compile(r"[A-Za-z0-9](?:[-A-Za-z0-9_.]{0,61}[A-Za-z0-9])?")
 
 
 def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """The ConfigMap that owns all objects of the attempt: deleting it deletes them."""
+    """Return the ConfigMap that owns all objects of the attempt: deleting it deletes them."""
     name = names.anchor_name(spec.job_id, spec.attempt)
     data = {"job": spec.job_name, "attempt": str(spec.attempt), "world_size": str(spec.world_size)}
     return {
@@ -62,14 +63,15 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 def beside(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """What must be there before the pod, as (collection, object): `made` is the anchor as the cluster answered it."""
+    """Return what must exist before the pod, as (collection, object). `made` is the anchor as the cluster
+    returned it."""
     claim = work_claim(spec, profile)
     found = [("services", service(spec, profile, made))] if has_service(spec) else []
     return (*found, *([("persistentvolumeclaims", claim)] if claim else []))
 
 
 def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> dict[str, Any]:
-    """The headless service that gives each rank of the attempt a host name, before it is ready too."""
+    """Return the headless service that gives each rank a host name, also before its pod is ready."""
     name = names.service_name(spec.job_id, spec.attempt)
     selected = {names.JOB_ID: spec.job_id, names.ATTEMPT: str(spec.attempt)}
     return {
@@ -81,9 +83,9 @@ def service(spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]) -> 
 
 
 def work_claim(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any] | None:
-    """The claim of the working directory of (job, rank); None where it lives and dies with the pod.
+    """Return the claim of the working directory of (job, rank); None where the directory ends with the pod.
 
-    No attempt owns it: the next one finds its checkpoints there.
+    No attempt owns it: the next attempt finds its checkpoints there.
     """
     if not profile.work_storage_class:
         return None
@@ -140,7 +142,7 @@ def pod(
 
 
 def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """The pod that takes the name of one that must never start. Its gate is never lifted."""
+    """Return a placeholder pod under a name that must never start. Its scheduling gate is never lifted."""
     job_id, attempt, rank = pod_name.rsplit("-", 2) if pod_name.count("-") >= 2 else (pod_name, "0", "0")
     labels = {
         names.MANAGED_BY: FIELD_MANAGER,
@@ -176,20 +178,20 @@ def tombstone(pod_name: str, project: str, profile: ClusterProfile) -> dict[str,
 
 
 def stop_patch(*, has_ended: bool) -> dict[str, Any]:
-    """A merge patch that says that the end of a pod is our doing, or that its command had ended before, to be sent
-    before it is deleted."""
+    """Return a merge patch, sent before a deletion, that records that we end the pod or that its command had
+    ended before."""
     return {"metadata": {"labels": {names.STOPPED: names.AFTER_ITS_END if has_ended else "true"}}}
 
 
 def release_patch(raw: Mapping[str, Any]) -> dict[str, Any]:
-    """A merge patch that takes our finalizer off an object, and leaves those of others. 409 when it changed."""
+    """Return a merge patch that removes our finalizer and keeps others. Gives 409 if it changed."""
     metadata = raw["metadata"]
     kept = [finalizer for finalizer in metadata.get("finalizers", ()) if finalizer != names.FINALIZER]
     return {"metadata": {"resourceVersion": metadata["resourceVersion"], "finalizers": kept or None}}
 
 
 def owner(made: Mapping[str, Any]) -> dict[str, Any]:
-    """The reference to the attempt's anchor. As a controller, so that `kubectl drain` knows that the pod is managed."""
+    """Return a controller reference to the attempt's anchor; `kubectl drain` evicts only managed pods."""
     return {
         "apiVersion": "v1",
         "kind": "ConfigMap",
@@ -201,7 +203,7 @@ def owner(made: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def has_service(spec: PodSpec) -> bool:
-    """Whether the attempt's pods find one another by name."""
+    """Return whether the attempt's pods have host names for each other."""
     is_gang = spec.world_size > 1 or spec.min_pods > 1 or spec.is_host or len(spec.launches) > 1
     return is_gang or spec.has_stable_names
 
@@ -212,13 +214,13 @@ def write_devices(devices: Iterable[DeviceShare]) -> str:
 
 
 def read_devices(text: str) -> tuple[DeviceShare, ...]:
-    """What `write_devices` wrote. Raises ValueError for anything else."""
+    """Parse what `write_devices` wrote. Raises ValueError for anything else."""
     parts = [part.split(":") for part in text.split(",") if part]
     return tuple(DeviceShare(int(index), int(milli), int(mib)) for index, milli, mib in parts)
 
 
 def image_of(spec: PodSpec, profile: ClusterProfile) -> str:
-    """The reference that nodes pull: an alias of the profile's, the name itself, or the default image."""
+    """Return the image reference: an alias of the profile's, the name itself, or the default image."""
     bare = re.sub(r"(@.*|:[^/:]*)$", "", spec.image)
     reference = (
         profile.images.get(spec.image) or profile.images.get(bare) or spec.image or profile.default_image
@@ -255,9 +257,9 @@ def gpu_request(spec: PodSpec, node: NodeReport | None) -> int:
 
 
 def escaped(argument: str) -> str:
-    """An argument such that Kubernetes replaces `$(NAME)` and nothing else.
+    """Escape an argument so that Kubernetes replaces `$(NAME)` and nothing else.
 
-    Other than there, `$$` means itself on every engine: it is the shell's own pid in many a script.
+    `$$` elsewhere stays as written: in many scripts it is the shell's own pid.
     """
     if "$$" not in argument:
         return argument
@@ -277,7 +279,8 @@ def _metadata(spec: PodSpec, profile: ClusterProfile, name: str) -> dict[str, An
 
 
 def _user_labels(spec: PodSpec) -> dict[str, str]:
-    """The job's labels that a cluster takes as labels, under a prefix of their own: bare ones speak to controllers."""
+    """Return the job's labels that are valid in Kubernetes, under a prefix of ours: unprefixed ones may
+    trigger controllers."""
     return {names.USER_LABEL + key: value for key, value in spec.labels.items() if _is_plain(key, value)}
 
 
@@ -360,8 +363,8 @@ def _program(spec: PodSpec) -> dict[str, list[str]]:
 
 
 def _environment(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, Any]]:
-    """Defaults, then the cluster's, then the user's, then what tells the pod who it is and what it holds, which nobody
-    overrides."""
+    """Return the container's variables: defaults, then the cluster's, then the user's, then the pod's
+    identity and devices, which cannot be overridden."""
     plain = {**_defaults(spec), **mpi.environment(spec), **profile.env, **spec.env}
     secret = {
         name: {"secretKeyRef": {"name": source.secret, "key": source.key}}
@@ -402,7 +405,7 @@ def _defaults(spec: PodSpec) -> dict[str, str]:
 
 
 def _literal(value: str) -> str:
-    """A variable's value such that Kubernetes replaces nothing in it."""
+    """Escape a variable's value so that Kubernetes replaces nothing in it."""
     return value.replace("$", "$$") if "$$" in value or "$(" in value else value
 
 
@@ -425,7 +428,7 @@ def _resources(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) 
 
 
 def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dict[str, Any]]]:
-    """Volume name -> (where it is mounted, its source)."""
+    """Return volumes by name, each with its mount path and source."""
     claim = {"persistentVolumeClaim": {"claimName": names.claim_name(spec.job_id, spec.rank)}}
     work = (WORK_DIR, claim if profile.work_storage_class else {"emptyDir": {}})
     volumes = {"work": work, **mpi.volumes(spec)}
@@ -445,9 +448,8 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
 
 
 def _affinity(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
-    """Where the pod must go. By name and not by `nodeName`, so that the cluster's scheduler still checks and binds it:
-    taints, device plugins and volumes that wait for their first consumer need that.
-    """
+    """Return the affinity to the chosen node. By name and not by `nodeName`, so that kube-scheduler still
+    checks and binds the pod: taints, device plugins and WaitForFirstConsumer volumes need that."""
     if spec.node:
         fields = [{"key": "metadata.name", "operator": "In", "values": [spec.node]}]
         return _required([{"matchFields": fields}])
@@ -462,7 +464,7 @@ def _required(terms: list[dict[str, Any]]) -> dict[str, Any]:
 
 
 def _tolerations(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -> list[dict[str, str]]:
-    """The profile's, and spot taints: where the pod is sent to a spot pool, or may be and is preemptible anyway."""
+    """Return the profile's tolerations, and those of spot taints if the pod may use a spot pool."""
     pools = [node.pool] if node else list(spec.node_pools) or ["*"]
     has_spot = any(profile.has_spot(pool) for pool in pools) and (node is not None or spec.is_preemptible)
     spot = [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS] if has_spot else []
@@ -494,5 +496,5 @@ def _without_none(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _without_empty(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what says nothing. False says something."""
+    """Drop empty texts, lists and dicts, and None; keep False and 0."""
     return {name: value for name, value in fields.items() if value not in ("", [], {}, None)}

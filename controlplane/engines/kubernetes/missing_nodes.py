@@ -1,7 +1,7 @@
-"""Nodes that pods are bound to and that the cluster does not have.
+"""Track nodes to which pods are bound and that the cluster does not list.
 
-A node that was deleted may be registered again in a moment, while its containers run on: only one that stays away is
-gone. Whoever has just begun to look cannot know for how long it was away already, and begins to count.
+A deleted node may register again within moments, its containers still running: only a node that stays away is
+gone. After a start of this process the absence counts from its first observation.
 """
 
 from __future__ import annotations
@@ -17,14 +17,15 @@ Raw = dict[str, Any]
 
 
 class Absences:
-    """Thread-safe. `clock` gives seconds that only go forward."""
+    """Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self._clock, self._lock = clock, threading.Lock()
         self._since: dict[str, float] = {}
 
     def hosts(self, nodes: Mapping[str, Raw], wanted: Iterable[str]) -> Mapping[str, Raw]:
-        """`nodes` by name, and those of `wanted` that have not been away for long: as nodes that do not answer."""
+        """Return `nodes`, and those of `wanted` that have been missing for a short time, as nodes that do not
+        respond."""
         now, missing = self._clock(), {name for name in wanted if name and name not in nodes}
         with self._lock:
             self._since = {name: since for name, since in self._since.items() if name not in nodes}

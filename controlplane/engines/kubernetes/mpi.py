@@ -17,7 +17,8 @@ LAUNCH_DIR, KEY_DIR = "/etc/trainyard/launch", "/etc/trainyard/ssh"
 PRIVATE_KEY, PUBLIC_KEY = "ssh-privatekey", "ssh-publickey"
 SSH_PORT = 2222
 WAITING = "wait-for-hosts"
-WAIT_SECONDS = 900  # for all hosts together to answer; one that cannot start is reported by itself, earlier
+# For all hosts together to answer; one that cannot start is reported by itself, earlier.
+WAIT_SECONDS = 900
 ENVIRONMENT_FILE, SESSIONS = "/tmp/trainyard-environment", "/tmp/trainyard-sessions"
 CONFIG_FILE, HOST_FILE, WAIT_FILE = "sshd_config", "host.sh", "wait.sh"
 SSH = f"-p {SSH_PORT} -i {KEY_DIR}/{PRIVATE_KEY} -o IdentitiesOnly=yes {SSH_OPTIONS}"
@@ -75,18 +76,18 @@ until_it_works getent hosts "$launcher"
 
 
 def needs_launch(spec: PodSpec) -> bool:
-    """Whether the pod is part of a gang that a launcher holds together."""
+    """Return whether the pod is part of a gang with a launcher."""
     return bool(spec.launches) or spec.is_host
 
 
 def hosts(spec: PodSpec) -> list[str]:
-    """The names of the attempt's pods, by rank."""
+    """Return the names of the attempt's pods, by rank."""
     service = names.service_name(spec.job_id, spec.attempt)
     return [f"{names.host_name(rank)}.{service}" for rank in range(spec.world_size)]
 
 
 def launch_data(spec: PodSpec) -> Mapping[str, str]:
-    """What the attempt's anchor keeps for its pods, by file name; the same whichever pod makes the anchor."""
+    """Return the launch files that the anchor holds, by file name; equal for every pod of the attempt."""
     if not needs_launch(spec):
         return {}
     scripts = {CONFIG_FILE: SSHD_CONFIG, HOST_FILE: HOST_SCRIPT, WAIT_FILE: WAIT_SCRIPT}
@@ -105,12 +106,12 @@ def key_secret(metadata: Mapping[str, Any], private_key: str, public_key: str) -
 
 
 def host_command(spec: PodSpec) -> list[str] | None:
-    """What runs in a pod that hosts a rank, instead of the job's command; None for any other pod."""
+    """Return the command of a pod that hosts a rank, which replaces the job's; None for any other pod."""
     return ["/bin/sh", f"{LAUNCH_DIR}/{HOST_FILE}"] if spec.is_host else None
 
 
 def environment(spec: PodSpec) -> Mapping[str, str]:
-    """A launcher's variables, which are a job's to override."""
+    """Return a launcher's variables; a job may override them."""
     if not spec.launches:
         return {}
     variables = launch_variables(LAUNCH_DIR, len(spec.launches))
@@ -121,7 +122,7 @@ def environment(spec: PodSpec) -> Mapping[str, str]:
 
 
 def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
-    """Volume name -> (where it is mounted, its source)."""
+    """Return volumes by name, each with its mount path and source."""
     if not needs_launch(spec):
         return {}
     anchor = names.anchor_name(spec.job_id, spec.attempt)
@@ -140,14 +141,15 @@ def volumes(spec: PodSpec) -> Mapping[str, tuple[str, dict[str, Any]]]:
 
 
 def dns_config(spec: PodSpec, namespace: str) -> dict[str, Any]:
-    """Hydra tells its hosts the launcher's bare host name, so that has to be found too."""
+    """Return DNS settings that resolve the launcher's bare host name, which Hydra passes to its hosts."""
     if not needs_launch(spec):
         return {}
     return {"searches": [f"{names.service_name(spec.job_id, spec.attempt)}.{namespace}.svc.cluster.local"]}
 
 
 def wait_container(spec: PodSpec, main: Mapping[str, Any]) -> dict[str, Any] | None:
-    """The container that holds a launcher back until every host answers; None where nobody has to be waited for."""
+    """Return the init container that delays a launcher until every host responds; None without other
+    hosts."""
     if len(spec.launches) < 2:
         return None
     kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")

@@ -1,10 +1,10 @@
-"""Attempts that are given to the MPI operator: an MPIJob, and what each pod that it makes is told. Pure.
+"""Build the MPIJob of an attempt, and the patches that turn the MPI operator's pods into ours. Pure.
 
-The operator makes the pods of all hosts from one template, with names of its own and nothing of ours that is particular
-to one of them. So they wait behind a scheduling gate until `start` says of each who it is, what it holds and where it
-goes, and lifts the gate in the same patch. From then on it is as any pod of ours, but for its name. A pod that the
-operator makes anew later stays behind the gate, and goes with the attempt's anchor. How ranks reach one another is the
-same as without the operator (mpi.py).
+The operator creates the pods of all hosts from one template, under its own names. They wait behind a
+scheduling gate until `start` patches each one's identity, devices and node, and lifts the gate in the same
+patch. Afterwards a pod differs from our other pods in its name only. A pod that the operator recreates later
+stays behind the gate and is removed with the attempt's anchor. Ranks reach each other as without the operator
+(mpi.py).
 """
 
 from __future__ import annotations
@@ -19,9 +19,12 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.mpi_hostfile import host_files
 
 GROUP_VERSION = "kubeflow.org/v2beta1"
-LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"  # in the anchor's data
-OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"  # where the operator puts its key, which nobody needs
-OWN_WORD = "own-word.trainyard.io/"  # annotation: a variable of one host, which the template reads from there
+# In the anchor's data.
+LAUNCHED_BY, OPERATOR = "launched_by", "mpi-operator"
+# Where the operator puts its key, which nobody needs.
+OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
+# Annotation: a variable of one host, which the template reads from there.
+OWN_WORD = "own-word.trainyard.io/"
 OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAINYARD_GPU_MEMORY_MIB", "RANK")
 
 Raw = Mapping[str, Any]
@@ -33,51 +36,56 @@ def collection(namespace: str) -> str:
 
 
 def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
-    """Whether the attempt is one for the operator; the same for each of its pods.
+    """Return whether the operator can run the attempt; the same for each of its pods.
 
-    What a share of a GPU asks for depends on the node that it is on, which one template for all cannot say.
+    The request of a GPU share depends on its node, which one template for all hosts cannot express.
     """
     is_whole = all(share.milli_gpus == 1000 for share in spec.devices)
     return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
 
 
 def marked(anchor: Raw, spec: PodSpec) -> dict[str, Any]:
-    """The anchor of an attempt that goes to the operator. Who made it first has decided for all of its pods."""
+    """Return the anchor, marked for the operator. The first anchor created decides for all pods of the
+    attempt."""
     return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
 
 def is_marked(anchor: Raw) -> bool:
-    """Whether the operator makes the pods of this anchor's attempt."""
+    """Return whether the operator creates the pods of this anchor's attempt."""
     return (anchor.get("data") or {}).get(LAUNCHED_BY) == OPERATOR
 
 
 def mpi_job_name(spec: PodSpec) -> str:
-    """The MPIJob has the name of the attempt's service, since the operator makes that."""
+    """Return the MPIJob's name, which is that of the attempt's service, because the operator names the
+    service after it."""
     return names.service_name(spec.job_id, spec.attempt)
 
 
 def hosts(spec: PodSpec) -> list[str]:
-    """The names of the attempt's pods behind the operator's service, by rank."""
+    """Return the names of the attempt's pods behind the operator's service, by rank."""
     job = mpi_job_name(spec)
     workers = (f"{job}-worker-{rank - 1}.{job}" for rank in range(1, spec.world_size))
     return [f"{job}-launcher.{job}", *workers]
 
 
 def host_of(launcher: PodSpec) -> PodSpec:
-    """The hosts of this launcher, as if they were one pod."""
+    """Return the spec of this launcher's hosts as if they were one pod."""
     name = pod_name(launcher.job_id, launcher.attempt, 1)
     return replace(launcher, name=name, rank=1, role="worker", launches=(), is_host=True)
 
 
 def host_profile(profile: ClusterProfile) -> ClusterProfile:
-    """Claims have one name per pod, and hosts one template: their working directories live as long as they."""
+    """Return the profile without persistent working directories: one template cannot name a claim per
+    host."""
     return replace(profile, work_storage_class="")
 
 
 def mpi_job(spec: PodSpec, launcher: Raw, host: Raw, made: Raw) -> dict[str, Any]:
-    """The MPIJob of `spec`, the launcher's. `launcher` and `host` are pods as we would make them; `made` the anchor.
+    """Return the MPIJob of the launcher's `spec`. `launcher` and `host` are our manifests of these pods;
+    `made` is the anchor.
 
-    The operator's words for MPICH leave those alone by which we tell the implementations where sshd is.
+    The implementation is set to MPICH because the operator's variables for it do not override those by which
+    we point the implementations at sshd.
     """
     replicas = {
         "Launcher": _replicas(1, launcher, spec),

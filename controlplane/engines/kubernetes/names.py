@@ -9,7 +9,8 @@ from controlplane.engines.base import PodSpec
 from controlplane.kubernetes_api.names import FIELD_MANAGER, selector
 
 # Labels of pods, anchors, services and claims. All values are valid label values: ids, DNS labels and numbers.
-INSTALLATION = "trainyard.io/installation"  # ours, among several control planes on one cluster
+# Ours, among several control planes on one cluster.
+INSTALLATION = "trainyard.io/installation"
 PROJECT = "trainyard.io/project"
 JOB_ID = "trainyard.io/job-id"
 JOB_NAME = "trainyard.io/job"
@@ -17,10 +18,13 @@ ATTEMPT = "trainyard.io/attempt"
 RANK = "trainyard.io/rank"
 ROLE = "trainyard.io/role"
 KIND = "trainyard.io/kind"
-STOPPED = "trainyard.io/stopped"  # on a pod that we were asked to stop: "true", or AFTER_ITS_END
+# On a pod that we were asked to stop: "true", or AFTER_ITS_END.
+STOPPED = "trainyard.io/stopped"
 AFTER_ITS_END = "after-its-end"
-POD = "trainyard.io/pod"  # what we call a pod that an operator made and named
-USER_LABEL = "user.trainyard.io/"  # before each of the job's own labels
+# What we call a pod that an operator made and named.
+POD = "trainyard.io/pod"
+# Before each of the job's own labels.
+USER_LABEL = "user.trainyard.io/"
 MANAGED_BY = "app.kubernetes.io/managed-by"
 # Labels that the MPI operator gives to the pods of an MPIJob.
 MPI_JOB, MPI_ROLE = "training.kubeflow.org/job-name", "training.kubeflow.org/job-role"
@@ -31,17 +35,22 @@ GPU_RESOURCE = (
     "trainyard.io/gpu-resource"  # in our reports only: the resource of a node that renames shared GPUs
 )
 GPU_MODEL = "nvidia.com/gpu.product"
-GPU_MEMORY = "nvidia.com/gpu.memory"  # MiB of a whole device, also where it is shared
+# MiB of a whole device, also where it is shared.
+GPU_MEMORY = "nvidia.com/gpu.memory"
 GPU_REPLICAS = "nvidia.com/gpu.replicas"
 SHARING_STRATEGY = "nvidia.com/gpu.sharing-strategy"
 
 # Annotations of pods.
-DEVICES = "trainyard.io/devices"  # "0:1000:32768,1:500:16384": index, milli-GPUs, MiB of each device held
+# "0:1000:32768,1:500:16384": index, milli-GPUs, MiB of each device held.
+DEVICES = "trainyard.io/devices"
 DECLARED_PORTS = "trainyard.io/ports"  # "8888,6006"
-USER_LABELS = "trainyard.io/labels"  # the job's own labels that a cluster does not take as labels, as JSON
+# The job's own labels that a cluster does not take as labels, as JSON.
+USER_LABELS = "trainyard.io/labels"
 
-FINALIZER = "trainyard.io/report"  # keeps a pod's end readable until we have recorded it
-STOP_GATE = "trainyard.io/stopped"  # the scheduling gate of a pod that must never start
+# Keeps a pod's end readable until we have recorded it.
+FINALIZER = "trainyard.io/report"
+# The scheduling gate of a pod that must never start.
+STOP_GATE = "trainyard.io/stopped"
 PLACE_GATE = (
     "trainyard.io/place"  # of one that an operator made, until we have said which pod it is and where it goes
 )
@@ -70,7 +79,7 @@ def key_name(job_id: str, attempt: int) -> str:
 
 
 def host_name(rank: int) -> str:
-    """A pod's host name behind its attempt's service: the same for whoever has this rank."""
+    """Return a pod's host name behind its attempt's service; it depends on the rank only."""
     return f"rank-{rank}"
 
 

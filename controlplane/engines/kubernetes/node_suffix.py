@@ -1,6 +1,6 @@
-"""An engine whose nodes have a suffix to their names, where those of another cluster are called the same.
+"""Wrap an engine so that its nodes have a suffix, where another cluster uses the same node names.
 
-Everything below it, and what is in the cluster, has the cluster's own names; everything above it only sees those of
+The engine below and the cluster use the cluster's own names; callers see only those of
 `controlplane.clusters.node_names`.
 """
 
@@ -27,12 +27,13 @@ from controlplane.logstore.reader import LogPage
 
 
 def with_suffix(engine: Engine, suffix: str) -> Engine:
-    """The engine as it is to be seen with the cluster's setting `node_suffix`."""
+    """Return the engine, wrapped if the cluster's setting `node_suffix` is set."""
     return RenamedNodes(engine, suffix) if suffix else engine
 
 
 class RenamedNodes:
-    """See the module's docstring. Thread-safe as the engine is: what it keeps in memory is a cache."""
+    """Wrap an engine; see the module's docstring. Thread-safe as the engine is: its memory holds only a
+    cache."""
 
     def __init__(self, engine: Engine, suffix: str) -> None:
         self._engine, self._suffix = engine, suffix
@@ -109,7 +110,8 @@ class RenamedNodes:
     def _renamed(
         self, report: PodReport, known: tuple[PodReport, PodReport] | None
     ) -> tuple[PodReport, PodReport]:
-        """A report beside itself renamed; most of ten thousand pods have not changed since a second ago."""
+        """Return the report with its node renamed, from a cache: most of ten thousand pods are unchanged from
+        one second to the next."""
         if known is not None and known[0] is report:
             return known
         return report, replace(report, node=self._here(report.node))

@@ -1,4 +1,4 @@
-"""Making objects once: a create whose answer was lost, or that another process made too, is found and adopted."""
+"""Create objects once: one that an earlier lost request or another process created is found and adopted."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from controlplane.kubernetes_api.errors import ApiError
 
 Raw = dict[str, Any]
 
-REMEMBERED_SECONDS = 30.0  # how long an object that we saw is taken for granted
+# How long an object that we saw is taken for granted.
+REMEMBERED_SECONDS = 30.0
 IN_USE_SECONDS = 30.0  # how long an object is spared after somebody asked for it or was at work with it
 # The labels that say whose an object is. One that has other values of them is somebody else's.
 IDENTITY = (names.INSTALLATION, names.PROJECT, names.JOB_ID, names.ATTEMPT, names.RANK)
@@ -28,46 +29,49 @@ _ELSEWHERE = (
 
 
 class Objects:
-    """Creates in one cluster, for one installation. Thread-safe. `clock` gives seconds that only go forward."""
+    """Create objects in one cluster, for one installation. Thread-safe. `clock` returns monotonic seconds."""
 
     def __init__(
         self, client: Client, installation: str, clock: Callable[[], float] = time.monotonic
     ) -> None:
         self._client, self._installation, self._clock = client, installation, clock
         self._seen: dict[str, tuple[float, Raw]] = {}
-        self._used: dict[str, float] = {}  # when it was last asked for, or somebody was done with it
-        self._users = Counter[str]()  # how many are at work with it
+        # When it was last asked for, or somebody was done with it.
+        self._used: dict[str, float] = {}
+        # How many are at work with it.
+        self._users = Counter[str]()
         self._tidied_at = clock()
         self._lock = threading.Lock()
 
     def make(self, collection: str, body: Raw) -> Raw:
-        """The object as it is in the cluster: created now, or before, by us. Raises EngineRefused."""
+        """Return the object in the cluster, created now or earlier by us. Raises EngineRefused."""
         try:
             created: Raw = self._client.create(collection, body)
             return created
         except ApiError as error:
             if error.reason != "AlreadyExists":
                 raise as_refusal(error, body["kind"]) from error
-        if body["kind"] == "Secret":  # not ours to read; nobody else has a reason to take an attempt's name
+        # Not ours to read; nobody else has a reason to take an attempt's name.
+        if body["kind"] == "Secret":
             return body
         return self._adopt(f"{collection}/{body['metadata']['name']}", body)
 
     def make_remembered(self, collection: str, body: Raw) -> Raw:
-        """As `make`; an object that was seen a moment ago is not asked for again."""
+        """As `make`, without a request for an object seen moments ago."""
         path = f"{collection}/{body['metadata']['name']}"
         return self._remembered(path, lambda: self.make(collection, body))
 
     def require_namespace(self, body: Raw) -> Raw:
-        """The namespace, made if it is missing. Raises EngineRefused for one that is not ours."""
+        """Create the namespace if missing. Raises EngineRefused for one that is not ours."""
         path = f"/api/v1/namespaces/{body['metadata']['name']}"
         return self._remembered(path, lambda: self._require_namespace(path, body))
 
     def require_queue(self, path: str) -> None:
-        """As `check_queue`; a Queue that was looked at a moment ago is not asked for again."""
+        """As `check_queue`, without a request for a Queue checked moments ago."""
         self._remembered(path, lambda: self.check_queue(path))
 
     def check_queue(self, path: str) -> Raw:
-        """The Queue, {} for one that is still to be made. Raises EngineRefused when somebody else has it."""
+        """Return the Queue, {} if it does not exist yet. Raises EngineRefused for one that is not ours."""
         try:
             found: Raw = self._client.get(path)
         except ApiError as error:
@@ -83,13 +87,13 @@ class Objects:
         return found
 
     def forget(self, prefix: str) -> None:
-        """What we saw under this path is not there any more, or not as we saw it."""
+        """Forget what was seen under this path, because it was removed or changed."""
         with self._lock:
             self._seen = {path: seen for path, seen in self._seen.items() if not path.startswith(prefix)}
 
     @contextlib.contextmanager
     def in_use(self, path: str) -> Iterator[None]:
-        """Be at work with this object, however long that takes: each call may wait for its answer."""
+        """Mark the object as in use while the block runs, however long its requests take."""
         with self._lock:
             self._users[path] += 1
         try:
@@ -102,14 +106,14 @@ class Objects:
                     del self._users[path]
 
     def is_in_use(self, path: str) -> bool:
-        """Whether somebody here is at work with this object, or was a moment ago and may try again."""
+        """Return whether this process uses the object, or did moments ago and may retry."""
         if path in self._users:
             return True
         used_at = self._used.get(path)
         return used_at is not None and self._clock() - used_at < IN_USE_SECONDS
 
     def check_namespace(self, found: Raw) -> None:
-        """Raise EngineRefused unless the namespace is ours and there to stay."""
+        """Raise EngineRefused unless the namespace is ours and not being deleted."""
         name = found["metadata"]["name"]
         if (theirs := names.made_by(found)) != self._installation:
             whose = f"belongs to another Trainyard ({names.INSTALLATION}={theirs})"
@@ -150,7 +154,8 @@ class Objects:
         try:
             found: Raw = self._client.get(path)
         except ApiError as error:
-            if error.status == 404:  # gone between the two calls: the caller's next try makes it
+            # Gone between the two calls: the caller's next try makes it.
+            if error.status == 404:
                 raise EngineUnreachable(f"{path} was there and is gone.") from error
             raise as_refusal(error) from error
         wanted, labels = body["metadata"].get("labels") or {}, found["metadata"].get("labels") or {}
@@ -164,7 +169,8 @@ class Objects:
         now = self._clock()
         with self._lock:
             self._used[path] = now
-            if now - self._tidied_at > IN_USE_SECONDS:  # thousands of attempts come and go in a day
+            # Thousands of attempts come and go in a day.
+            if now - self._tidied_at > IN_USE_SECONDS:
                 self._tidied_at = now
                 self._used = {path: at for path, at in self._used.items() if self.is_in_use(path)}
                 self._seen = {path: seen for path, seen in self._seen.items() if path in self._used}
@@ -178,7 +184,7 @@ class Objects:
 
 
 def _anchor_of(raw: Raw) -> str:
-    """The uid of the anchor that an object beside a pod goes with. A pod is told by its labels alone: one that goes is
-    seen to end."""
+    """Return the uid of the anchor that owns an object; "" for pods, which are identified by labels alone
+    because the end of a pod that is being deleted is still observed."""
     owners = raw["metadata"].get("ownerReferences") or () if raw.get("kind") != "Pod" else ()
     return next((owner["uid"] for owner in owners if owner["kind"] == "ConfigMap"), "")

@@ -1,4 +1,4 @@
-"""Creating an attempt's objects: its anchor, what stands beside its pods, and the pods."""
+"""Create an attempt's objects: its anchor, the objects beside its pods, and the pods."""
 
 from __future__ import annotations
 
@@ -17,7 +17,8 @@ from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 
-FORGOTTEN = "forgotten"  # in an anchor's data, by pod name
+# In an anchor's data, by pod name.
+FORGOTTEN = "forgotten"
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
 
 Raw = dict[str, Any]
@@ -67,7 +68,7 @@ class PodStarter:
                 self._start_under(anchor, here, spec, node)
 
     def _start_under(self, anchor: Raw, here: str, spec: PodSpec, node: NodeReport | None) -> None:
-        """Create what the attempt's anchor owns: the pod, and what stands beside it."""
+        """Create what the attempt's anchor owns: the pod and the objects beside it."""
 
         def render(of: PodSpec, profile: ClusterProfile) -> Raw:
             return self._scheduler.dress(manifests.pod(of, profile, node, anchor), of)
@@ -75,7 +76,8 @@ class PodStarter:
         pod = render(spec, self._profile)
         for path, body in self._scheduler.beside(spec, manifests.owner(anchor)):
             self._objects.make_remembered(path, body)
-        if mpi.needs_launch(spec):  # all ranks share the key that the first start created
+        # All ranks share the key that the first start created.
+        if mpi.needs_launch(spec):
             key = manifests.launch_key(spec, self._profile, anchor, *new_key_pair())
             self._objects.make_remembered(f"{here}/secrets", key)
         if self._operator.makes_pods_of(anchor):

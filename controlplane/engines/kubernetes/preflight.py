@@ -36,14 +36,17 @@ from controlplane.kubernetes_api.kubeconfig import hidden, secrets_of
 
 OK, WARNING, FAILED = "ok", "warning", "failed"
 SECONDS = 15.0
-OLDEST, NEWEST = 30, 36  # minor versions: scheduling gates are in 1.30; newer ones were not tried
+# Minor versions: scheduling gates are in 1.30; newer ones were not tried.
+OLDEST, NEWEST = 30, 36
 
 _CALL_SECONDS = 3.0
 _AT_ONCE = 8
 _SKEW_SECONDS = 60
-_MOST_SKEW_SECONDS = 1800  # beyond it certificates and tokens are refused at random
+# Beyond it certificates and tokens are refused at random.
+_MOST_SKEW_SECONDS = 1800
 _EXPIRES_SOON = timedelta(days=7)
-_NODES = 500  # are enough to see what a cluster has
+# Are enough to see what a cluster has.
+_NODES = 500
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,7 +61,8 @@ class Check:
 
 Checks: TypeAlias = Iterable[Check]
 Step: TypeAlias = Callable[[Client, ClusterProfile], Checks]
-Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]  # condition, outcome, message, without_it
+# Condition, outcome, message, without_it.
+Row: TypeAlias = tuple[Any, str, str] | tuple[Any, str, str, str]
 
 
 def _first(name: str, *rows: Row) -> list[Check]:
@@ -122,10 +126,12 @@ def _outcome_of(step: Step, client: Client, profile: ClusterProfile) -> tuple[Ch
     except ApiError as error:
         if error.reason == "Unauthorized":
             return (Check("identity", FAILED, f"{server} does not accept the credentials: {error.message}"),)
-        if not error.reason:  # no Status object: not from an API server, so its text is not shown
+        # No Status object: not from an API server, so its text is not shown.
+        if not error.reason:
             return (Check(name, FAILED, _not_kubernetes(server, f"it answers {error.status}")),)
         return (Check(name, FAILED, f"{server} answers {error}"),)
-    except (KeyError, TypeError, AttributeError, ValueError):  # its text may quote what was sent
+    except (KeyError, TypeError, AttributeError, ValueError):
+        # Its text may quote what was sent.
         return (Check(name, FAILED, _not_kubernetes(server, "its answer is not what one gives")),)
 
 
@@ -238,7 +244,8 @@ def _project_roles(client: Client, profile: ClusterProfile) -> Checks:
 
 
 def _may_make(client: Client, body: dict[str, Any]) -> bool:
-    """Whether the server would take it: it refuses whoever lacks a right that is in it."""
+    """Return whether our account may create the object: the server refuses to grant rights that the account
+    lacks."""
     try:
         client.create(wanted(body).collection, body, dry_run=True)
     except ApiError as error:
@@ -397,7 +404,8 @@ def _has_kind(client: Client, path: str, resource: str) -> bool:
     try:
         found = _found_at(client, path) or {"resources": ()}
     except ApiFailed:
-        return False  # a group that is announced and not served
+        # A group that is announced and not served.
+        return False
     return any(each.get("name") == resource for each in found["resources"])
 
 
@@ -406,12 +414,13 @@ def _has(node: Mapping[str, Any], resource: str) -> bool:
 
 
 def _number(text: Any) -> int:
-    """The whole number that a text begins with ("34+"), 0 without one."""
+    """Return the whole number at the start of a text ("34+"), 0 without one."""
     digits = str(text or "").rstrip("+")
     return int(digits) if digits.isascii() and digits.isdecimal() else 0
 
 
-_FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)  # without them the rest says nothing
+# Without them the rest says nothing.
+_FIRST: tuple[Step, ...] = (_credentials, _reachable, _identity)
 _STEPS: tuple[Step, ...] = (
     *_FIRST,
     _clock,

@@ -1,4 +1,4 @@
-"""Asking a Prometheus server, at its own address or through the cluster's API server."""
+"""Query a Prometheus server, at its own address or through the cluster's API server."""
 
 from __future__ import annotations
 
@@ -14,12 +14,13 @@ from controlplane.engines.kubernetes.dcgm import Get
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
 
-TIMEOUT_SECONDS = 3.0  # it is asked every second, and the second before is as good
+# It is asked every second, and the second before is as good.
+TIMEOUT_SECONDS = 3.0
 MOST_BYTES = 32 * 1024 * 1024
 
 
 def prometheus_at(url: str, token: str = "") -> Get:
-    """A GET below `url`. Raises EngineUnreachable when it is called and there is no good answer."""
+    """Return a function that sends a GET below `url`. It raises EngineUnreachable without a good answer."""
     headers = {"Authorization": f"Bearer {token}"} if token else {}
     pool = urllib3.PoolManager(timeout=TIMEOUT_SECONDS, retries=False, maxsize=2, headers=headers)
 
@@ -30,7 +31,8 @@ def prometheus_at(url: str, token: str = "") -> Get:
 
 
 def prometheus_behind(client: Client, namespace: str, service: str, port: int) -> Get:
-    """A GET from a service of the cluster, through its API server. Raises as `prometheus_at`."""
+    """Return a function that sends a GET to a service through the API server. It raises as `prometheus_at`'s
+    does."""
     root = f"/api/v1/namespaces/{namespace}/services/{service}:{port}/proxy"
 
     def get(path: str, query: Mapping[str, str]) -> Any:
@@ -44,7 +46,7 @@ def prometheus_behind(client: Client, namespace: str, service: str, port: int) -
 
 
 def prometheus_of(settings: Mapping[str, Any] | None, client: Client) -> Get | None:
-    """The Prometheus of a cluster's settings; None where there is none."""
+    """Return the access to the Prometheus of a cluster's settings; None if none is set."""
     if settings is None:
         return None
     return prometheus_at(settings["url"]) if "url" in settings else prometheus_behind(client, **settings)

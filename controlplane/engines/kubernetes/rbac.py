@@ -1,6 +1,6 @@
-"""What the engine does in a cluster: every verb on every resource that it uses, and no more. Pure.
+"""List every verb on every resource that the engine uses in a cluster. Pure.
 
-The one list: the look at a new cluster asks for these rights, and the chart's roles are tested against them.
+The cluster check asks for exactly these rights, and the chart's roles are tested against them.
 """
 
 from __future__ import annotations
@@ -35,7 +35,8 @@ class Rule:
 _JOBS, _TENANCY = "No job can run.", "Projects cannot be set up."
 NO_KUBECTL = "Jobs run; users of kubectl get no rights in their projects."
 _KEPT = ("get", "list", "create", "patch", "delete")
-_LISTED = ("list", "create", "patch", "delete")  # what is compared all at once and never looked at singly
+# What is compared all at once and never looked at singly.
+_LISTED = ("list", "create", "patch", "delete")
 
 NEEDED: tuple[Rule, ...] = (
     Rule("", "namespaces", _KEPT, _TENANCY),

@@ -1,8 +1,9 @@
-"""From a pod as the API server shows it to its report. Pure; the cluster's own words stay in the message.
+"""Build a pod's report from the pod object of the API server. Pure; the cluster's own words stay in the
+message.
 
-A pod is proven gone when the kubelet says that its containers have ended (or that they never began), when it was never
-bound to a node and cannot be any more, or when its node is gone or declared dead. A node that is only silent frees
-nothing.
+A pod is proven gone when the kubelet says that its containers have ended (or never began), when it was never
+bound to a node and no longer can be, or when its node is gone or declared dead. A node that only stops
+responding frees nothing.
 """
 
 from __future__ import annotations
@@ -20,14 +21,22 @@ from controlplane.engines.kubernetes.manifests import read_devices
 from controlplane.engines.kubernetes.sanitize import line
 
 # How long a pod may wait before it counts as failed, in seconds.
-UNTOLD_SECONDS = 3  # in which a scheduler that says nothing is at it
-BIND_SECONDS = 60  # a pod that we sent to a node: its room there was free by all that we knew
-VOLUME_SECONDS = 300  # for a volume to be provisioned and bound, before the pod itself is
-PULL_SECONDS = 300  # an image whose pull fails: registries have short troubles
-REFUSED_PULL_SECONDS = 30  # an image that the registry says it has not, or not for us
-CREATE_SECONDS = 120  # a container that cannot be created, for example for a secret that is missing
-MOUNT_SECONDS = 900  # a volume that hangs on a lost node is let go after six minutes
-NODE_GONE_SECONDS = 60  # a node that is this new to the cluster may not have been shown to us yet
+# In which a scheduler that says nothing is at it.
+UNTOLD_SECONDS = 3
+# A pod that we sent to a node: its room there was free by all that we knew.
+BIND_SECONDS = 60
+# For a volume to be provisioned and bound, before the pod itself is.
+VOLUME_SECONDS = 300
+# An image whose pull fails: registries have short troubles.
+PULL_SECONDS = 300
+# An image that the registry says it has not, or not for us.
+REFUSED_PULL_SECONDS = 30
+# A container that cannot be created, for example for a secret that is missing.
+CREATE_SECONDS = 120
+# A volume that hangs on a lost node is let go after six minutes.
+MOUNT_SECONDS = 900
+# A node that is this new to the cluster may not have been shown to us yet.
+NODE_GONE_SECONDS = 60
 
 OUT_OF_SERVICE = "node.kubernetes.io/out-of-service"
 SILENT_NODE_TAINTS = ("node.kubernetes.io/unreachable", "node.kubernetes.io/not-ready")
@@ -64,8 +73,8 @@ Raw = Mapping[str, Any]
 
 
 def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """One of our pods. `nodes`: every node of the cluster by name; `now`: by the API server's clock where it is
-    known."""
+    """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API
+    server's clock where known."""
     if _phase(raw) in TERMINAL:
         return _final(raw, nodes)
     if _is_gated(raw):
@@ -87,7 +96,7 @@ def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 
 def unreadable(raw: Raw, error: Exception) -> PodReport:
-    """One of our pods of which `pod_report` made nothing. Whatever it is, it may run: its devices stay held."""
+    """Return the report of a pod that `pod_report` cannot read. The pod may run, so its devices stay held."""
     state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
     name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
     why = _said(
@@ -99,19 +108,19 @@ def unreadable(raw: Raw, error: Exception) -> PodReport:
 
 
 def has_ended(raw: Raw) -> bool:
-    """Whether the pod's command will do nothing more, as far as the cluster itself says."""
+    """Return whether the pod's command has ended for certain, by the pod object alone."""
     is_unbound = not _node_name(raw)
     is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
     return _phase(raw) in TERMINAL or (is_unbound and is_over)
 
 
 def is_running(raw: Raw) -> bool:
-    """Whether the pod's command runs, as far as the cluster itself says."""
+    """Return whether the pod's command runs, by the pod object alone."""
     return _phase(raw) not in TERMINAL and "running" in (main_status(raw).get("state") or {})
 
 
 def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
-    """Our bound pods that have not ended, and the devices that they hold."""
+    """Return our bound pods that have not ended, with the devices that they hold."""
     return tuple(
         Holding(
             names.pod_name(raw),
@@ -126,7 +135,7 @@ def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
 
 
 def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
-    """The devices that a pod of ours was given; none when somebody edited the note of them."""
+    """Return the devices assigned to one of our pods; none if its annotation is unreadable."""
     try:
         return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
     except ValueError:
@@ -134,7 +143,7 @@ def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
 
 
 def pinned_node(raw: Raw) -> str:
-    """The node that we sent a pod to; "" when the cluster's own scheduler chooses."""
+    """Return the node that we chose for a pod; "" when the cluster's own scheduler chooses."""
     affinity = ((raw.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
     for term in required.get("nodeSelectorTerms") or ():
@@ -148,14 +157,14 @@ def pinned_node(raw: Raw) -> str:
 
 
 def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
-    """A pod whose phase is final. One that was written off while its container ran is gone only with its node."""
+    """Report a pod in a final phase. A pod written off while its container ran is gone only with its node."""
     state = main_status(raw).get("state") or {}
     is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
 
 
 def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
-    """A pod whose command has ended, or whose container never began."""
+    """Report a pod whose command has ended, or whose container never began."""
     code = ended.get("exitCode")
     has_succeeded = code == 0 or (code is None and _phase(raw) == "Succeeded")
     if has_succeeded:
@@ -167,7 +176,7 @@ def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
 
 
 def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
-    """Reason and message of an end that is no success, the most telling first."""
+    """Return reason and message of an unsuccessful end; the first matching rule is the most specific."""
     if _is_stopped(raw):
         return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
     if ended.get("reason") == "OOMKilled":
@@ -189,7 +198,7 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
 
 
 def _unprepared(raw: Raw) -> tuple[object, ...]:
-    """The words of what failed before the command could begin."""
+    """Return the messages of what failed before the command could begin."""
     for status in _status(raw).get("initContainerStatuses") or ():
         ended = (status.get("state") or {}).get("terminated") or {}
         if ended.get("exitCode"):
@@ -203,7 +212,7 @@ def _unprepared(raw: Raw) -> tuple[object, ...]:
 
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
-    """What the cluster itself did to the pod, by its DisruptionTarget condition or the kubelet's word."""
+    """Return why the cluster itself ended the pod, by its DisruptionTarget condition or kubelet reason."""
     status, condition = _status(raw), _condition(raw, "DisruptionTarget")
     if condition.get("status") == "True":
         words = _said("Taken away by the cluster", condition.get("reason"), condition.get("message"))
@@ -215,7 +224,7 @@ def _taken_away(raw: Raw) -> tuple[str, str] | None:
 
 
 def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
-    """The node refused the pod at its door: what the scheduler saw there was not so any more."""
+    """Return why the kubelet rejected the pod at admission: the scheduler's data was outdated."""
     status = _status(raw)
     if ended or status.get("containerStatuses") or not status.get("reason"):
         return None
@@ -252,20 +261,21 @@ def _out_of_memory(raw: Raw) -> str:
 
 
 def _was_deleted(raw: Raw, ended: Raw) -> bool:
-    """Whether a deletion that was not ours came before the end. Deleting a pod that has ended changes nothing."""
+    """Return whether a deletion by others came before the end. Deleting an ended pod changes nothing."""
     deleted = _time(raw["metadata"].get("deletionTimestamp"))
     if deleted is None or _stop_word(raw):
         return False
     finished = _time(ended.get("finishedAt"))
     grace = timedelta(seconds=raw["metadata"].get("deletionGracePeriodSeconds") or 0)
-    return finished is None or finished >= deleted - grace - timedelta(seconds=1)  # both in whole seconds
+    # Both in whole seconds.
+    return finished is None or finished >= deleted - grace - timedelta(seconds=1)
 
 
 # Before the end
 
 
 def _unbound(raw: Raw, now: datetime) -> PodReport:
-    """A pod that no node has. Once it is deleted the API server lets nobody bind it."""
+    """Report a pod without a node. The API server binds no deleted pod."""
     if raw["metadata"].get("deletionTimestamp"):
         if _is_stopped(raw):
             return _end(raw, base.STOPPED, "Stopped before it was started.", is_gone=True)
@@ -283,7 +293,7 @@ def _unbound(raw: Raw, now: datetime) -> PodReport:
 
 
 def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
-    """A bound pod whose command has not begun."""
+    """Report a bound pod whose command has not begun."""
     what, words = _obstacle(raw)
     age = _age(_bound_at(raw), now)
     if what in _PULL_ERRORS:
@@ -311,7 +321,7 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
 
 
 def _obstacle(raw: Raw) -> tuple[str, str]:
-    """Reason and message of the first container that waits for something, those that prepare the pod before."""
+    """Return reason and message of the first waiting container; init containers come first."""
     for status in (*(_status(raw).get("initContainerStatuses") or ()), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
         if waiting.get("reason") in (*_PULL_ERRORS, *_CREATE_ERRORS):
@@ -320,26 +330,26 @@ def _obstacle(raw: Raw) -> tuple[str, str]:
 
 
 def _first_refusal(what: str, words: str) -> tuple[str, str]:
-    """The error of a pull also while the kubelet waits before the next, so that the two are not told in turns."""
+    """Return the pull error also during the kubelet's back-off, so that the message does not change."""
     waits = _BACK_OFF.match(words)
     return (waits[1], words[waits.end() :]) if waits else (what, words)
 
 
 def _is_at(raw: Raw, step: str) -> bool:
-    """Whether this init container runs."""
+    """Return whether this init container runs."""
     steps = _status(raw).get("initContainerStatuses") or ()
     return any(one.get("name") == step and "running" in (one.get("state") or {}) for one in steps)
 
 
 def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
-    """Still starting while the cluster tries again by itself, failed after that."""
+    """Report a pod as starting while the cluster retries by itself, and as failed afterwards."""
     if is_too_late:
         return _end(raw, reason, message, is_gone=False)
     return _open(raw, base.STARTING, reason, message)
 
 
 def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
-    """Why nothing of a bound pod can run any more, "" while something may."""
+    """Return why a bound pod is certainly dead, or "" if it may still run."""
     name = _node_name(raw)
     if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
         return f"Its node {name} was removed from the cluster."
@@ -349,7 +359,7 @@ def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
 
 
 def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
-    """What is happening to a pod that has not ended yet: a reason that may become its end, or nothing."""
+    """Return what currently happens to an unfinished pod: a reason that may become its end, or nothing."""
     name = _node_name(raw)
     taints = _taints(nodes.get(name, {}))
     if any(taint in taints for taint in SILENT_NODE_TAINTS):
@@ -396,7 +406,8 @@ _SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, b
 
 
 def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
-    """The command's own; None where the runtime made one up for a container that it could not start or find."""
+    """Return the command's exit code; None where the runtime invented one for a container that it could not
+    start or find."""
     if reason in _SHELL_CODES:
         return _SHELL_CODES[reason]
     if ended.get("reason") in (*_START_ERRORS, "ContainerStatusUnknown"):
@@ -408,7 +419,8 @@ def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
 
 
 def _fallback_end(raw: Raw) -> datetime | None:
-    """When a pod without a container's word ended, as near as the object tells; never `now`: an end stays as it is."""
+    """Return the best known end time of a pod without a container status; never `now`, because an end time
+    must not change."""
     times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
     times += [
         _time(raw["metadata"].get("deletionTimestamp")),
@@ -418,7 +430,7 @@ def _fallback_end(raw: Raw) -> datetime | None:
 
 
 def _said(sentence: str, *words: object) -> str:
-    """A sentence of ours, and the cluster's own words after a colon, on one line."""
+    """Return a sentence of ours and, after a colon, the cluster's own words, on one line."""
     said = ": ".join(part for part in (line(word or "").rstrip(".") for word in words) if part)
     text = f"{sentence}: {said}." if said else f"{sentence}."
     return line(text)
@@ -457,7 +469,7 @@ def _is_gated(raw: Raw) -> bool:
 
 
 def main_status(raw: Raw) -> Raw:
-    """The status of the container that runs the command; meshes and agents put theirs beside it."""
+    """Return the status of the container that runs the command; service meshes and agents add others."""
     statuses: list[Raw] = _status(raw).get("containerStatuses") or []
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
 
@@ -472,7 +484,7 @@ def _taints(node: Raw) -> tuple[str, ...]:
 
 
 def _bound_at(raw: Raw) -> str | None:
-    """When the pod got its node, by the scheduler's word."""
+    """Return when the pod was bound to its node, by its PodScheduled condition."""
     bound: str | None = _condition(raw, "PodScheduled").get("lastTransitionTime")
     return bound or raw["metadata"].get("creationTimestamp")
 

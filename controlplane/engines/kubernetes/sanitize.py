@@ -1,7 +1,7 @@
-"""What a cluster says, made fit to be kept and shown. Pure.
+"""Clean text from a cluster before it is stored or shown. Pure.
 
-A tenant's process writes its own termination message, whoever runs a node writes its labels: neither may hold
-what a database refuses, or what a terminal obeys.
+A tenant's process writes its own termination message, and a node's operator its labels: remove what a
+database refuses or a terminal executes.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ _CONTROLS = re.compile(r"[\x00-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\ud
 
 
 def line(text: object, longest: int = 480) -> str:
-    """Words of the cluster on one line of at most `longest` characters, without control characters."""
+    """Return text on one line of at most `longest` characters, without control characters."""
     words = " ".join(_CONTROLS.sub(" ", str(text)).split())
     return words if len(words) <= longest else f"{words[: longest - 1]}…"
 
 
 def count(text: str, largest: int = LARGEST) -> int:
-    """A number that a label tells, at most `largest`; 0 for what is none."""
+    """Return a label's number, at most `largest`; 0 for anything that is not a number."""
     return min(int(text), largest) if text.isascii() and text.isdecimal() else 0

@@ -1,4 +1,4 @@
-"""The scheduler of a cluster, as the engine asks it: hooks where schedulers differ."""
+"""Hooks in which the schedulers of clusters differ."""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ Raw = dict[str, Any]
 
 
 class Scheduler:
-    """Trainyard's plan chooses the node before a pod is created. Schedulers of the cluster override what differs."""
+    """Default hooks: Trainyard's plan chooses the node before a pod is created. Other schedulers override
+    what differs."""
 
-    places_pods = False  # whether it binds pods that were created without a node
+    # Whether it binds pods that were created without a node.
+    places_pods = False
 
     def require_project(self, project: str) -> None:
         """Raise EngineRefused unless the scheduler can take pods of this project."""

@@ -1,4 +1,4 @@
-"""New key pairs, for launchers that enter their hosts."""
+"""Create key pairs with which launchers reach their hosts."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 
 
 def new_key_pair() -> tuple[str, str]:
-    """A private and a public Ed25519 key, both as OpenSSH writes them."""
+    """Return a new private and public Ed25519 key, both in OpenSSH's format."""
     key = Ed25519PrivateKey.generate()
     private = key.private_bytes(
         serialization.Encoding.PEM, serialization.PrivateFormat.OpenSSH, serialization.NoEncryption()

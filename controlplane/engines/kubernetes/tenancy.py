@@ -1,7 +1,8 @@
-"""What a cluster keeps of our projects: a namespace each, with quotas, a network policy and who may what. Pure.
+"""Build the objects that represent our projects: namespaces, quotas, network policies and role bindings.
+Pure.
 
-The planner decides who may hold what. The quotas here only keep those who come by `kubectl` within the same bounds: a
-project's limit, and its quota for work that cannot be preempted.
+The planner decides how many GPUs a project holds. The quotas only hold users of `kubectl` to the same bounds:
+a project's limit, and its quota for work that cannot be preempted.
 """
 
 from __future__ import annotations
@@ -18,7 +19,8 @@ from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 RBAC = "rbac.authorization.k8s.io"
 POD_SECURITY = "pod-security.kubernetes.io"
-GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0  # by which the kubelet chooses when a node runs out of memory
+# By which the kubelet chooses when a node runs out of memory.
+GUARANTEED_VALUE, PREEMPTIBLE_VALUE = 1000, 0
 
 # Where AWS, Azure, Google and others, AWS by IPv6, and Alibaba tell a machine who it is and give it its rights.
 METADATA = ("169.254.169.254/32", "fd00:ec2::254/128", "100.100.100.200/32")
@@ -82,7 +84,8 @@ def objects(
     profile: ClusterProfile,
     parts: int = 1,
 ) -> tuple[Wanted, ...]:
-    """All that the cluster is to keep of us, in an order in which it can be made. `parts`: see `quotas`."""
+    """Return all wanted objects of an installation, in an order in which they can be created. `parts`: see
+    `quotas`."""
     queues = kai.queues(projects, departments, profile) if profile.scheduler == KAI else []
     found = [*priority_classes(profile), *queues]
     for project in projects:
@@ -125,11 +128,12 @@ def namespace(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> list[dict[str, Any]]:
-    """Bounds of what pods of the namespace request: GPUs up to the limit, and up to the quota for guaranteed work.
+    """Limit what pods of the namespace request: GPUs up to the limit, and up to the quota for guaranteed
+    work.
 
-    They count what nodes give out, which is parts of GPUs where those are shared: a GPU counts as the most `parts` of
-    any node, so a bound is never tighter than the planner's. Under KAI they bound nothing: there jobs stand in the
-    cluster while they wait, and its queues have the bounds.
+    Counted in what nodes offer, which is parts of GPUs where those are shared: a GPU counts as the most
+    `parts` of any node, so a bound is never tighter than the planner's. Under KAI nothing is limited here:
+    waiting jobs exist as pods in the cluster, and KAI's queues have the bounds.
     """
     found = []
     if project.limit_milli_gpus is not None:
@@ -141,8 +145,8 @@ def quotas(project: ProjectReport, profile: ClusterProfile, parts: int = 1) -> l
 
 
 def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
-    """Pods are reached from their own project and from the control plane. They reach whatever they like, but not where
-    clouds give out the identity of their node."""
+    """Restrict network traffic: pods accept it from their own project and the control plane. They may connect
+    anywhere except to cloud metadata addresses, which hand out the node's identity."""
     control = {"kubernetes.io/metadata.name": profile.control_namespace}
     return {
         "apiVersion": "networking.k8s.io/v1",
@@ -158,7 +162,8 @@ def network_policy(project: str, profile: ClusterProfile) -> dict[str, Any]:
 
 
 def _anywhere_but(addresses: Sequence[str]) -> list[dict[str, Any]]:
-    """Peers of a network policy. Some networks do not count pods among addresses: they are named by themselves."""
+    """Return peers of a network policy. Some network plug-ins do not match pods by address, so pods are
+    listed separately."""
     blocks = [
         {"cidr": every, "except": [address for address in addresses if (":" in address) == (":" in every)]}
         for every in ("0.0.0.0/0", "::/0")
@@ -199,7 +204,8 @@ def binding(project: ProjectReport, name: str, profile: ClusterProfile) -> dict[
 
 
 def priority_classes(profile: ClusterProfile) -> list[dict[str, Any]]:
-    """Two classes of pods, for the quotas to tell apart. They never preempt: that is for the planner to decide."""
+    """Return the priority classes by which quotas count preemptible and guaranteed pods. They never preempt:
+    the planner decides that."""
     values = {True: PREEMPTIBLE_VALUE, False: GUARANTEED_VALUE}
     return [
         {
@@ -235,7 +241,7 @@ def _quota(
 
 
 def _whole(milli: int) -> str:
-    """Whole pieces, rounded up: a cluster counts no less."""
+    """Round a quantity up to whole units, as the cluster counts."""
     return str(-(-milli // 1000))
 
 

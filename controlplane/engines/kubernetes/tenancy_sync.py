@@ -1,7 +1,7 @@
-"""Keeps what the cluster has per project equal to what it should have, also after an edit by hand.
+"""Keep each project's objects in the cluster as they should be, also after manual edits.
 
-All objects of a kind are listed once a minute, and when others are wanted than before, by our label; what was found
-as it should be costs no call. What is of ours and not wanted any more is removed.
+All objects of a kind are listed once a minute, and when the wanted objects change, by our label; an object
+that is already right costs no request. Objects of ours that are no longer wanted are removed.
 """
 
 from __future__ import annotations
@@ -42,7 +42,7 @@ class _Known:
 
 @dataclass(slots=True)
 class Syncer:
-    """Applies what differs. Used by one thread at a time."""
+    """Apply differences. Used by one thread at a time."""
 
     client: Client
     objects: Objects
@@ -54,7 +54,7 @@ class Syncer:
     _may_bind: bool = True  # without it users of kubectl have no rights, which the look at the cluster tells
 
     def sync(self, wanted: Iterable[Wanted]) -> None:
-        """Make the cluster equal to this. Raises EngineRefused for the first that could not be, after the rest."""
+        """Apply all wanted objects. Raises EngineRefused for the first that failed, after trying the rest."""
         wanted = tuple(wanted)
         identities = frozenset(_identity(one.body) for one in wanted)
         is_due = time.monotonic() - self._checked_at >= CHECK_SECONDS or identities != self._wanted
@@ -69,9 +69,10 @@ class Syncer:
             raise first
 
     def _sync_all(self, wanted: tuple[Wanted, ...]) -> EngineRefused | None:
-        """Apply what is not as it should be; return the first refusal."""
+        """Apply the objects that differ; return the first refusal."""
         first: EngineRefused | None = None
-        refused: set[str] = set()  # identities of what others are in or below of
+        # Identities of what others are in or below of.
+        refused: set[str] = set()
         for one in wanted:
             is_binding = one.body["kind"] == BINDING
             if _above(one.body) in refused:
@@ -90,7 +91,7 @@ class Syncer:
         return first
 
     def _has_roles(self) -> bool:
-        """Whether the roles that projects refer to are there, made now where we may make them."""
+        """Return whether the roles that projects refer to exist; create them if our account may."""
         return all(self._has_role(tenancy.wanted(body)) for body in tenancy.cluster_roles())
 
     def _has_role(self, role: Wanted) -> bool:
@@ -130,7 +131,7 @@ class Syncer:
         self._known[one.path] = _Known(one.body, _shape(found))
 
     def _take_stock(self, wanted: tuple[Wanted, ...]) -> None:
-        """Compare with what there is: forget what is not as it should be, so that it is applied again."""
+        """Compare with the cluster's objects; forget those that differ, so that they are applied again."""
         kinds = {kind: tenancy.every(kind) for kind in (*REMOVED, *((QUEUE,) if self._has_queues() else ()))}
         self._there = {}
         for kind, every in (kinds | {one.body["kind"]: one.every for one in wanted}).items():
@@ -151,7 +152,7 @@ class Syncer:
         return self.profile.scheduler == KAI
 
     def _remove_unwanted(self) -> None:
-        """Remove what we made and do not want any more: in namespaces of projects that there are, and queues."""
+        """Remove our objects that are no longer wanted: in namespaces of existing projects, and queues."""
         for identity, found in self._there.items():
             if identity in self._wanted or not self._may_go(found):
                 continue
@@ -160,7 +161,8 @@ class Syncer:
             try:
                 self.client.delete(path, uid=found["metadata"]["uid"])
             except ApiError as error:
-                if error.status != 409:  # another one of this name
+                # Another one of this name.
+                if error.status != 409:
                     raise as_refusal(error) from error
 
     def _may_go(self, found: Raw) -> bool:
@@ -174,20 +176,24 @@ class Syncer:
         try:
             items = self.client.get(every, query)["items"]
         except ApiError as error:
-            if error.status == 404:  # a kind that this cluster does not have (any more)
+            # A kind that this cluster does not have (any more).
+            if error.status == 404:
                 return {}
             if error.status == 403 and kind == BINDING:
                 self._may_bind = False
                 return {}
             raise as_refusal(error) from error
-        found = ({**item, "kind": kind} for item in items)  # lists leave it out
+        # Lists leave it out.
+        found = ({**item, "kind": kind} for item in items)
         return {_identity(item): item for item in found}
 
 
 def contains(found: Any, wanted: Any) -> bool:
-    """Whether all that is wanted stands in what was found; the server adds to it and writes quantities anew."""
+    """Return whether everything wanted is in the found object; the server adds fields and rewrites
+    quantities."""
     if found is None:
-        return not wanted  # the server leaves out what says nothing
+        # The server leaves out what says nothing.
+        return not wanted
     if isinstance(wanted, Mapping):
         return isinstance(found, Mapping) and all(
             contains(found.get(key), value)
@@ -204,8 +210,8 @@ def contains(found: Any, wanted: Any) -> bool:
 
 
 def added(found: Raw, wanted: Raw) -> Raw:
-    """A merge patch of the spec that takes out what somebody added, which an apply leaves in. Only for kinds that are
-    all ours."""
+    """Return a merge patch that removes fields added by others, which server-side apply keeps. Only for kinds
+    that are entirely ours."""
     if wanted["kind"] not in REMOVED:
         return {}
     return _less(found.get("spec") or {}, wanted["spec"])
@@ -220,7 +226,8 @@ def _less(found: Any, wanted: Any) -> Raw:
             patch[key] = None
         elif isinstance(value, list):
             if any(_less(*pair) for pair in zip(value, wanted[key], strict=False)):
-                patch[key] = wanted[key]  # a merge patch has lists whole or not at all
+                # A merge patch has lists whole or not at all.
+                patch[key] = wanted[key]
         elif less := _less(value, wanted[key]):
             patch[key] = less
     return patch
@@ -232,14 +239,14 @@ def _identity(body: Raw) -> str:
 
 
 def _above(body: Raw) -> str:
-    """The identity of that without which the object cannot be ours: its namespace, or the Queue above it."""
+    """Return the identity of the object's parent: its namespace, or the Queue above it."""
     if body["kind"] == QUEUE:
         return f"{QUEUE}//{body['spec'].get('parentQueue', '')}"
     return f"{NAMESPACE}//{body['metadata'].get('namespace', '')}"
 
 
 def _shape(found: Raw) -> Raw:
-    """An object without what changes by itself."""
+    """Return the object without the fields that change by themselves."""
     metadata = found["metadata"]
     return {
         key: value for key, value in found.items() if key not in ("status", "metadata", "kind", "apiVersion")

@@ -44,11 +44,14 @@ from controlplane.engines.simulated import check_spec
 from controlplane.logstore.reader import LogPage, read_page
 
 SHIM = Path(__file__).with_name("shim.py")
-LOG_MOST_BYTES = 1 << 30  # of one pod's log, unless the cluster's settings say otherwise
-IDLE = ("sleep", "infinity")  # of a pod that only holds devices for ranks which its launcher starts
+# Of one pod's log, unless the cluster's settings say otherwise.
+LOG_MOST_BYTES = 1 << 30
+# Of a pod that only holds devices for ranks which its launcher starts.
+IDLE = ("sleep", "infinity")
 SPAWN_TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
-OVERDUE_SECONDS = 5.0  # after the grace: then the shim itself is stuck
+# After the grace: then the shim itself is stuck.
+OVERDUE_SECONDS = 5.0
 
 
 class LocalEngine(EngineDefaults):
@@ -89,9 +92,8 @@ class LocalEngine(EngineDefaults):
         if not pod.path.exists():
             node = next(node for node in nodes if node.name == spec.node)
             self._create(pod, self._prepare(spec, node))
-        if self._mark_of_end(
-            pod
-        ).exists():  # looked for last: it is there before a forgotten pod's directory goes
+        # Looked for last: it is there before a forgotten pod's directory goes.
+        if self._mark_of_end(pod).exists():
             self._remove(pod)
             return
         if pod.start_record() is None and pod.exit_record() is None and pod.prepared() is not None:
@@ -147,7 +149,8 @@ class LocalEngine(EngineDefaults):
         return LocalProcess(*self._running(pod_name), command)
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        self._prepared(pod_name)  # refuses a pod that there is not
+        # Refuses a pod that there is not.
+        self._prepared(pod_name)
         address = self._report(self._pod(pod_name)).ports.get(port)
         if address is None:
             raise EngineRefused(base.POD_NOT_RUNNING, f"Pod {pod_name} has no port {port} to reach now.")
@@ -163,7 +166,8 @@ class LocalEngine(EngineDefaults):
             try:
                 os.mkfifo(self._bell, 0o600)
             except FileExistsError:
-                pass  # another process made it in this moment
+                # Another process made it in this moment.
+                pass
         bell = os.open(self._bell, os.O_RDWR | os.O_NONBLOCK)
         try:
             is_rung = _is_readable(bell, timeout_seconds)
@@ -171,7 +175,8 @@ class LocalEngine(EngineDefaults):
                 os.read(bell, 65536)
             return is_rung
         except BlockingIOError:
-            return True  # another process waits on this bell too and read it first
+            # Another process waits on this bell too and read it first.
+            return True
         finally:
             os.close(bell)
 
@@ -210,7 +215,8 @@ class LocalEngine(EngineDefaults):
         except FileNotFoundError:
             if pod.path.exists():
                 raise
-            return None  # forgotten by another caller while we looked
+            # Forgotten by another caller while we looked.
+            return None
 
     def _prepared(self, pod_name: str) -> Prepared:
         base.check_pod_name(pod_name)

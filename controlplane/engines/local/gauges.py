@@ -70,7 +70,8 @@ class Gauges:
         if seen is None or seen.size != size:
             progress = latest_progress(path)
             if progress is None and seen is not None:
-                progress = seen.progress  # it scrolled out of what is looked back at
+                # It scrolled out of what is looked back at.
+                progress = seen.progress
             seen = self._seen[path] = _Seen(size, progress)
         return seen.progress
 

@@ -88,7 +88,8 @@ def _reading(nvml: Any, index: int) -> UsageReport:
     handle = nvml.nvmlDeviceGetHandleByIndex(index)
     try:
         utilization = nvml.nvmlDeviceGetUtilizationRates(handle).gpu / 100
-    except nvml.NVMLError:  # a MIG parent has no utilisation of its own
+    except nvml.NVMLError:
+        # A MIG parent has no utilisation of its own.
         utilization = None
     return UsageReport("", index, utilization, nvml.nvmlDeviceGetMemoryInfo(handle).used // MIB)
 

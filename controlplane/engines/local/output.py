@@ -34,7 +34,8 @@ class Output:
         try:
             self._log.flush()
         except OSError:
-            return  # the disk is full: they stay where they are
+            # The disk is full: they stay where they are.
+            return
 
     @property
     def has_partial(self) -> bool:

@@ -29,7 +29,8 @@ def _lease(folder: Path, pod_name: str) -> int:
                 file.write(pod_name)
             return port
         except FileExistsError:
-            continue  # given to another pod that does not listen yet
+            # Given to another pod that does not listen yet.
+            continue
     raise OSError("no free port was found on this machine")
 
 

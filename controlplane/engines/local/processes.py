@@ -12,7 +12,8 @@ SIGKILL = 9
 SIGTERM = 15
 # Of what runs in a pod: the usual one, because the control plane's 077 would surprise jobs that share files.
 POD_UMASK = 0o022
-TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"  # marks every process of a pod, also one that left its session
+# Marks every process of a pod, also one that left its session.
+TOKEN_VARIABLE = "TRAINYARD_POD_TOKEN"
 
 # Fields of /proc/<pid>/stat after the command's name.
 _STATE, _PARENT, _SESSION, _START_TICKS = 0, 1, 3, 19
@@ -99,5 +100,6 @@ def _environment(pid: int) -> list[bytes]:
     try:
         with open(f"/proc/{pid}/environ", "rb") as file:
             return file.read().split(b"\0")
-    except OSError:  # gone meanwhile, or another user's: then it is not one of ours
+    except OSError:
+        # Gone meanwhile, or another user's: then it is not one of ours.
         return []

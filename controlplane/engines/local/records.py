@@ -28,9 +28,11 @@ MEMBERSHIP, STATUS, DOORBELL = (
     "status.json",
     "doorbell",
 )  # as in workloads.common.membership
-LONGEST_STATUS = 64 * 1024  # bytes; a pod writes it; more is cut, and is no JSON then
+# Bytes; a pod writes it; more is cut, and is no JSON then.
+LONGEST_STATUS = 64 * 1024
 SPEC, LAUNCH, START, EXIT, STOP, LOCK, CONTROL = "spec", "launch", "start", "exit", "stop", "lock", "control"
-ELASTIC = "elastic"  # directory that the pod and the engine share
+# Directory that the pod and the engine share.
+ELASTIC = "elastic"
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +99,10 @@ class PodDir:
         except OSError:
             shutil.rmtree(fresh)
             if self.path.exists():
-                return False  # another start or a stop was first
-            raise  # the disk is full
+                # Another start or a stop was first.
+                return False
+            # The disk is full.
+            raise
         return True
 
     def remove(self) -> None:
@@ -176,7 +180,8 @@ class PodDir:
         self._write(STOP, str(grace_seconds))
         try:
             fd = os.open(self.path / CONTROL, os.O_WRONLY | os.O_NONBLOCK)
-        except OSError:  # no shim yet, or none any more
+        except OSError:
+            # No shim yet, or none any more.
             return
         try:
             with suppress(BrokenPipeError):  # it ended since
@@ -216,7 +221,8 @@ class PodDir:
                 file.write(text)
                 file.flush()
                 os.fsync(file.fileno())
-        except OSError:  # the disk is full
+        except OSError:
+            # The disk is full.
             fresh.unlink(missing_ok=True)
             raise
         fresh.replace(target)

@@ -45,9 +45,8 @@ def kill_stuck(pod: PodDir) -> None:
     except ProcessLookupError:
         return
     try:
-        if (
-            started.is_shim_alive()
-        ):  # checked while the pidfd pins the process: its pid cannot pass to another
+        # Checked while the pidfd pins the process: its pid cannot pass to another.
+        if started.is_shim_alive():
             signal.pidfd_send_signal(pidfd, signal.SIGKILL)
     finally:
         os.close(pidfd)
@@ -72,7 +71,8 @@ def _settle(pod: PodDir, started: StartRecord | None) -> ExitRecord | None:
         if not is_alone:
             # another reader looks as well; if the shim ended in good order since our look, its record is there now
             return pod.exit_record()
-        ended = pod.exit_record()  # the shim may have ended in good order in the meantime
+        # The shim may have ended in good order in the meantime.
+        ended = pod.exit_record()
         started = started or pod.start_record()
         if ended is not None:
             return ended

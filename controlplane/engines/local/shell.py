@@ -30,13 +30,14 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
     if all(host == path for host, path in prepared.spec.mounts):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
+    # Entering leads to the root directory.
     return [
         *enter,
         "sh",
         "-c",
         'cd "$0" && exec "$@"',
         prepared.work_dir,
-    ]  # entering leads to the root directory
+    ]
 
 
 class LocalShell:
@@ -74,7 +75,8 @@ class LocalShell:
                 return os.read(self._master, limit)
             except BlockingIOError:
                 _wait_readable(self._master)
-            except OSError:  # EIO: every process of the terminal has ended
+            except OSError:
+                # EIO: every process of the terminal has ended.
                 self._has_ended = True
                 return b""
 

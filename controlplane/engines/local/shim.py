@@ -93,15 +93,17 @@ class Child:
         return (what, int(number)) if what else None
 
     def _become(self, go: int, failure: int, out: int, err: int) -> None:
-        """In the child: never returns."""
+        """Run in the child; never returns."""
         what = "exec"
         try:
             os.setsid()
             libc.prctl(PR_SET_PDEATHSIG, processes.SIGKILL)
-            os.close(self._go)  # else our own copy would keep the pipe open when the shim dies
+            # Else our own copy would keep the pipe open when the shim dies.
+            os.close(self._go)
             if os.read(go, 1) != b"g":
                 os._exit(NOT_EXECUTABLE)
-            for number in (SIGPIPE, SIGXFSZ):  # Python ignores these two, and an ignored signal survives exec
+            # Python ignores these two, and an ignored signal survives exec.
+            for number in (SIGPIPE, SIGXFSZ):
                 libc.signal(number, None)
             os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
             os.dup2(out, 1)
@@ -194,7 +196,8 @@ class Shim:
                 elif fd == self._control:
                     self._read_stop(child)
                 else:
-                    self._poll.unregister(fd)  # the pidfd: the command has ended
+                    # The pidfd: the command has ended.
+                    self._poll.unregister(fd)
             if not events and self._output.has_partial:
                 self._output.flush()
             if self._kill_at is not None and time.monotonic() >= self._kill_at:
@@ -316,7 +319,8 @@ class Shim:
             os.write(fd, b"!")
             os.close(fd)
         except OSError:
-            pass  # nobody listens, or it has enough to read: it will look by itself
+            # Nobody listens, or it has enough to read: it will look by itself.
+            pass
 
 
 def main(pod_dir: str) -> int:
@@ -366,7 +370,8 @@ def _pipe() -> tuple[int, int]:
     try:
         fcntl.fcntl(read, F_SETPIPE_SZ, PIPE_BYTES)
     except OSError:
-        pass  # the user's limit for pipes is reached: the usual 64 KiB do
+        # The user's limit for pipes is reached: the usual 64 KiB do.
+        pass
     return read, write
 
 
@@ -420,4 +425,5 @@ def _now_ms() -> int:
 
 
 if __name__ == "__main__":
-    os._exit(main(sys.argv[1]))  # without the interpreter's clean-up: nothing is left to flush
+    # Without the interpreter's clean-up: nothing is left to flush.
+    os._exit(main(sys.argv[1]))
