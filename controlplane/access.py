@@ -102,7 +102,8 @@ def role_in(actor: Actor, project: Project) -> str | None:
 def project_for(actor: Actor, name: str, *, needed: str = Role.VIEWER) -> Project:
     """Return a project by name. Raises NotVisible or Forbidden."""
     missing = NotVisible(f"There is no project named {name!r} that you can see.")
-    try:  # names are unique: there is nothing to be put in order
+    # Names are unique: there is nothing to be put in order.
+    try:
         project = Project.objects.select_related("cluster", "department").get(name=name)
     except Project.DoesNotExist as error:
         raise missing from error

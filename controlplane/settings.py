@@ -14,7 +14,8 @@ from controlplane.config.state_files import make_private
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
 LOG_DIR = STATE_DIR / "logs"  # pods' logs: <job>/<attempt>-<rank>.log
-make_private(STATE_DIR)  # sets the umask, too: every process of the control plane imports this file
+# Sets the umask, too: every process of the control plane imports this file.
+make_private(STATE_DIR)
 
 
 def _secret_key() -> str:
@@ -37,7 +38,8 @@ DEBUG = False
 
 HOST = env.text(os.environ, "TRAINYARD_HOST")
 PORT = env.integer(os.environ, "TRAINYARD_PORT", 1, 65535)
-STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")  # "" when it is not set
+# "" when it is not set.
+STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")
 PUBLIC_URL = STATED_URL or f"http://{HOST}:{PORT}"
 CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
 CONNECTIONS_PER_ADDRESS = env.integer(os.environ, "TRAINYARD_CONNECTIONS_PER_ADDRESS", 0, 100_000)
@@ -131,12 +133,14 @@ SESSION_COOKIE_NAME, CSRF_COOKIE_NAME = f"{COOKIE_PREFIX}yard_session", f"{COOKI
 SESSION_COOKIE_HTTPONLY = True
 SESSION_COOKIE_SAMESITE = "Lax"
 SESSION_COOKIE_SECURE = CSRF_COOKIE_SECURE = PUBLIC_URL.startswith("https://")
-CSRF_COOKIE_HTTPONLY = False  # the pages' own scripts send it back in a header
+# The pages' own scripts send it back in a header.
+CSRF_COOKIE_HTTPONLY = False
 SECURE_CONTENT_TYPE_NOSNIFF = True
 SECURE_REFERRER_POLICY = "same-origin"
 SECURE_CROSS_ORIGIN_OPENER_POLICY = "same-origin"
 X_FRAME_OPTIONS = "DENY"
-DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20  # bodies up to 1 MiB, 413 beyond
+# Bodies up to 1 MiB, 413 beyond.
+DATA_UPLOAD_MAX_MEMORY_SIZE = 1 << 20
 
 LANGUAGE_CODE = "en"
 LANGUAGES = [("en", "English")]
@@ -147,10 +151,10 @@ TIME_ZONE = "UTC"
 STATIC_URL = "/static/"
 STATICFILES_DIRS = [BASE_DIR / "static"]
 STATIC_ROOT = STATE_DIR / "static"
-FILE_UPLOAD_PERMISSIONS = 0o600  # also of gathered static files; the default opens them to all users
-STATICFILES_FINDERS = [
-    "django.contrib.staticfiles.finders.FileSystemFinder"
-]  # ours only, no package's own pages
+# Also of gathered static files; the default opens them to all users.
+FILE_UPLOAD_PERMISSIONS = 0o600
+# Ours only, no package's own pages.
+STATICFILES_FINDERS = ["django.contrib.staticfiles.finders.FileSystemFinder"]
 WHITENOISE_USE_FINDERS = False
 STORAGES = {
     "default": {"BACKEND": "django.core.files.storage.FileSystemStorage"},

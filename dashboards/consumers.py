@@ -19,8 +19,10 @@ from controlplane.live.listener import Listener
 MESSAGE_MOST_BYTES = 4096
 # A page follows a few topics when it opens; a script that follows many sends them at once.
 MESSAGES_PER_SECOND, MESSAGES_AT_ONCE = 20, 300
-TOO_FAST = 4429  # a websocket close code
-CLOSE_SECONDS = 1.0  # for a closing frame to a client that may not be reading
+# A websocket close code.
+TOO_FAST = 4429
+# For a closing frame to a client that may not be reading.
+CLOSE_SECONDS = 1.0
 
 
 class LiveConsumer(AsyncWebsocketConsumer):
@@ -89,7 +91,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
             self.listener = None
 
     def _end(self, code: int, reason: str) -> None:
-        """The hub lets this client go."""
+        """Close the connection when the hub removes this client."""
         self._closing = asyncio.create_task(self._say_goodbye(code, reason))
 
     async def _say_goodbye(self, code: int, reason: str) -> None:
@@ -98,7 +100,8 @@ class LiveConsumer(AsyncWebsocketConsumer):
             async with asyncio.timeout(CLOSE_SECONDS):
                 await self.close(code, reason)
         except (TimeoutError, OSError):
-            pass  # it is gone or blocked; ending the application drops the connection
+            # It is gone or blocked; ending the application drops the connection.
+            pass
         finally:
             self._ended.set()
 
@@ -121,7 +124,7 @@ class LiveConsumer(AsyncWebsocketConsumer):
 
 
 def _parsed(text: str | None) -> Mapping[str, Any]:
-    """The message as an object; an empty one when it is not JSON, not an object or too long."""
+    """Return the message as an object; an empty one if it is not JSON, not an object or too long."""
     if text is None or len(text) > MESSAGE_MOST_BYTES:
         return {}
     try:

@@ -16,13 +16,15 @@ from typing import Any
 
 NOTHING = "–"
 NBSP = "\u00a0"
-POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"  # spaces as wide as a point and as a digit
+# Spaces as wide as a point and as a digit.
+POINT_WIDE, DIGIT_WIDE = "\u2008", "\u2007"
 MOST_DECIMALS = 3
 NUMBER = re.compile(r"-?[\d,]+(\.\d+)?")
 
 
 def number(value: float | None, column: int = 0) -> str:
-    """1234.5 -> "1,234.5"; at most three decimals. In a column with `column` decimals blanks fill the missing ones."""
+    """Format a count: 1234.5 -> "1,234.5"; at most three decimals. In a column with `column` decimals blanks
+    fill the missing ones."""
     if value is None:
         return NOTHING
     text = f"{value:,.{MOST_DECIMALS}f}".rstrip("0").rstrip(".")
@@ -41,7 +43,8 @@ def lined_up(texts: Sequence[str]) -> list[str]:
 
 
 def measured(value: float | None, column: int | None = None) -> str:
-    """0.357 -> "0.36"; what is above nothing and rounds to it is "<0.01". `column`: the decimals of its column."""
+    """Format a measured value: 0.357 -> "0.36"; positive values that round to 0 are "<0.01". `column`: the
+    decimals of its column."""
     if value is None:
         return NOTHING
     places = measured_decimals([value]) if column is None else column
@@ -58,21 +61,21 @@ def measured_decimals(values: Iterable[float | None]) -> int:
 
 
 def percent(share: float | None) -> str:
-    """0.97 -> "97 %"; "0 %" is nothing at all."""
+    """Format a share: 0.97 -> "97 %"; a share that would round down to 0 is "<1 %"."""
     if share is None:
         return NOTHING
     return f"{'<1' if 0 < share < 0.005 else _half_up(share * 100)}{NBSP}%"
 
 
 def mebibytes(mib: float | None) -> str:
-    """32768 -> "32 GB"."""
+    """Format MiB: 32768 -> "32 GB"."""
     if mib is None:
         return NOTHING
     return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
 
 
 def duration(seconds: float | None) -> str:
-    """Seconds as the two units that matter: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"."""
+    """Format seconds as the two largest units: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"."""
     if seconds is None:
         return NOTHING
     whole = max(0, int(seconds))

@@ -40,7 +40,8 @@ LOOKS: dict[Use, UseLook] = {
     Use.LOW: UseLook("low", "warning"),
     Use.BUSY: UseLook("busy", "good"),
 }
-SAID_ALOUD = frozenset({Use.IDLE, Use.LOW})  # their word stands beside the number
+# Their word stands beside the number.
+SAID_ALOUD = frozenset({Use.IDLE, Use.LOW})
 
 
 def use_of(share: float | None, *, is_held: bool = True) -> Use:

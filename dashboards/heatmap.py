@@ -10,10 +10,14 @@ from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-SQUARE, GAP = 8, 2  # units between the centres of two squares of a block: their sum
-BLOCK_GAP = 6  # more units between two nodes
-PER_LINE = 8  # devices of a node side by side; more of them make more lines
-HEIGHT = 340  # pixels that the drawing is made to fill, as far as squares stay between these heights
+# Units between the centres of two squares of a block: their sum.
+SQUARE, GAP = 8, 2
+# More units between two nodes.
+BLOCK_GAP = 6
+# Devices of a node side by side; more of them make more lines.
+PER_LINE = 8
+# Pixels that the drawing is made to fill, as far as squares stay between these heights.
+HEIGHT = 340
 LEAST_HEIGHT, MOST_HEIGHT = 7, 34
 
 
@@ -89,7 +93,7 @@ def draw(blocks: Sequence[Block]) -> HeatMap:
 
 @dataclass(slots=True)
 class _Pen:
-    """Collects strokes; `height` is that of a square in pixels."""
+    """Collect strokes; `height` is that of a square in pixels."""
 
     height: int
     free: list[str] = field(default_factory=list)
@@ -142,6 +146,7 @@ class _Pen:
 
 
 def _columns(blocks: int, across: int, lines: int) -> int:
-    """How many blocks stand side by side: more squares across than down, since they are drawn upright."""
+    """Return how many blocks stand side by side: more squares across than down, since they are drawn
+    upright."""
     squares = blocks * across * lines
     return max(1, min(blocks, round(math.sqrt(squares * 3.2) / across)))

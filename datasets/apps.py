@@ -4,6 +4,6 @@ from django.apps import AppConfig
 
 
 class DatasetsConfig(AppConfig):
-    """Data: the code that jobs run, and datasets."""
+    """The datasets app: the code that jobs run, and datasets."""
 
     name = "datasets"

@@ -15,7 +15,8 @@ from datasets.code_manifest import EXECUTABLE, LINK, Entry
 
 BLOCK = 512
 MOST_PER_FILE = 2 * BLOCK  # header and padding
-MOST_BESIDE = 64 * 1024  # the end of the archive; tar programs round it up
+# The end of the archive; tar programs round it up.
+MOST_BESIDE = 64 * 1024
 _CHUNK_BYTES = 1 << 20
 _PLAIN = (b"0", b"\0")
 
@@ -52,7 +53,8 @@ def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[b
         info.mode = 0o755 if entry.kind == EXECUTABLE else 0o644
         if entry.kind == LINK:
             info.type, info.linkname = tarfile.SYMTYPE, b"".join(pieces(entry)).decode()
-            yield info.tobuf(tarfile.GNU_FORMAT)  # what small tar programs read, too
+            # What small tar programs read, too.
+            yield info.tobuf(tarfile.GNU_FORMAT)
             continue
         info.size = entry.size
         yield info.tobuf(tarfile.GNU_FORMAT)

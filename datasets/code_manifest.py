@@ -131,7 +131,7 @@ def stays_inside(path: str, target: str) -> bool:
 
 
 def _check_places(entries: Sequence[Entry]) -> None:
-    """No path is there twice, and none lies below a path that is a file or a link."""
+    """Refuse duplicate paths, and paths below a file or a link."""
     places = {entry.path: index for index, entry in enumerate(entries)}
     if len(places) != len(entries):
         index = next(index for index, entry in enumerate(entries) if places[entry.path] != index)

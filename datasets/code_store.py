@@ -23,13 +23,15 @@ from pathlib import Path
 
 from datasets.code_manifest import LINK, Entry, dump, load, tree_hash
 
-FOLDER = "code"  # of the state directory
+# Of the state directory.
+FOLDER = "code"
 _OBJECTS, _TREES, _PENDING = "objects", "trees", "pending"
 _CHUNK_BYTES = 1 << 20
 
 
 class ContentCorrupt(Exception):
-    """A kept content is not what its hash says. It was taken out of the store: uploading it again mends the tree."""
+    """A stored content does not match its hash. It was removed from the store; uploading it again repairs the
+    tree."""
 
 
 class ContentDiffers(Exception):
@@ -72,7 +74,7 @@ class ProjectCode:
         return {entry.sha256: entry.size for entry in entries if self._path_if_kept(entry) is None}
 
     def put(self, sha256: str, pieces: Iterable[bytes]) -> None:
-        """Keep a content. Raises ContentDiffers when that is not its hash; then nothing is kept."""
+        """Store a content. Raises ContentDiffers if it does not match its hash; then nothing is stored."""
         shared, own = _object(self._shared, sha256), _object(self._own / _OBJECTS, sha256)
         fresh = shared.with_name(f".{sha256}.{secrets.token_hex(4)}")
         try:
@@ -83,15 +85,17 @@ class ProjectCode:
             else:
                 fresh.replace(shared)
             _link(shared, own)
-        except BaseException:  # the disk is full, or the upload broke off
+        except BaseException:
+            # The disk is full, or the upload broke off.
             fresh.unlink(missing_ok=True)
             raise
 
     def finish(self, digest: str) -> None:
-        """Make a tree that was begun, and whose files are all there, a complete one."""
+        """Complete a tree whose files are all in the store."""
         trees = self._own / _TREES
         trees.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with suppress(FileNotFoundError):  # it is complete already
+        # It is complete already.
+        with suppress(FileNotFoundError):
             (self._own / _PENDING / digest).rename(trees / digest)
 
     def has(self, digest: str) -> bool:
@@ -136,7 +140,8 @@ class ProjectCode:
                 if folder == _PENDING and _mtime(manifest) < before:
                     manifest.unlink(missing_ok=True)
                     continue
-                with suppress(FileNotFoundError):  # completed or removed meanwhile
+                # Completed or removed meanwhile.
+                with suppress(FileNotFoundError):
                     wanted |= {entry.sha256 for entry in load(manifest.read_bytes())}
         return _remove_unwanted(self._own / _OBJECTS, wanted, before)
 
@@ -238,7 +243,8 @@ def _link(shared: Path, own: Path) -> None:
             raise
         shutil.copy(shared, fresh)
     fresh.replace(own)
-    fresh.unlink(missing_ok=True)  # renaming onto another link of the same file leaves both
+    # Renaming onto another link of the same file leaves both.
+    fresh.unlink(missing_ok=True)
 
 
 def _write_content(path: Path, pieces: Iterable[bytes], sha256: str) -> None:
@@ -263,6 +269,7 @@ def _write(path: Path, content: bytes) -> None:
         with open(os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb") as file:
             file.write(content)
         fresh.replace(path)
-    except OSError:  # the disk is full
+    except OSError:
+        # The disk is full.
         fresh.unlink(missing_ok=True)
         raise

@@ -14,7 +14,8 @@ from dataclasses import dataclass
 from functools import cached_property
 from hashlib import sha256
 
-FILE, EXECUTABLE, LINK = 0, 1, 2  # kinds; the content of a link is its target
+# Kinds; the content of a link is its target.
+FILE, EXECUTABLE, LINK = 0, 1, 2
 DIGEST_BYTES = 32
 PATH_MOST_BYTES, NAME_MOST_BYTES = 4096, 255
 FILES_MOST = 5_000_000
@@ -22,7 +23,8 @@ FILES_MOST = 5_000_000
 PATHS_MOST_BYTES = 256 << 20
 
 _MAGIC = b"trainyard-manifest-1\n"
-_HEAD = struct.Struct("<QQQ")  # files, bytes of the joined paths, bytes of the compressed columns
+# Files, bytes of the joined paths, bytes of the compressed columns.
+_HEAD = struct.Struct("<QQQ")
 _BLOCK = 16
 _AFTER_SLASH = b"0"  # the byte after "/": `directory + b"0"` sorts behind everything below `directory`
 # Empty components, "." and ".." and absolute paths, searched in all paths at once.

@@ -31,9 +31,12 @@ from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
 from jobs.transitions import job_event, move, remove, request_transition
 
-REFUSALS_LISTED = 100  # fields of one submission, of however many jobs
-LONGEST_COMMAND = 2000  # characters of a command in the audit log
-_ALONE = ""  # where the fields of a job are that was submitted by itself
+# Fields of one submission, of however many jobs.
+REFUSALS_LISTED = 100
+# Characters of a command in the audit log.
+LONGEST_COMMAND = 2000
+# Where the fields of a job are that was submitted by itself.
+_ALONE = ""
 
 
 def check_submission(project: Project, body: Mapping[str, Any]) -> dict[str, Any]:
@@ -153,7 +156,8 @@ def delete_job(job: Job, *, actor: Actor) -> None:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
             aim = {"next_state": lifecycle.STOPPED, "reason": "stopped_by_user", "message": message}
             event = request_transition(job, **aim, details={}, actor=actor)
-        if job.is_final:  # it was, or it held no pods, or it has ended by itself meanwhile
+        # It was, or it held no pods, or it has ended by itself meanwhile.
+        if job.is_final:
             event = remove(job, actor)
         Event.objects.append([event] if event else [])
         wake()

@@ -23,13 +23,18 @@ from jobs import lifecycle
 from jobs.kinds.mounts import normal_path
 from jobs.models import Job
 
-QUEUE_MOST = 10_000  # unfinished jobs of one project
-FAR_FROM_FULL = 5_000  # as few as that may be counted a moment ago
-NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0  # how long what was read is good for a yes
+# Unfinished jobs of one project.
+QUEUE_MOST = 10_000
+# As few as that may be counted a moment ago.
+FAR_FROM_FULL = 5_000
+# How long what was read is good for a yes.
+NODES_SECONDS, QUEUE_SECONDS = 5.0, 1.0
 
 T = TypeVar("T")
-Specs = Mapping[int, Mapping[str, Any]]  # by the job's place in what was submitted, from 0
-Refusals = list[tuple[int, FieldError]]  # a job's place, and what of that job is refused
+# By the job's place in what was submitted, from 0.
+Specs = Mapping[int, Mapping[str, Any]]
+# A job's place, and what of that job is refused.
+Refusals = list[tuple[int, FieldError]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,10 +86,12 @@ def too_large(project: Project, specs: Specs) -> Refusals:
     key = project.cluster_id, project.cluster.created_at
     seen = _largest.get(key)
     if seen is not None and not seen.refusals(specs):
-        return []  # should that node have gone since, then the scheduler says so
+        # Should that node have gone since, then the scheduler says so.
+        return []
     found = _largest_of(project.cluster_id)
     if found is None:
-        return []  # nodes are still being discovered; the scheduler judges
+        # Nodes are still being discovered; the scheduler judges.
+        return []
     return _largest.put(key, found).refusals(specs)
 
 

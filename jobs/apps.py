@@ -4,6 +4,6 @@ from django.apps import AppConfig
 
 
 class JobsConfig(AppConfig):
-    """Work: jobs, their attempts and pods."""
+    """The jobs app: jobs, their attempts and pods."""
 
     name = "jobs"

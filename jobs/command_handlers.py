@@ -1,4 +1,5 @@
-"""How the engine is made to start, stop and forget pods. Short calls on the loop's own threads."""
+"""Command handlers that make the engine start, stop and forget pods: short calls on the loop's own
+threads."""
 
 import shutil
 from datetime import timedelta
@@ -18,7 +19,8 @@ from controlplane.models import Command
 from jobs.command_kinds import FORGET_JOB, FORGET_POD, START_POD, STOP_POD
 from jobs.models import Pod
 
-STARTING_SECONDS = 300  # how long a start that the cluster puts off is retried; then the job is queued again
+# How long a start that the cluster puts off is retried; then the job is queued again.
+STARTING_SECONDS = 300
 LONGEST_MESSAGE = 500
 
 

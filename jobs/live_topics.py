@@ -18,7 +18,8 @@ from jobs.queries import job_columns, job_detail, reason_of, shape_jobs
 
 PROJECT_UNFINISHED_MOST, PROJECT_FINISHED_MOST = 500, 50
 JOB_EVENTS_MOST = 200
-CLUSTER_KINDS = ("cluster.lost", "cluster.reached")  # whose jobs' own events say nothing of it
+# Whose jobs' own events say nothing of it.
+CLUSTER_KINDS = ("cluster.lost", "cluster.reached")
 _EVENT_COLUMNS = ("seq", "at", "kind", "actor", "reason", "message", "data")
 _NAME = re.compile(r"[a-z0-9]([-a-z0-9]{0,48}[a-z0-9])?")
 _ID = re.compile(r"[0-9a-fA-F-]{32,36}")

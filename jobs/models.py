@@ -24,12 +24,14 @@ class Job(models.Model):
     priority = models.PositiveSmallIntegerField(default=50)
     is_preemptible = models.BooleanField(default=True)
     milli_gpus = models.PositiveIntegerField(default=0)  # per pod
-    gpu_memory_mib = models.PositiveIntegerField(null=True)  # per pod, instead of milli_gpus
+    # Per pod, instead of milli_gpus.
+    gpu_memory_mib = models.PositiveIntegerField(null=True)
     max_runtime_seconds = models.PositiveIntegerField(null=True)
     pods_wanted = models.PositiveIntegerField(default=1)
     # of the latest attempt: an elastic one may have fewer. The database's default is for versions that do not know it
     pods_started = models.PositiveIntegerField(default=0, db_default=0)
-    submit_rank = models.BigIntegerField(db_index=True)  # order of first submission; survives preemption
+    # Order of first submission; survives preemption.
+    submit_rank = models.BigIntegerField(db_index=True)
     created_at = models.DateTimeField(default=timezone.now)
 
     state = models.CharField(max_length=10, default="queued")
@@ -38,7 +40,8 @@ class Job(models.Model):
     details = models.JSONField(default=dict)
     # where a stopping job goes once its last pod is proven gone
     next_state = models.CharField(max_length=10, blank=True, default="")
-    is_deleted = models.BooleanField(default=False)  # removed as soon as its pods are gone
+    # Removed as soon as its pods are gone.
+    is_deleted = models.BooleanField(default=False)
 
     attempt = models.PositiveIntegerField(default=0)
     failures = models.PositiveIntegerField(default=0)
@@ -48,13 +51,13 @@ class Job(models.Model):
     allocated_milli = models.PositiveIntegerField(default=0)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)
-    expires_at = models.DateTimeField(null=True)  # when a finished job is removed by itself
+    # When a finished job is removed by itself.
+    expires_at = models.DateTimeField(null=True)
     exit_code = models.IntegerField(null=True)
     progress = models.JSONField(default=dict)
     gpu_utilization = models.FloatField(null=True)  # 0..1
-    active_at = models.DateTimeField(
-        null=True
-    )  # last time the job was seen working; the idle limit counts from it
+    # Last time the job was seen working; the idle limit counts from it.
+    active_at = models.DateTimeField(null=True)
 
     class Meta:
         constraints = [
@@ -170,11 +173,15 @@ class Pod(models.Model):
     exit_code = models.IntegerField(null=True)
     milli_cpus = models.PositiveIntegerField(default=0)
     memory_mib = models.PositiveIntegerField(default=0)
-    ports = models.JSONField(default=dict)  # declared -> [host, port]
-    log_offset = models.BigIntegerField(default=0)  # bytes of the log already read for progress
-    gpu_utilization = models.FloatField(null=True)  # 0..1, from its progress lines
+    # Declared -> [host, port].
+    ports = models.JSONField(default=dict)
+    # Bytes of the log already read for progress.
+    log_offset = models.BigIntegerField(default=0)
+    # 0..1, from its progress lines.
+    gpu_utilization = models.FloatField(null=True)
     gpu_memory_mib = models.PositiveIntegerField(null=True)
-    step_seconds = models.FloatField(null=True)  # of an elastic worker, without waiting for others
+    # Of an elastic worker, without waiting for others.
+    step_seconds = models.FloatField(null=True)
     created_at = models.DateTimeField(default=timezone.now)
     started_at = models.DateTimeField(null=True)
     finished_at = models.DateTimeField(null=True)

@@ -218,7 +218,8 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
     """Return the REST shape of a job from its columns (`job_columns`) and shaped pods."""
     spec = row["spec"]
     return {
-        "code": None,  # jobs of older versions have none
+        # Jobs of older versions have none.
+        "code": None,
         **spec,
         "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
         "cpus": decimal(spec["cpus"]),

@@ -32,7 +32,7 @@ SPOT_LABELS = {
 
 @dataclass(frozen=True, slots=True)
 class Scaling:
-    """What is asked for: so many `workers`, within `timeout_seconds`; `leaving` names ranks that are to go."""
+    """A requested size: so many `workers`, within `timeout_seconds`; `leaving` names ranks to remove."""
 
     workers: int
     timeout_seconds: int = TIMEOUT_SECONDS

@@ -11,8 +11,10 @@ from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 from jobs.queries import in_gpus
 
-OURS = "planner"  # of Cluster.scheduler: the control plane decides
-MOST_JOBS = 5000  # unfinished jobs of the cluster: a decision on more takes longer than a page may
+# Of Cluster.scheduler: the control plane decides.
+OURS = "planner"
+# Unfinished jobs of the cluster: a decision on more takes longer than a page may.
+MOST_JOBS = 5000
 
 
 def ways_to_start(job: Job, sees: Sees) -> list[dict[str, Any]]:

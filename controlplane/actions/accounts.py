@@ -19,7 +19,8 @@ from controlplane.models import Event, SetupLink, Token, User
 
 TOKEN_PREFIX = "yard_"
 TOKEN_DAYS = 90
-BOOTSTRAP = "bootstrap"  # the admin of TRAINYARD_BOOTSTRAP_TOKEN; no person, so it does not count as one
+# The admin of TRAINYARD_BOOTSTRAP_TOKEN; no person, so it does not count as one.
+BOOTSTRAP = "bootstrap"
 TOKEN_MOST_DAYS = 365
 NAME_MOST, EMAIL_MOST = 150, 254
 SETUP_LINK_LIFE = timedelta(hours=24)

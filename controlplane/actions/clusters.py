@@ -121,7 +121,8 @@ def detach_cluster(cluster: Cluster, *, actor: Actor) -> None:
         _open_orders(cluster).cancel()
         Command.objects.filter(cluster=cluster, kind=Command.CHECK_CLUSTER).update(payload={})
         Cluster.objects.filter(pk=cluster.pk).update(detached_at=timezone.now(), credentials="")
-        Node.objects.filter(cluster=cluster).delete()  # with its projects gone no pod refers to them
+        # With its projects gone no pod refers to them.
+        Node.objects.filter(cluster=cluster).delete()
         write_audit(actor, "cluster.detach", "cluster", cluster.name)
         Event.objects.append([Event(kind="cluster.detached", actor=actor.name, message=cluster.name)])
         wake()

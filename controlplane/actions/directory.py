@@ -8,9 +8,11 @@ from controlplane.actions.errors import invalid
 from controlplane.http.throttle import Throttle
 from controlplane.models import Project, Role, User
 
-PREFIX_LEAST = 2  # characters: one letter would list a small site in 26 requests
+# Characters: one letter would list a small site in 26 requests.
+PREFIX_LEAST = 2
 NAMES_MOST = 10
-LOOKUPS, LOOKUP_SECONDS = 120, 600  # by one owner: adding a class of 100 in one request is possible
+# By one owner: adding a class of 100 in one request is possible.
+LOOKUPS, LOOKUP_SECONDS = 120, 600
 
 _lookups = Throttle(LOOKUPS, LOOKUP_SECONDS)
 
@@ -47,6 +49,7 @@ def forget_lookups() -> None:
 
 
 def _note_lookup(actor: Actor, project: Project, after: dict[str, object]) -> None:
-    assert actor.user is not None  # the system acts as admin
+    # The system acts as admin.
+    assert actor.user is not None
     _lookups.attempt(actor.user.pk)
     write_lasting_audit(actor, "user.look_up", "project", project.name, after=after)

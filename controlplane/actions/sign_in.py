@@ -18,12 +18,15 @@ from controlplane.models import Token, User
 
 logger = logging.getLogger(__name__)
 
-ATTEMPTS_PER_MINUTE = 5  # of one name from one address
+# Of one name from one address.
+ATTEMPTS_PER_MINUTE = 5
 _attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
 _attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
 
-_BOOTSTRAP_DAYS = 3650  # the setting itself ends it; registered anew at every start
-_USED_GRAIN = timedelta(minutes=5)  # how exact last_used_at is; keeps reads from becoming writes
+# The setting itself ends it; registered anew at every start.
+_BOOTSTRAP_DAYS = 3650
+# How exact last_used_at is; keeps reads from becoming writes.
+_USED_GRAIN = timedelta(minutes=5)
 
 
 def check_password(username: str, password: str, address: str) -> User | None:

@@ -57,7 +57,8 @@ def declared_components() -> dict[str, Schema]:
 @cache
 def openapi_document() -> dict[str, Any]:
     """Return the document as plain data; takes about a second the first time in a process."""
-    generator: Any = SchemaGenerator  # its own types are partial
+    # Its own types are partial.
+    generator: Any = SchemaGenerator
     document: dict[str, Any] = generator().get_schema(request=None, public=True)
     components = document.setdefault("components", {})
     components["schemas"] = dict(sorted(declared_components().items()))

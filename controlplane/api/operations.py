@@ -293,7 +293,8 @@ def _responses(
     answer: Mapping[str, Schema], status: int, also: tuple[int, ...], is_write: bool
 ) -> dict[Any, Any]:
     """`answer`: media type -> schema, empty for an answer without a body."""
-    codes = (status, 200) if is_write else (status,)  # 200: a dry run's
+    # 200: a dry run's.
+    codes = (status, 200) if is_write else (status,)
     responses: dict[Any, Any] = {(code, kind): schema for code in codes for kind, schema in answer.items()}
     responses |= {} if answer else dict.fromkeys(codes)
     responses |= dict.fromkeys(also)

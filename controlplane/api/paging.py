@@ -17,7 +17,8 @@ from controlplane.api.query import Parameter, Schema, Unreadable, text, whole
 from controlplane.api.renderers import render_json
 
 DEFAULT_LIMIT, MAX_LIMIT = 50, 500
-PAGE_MOST_BYTES = 2 << 20  # a page of larger items ends early, with a valid `next`
+# A page of larger items ends early, with a valid `next`.
+PAGE_MOST_BYTES = 2 << 20
 _SIGNATURE_BYTES = 9
 
 
@@ -226,7 +227,8 @@ def _read_cursor(cursor: str, path: str) -> _Position | None:
     except ValueError:
         return None
     if _encoded(raw) != cursor:
-        return None  # spare bits and skipped characters: decodes, but not ours
+        # Spare bits and skipped characters: decodes, but not ours.
+        return None
     signature, payload = raw[:_SIGNATURE_BYTES], raw[_SIGNATURE_BYTES:]
     if not hmac.compare_digest(signature, _signature(payload, path)):
         return None

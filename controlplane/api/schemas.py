@@ -58,7 +58,8 @@ PROJECT = partial(
         status=ref("ProjectStatus"),
         warnings=listed(STRING),
     ),
-    "warnings",  # answers to writes have them
+    # Answers to writes have them.
+    "warnings",
 )
 DEPARTMENT = record(
     "Projects that share a quota of their own.",

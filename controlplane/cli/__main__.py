@@ -1,4 +1,4 @@
-"""`yard`: finds the command, imports its module alone, runs it, and turns what went wrong into an exit code."""
+"""Run `yard`: find the command, import only its module, run it, and translate errors into an exit code."""
 
 from __future__ import annotations
 
@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from controlplane.cli.parsing import Parser
 
 _LEADING_WITH_VALUE = ("-p", "--project", "-o", "--output", "--context")
-_CLOSED_PIPE = 141  # what a shell reports for a program ended by SIGPIPE
+# What a shell reports for a program ended by SIGPIPE.
+_CLOSED_PIPE = 141
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -62,7 +63,8 @@ def execute(command: registry.Command, words: list[str], trailing: list[str] | N
     prepare = getattr(module, "prepare_words", None)
     try:
         args = parser.parse(prepare(words) if prepare else words)
-    except SystemExit:  # argparse's way out after -h
+    except SystemExit:
+        # argparse's way out after -h.
         return DONE
     args.trailing = trailing or []
     if args.watch and not command.is_watchable:

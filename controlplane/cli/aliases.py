@@ -129,7 +129,8 @@ def _is_command_already(words: list[str], length: int) -> bool:
         return True
     if length > 1 or len(words) < 2 or words[1].startswith("-"):
         return False
-    is_noun_missing = words[0] == "list"  # `list TYPO` is not `list jobs TYPO`
+    # `list TYPO` is not `list jobs TYPO`.
+    is_noun_missing = words[0] == "list"
     return is_noun_missing or " ".join(words[:2]) in COMMANDS
 
 

@@ -180,7 +180,7 @@ class Client:
     def _exchange_again(
         self, method: str, target: str, payload: Payload, headers: dict[str, str]
     ) -> Response:
-        """One exchange, and one more when a kept connection turned out to be dead or broke before the answer."""
+        """Send one request; repeat it once if a kept connection was dead or broke before the answer."""
         try:
             return self._exchange(method, target, payload, headers)
         except (ConnectionResetError, BrokenPipeError, http.client.HTTPException):

@@ -24,8 +24,10 @@ from datasets.ingest.upload import UploadRefused, http_sink, sink_of_server
 from datasets.ingest.worker import WorkerFailed
 from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, ManifestInvalid, checked, decode
 
-PACK_FILES, PACK_BYTES = 1000, 32 << 20  # asked for at once
-NAMED_MOST = 20  # files in a message
+# Asked for at once.
+PACK_FILES, PACK_BYTES = 1000, 32 << 20
+# Files in a message.
+NAMED_MOST = 20
 REPORT_SECONDS = 0.2
 BYTES_TYPE = {"Accept": "application/octet-stream, application/json"}
 

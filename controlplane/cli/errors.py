@@ -13,7 +13,8 @@ FORBIDDEN = 4
 CONFLICT = 5
 UNREACHABLE = 6
 TIMED_OUT = 7
-INTERRUPTED = 130  # what a shell reports for a program ended by Ctrl-C
+# What a shell reports for a program ended by Ctrl-C.
+INTERRUPTED = 130
 
 MEANINGS = {
     DONE: "done",

@@ -31,5 +31,6 @@ def parse_yaml(text: str, what: str, hint: str) -> Any:
     try:
         return yaml.safe_load(text)
     except yaml.YAMLError as error:
-        mark = getattr(error, "problem_mark", None)  # the error's own words would quote the text
+        # The error's own words would quote the text.
+        mark = getattr(error, "problem_mark", None)
         raise ValueError(f"it is not YAML near line {mark.line + 1}" if mark else "it is not YAML") from error

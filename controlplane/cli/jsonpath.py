@@ -34,7 +34,8 @@ def render(template: str, document: Any) -> str:
     tokens = list(_tokens(template))
     text, left = _rendered(tokens, document)
     if left:
-        raise _bad(template)  # an {end} that closes nothing
+        # An {end} that closes nothing.
+        raise _bad(template)
     return text
 
 

@@ -28,7 +28,8 @@ class Output:
         self.form = form
         self.stream = stream
         self._stderr = stderr
-        self.is_line_per_answer = False  # JSON on one line, so that a stream of answers can be told apart
+        # JSON on one line, so that a stream of answers can be told apart.
+        self.is_line_per_answer = False
         self.is_terminal = stream.isatty()
         self.is_coloured = terminal.is_coloured(environ, self.is_terminal)
 

@@ -50,7 +50,8 @@ class Parser(argparse.ArgumentParser):
             help="table, wide, json, yaml or jsonpath=PATH",
         )
         group.add_argument("--watch", action="store_true", help="stay and show changes as they happen")
-        if "--context" in self.flags():  # a command's own: its server is the one in use
+        # A command's own: its server is the one in use.
+        if "--context" in self.flags():
             self.set_defaults(context=None)
         else:
             group.add_argument("--context", metavar="NAME", help="a server you logged in to, by name")
@@ -110,7 +111,7 @@ def glue_values(words: Sequence[str], flags: Sequence[str]) -> list[str]:
 
 
 def duration_seconds(text: str) -> int:
-    """`90`, `90s`, `10m`, `1h30m`, `2d` as seconds; for use as an argument type."""
+    """Parse a duration (`90`, `90s`, `10m`, `1h30m`, `2d`) to seconds; for use as an argument type."""
     if text.isdecimal():
         return int(text)
     match = _DURATION.match(text)
@@ -152,5 +153,6 @@ def _columns() -> int:
         return int(stated)
     try:
         return os.get_terminal_size().columns or 80
-    except OSError:  # standard output is no terminal
+    except OSError:
+        # Standard output is no terminal.
         return 80

@@ -11,7 +11,8 @@ from controlplane.cli.__main__ import build_parser
 from controlplane.cli.aliases import ALIASES
 from controlplane.cli.errors import MEANINGS
 
-COLUMNS = "100"  # the width that help is wrapped at, whatever terminal this runs in
+# The width that help is wrapped at, whatever terminal this runs in.
+COLUMNS = "100"
 
 _INTRODUCTION = """\
 # `yard`, the command line
@@ -70,7 +71,8 @@ Command lines of the systems that Trainyard replaces work with the program's nam
 def document() -> str:
     """Return the whole document."""
     before = os.environ.get("COLUMNS")
-    os.environ["COLUMNS"] = COLUMNS  # argparse wraps at it
+    # Argparse wraps at it.
+    os.environ["COLUMNS"] = COLUMNS
     try:
         return "".join(pages())
     finally:

@@ -19,7 +19,7 @@ SILENCE_SECONDS = 5.0
 
 
 class Event(NamedTuple):
-    """One server-sent event; `data` is its lines joined, `id` empty when it has none."""
+    """One server-sent event. `data`: its data lines joined; `id`: "" when it has none."""
 
     name: str
     data: str
@@ -47,7 +47,8 @@ class EventParser:
         value = value.removeprefix(" ")
         if field == "data":
             self._data.append(value)
-        elif field:  # an empty field name is a comment, sent to keep the connection alive
+        elif field:
+            # An empty field name is a comment, sent to keep the connection alive.
             self._fields[field] = value
         return None
 
@@ -131,7 +132,8 @@ class ChangeListener:
                 if self._closed.is_set():
                     return
         except CliError:
-            return  # refused or gone for good: the caller goes on looking every SILENCE_SECONDS
+            # Refused or gone for good: the caller goes on looking every SILENCE_SECONDS.
+            return
 
     def _pause(self, seconds: float) -> None:
         self._closed.wait(seconds)

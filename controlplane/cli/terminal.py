@@ -27,7 +27,8 @@ def visible(text: str) -> str:
 
 
 def log_line(text: str, *, colour: bool) -> str:
-    """One line of a job's output for a terminal: what was overwritten by carriage returns is dropped, SGR kept.
+    """Prepare one line of a job's output for a terminal: drop what carriage returns overwrote, keep SGR
+    codes.
 
     A line that used colour ends with a reset so that it cannot colour what follows.
     """

@@ -30,7 +30,8 @@ def watch_command(function: Callable[[Namespace, Session], int], args: Namespace
                 shown = text
             session.output.flush()
             changes.wait(SILENCE_SECONDS)
-            session.pause(SETTLE_SECONDS)  # one look for a burst of changes
+            # One look for a burst of changes.
+            session.pause(SETTLE_SECONDS)
     except KeyboardInterrupt:
         return DONE
     finally:

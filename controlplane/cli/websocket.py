@@ -114,7 +114,8 @@ class WebSocket:
         messages: list[tuple[int, bytes]] = []
         while self._ready:
             if messages and self._ready[0].opcode == CLOSE:
-                break  # what came before the goodbye is handed out first
+                # What came before the goodbye is handed out first.
+                break
             message = self._message(self._ready.pop(0))
             messages += [message] if message is not None else []
         return messages
@@ -124,7 +125,8 @@ class WebSocket:
         try:
             self.send(CLOSE, NORMAL_CLOSURE.to_bytes(2, "big"))
         except OSError:
-            pass  # already gone, which is what closing is for
+            # Already gone, which is what closing is for.
+            pass
         self._socket.close()
 
     def _message(self, frame: Frame) -> tuple[int, bytes] | None:

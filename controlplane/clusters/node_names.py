@@ -4,7 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-SHOWN = 5  # of many, in one sentence
+# Of many, in one sentence.
+SHOWN = 5
 
 
 def name_here(theirs: str, suffix: str) -> str:

@@ -7,7 +7,8 @@ from fractions import Fraction
 from functools import lru_cache
 
 MIB = 1024**2
-MOST = 2**62  # more than any machine has of anything; answers and rows carry whole numbers of 64 bits
+# More than any machine has of anything; answers and rows carry whole numbers of 64 bits.
+MOST = 2**62
 _IN_BYTES = ("hugepages-", "ephemeral-storage")
 _FACTORS = {
     "n": Fraction(1, 10**9), "u": Fraction(1, 10**6), "m": Fraction(1, 1000), "": Fraction(1),

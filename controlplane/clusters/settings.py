@@ -25,7 +25,8 @@ MOUNT_PATHS = Names(re.compile(r"/[-A-Za-z0-9_./]+"), 1000, "an absolute path of
 TAKEN_PATHS = ("/work", "/dev", "/proc", "/sys", "/etc/trainyard")  # of pods
 OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
 EVERY_POOL = "*"
-WITH_CREDENTIALS = frozenset({"kubernetes"})  # the engines whose clusters are looked at first
+# The engines whose clusters are looked at first.
+WITH_CREDENTIALS = frozenset({"kubernetes"})
 
 
 class SettingsInvalid(ValueError):

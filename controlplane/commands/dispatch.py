@@ -23,8 +23,10 @@ from controlplane.models import Command
 
 logger = logging.getLogger(__name__)
 
-SEND_AGAIN_SECONDS = 60  # a task that is not begun by then may be lost; a second one does no harm
-MOST_QUEUED = 100  # tasks in one queue: without a worker it must not grow for ever
+# A task that is not begun by then may be lost; a second one does no harm.
+SEND_AGAIN_SECONDS = 60
+# Tasks in one queue: without a worker it must not grow for ever.
+MOST_QUEUED = 100
 LOCAL_THREADS = 2
 
 

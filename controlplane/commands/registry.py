@@ -23,7 +23,8 @@ if TYPE_CHECKING:
 
 ENGINE_STARTS, ENGINE_STOPS = "engine-starts", "engine-stops"
 ENGINE_QUEUES = (ENGINE_STARTS, ENGINE_STOPS)
-CLUSTERS = "clusters"  # the control plane's own long work
+# The control plane's own long work.
+CLUSTERS = "clusters"
 
 
 class CommandHandler:
@@ -49,7 +50,7 @@ class CommandHandler:
         """Write why the command waits for its next try."""
 
     def on_failed(self, command: "Command", refusal: CommandRefused) -> None:
-        """Write that the command failed for good, in the transaction that ends it."""
+        """Record that the command failed permanently; called in the transaction that ends it."""
 
     def is_final(self, refusal: CommandRefused) -> bool:
         """Return whether another try would be refused in the same way."""

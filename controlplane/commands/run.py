@@ -12,8 +12,10 @@ from controlplane.commands.errors import Cancelled
 from controlplane.models import Cluster, Command
 
 CLAIM_SECONDS = 30
-RENEW_SECONDS = 5.0  # also how soon a cancelled command is noticed by a handler that reports nothing
-REPORT_SECONDS = 1.0  # at least, between two writes of progress
+# Also how soon a cancelled command is noticed by a handler that reports nothing.
+RENEW_SECONDS = 5.0
+# At least, between two writes of progress.
+REPORT_SECONDS = 1.0
 
 
 class CommandRun:

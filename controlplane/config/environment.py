@@ -210,7 +210,8 @@ def sqlite(path: Path) -> dict[str, Any]:
         "NAME": str(path),
         "CONN_MAX_AGE": None,  # opening the file and its pragmas cost 5 ms of CPU a request
         "OPTIONS": {
-            "transaction_mode": "IMMEDIATE",  # a deferred transaction that upgrades to a write fails at once under load
+            # A deferred transaction that upgrades to a write fails at once under load.
+            "transaction_mode": "IMMEDIATE",
             "timeout": 20,
             "init_command": "PRAGMA journal_mode=WAL; PRAGMA synchronous=NORMAL; PRAGMA mmap_size=268435456;"
             " PRAGMA foreign_keys=ON;",

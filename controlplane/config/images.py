@@ -12,7 +12,8 @@ from pathlib import Path
 from typing import Any
 
 BUILT_IN = Path(__file__).resolve().parents[2] / "workloads" / "catalogue.toml"
-ADDED = "images.toml"  # in the state directory
+# In the state directory.
+ADDED = "images.toml"
 
 
 class ImageUnknown(LookupError):

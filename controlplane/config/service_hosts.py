@@ -12,7 +12,8 @@ from urllib.parse import urlsplit
 from controlplane.config.environment import SettingInvalid
 
 LOCAL = "localhost"
-NAME_MOST = 253 - 43  # what DNS allows, less the label and its dot
+# What DNS allows, less the label and its dot.
+NAME_MOST = 253 - 43
 _NAME = re.compile(r"(?!-)[a-z0-9-]{1,63}(?<!-)(?:\.(?!-)[a-z0-9-]{1,63}(?<!-))*")
 _LABEL = re.compile(r"([0-9a-f]{8}(?:-[0-9a-f]{4}){3}-[0-9a-f]{12})-([1-9][0-9]{0,4})")
 _PORT_MOST = 65535

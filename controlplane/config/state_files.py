@@ -8,8 +8,10 @@ from pathlib import Path
 from controlplane.config.environment import SettingInvalid
 
 OTHERS = 0o077
-UMASK = 0o077  # of every process of the control plane
-WORK = "work"  # jobs' own files: modes below a pod's directory are the job's to choose
+# Of every process of the control plane.
+UMASK = 0o077
+# jobs' own files: modes below a pod's directory are the job's to choose.
+WORK = "work"
 WORK_DEPTH = 2  # work/<job>/<rank>
 SQLITE_SUFFIXES = ("", "-wal", "-shm", "-journal")
 

@@ -32,7 +32,8 @@ MOST_REMEMBERED = 5_000
 
 CONNECT_SECONDS = 5.0
 TIDY_SECONDS = 60.0
-MOST_ENGINE_CALLS = 32  # at a time; those beyond wait
+# At a time; those beyond wait.
+MOST_ENGINE_CALLS = 32
 
 _thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="gateway")
 _engine_threads = ThreadPoolExecutor(MOST_ENGINE_CALLS, thread_name_prefix="gateway-engine")

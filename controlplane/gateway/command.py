@@ -59,9 +59,11 @@ async def _show(process: Process, send: Send) -> None:
         try:
             while (piece := process.read())[1]:
                 await send({"type": "websocket.send", "bytes": bytes([piece[0]]) + piece[1]})
-                await asyncio.sleep(0)  # `send` suspends only while the client lags behind
+                # `send` suspends only while the client lags behind.
+                await asyncio.sleep(0)
         except (EOFError, OSError):
-            return  # an OSError: the client has left, which `_feed` notices too
+            # An OSError: the client has left, which `_feed` notices too.
+            return
 
 
 async def _feed(process: Process, receive: Receive) -> None:

@@ -50,7 +50,8 @@ async def _from_port(stream: socket.socket, send: Send) -> None:
         while data := await asyncio.get_running_loop().sock_recv(stream, READ_BYTES):
             await send({"type": "websocket.send", "bytes": data})
     except OSError:
-        return  # either side broke off; the connection ends for both
+        # Either side broke off; the connection ends for both.
+        return
 
 
 async def _to_port(stream: socket.socket, receive: Receive) -> None:

@@ -28,7 +28,8 @@ NEVER_TO_A_POD = frozenset({
 NEVER_TO_A_BROWSER = frozenset({
     b"set-cookie", b"set-cookie2", b"clear-site-data", b"strict-transport-security", b"public-key-pins",
     b"alt-svc", b"nel", b"report-to", b"reporting-endpoints",
-    b"date", b"server",  # our own server writes these once
+    # Our own server writes these once.
+    b"date", b"server",
 })  # fmt: skip
 WEBSOCKET = frozenset({
     b"sec-websocket-key", b"sec-websocket-version", b"sec-websocket-extensions", b"sec-websocket-protocol",
@@ -70,7 +71,8 @@ def _location(location: str, address: str) -> str:
         return location
     if parts.netloc != address:
         return location
-    path = "/" + parts.path.lstrip("/")  # two slashes would begin another host's name
+    # Two slashes would begin another host's name.
+    path = "/" + parts.path.lstrip("/")
     return parts._replace(scheme="", netloc="", path=path).geturl()
 
 

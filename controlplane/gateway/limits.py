@@ -18,7 +18,8 @@ from controlplane.http.throttle import Slots, TooManyAtOnce
 T = TypeVar("T")
 
 CONNECT_THREADS = 64
-CONNECTS_OF_PORT = 4  # at a time; others of the port wait
+# At a time; others of the port wait.
+CONNECTS_OF_PORT = 4
 CONNECTS_OF_PROJECT = 16
 WAITING_OF_PORT = 64
 EXCHANGES_OF_PORT = 100  # requests and websockets

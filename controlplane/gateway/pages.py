@@ -14,7 +14,8 @@ TITLES = {
     "ticket_used": "This link was used",
     "cookies_blocked": "Cookies are needed",
 }
-AGAIN_SECONDS = 2  # a service that does not answer yet is asked again
+# A service that does not answer yet is asked again.
+AGAIN_SECONDS = 2
 _POLICY = b"default-src 'none'; style-src 'unsafe-inline'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"
 # Of the look of the other pages as much as needs no file: a pod's page could stand at the same address.
 _PAGE = """<!doctype html>
@@ -97,7 +98,8 @@ async def refuse(
     headers += [
         (b"content-type", b"text/html; charset=utf-8"),
         (b"content-security-policy", _POLICY),
-        (b"referrer-policy", b"no-referrer"),  # the address may have a ticket in it
+        # The address may have a ticket in it.
+        (b"referrer-policy", b"no-referrer"),
         (b"cache-control", b"no-store"),
     ]
     title = TITLES.get(code) or HTTPStatus(status).phrase

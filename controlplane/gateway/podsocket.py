@@ -92,7 +92,8 @@ async def serve(
         ended = await first_of(output=output, client=keys, rights=rights)
     finally:
         for work in (output, keys, rights):
-            work.close()  # where the handshake failed, none of them has begun
+            # Where the handshake failed, none of them has begun.
+            work.close()
         exit_code = await asyncio.get_running_loop().run_in_executor(None, close)
     if ended == "output":
         await end(send, {"op": "exit", "exit_code": exit_code}, ENDED)

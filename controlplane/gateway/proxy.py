@@ -53,11 +53,14 @@ from controlplane.live.asgi import (
 )
 from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
 
-OURS = "/.trainyard/"  # paths on a job's host that are never the job's
+# Paths on a job's host that are never the job's.
+OURS = "/.trainyard/"
 ENTER, OPEN = "/.trainyard/enter", "/.trainyard/open"
-PROBE, PROBE_SECONDS = "yard_probe", 60  # a cookie that shows whether the browser keeps any
+# A cookie that shows whether the browser keeps any.
+PROBE, PROBE_SECONDS = "yard_probe", 60
 TARGET = re.compile(r"/[\x21-\x7e]*")
-UNESCAPED = re.compile(rb"[^\x21-\x7e]")  # bytes that no URL has, sent by clients all the same
+# Bytes that no URL has, sent by clients all the same.
+UNESCAPED = re.compile(rb"[^\x21-\x7e]")
 FOREIGN = "Another site's page may not do this."
 
 
@@ -188,7 +191,8 @@ async def _carry_answer(pod: Exchange, send: Send) -> None:
         async for piece in pod.body():
             await send({"type": "http.response.body", "body": piece, "more_body": True})
     except NoAnswer:
-        return  # the server ends our connection without the last chunk, which tells the browser
+        # The server ends our connection without the last chunk, which tells the browser.
+        return
     await send({"type": "http.response.body", "body": b""})
 
 

@@ -60,7 +60,8 @@ async def _show(shell: Shell, send: Send) -> None:
         try:
             await send({"type": "websocket.send", "bytes": data})
         except OSError:
-            return  # the client has left, which `_type` notices too
+            # The client has left, which `_type` notices too.
+            return
 
 
 async def _type(shell: Shell, receive: Receive) -> None:

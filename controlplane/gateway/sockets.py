@@ -75,7 +75,8 @@ async def _carry(
         if ending is not None:
             await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
-        rights.close()  # not begun where the browser left before the handshake
+        # Not begun where the browser left before the handshake.
+        rights.close()
         await pod.close()
 
 
@@ -122,7 +123,8 @@ async def _to_pod(pod: ClientConnection, receive: Receive) -> tuple[int, str]:
         try:
             await pod.send(data if data is not None else message["text"])
         except ConnectionClosed:
-            pass  # the other direction tells the browser
+            # The other direction tells the browser.
+            pass
 
 
 async def _to_browser(pod: ClientConnection, send: Send) -> tuple[int, str]:

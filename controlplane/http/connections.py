@@ -28,11 +28,15 @@ SWEEP_SECONDS = 0.5
 LINGER_SECONDS = (
     1.0  # what a refused client still sends is read, or it would see a reset instead of the answer
 )
-PIPELINE_MOST = 16  # requests sent ahead of their answers
-LATE_MOST_BYTES = 256 * 1024  # of a websocket after its close: what was on its way
-SPARE_FILES = 512  # of the process's descriptors: database, logs, connections to pods
+# Requests sent ahead of their answers.
+PIPELINE_MOST = 16
+# Of a websocket after its close: what was on its way.
+LATE_MOST_BYTES = 256 * 1024
+# Of the process's descriptors: database, logs, connections to pods.
+SPARE_FILES = 512
 RETRY_SECONDS = 5
-HEADER_OVERHEAD = 4  # ": " and the line's end
+# ": " and the line's end.
+HEADER_OVERHEAD = 4
 
 # uvicorn logs a warning for each request that it cannot parse: an attacker could fill the log
 _logger = logging.getLogger("uvicorn.error.connections")
@@ -58,8 +62,10 @@ class ServerConfig(uvicorn.Config):
             app,
             http=LimitedHttp,
             ws=LimitedWebsocket,
-            ws_per_message_deflate=False,  # doubles the CPU of a send, and 43 MB per 1,000 clients
-            log_config=None,  # Django's settings own logging
+            # Doubles the CPU of a send, and 43 MB per 1,000 clients.
+            ws_per_message_deflate=False,
+            # Django's settings own logging.
+            log_config=None,
             access_log=False,
             server_header=False,
             proxy_headers=False,
@@ -164,7 +170,8 @@ class LimitedHttp(HttpToolsProtocol):
         was_in_head = self._is_in_head
         super().data_received(data)
         if was_in_head and self._is_in_head:
-            self._partial_bytes += len(data)  # of a header that no callback has seen yet
+            # Of a header that no callback has seen yet.
+            self._partial_bytes += len(data)
             if self._partial_bytes > HEADERS_MOST_BYTES:
                 self._refuse_head()
         elif self._is_idle:
@@ -274,7 +281,8 @@ class LimitedHttp(HttpToolsProtocol):
         self._open.serve(self)
         cycle = self._cycle
         if cycle is not None and not cycle.response_complete:
-            self.drop()  # an answer to an earlier request is on its way
+            # An answer to an earlier request is on its way.
+            self.drop()
             return
         self.transport.write(_refusal(status, code, detail))
         self.transport.write_eof()
@@ -305,7 +313,8 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
     def keepalive_timeout(self) -> None:
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():
-            self.transport.abort()  # a close would wait without end for a client that does not read
+            # A close would wait without end for a client that does not read.
+            self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)

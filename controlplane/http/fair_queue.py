@@ -28,7 +28,8 @@ class FairQueue:
         self._free = at_once
         self._most_of_client, self._most = most_of_client, most
         self._waiting = 0
-        self._lanes: OrderedDict[str, deque[Future[None]]] = OrderedDict()  # by client; the first is next
+        # By client; the first is next.
+        self._lanes: OrderedDict[str, deque[Future[None]]] = OrderedDict()
 
     @asynccontextmanager
     async def turn(self, client: str) -> AsyncIterator[None]:
@@ -54,7 +55,8 @@ class FairQueue:
             await turn
         except BaseException:
             if turn.done() and not turn.cancelled():
-                self._pass_on()  # it was given the turn in the moment in which it was cancelled
+                # It was given the turn in the moment in which it was cancelled.
+                self._pass_on()
             raise
 
     def _pass_on(self) -> None:

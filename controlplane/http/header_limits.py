@@ -7,7 +7,8 @@ the one thread that serves pages.
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-HEADERS_MOST_BYTES = 32 * 1024  # the request line and all headers together
+# The request line and all headers together.
+HEADERS_MOST_BYTES = 32 * 1024
 HEADERS_MOST_COUNT = 128
 COOKIE_MOST_BYTES = 8 * 1024
 # The messages cookie quotes each `"` and `,` of its JSON: a few hundred at its largest.

@@ -17,7 +17,8 @@ from controlplane.live.shared import SharedReads
 from controlplane.models import Lease
 
 FRESH_SECONDS = 10
-FRESH_FOR = 0.5  # seconds that an answer of /readyz is given again: anyone may ask, as often as they like
+# Seconds that an answer of /readyz is given again: anyone may ask, as often as they like.
+FRESH_FOR = 0.5
 HEALTHZ, READYZ = "/healthz", "/readyz"
 PATHS = frozenset({HEALTHZ, READYZ})
 _HEADERS: Headers = [(b"content-type", b"application/json"), (b"cache-control", b"no-store")]
@@ -58,7 +59,8 @@ def failing_check(*, is_loop_needed: bool) -> str | None:
         if is_loop_needed and not Lease.objects.filter(name="loop", completed_at__gte=since).exists():
             return "loop"
     except DatabaseError:
-        connection.close()  # the thread keeps its connection, which may be what failed
+        # The thread keeps its connection, which may be what failed.
+        connection.close()
         return "database"
     return None
 

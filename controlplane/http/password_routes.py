@@ -5,7 +5,8 @@ tests/app/test_password_routes.py fails for an unlisted view that hashes.
 
 import re
 
-PASSWORD_BODY_MOST_BYTES = 16 * 1024  # a name and passwords; some of these requests are anonymous
+# A name and passwords; some of these requests are anonymous.
+PASSWORD_BODY_MOST_BYTES = 16 * 1024
 
 _ROUTES = {
     "POST": re.compile(

@@ -5,7 +5,8 @@ from collections.abc import Callable, Iterable
 from django.core.exceptions import BadRequest
 from django.http import HttpRequest, HttpResponse
 
-API = "/api/"  # names the field in its own refusal
+# Names the field in its own refusal.
+API = "/api/"
 
 
 class RejectNulMiddleware:

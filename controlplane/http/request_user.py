@@ -5,7 +5,8 @@ from collections.abc import Callable
 from django.http import HttpRequest, HttpResponse
 from django.utils.functional import SimpleLazyObject
 
-USER_KEY = "trainyard.user"  # in the WSGI environment, which is a request's META
+# In the WSGI environment, which is a request's META.
+USER_KEY = "trainyard.user"
 
 
 class RequestUserMiddleware:
@@ -17,7 +18,8 @@ class RequestUserMiddleware:
     def __call__(self, request: HttpRequest) -> HttpResponse:
         response = self._get_response(request)
         held = vars(request)
-        user = held.get("user")  # set by REST's authentication, else lazy
+        # Set by REST's authentication, else lazy.
+        user = held.get("user")
         if user is None or isinstance(user, SimpleLazyObject):
             user = held.get("_cached_user")
         if user is not None and user.is_authenticated:

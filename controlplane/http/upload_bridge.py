@@ -19,8 +19,10 @@ from controlplane.live.asgi import Receive, Scope, Send, header, problem
 from controlplane.live.client import Refused, sign_in
 from controlplane.live.identity import Identity
 
-SECONDS_MOST = 900.0  # for a whole body
-BATCH_BYTES = 1 << 20  # is written at once
+# For a whole body.
+SECONDS_MOST = 900.0
+# Is written at once.
+BATCH_BYTES = 1 << 20
 BODY_METHODS = frozenset({"POST", "PUT"})
 
 P = ParamSpec("P")

@@ -33,11 +33,14 @@ BODY_MOST_BYTES = 1 << 20
 # Forms are parsed for their CSRF token before anyone looks at who sends them: 1 MiB of escapes took 0.2 s.
 FORM_MOST_BYTES = 256 * 1024
 FORM_TYPES = (b"application/x-www-form-urlencoded", b"multipart/form-data")
-BODY_MOST_SECONDS = 60.0  # for the whole body; the server ends a pause within it sooner
+# For the whole body; the server ends a pause within it sooner.
+BODY_MOST_SECONDS = 60.0
 CHUNK_BYTES = 64 * 1024
 RETRY_SECONDS = b"2"
-WAITING_MOST_OF_CLIENT, WAITING_MOST = 256, 2000  # requests that wait for the thread
-FIRST_HOP_BYTES = 256 * 1024  # an answer up to this size comes back with the hop that made it
+# Requests that wait for the thread.
+WAITING_MOST_OF_CLIENT, WAITING_MOST = 256, 2000
+# An answer up to this size comes back with the hop that made it.
+FIRST_HOP_BYTES = 256 * 1024
 
 _SESSION_COOKIE = re.compile(rb"(?:^|;) *" + re.escape(settings.SESSION_COOKIE_NAME.encode()) + rb"=([^;]+)")
 
@@ -207,7 +210,8 @@ class WsgiBridge:
         status, headers = started[-1]
         is_whole = len(ready) < FIRST_HOP_BYTES
         if is_whole:
-            close()  # sends Django's request_finished on the thread that owns the database connection
+            # Sends Django's request_finished on the thread that owns the database connection.
+            close()
         return _Answer(int(status[:3]), _encoded(headers), ready, None if is_whole else chunks, close)
 
 
@@ -308,7 +312,8 @@ def make_environ(scope: Scope, body: BinaryIO, size: int, *, is_multithread: boo
         "wsgi.file_wrapper": FileChunks,
     }
     _add_headers(environ, scope["headers"])
-    environ["CONTENT_LENGTH"] = str(size)  # a chunked body has no header of its own
+    # A chunked body has no header of its own.
+    environ["CONTENT_LENGTH"] = str(size)
     environ.pop("HTTP_TRANSFER_ENCODING", None)
     return environ
 
@@ -329,7 +334,8 @@ class FileChunks:
 def _add_headers(environ: Environ, headers: Headers) -> None:
     for raw_name, raw_value in headers:
         if b"_" in raw_name:
-            continue  # would be taken for the name with a dash, which a proxy may guard
+            # Would be taken for the name with a dash, which a proxy may guard.
+            continue
         name = raw_name.decode("latin-1").upper().replace("-", "_")
         key = name if name in ("CONTENT_TYPE", "CONTENT_LENGTH") else f"HTTP_{name}"
         value = raw_value.decode("latin-1")

@@ -24,8 +24,10 @@ from controlplane.models import Event, Project
 
 logger = logging.getLogger(__name__)
 
-EVENTS_MOST = 1000  # read at once; after more than that everything counts as touched
-PRIVATE_KINDS = ("token.", "user.")  # events that no topic shows
+# Read at once; after more than that everything counts as touched.
+EVENTS_MOST = 1000
+# Events that no topic shows.
+PRIVATE_KINDS = ("token.", "user.")
 ACCESS_KINDS = (*PRIVATE_KINDS, "project.member", "project.deleted", "project.created")
 
 Key: TypeAlias = tuple[str, frozenset[int] | None]
@@ -220,7 +222,8 @@ def _update(feed: Feed, state: State | None, seq: int) -> Update | None:
     if not change and state is not None:
         return None
     if seq < feed.seq:
-        return Update(feed, after, seq)  # another database: numbers start anew, so do the listeners
+        # Another database: numbers start anew, so do the listeners.
+        return Update(feed, after, seq)
     frame = change_frame(feed.topic.name, seq, change, now_text())
     return Update(feed, after, seq, frame, is_gone=state is None)
 

@@ -60,9 +60,8 @@ class Hub:
         self._thread = ThreadPoolExecutor(max_workers=1, thread_name_prefix="live")
         self._reader = Reader()
         self._feeds: dict[Key, Feed] = {}
-        self._listeners: dict[
-            Listener, dict[str, Feed | None]
-        ] = {}  # topic -> its feed, None while it is asked for
+        # Topic -> its feed, None while it is asked for.
+        self._listeners: dict[Listener, dict[str, Feed | None]] = {}
         self._identities: defaultdict[Identity, set[Listener]] = defaultdict(set)
         self._requests: list[SubscribeRequest] = []
         self._known: dict[Credential, tuple[float, Identity | None]] = {}
@@ -170,7 +169,8 @@ class Hub:
             async with asyncio.timeout(pause if self._listeners or self._feeds else None):
                 await self._work.wait()
         except TimeoutError:
-            pass  # the usual case: the tick
+            # The usual case: the tick.
+            pass
         self._work.clear()
 
     def _pause(self, began: float) -> float:
@@ -242,7 +242,8 @@ class Hub:
         """Apply changed rights: refuse topics that are no longer allowed, and send the others' state anew."""
         for name, feed in list(self._listeners[listener].items()):
             if feed is None:
-                continue  # its answer will see the new rights
+                # Its answer will see the new rights.
+                continue
             if not topics.may_listen(feed.topic, identity.project_ids, feed.project_id):
                 self._refuse(listener, name, topics.FORBIDDEN)
             elif feed.topic.kind != topics.LOGS and feed.project_ids != identity.project_ids:
@@ -280,7 +281,8 @@ class Hub:
         listener, name = ask.listener, ask.topic.name
         followed = self._listeners.get(listener)
         if followed is None or followed.get(name, self) is not None:
-            return  # it left, or unsubscribed or asked again meanwhile
+            # It left, or unsubscribed or asked again meanwhile.
+            return
         if isinstance(answer, str):
             self._refuse(listener, name, answer)
             return

@@ -162,7 +162,8 @@ def _by_token(secret: str) -> Identity | None:
 
 def _by_session(key: str) -> Identity | None:
     if "\0" in key:
-        return None  # PostgreSQL takes it in no query
+        # PostgreSQL takes it in no query.
+        return None
     store = import_module(settings.SESSION_ENGINE).SessionStore(session_key=key)
     user_id, stamp = store.get(SESSION_KEY), store.get(HASH_SESSION_KEY, "")
     if user_id is None:

@@ -19,7 +19,8 @@ logger = logging.getLogger(__name__)
 QUEUE_FRAMES = 32
 QUEUE_BYTES = 512 * 1024
 
-FRESH = None  # in the queue: send the topic's state as it is then
+# In the queue: send the topic's state as it is then.
+FRESH = None
 
 
 @dataclass(eq=False)
@@ -47,7 +48,8 @@ class Listener:
     def offer(self, frame: Frame) -> None:
         """Queue a frame; a reader that is too far behind gets fresh states instead."""
         if frame.topic in self._behind:
-            return  # the state that it waits for will have this in it
+            # The state that it waits for will have this in it.
+            return
         if len(self._queue) >= QUEUE_FRAMES or self._bytes > QUEUE_BYTES:
             self._fall_back(frame.topic)
         else:

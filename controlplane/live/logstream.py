@@ -30,11 +30,13 @@ from jobs.lifecycle import is_final
 from jobs.models import Job
 
 POLL_SECONDS = 0.1
-LOOK_SECONDS = 1.0  # between looks at the job while its log is silent
+# Between looks at the job while its log is silent.
+LOOK_SECONDS = 1.0
+# The same, for a while, where news is near: before the first line, after the last.
 SOON_SECONDS, SOON_MOST = (
     0.2,
     50,
-)  # the same, for a while, where news is near: before the first line, after the last
+)
 HEARTBEAT_SECONDS = 10.0
 PAGE_LINES = 1000
 STREAMS_OF_USER, STREAMS_OF_JOB = 64, 200
@@ -217,7 +219,8 @@ class Follower:
     def _is_over(self, standing: Standing) -> bool:
         is_ended = is_final(standing.state)
         if self.wanted.attempt is not None and self.wanted.attempt < standing.attempt:
-            is_ended = True  # an earlier attempt: its log does not grow
+            # An earlier attempt: its log does not grow.
+            is_ended = True
         return is_ended and (self._is_complete or _size(self._path) <= self._offset)
 
     @property
@@ -244,7 +247,8 @@ async def _write(follower: Follower, identity: Identity, send: Send) -> None:
             try:
                 await send(chunk(text or ": alive\n\n"))
             except OSError:
-                return  # the client is gone
+                # The client is gone.
+                return
 
 
 def _line_event(attempt: int, line: LogLine) -> str:

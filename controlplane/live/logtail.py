@@ -13,12 +13,13 @@ from controlplane.logstore.reader import LogGap, LogLine, LogPage, log_path, rea
 from jobs.models import Job
 from jobs.queries import is_silent
 
-SHOWN_LINES = 200  # of a fresh state
+# Of a fresh state.
+SHOWN_LINES = 200
 BATCH_LINES = 1000
-BEHIND_BYTES = (
-    512 * 1024
-)  # further behind than this the tail jumps to the end; readers see the hole by its numbers
-ATTEMPT_BITS = 40  # a number of a log topic is attempt * 2**40 + byte offset: it grows over attempts too
+# Further behind than this the tail jumps to the end; readers see the hole by its numbers.
+BEHIND_BYTES = 512 * 1024
+# A number of a log topic is attempt * 2**40 + byte offset: it grows over attempts too.
+ATTEMPT_BITS = 40
 
 
 @dataclass(slots=True)

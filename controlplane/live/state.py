@@ -24,7 +24,8 @@ from controlplane.queries.overview import (
 )
 from controlplane.scheduling.mentions import Sees
 
-ROWS_MOST = 200  # running jobs, queued jobs and nodes in the overview's lists; the totals count all of them
+# Running jobs, queued jobs and nodes in the overview's lists; the totals count all of them.
+ROWS_MOST = 200
 
 
 @dataclass(frozen=True, slots=True)

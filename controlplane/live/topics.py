@@ -6,8 +6,10 @@ from dataclasses import dataclass
 from controlplane.live.registry import topic_kinds
 
 OVERVIEW, QUEUE, ACTIVITY, LOGS = "overview", "queue", "activity", "logs"
-SHARED = (OVERVIEW, QUEUE, ACTIVITY)  # topics of the whole instance, for everyone who is signed in
-JOB = "job"  # the declared kind whose subjects have logs
+# Topics of the whole instance, for everyone who is signed in.
+SHARED = (OVERVIEW, QUEUE, ACTIVITY)
+# The declared kind whose subjects have logs.
+JOB = "job"
 LONGEST_NAME = 200
 _LOGS = re.compile(r"(?P<subject>.*):logs:(?P<rank>\d{1,5})")
 

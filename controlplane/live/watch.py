@@ -17,7 +17,8 @@ from controlplane.live.listener import Listener
 from controlplane.live.topics import UNKNOWN, parse_topic
 
 FIELDS = frozenset({"topics", "since"})
-MOST_DIGITS = 18  # of an event number
+# Of an event number.
+MOST_DIGITS = 18
 HEARTBEAT_SECONDS = 10.0
 STREAM_HEADERS = [
     (b"content-type", b"text/event-stream; charset=utf-8"),
@@ -49,7 +50,8 @@ class _Stream:
         self._positions = dict(zip(topics, since, strict=True))
         self._send = send
         self._ended = asyncio.Event()
-        self._writing = asyncio.Lock()  # heartbeats and frames share the connection
+        # Heartbeats and frames share the connection.
+        self._writing = asyncio.Lock()
         self._listener = Listener(identity, self._write, self._end)
 
     async def run(self, receive: Receive) -> None:
@@ -87,7 +89,8 @@ class _Stream:
                 async with self._writing:
                     await self._send(chunk(": alive\n\n"))
             except OSError:
-                return  # the client is gone: the stream ends with this task
+                # The client is gone: the stream ends with this task.
+                return
 
 
 async def until_left(receive: Receive) -> None:

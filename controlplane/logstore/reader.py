@@ -17,15 +17,18 @@ from typing import BinaryIO
 from controlplane.logstore.writer import END, GAP, MAX_TEXT_BYTES, STDERR, STDOUT
 
 STREAMS = {STDOUT: "stdout", STDERR: "stderr"}
-SCAN_BYTES = 8 * 1024 * 1024  # how much one call reads at most, so that a search in a huge log comes back
-LATEST_MS = 253_402_300_799_000  # the year 9999, where datetime ends
+# How much one call reads at most, so that a search in a huge log comes back.
+SCAN_BYTES = 8 * 1024 * 1024
+# The year 9999, where datetime ends.
+LATEST_MS = 253_402_300_799_000
 _TAIL_BLOCK_BYTES = 64 * 1024
 _BISECT_BYTES = 16 * 1024  # below which a bisection reads record by record
 # of a record; one with more was not written by us: a pod can reach its own log file
 _NUMBER_DIGITS, _TIME_DIGITS = 15, 20
 _RECORD_BYTES = MAX_TEXT_BYTES + 64
 _DAMAGED = "a damaged record"
-_SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no introduction
+# A gap's message that begins so needs no introduction.
+_SAYS_ALL = "output may be missing"
 
 
 @dataclass(frozen=True, slots=True)

@@ -31,7 +31,8 @@ class LogWriter:
     def __init__(self, path: str) -> None:
         os.makedirs(os.path.dirname(path) or ".", exist_ok=True)
         self._fd = os.open(path, os.O_RDWR | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o600)
-        self.size = os.fstat(self._fd).st_size  # bytes of the file so far
+        # Bytes of the file so far.
+        self.size = os.fstat(self._fd).st_size
         self._last_number = self._repair()
         self._partial: dict[bytes, bytes] = {}
 
@@ -96,7 +97,8 @@ class LogWriter:
             while view:
                 view = view[os.write(self._fd, view) :]
         except OSError:
-            os.ftruncate(self._fd, self.size)  # half a record would swallow the next one
+            # Half a record would swallow the next one.
+            os.ftruncate(self._fd, self.size)
             raise
         self.size += len(data)
 
@@ -111,4 +113,5 @@ class LogWriter:
             block += b"\n"
         last_line = block[:-1].rpartition(b"\n")[2]
         number = last_line.partition(b" ")[0]
-        return int(number) if number.isdigit() and len(number) <= 15 else 0  # more is none of ours
+        # More is none of ours.
+        return int(number) if number.isdigit() and len(number) <= 15 else 0

@@ -72,7 +72,8 @@ class Token(models.Model):
 
     user = models.ForeignKey(User, models.CASCADE, related_name="tokens")
     name = models.CharField(max_length=100)
-    prefix = models.CharField(max_length=16)  # what lists show, so that a leaked token can be found
+    # What lists show, so that a leaked token can be found.
+    prefix = models.CharField(max_length=16)
     digest = models.CharField(max_length=64, unique=True)
     is_read_only = models.BooleanField(default=False)
     created_at = models.DateTimeField(default=timezone.now)

@@ -111,10 +111,10 @@ class Device(models.Model):
     allocated_milli = models.IntegerField(default=0)
     utilization = models.FloatField(null=True)  # 0..1, last measured
     memory_used_mib = models.PositiveIntegerField(null=True)
-    busy_at = models.DateTimeField(null=True)  # last time utilisation was above zero
-    is_present = models.BooleanField(
-        default=True
-    )  # false once the engine no longer has it; history keeps the row
+    # Last time utilisation was above zero.
+    busy_at = models.DateTimeField(null=True)
+    # False once the engine no longer has it; history keeps the row.
+    is_present = models.BooleanField(default=True)
 
     # held by a pod outside Trainyard
     is_foreign = models.BooleanField(default=False)

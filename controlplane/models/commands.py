@@ -31,7 +31,8 @@ class Command(models.Model):
     """One effect outside the database. Its kind names the handler that carries it out (controlplane.commands.registry);
     its subject is what it is about. A handler must bear being run twice for one command."""
 
-    CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"  # the control plane's own kinds
+    # The control plane's own kinds.
+    CHECK_CLUSTER, FORGET_PROJECT = "check_cluster", "forget_project"
     MOST_TRIES = 5
     PENDING, CLAIMED, DONE, FAILED, CANCELLED = "pending", "claimed", "done", "failed", "cancelled"
     UNFINISHED, FINISHED = (PENDING, CLAIMED), (DONE, FAILED, CANCELLED)

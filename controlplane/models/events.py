@@ -44,9 +44,8 @@ class EventManager(models.Manager["Event"]):
         """
         if not events:
             return self.last_seq()
-        with transaction.atomic(
-            savepoint=False
-        ):  # outside of one, a reader could see the number before the row
+        # Outside of one, a reader could see the number before the row.
+        with transaction.atomic(savepoint=False):
             last = Counter.objects.advance("event", len(events))
             for offset, event in enumerate(reversed(events)):
                 event.seq = last - offset

@@ -10,7 +10,8 @@ class IdempotencyRecord(models.Model):
     user = models.ForeignKey("controlplane.User", models.CASCADE)
     key = models.CharField(max_length=255)
     body_digest = models.CharField(max_length=64)
-    status = models.PositiveSmallIntegerField(default=0)  # 0 while the first request is still at work
+    # 0 while the first request is still at work.
+    status = models.PositiveSmallIntegerField(default=0)
     body = models.BinaryField(default=b"")
     created_at = models.DateTimeField(default=timezone.now, db_index=True)
 

@@ -10,4 +10,5 @@ class Lease(models.Model):
     name = models.CharField(max_length=50, primary_key=True)
     token = models.CharField(max_length=32, blank=True, default="")
     expires_at = models.DateTimeField(default=timezone.now)
-    completed_at = models.DateTimeField(null=True)  # last time a holder finished its work; /readyz reads it
+    # Last time a holder finished its work; /readyz reads it.
+    completed_at = models.DateTimeField(null=True)

@@ -8,9 +8,8 @@ class Share(models.Model):
     """The entitlement of a project or department, in milli-GPUs (1 GPU = 1,000)."""
 
     gpu_quota_milli = models.PositiveIntegerField(default=0)
-    over_quota_weight_milli = models.PositiveIntegerField(
-        null=True
-    )  # null: same as the quota; 0: earns no surplus
+    # Null: same as the quota; 0: earns no surplus.
+    over_quota_weight_milli = models.PositiveIntegerField(null=True)
     gpu_limit_milli = models.PositiveIntegerField(null=True)
     priority = models.PositiveIntegerField(default=0)
 
@@ -37,11 +36,13 @@ class Project(Share):
     description = models.CharField(max_length=500, blank=True, default="")
     cluster = models.ForeignKey("controlplane.Cluster", models.PROTECT, related_name="projects")
     department = models.ForeignKey(Department, models.PROTECT, null=True, related_name="projects")
-    node_pools = models.JSONField(default=dict)  # {"train": ["dgx"], "interactive": []}; empty list: any pool
+    # {"train": ["dgx"], "interactive": []}; empty list: any pool.
+    node_pools = models.JSONField(default=dict)
     interactive_max_seconds = models.PositiveIntegerField(null=True)
     interactive_idle_seconds = models.PositiveIntegerField(null=True)
     palette_index = models.PositiveSmallIntegerField(default=0)
-    fair_share_milli = models.PositiveIntegerField(default=0)  # as the last cycle computed it
+    # As the last cycle computed it.
+    fair_share_milli = models.PositiveIntegerField(default=0)
     created_at = models.DateTimeField(default=timezone.now)
 
     def __str__(self) -> str:

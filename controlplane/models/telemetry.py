@@ -8,7 +8,8 @@ class Sample(models.Model):
     until the subject's next change point (used for allocation, exact over any range)."""
 
     metric = models.CharField(max_length=32)
-    by = models.CharField(max_length=16)  # cluster, project, node, device or job
+    # Cluster, project, node, device or job.
+    by = models.CharField(max_length=16)
     subject = models.CharField(max_length=80)
     step_seconds = models.PositiveIntegerField()
     at = models.DateTimeField()

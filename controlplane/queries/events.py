@@ -9,7 +9,8 @@ FOR_ADMINS = ("cluster.leftovers", "cluster.projects_refused", "cluster.nodes_le
 """Kinds whose message names pods and objects of any project, as the cluster's checks do."""
 
 _SHOWN = ("seq", "at", "kind", "actor", "reason", "message", "data")
-_DETAILS = "details"  # in an event's data: what its reason names
+# In an event's data: what its reason names.
+_DETAILS = "details"
 
 
 def seen_event(row: Mapping[str, Any], sees: Sees, project: str | None) -> dict[str, Any]:

@@ -33,7 +33,8 @@ def _run(instance: Instance, began: float) -> int:
     first = [*([redis] if redis else []), *programs.web(instance, listener, gate, environment)]
     keeper = Keeper([Child(program, instance.control_dir) for program in first])
     keeper.listen_to_signals()
-    keeper.tend()  # Redis starts and the web server loads while the database is prepared
+    # Redis starts and the web server loads while the database is prepared.
+    keeper.tend()
     try:
         prepared = _prepare(environment)
         os.close(gate_keeper)

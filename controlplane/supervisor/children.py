@@ -14,7 +14,8 @@ from controlplane.supervisor.programs import Program
 
 FIRST_PAUSE_SECONDS = 0.1
 LONGEST_PAUSE_SECONDS = 10.0
-STEADY_SECONDS = 10.0  # who lived this long starts again at once
+# Who lived this long starts again at once.
+STEADY_SECONDS = 10.0
 LARGEST_LOG_BYTES = 8 << 20
 PR_SET_PDEATHSIG = 1
 
@@ -26,7 +27,8 @@ class Child:
         self.program = program
         self.log_path = log_dir / f"{program.name}.log"
         self.process: subprocess.Popen[bytes] | None = None
-        self.start_at = 0.0  # when it may start; meaningful while there is no process
+        # When it may start; meaningful while there is no process.
+        self.start_at = 0.0
         self._started_at = 0.0
         self._quick_deaths = 0
 
@@ -86,7 +88,8 @@ class Child:
             try:
                 shutil.copyfile(self.log_path, older)
             except OSError:
-                older.unlink(missing_ok=True)  # the disk is full: room is worth more than the older lines
+                # The disk is full: room is worth more than the older lines.
+                older.unlink(missing_ok=True)
             os.truncate(self.log_path, 0)
 
     def last_lines(self, count: int) -> list[str]:
@@ -101,7 +104,7 @@ def _describe(code: int) -> str:
 
 
 def _prctl() -> Callable[[int, int], int] | None:
-    """Return Linux's prctl, which ties a child's life to its parent's; looked up before any fork."""
+    """Return Linux's prctl, which ends a child when its parent dies; loaded before any fork."""
     if not sys.platform.startswith("linux"):
         return None
     prctl: Callable[[int, int], int] = ctypes.CDLL(None).prctl

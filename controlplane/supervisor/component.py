@@ -61,7 +61,8 @@ def _web(instance: Instance) -> None:
     prepare.gather_static_files()
     listener = bind(instance)
     reader, writer = os.pipe()
-    os.close(writer)  # the gate that `make up` holds shut until the database is ready
+    # The gate that `make up` holds shut until the database is ready.
+    os.close(writer)
     web.serve(listener.fileno(), reader)
 
 

@@ -100,7 +100,8 @@ def _register_clusters() -> None:
             scheduler=given.get("scheduler", "planner"),
             credentials=declared.credentials,
         )
-        if cluster.state == Cluster.ATTACHED:  # others are looked at by the loop first
+        # Others are looked at by the loop first.
+        if cluster.state == Cluster.ATTACHED:
             sync_nodes(cluster, engine_for(cluster), timezone.now())
 
 

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from controlplane.supervisor.instance import CHECKOUT, CannotStart, Instance
 
-LONGEST_SOCKET_PATH = 100  # the kernel allows 107 bytes
+# The kernel allows 107 bytes.
+LONGEST_SOCKET_PATH = 100
 REDIS_MEMORY = "64mb"
 # What Celery needs, measured: publishing, consuming, returning unacknowledged messages, which ends a lock by a script.
 # Without settings, modules, replication, functions, dumps, and what empties or stops the server.

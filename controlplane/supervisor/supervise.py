@@ -13,7 +13,8 @@ from controlplane.supervisor.children import Child
 TICK_SECONDS = 1.0
 STARTING_TICK_SECONDS = 0.05
 LOG_CHECK_SECONDS = 5.0
-GRACE_SECONDS = 6.0  # of ten: two remain for Redis, two to spare
+# Of ten: two remain for Redis, two to spare.
+GRACE_SECONDS = 6.0
 REDIS_GRACE_SECONDS = 2.0
 
 

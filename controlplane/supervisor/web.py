@@ -11,7 +11,8 @@ from django.conf import settings
 
 from controlplane.http.connections import Limits, ServerConfig
 
-GRACE_SECONDS = 3  # open event streams and websockets end then; clients resume by event number
+# Open event streams and websockets end then; clients resume by event number.
+GRACE_SECONDS = 3
 
 
 def serve(handle: int, gate: int) -> None:

@@ -1,4 +1,5 @@
-"""History of GPU capacity and allocation as change points, which are exact over any range and small."""
+"""Store the history of GPU capacity and allocation as change points, which are exact over any range and
+small."""
 
 from collections.abc import Iterable, Iterator
 from datetime import datetime

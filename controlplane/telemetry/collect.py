@@ -26,12 +26,17 @@ from jobs.models import Job, Pod
 
 logger = logging.getLogger(__name__)
 
-LATE_SECONDS = 15  # a job's last lines are read even when its pod is gone already
-BEHIND_BYTES = 1 << 20  # further behind than this only the end of a log is read
+# A job's last lines are read even when its pod is gone already.
+LATE_SECONDS = 15
+# Further behind than this only the end of a log is read.
+BEHIND_BYTES = 1 << 20
 LOOK_BACK_LINES, PAGE_LINES = 200, 5000
-BUSY_GRAIN_SECONDS = 5.0  # how exact "last seen working" is; keeps quiet seconds free of writes
-HOLDERS_GAP_SECONDS = 120  # GPU hours of a longer pause between two looks are not known
-LIMITED_GRAIN_SECONDS = 0.5  # the same for jobs with an idle limit, which may be short
+# How exact "last seen working" is; keeps quiet seconds free of writes.
+BUSY_GRAIN_SECONDS = 5.0
+# GPU hours of a longer pause between two looks are not known.
+HOLDERS_GAP_SECONDS = 120
+# The same for jobs with an idle limit, which may be short.
+LIMITED_GRAIN_SECONDS = 0.5
 
 
 @dataclass(slots=True)
@@ -60,7 +65,8 @@ class _Changes:
         if not (self.pods or self.jobs or self.devices):
             return
         with transaction.atomic():
-            for pod_id, values in sorted(self.pods.items()):  # by key, as every writer of several rows does
+            # By key, as every writer of several rows does.
+            for pod_id, values in sorted(self.pods.items()):
                 Pod.objects.filter(pk=pod_id).update(**values)
             for job_id, values in sorted(self.jobs.items()):
                 Job.objects.filter(pk=job_id).update(**values)
@@ -140,7 +146,8 @@ def _measure(engine: Engine, cluster: Cluster) -> tuple[UsageReport, ...] | None
     try:
         return engine.usage()
     except EngineUnreachable:
-        return None  # of a cluster that is away the loop tells, of a Prometheus the look at its cluster
+        # Of a cluster that is away the loop tells, of a Prometheus the look at its cluster.
+        return None
     except Exception:
         logger.exception(
             "what GPUs of cluster %s do cannot be read; the next second tries again", cluster.name
@@ -171,7 +178,8 @@ def _take_pods(
         progress = look.lines[pod.name]
         usage = look.usages.get(pod.name)
         if progress is not None:
-            said.setdefault(pod.job_id, progress)  # the lowest rank that speaks, speaks for the job
+            # The lowest rank that speaks, speaks for the job.
+            said.setdefault(pod.job_id, progress)
         if progress is not None or (usage is not None and usage.utilization):
             working.add(pod.job_id)
         if pod.is_live and pod.has_idle_limit and not look.is_idleness_known(pod):

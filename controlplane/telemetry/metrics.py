@@ -12,11 +12,15 @@ GPUS_ALLOCATED = "gpus_allocated"
 GPU_CAPACITY, GPU_SECONDS = "gpu_capacity", "gpu_seconds"
 METRICS = (GPU_UTILIZATION, GPU_MEMORY, GPUS_ALLOCATED, JOBS_RUNNING, JOBS_QUEUED, QUEUE_WAIT)
 SUBJECTS = ("cluster", "project", "node", "device", "job")
-SAMPLED = "telemetry.sampled"  # the event that says that gauges moved
+# The event that says that gauges moved.
+SAMPLED = "telemetry.sampled"
 
-STEPWISE = (GPUS_ALLOCATED, GPU_CAPACITY)  # metrics that are kept as change points
-MEMBER = "member"  # as `by`: the subject is "PROJECT_ID/USER_ID"
-CHANGE_POINT = 0  # as `step_seconds`: the value holds until the subject's next change point
+# Metrics that are kept as change points.
+STEPWISE = (GPUS_ALLOCATED, GPU_CAPACITY)
+# As `by`: the subject is "PROJECT_ID/USER_ID".
+MEMBER = "member"
+# As `step_seconds`: the value holds until the subject's next change point.
+CHANGE_POINT = 0
 STEPS = (10, 60, 600, 3600)  # seconds
 KEEP = {
     10: timedelta(hours=6),

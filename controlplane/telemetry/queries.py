@@ -138,7 +138,8 @@ def first_sample(now: datetime) -> datetime:
 def _rows(
     metric: str, by: str, subjects: Sequence[str] | None, start: datetime, end: datetime, stored: int
 ) -> Iterable[Sample]:
-    first = start - timedelta(seconds=stored)  # the span that `start` is in
+    # The span that `start` is in.
+    first = start - timedelta(seconds=stored)
     rows = Sample.objects.filter(metric=metric, by=by, step_seconds=stored, at__gt=first, at__lt=end)
     if subjects is not None:
         rows = rows.filter(subject__in=subjects)

@@ -12,11 +12,14 @@ from controlplane.telemetry.metrics import KEEP, SAMPLED, STEPS, floor
 from controlplane.telemetry.samples import rolled, upsert
 
 KEEP_EVENTS = timedelta(days=90)
-KEEP_TICKS = timedelta(hours=1)  # events that only say that gauges moved
-KEEP_WORK = timedelta(days=7)  # cycles and finished commands
+# Events that only say that gauges moved.
+KEEP_TICKS = timedelta(hours=1)
+# Cycles and finished commands.
+KEEP_WORK = timedelta(days=7)
 KEEP_REQUESTS = timedelta(hours=24)
 DELETE_MOST = 5000
-SPAN_MOST = 1000  # steps of the coarser kind that one call joins, after a long pause
+# Steps of the coarser kind that one call joins, after a long pause.
+SPAN_MOST = 1000
 
 _ticks_cleared_to = 0
 

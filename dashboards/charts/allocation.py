@@ -10,8 +10,10 @@ from dashboards.charts.labels import most_labels
 from dashboards.charts.palette import Palette, Theme, palette_for
 from dashboards.charts.series import Chart, Line, Point
 
-SAYS = "GPUs at the end of the range: {each}."  # the browser fills it again as live points come
-DODGE_PIXELS = 2.2  # lines with equal values are drawn this far apart, so that none hides another
+# the browser fills it again as live points come.
+SAYS = "GPUs at the end of the range: {each}."
+# Lines with equal values are drawn this far apart, so that none hides another.
+DODGE_PIXELS = 2.2
 CAPACITY, TOTAL, QUOTA = "capacity", "total", "quota"
 Steps = Sequence[tuple[datetime, float]]
 
@@ -27,7 +29,7 @@ class Usage:
 
 @dataclass(frozen=True, slots=True)
 class _Held:
-    """A project's line over exactly the range."""
+    """Return a project's line over exactly the range."""
 
     line: Line
     points: Steps
@@ -71,7 +73,7 @@ def quota_chart(
     name: str, palette_index: int, held: Sequence[Point], quota: Sequence[Point], *, theme: Theme,
     start: datetime, end: datetime, live_seconds: int | None = None,
 ) -> Chart:  # fmt: skip
-    """One project's allocated GPUs and its quota; both are change points."""
+    """Draw one project's allocated GPUs and its quota; both are change points."""
     palette = palette_for(theme)
     used, allowed = carried(held, start, end), carried(quota, start, end, is_known_before=True)
     top = nice_ceiling(max(value for _x, value in [*used, *allowed]))
@@ -185,7 +187,7 @@ def _row(line: Line, used: Usage) -> tuple[object, ...]:
 
 
 def _quota_rows(used: Steps, allowed: Steps) -> tuple[tuple[object, ...], ...]:
-    """The newest changes of either line, newest first; the end of the range is no change."""
+    """Return the newest changes of either line, newest first; the end of the range is no change."""
     times = sorted({at for line in (used, allowed) for at, _value in line[:-1]})[-60:]
     at_time = [(at, _value_at(used, at), _value_at(allowed, at)) for at in reversed(times)]
     return tuple((at.isoformat().replace("+00:00", "Z"), held, quota) for at, held, quota in at_time)

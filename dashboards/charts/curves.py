@@ -33,8 +33,8 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Joined:
-    """All attempts as one curve. `redone`: what was reported and later computed again from an earlier step; marks are
-    the steps at which an attempt begins or resumes."""
+    """Join all attempts to one curve. `redone`: values that were later computed again from an earlier step;
+    marks are the steps at which an attempt begins or resumes."""
 
     points: list[StepPoint]
     redone: list[Gapped]

@@ -14,12 +14,14 @@ from dashboards.charts.templates import graph_objects, template_name
 TOP, BOTTOM, LEFT = 8, 38, 46
 SMALL, TALL = 170, 340
 MINUTE, DAY = 60_000, 86_400_000
-TIME_TICKS = [  # by distance between ticks, in milliseconds; one line each
+# By distance between ticks, in milliseconds; one line each.
+TIME_TICKS = [
     {"dtickrange": [None, MINUTE - 1], "value": "%H:%M:%S"},
     {"dtickrange": [MINUTE, DAY - 1], "value": "%H:%M"},
     {"dtickrange": [DAY, None], "value": "%-d %b"},
 ]
-MARK_SHARE = 0.16  # of the x axis that the word at a mark needs
+# Of the x axis that the word at a mark needs.
+MARK_SHARE = 0.16
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +57,8 @@ class Mark:
 
 @dataclass(frozen=True, slots=True)
 class Axes:
-    """What the two axes say. `unit` follows values in the list under the pointer; `x_range` None: as the points are."""
+    """The labels and range of the two axes. `unit` follows values in the list under the pointer; `x_range`
+    None: the range of the points."""
 
     x_title: str
     y_title: str
@@ -69,7 +72,7 @@ class Axes:
 
     @property
     def plot_pixels(self) -> int:
-        """The height that the lines have."""
+        """Return the height that the lines have."""
         return self.height - TOP - BOTTOM
 
 
@@ -185,7 +188,7 @@ def _mark_line(mark: Mark) -> dict[str, Any]:
 
 
 def _mark_texts(marks: Sequence[Mark], axes: Axes, strokes: Sequence[Stroke]) -> list[dict[str, Any]]:
-    """The words of the marks, beside their lines; of marks close together only the last has one."""
+    """Return the labels of the marks, beside their lines; of marks close together only the last has one."""
     ends = axes.x_range or _ends(strokes)
     if not ends:
         return []

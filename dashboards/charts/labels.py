@@ -5,13 +5,15 @@ from dataclasses import dataclass
 from typing import Any
 
 GAP_PIXELS = 13.0
-NARROW, WIDE = 12, 120  # pixels right of the plot: without labels, and at most
-EM_PIXELS = 7.0  # of a letter; the browser measures the text and shortens what does not fit
+# Pixels right of the plot: without labels, and at most.
+NARROW, WIDE = 12, 120
+# Of a letter; the browser measures the text and shortens what does not fit.
+EM_PIXELS = 7.0
 
 
 @dataclass(frozen=True, slots=True)
 class EndLabel:
-    """What stands at the end of the line `key`, whose last value is `value`."""
+    """The label at the end of the line `key`; `value` is the line's last value."""
 
     key: str
     text: str

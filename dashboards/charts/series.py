@@ -10,7 +10,8 @@ MOST_POINTS = 400
 X = datetime | float
 Point = tuple[X, float]
 TimePoint = tuple[datetime, float]
-Gapped = tuple[X, float | None]  # None: the line is interrupted
+# None: the line is interrupted.
+Gapped = tuple[X, float | None]
 
 
 @dataclass(frozen=True, slots=True)

@@ -13,9 +13,10 @@ ROW_PIXELS, AROUND_PIXELS = 22, 52
 
 
 def users_chart(hours: Sequence[tuple[str, float]], *, theme: Theme) -> Chart:
-    """Bars of (user, GPU hours), the most first; users beyond the first 15 are in the table only."""
+    """Draw bars of (user, GPU hours), the most first; users beyond the first 15 are in the table only."""
     plotly, palette = graph_objects(), palette_for(theme)
-    shown = list(reversed(hours[:BARS_MOST]))  # Plotly draws the first bar at the bottom
+    # Plotly draws the first bar at the bottom.
+    shown = list(reversed(hours[:BARS_MOST]))
     top = nice_ceiling(max((value for _name, value in shown), default=1.0))
     bars = plotly.Bar(
         orientation="h",

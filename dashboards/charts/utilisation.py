@@ -8,7 +8,8 @@ from dashboards.charts.figures import SMALL, Axes, Mark, Stroke, line_figure, sl
 from dashboards.charts.palette import Theme, palette_for
 from dashboards.charts.series import Chart, Line, Point, TimePoint, edge, thin, with_gaps
 
-SAYS = "GPU utilisation is {last} now, {mean} on average."  # the browser fills it again as live points come
+# The browser fills it again as live points come.
+SAYS = "GPU utilisation is {last} now, {mean} on average."
 SAYS_BOTH = "GPU utilisation is {last} now, {mean} on average; memory is {second}."
 ROWS_MOST = 60
 
@@ -23,7 +24,8 @@ def utilisation_chart(
     live_seconds: int | None,
     height: int = SMALL,
 ) -> Chart:
-    """Two lines of shares (0 to 1), drawn in percent over start..end. `live_seconds`: the range moves with now."""
+    """Draw two lines of shares (0 to 1) in percent over start..end. `live_seconds`: the range moves with the
+    current time."""
     palette = palette_for(theme)
     says = SAYS_BOTH if memory else SAYS
     meta = {"says": says, "rounds": "share", "points": len(gpu), "mean": _mean(gpu) * 100}
@@ -42,8 +44,8 @@ def utilisation_chart(
 def device_chart(
     what: str, whole: Line, devices: Sequence[Line], *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """A node's line of shares (0 to 1) and a thin one for each of its devices, in percent. `what`: utilisation or
-    memory, as the summary calls it."""
+    """Draw a node's line of shares (0 to 1) and a thin one for each of its devices, in percent. `what`:
+    "utilisation" or "memory", for the summary."""
     palette = palette_for(theme)
     strokes = [
         Stroke(
@@ -74,8 +76,8 @@ def job_use_chart(
     scale: float, top: float, longest_gap: timedelta, span: tuple[datetime, datetime],
     live_seconds: int | None,
 ) -> Chart:  # fmt: skip
-    """What a job uses over time, interrupted where it had no pod. Values are multiplied by `scale`; marks are where
-    its attempts start."""
+    """Draw what a job uses over time, with a gap where it had no pod. Values are multiplied by `scale`; marks
+    are the starts of its attempts."""
     palette = palette_for(theme)
     scaled = [(x, value * scale) for x, value in points]
     says = f"{name} is {{last}} {unit}; lowest {{low}} {unit}, highest {{high}} {unit}."
@@ -136,7 +138,7 @@ def _mean(points: Sequence[Point]) -> float:
 
 
 def _rows(lines: Sequence[Sequence[Point]]) -> tuple[tuple[object, ...], ...]:
-    """One row a time of the first line, newest first, with the values of all lines in percent."""
+    """Return one row per time of the first line, newest first, with the values of all lines in percent."""
     others = [dict(line) for line in lines]
     times = [x for x, _value in thin(lines[0], ROWS_MOST)]
     return tuple(

@@ -25,7 +25,8 @@ class Waited:
 def waiting_chart(
     spans: Sequence[Waited], span_seconds: int, *, theme: Theme, start: datetime, end: datetime
 ) -> Chart:
-    """Bars of the mean wait with the longest above it as a tick; spans in which no job started are empty."""
+    """Draw bars of the mean wait with the longest above it as a tick; spans in which no job started are
+    empty."""
     longest = max((span.longest for span in spans), default=0.0)
     unit, seconds = _unit(longest)
     axes = Axes("Time", f"Wait, {unit}", (0, max(longest / seconds, 1.0) * 1.08), unit, x_range=(start, end))
@@ -42,7 +43,8 @@ def _figure(
     spans: Sequence[Waited], span_seconds: int, axes: Axes, seconds: float, theme: Theme
 ) -> dict[str, object]:
     plotly, palette = graph_objects(), palette_for(theme)
-    width = span_seconds * 800  # four fifths of a span, in milliseconds
+    # Four fifths of a span, in milliseconds.
+    width = span_seconds * 800
     times = [edge(span.at) for span in spans]
     means = plotly.Bar(
         name="mean",

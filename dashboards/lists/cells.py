@@ -17,7 +17,7 @@ Text = str | Promise
 
 
 def text(key: str) -> Cell:
-    """The value as it is."""
+    """Show the value as text."""
     return lambda row: format_html("{}", formats.NOTHING if row[key] in (None, "") else row[key])
 
 
@@ -27,7 +27,7 @@ def number(key: str) -> Cell:
 
 
 def ago(key: str, otherwise: Text = formats.NOTHING) -> Cell:
-    """How long ago a moment was, ticking; `otherwise` for none."""
+    """Show how long ago a moment was, updated in the browser; `otherwise` if there is none."""
     return lambda row: str(otherwise) if row[key] is None else since(row[key], "ago")
 
 
@@ -60,7 +60,7 @@ def chip(palette_index: int | None, name: str, *, is_link: bool = True) -> SafeS
 
 
 def bar(share: float | None, tone: str = "") -> SafeString | str:
-    """A share of 1 as a bar with its number; a dash when it is not known."""
+    """Show a share of 1 as a bar with its number; a dash if unknown."""
     if share is None:
         return formats.NOTHING
     value = formats.percent(share)
@@ -70,5 +70,5 @@ def bar(share: float | None, tone: str = "") -> SafeString | str:
 
 
 def of_total(used: str, total: str) -> SafeString:
-    """A number beside the total that it is of: "6/8"."""
+    """Show a number with its total: "6/8"."""
     return format_html('<b>{}</b><span class="second">/{}</span>', used, total)

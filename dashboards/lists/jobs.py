@@ -39,8 +39,10 @@ from jobs.models import Job, Pod
 from jobs.queries import job_rows
 
 UNFINISHED, ACTIVE, FINISHED = "unfinished", "active", "finished"
-BESIDE = ("kind", "node", "use")  # columns that a table beside other panels has no room for
-REASON_LENGTH = 90  # characters: what fits on two lines of the column
+# Columns that a table beside other panels has no room for.
+BESIDE = ("kind", "node", "use")
+# Characters: what fits on two lines of the column.
+REASON_LENGTH = 90
 
 
 def rows_of(actor: Actor, jobs: QuerySet[Job], colours: dict[str, int] | None = None) -> list[Row]:

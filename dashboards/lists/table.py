@@ -19,7 +19,8 @@ from dashboards.lists.paging import Keys, Order, Term, moment_of, read_page
 
 Row = dict[str, Any]
 Text = str | Promise
-SORTED_BY = "sort_value"  # the annotation that an expression is sorted by
+# The annotation that an expression is sorted by.
+SORTED_BY = "sort_value"
 
 
 @dataclass(frozen=True, slots=True)

@@ -25,7 +25,8 @@ from dashboards.pages.charts import answer, theme
 from dashboards.reads import history, series
 
 PRESETS = {"1h": 3600, "24h": 86400, "7d": 7 * 86400, "30d": 30 * 86400, "90d": 90 * 86400}
-YEARS = range(1970, 9999)  # sums with times outside of them may leave the calendar
+# Sums with times outside of them may leave the calendar.
+YEARS = range(1970, 9999)
 
 
 @dataclass(frozen=True, slots=True)

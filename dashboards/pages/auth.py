@@ -22,7 +22,7 @@ from dashboards.pages.errors import used_link
 @never_cache
 @require_http_methods(["GET", "HEAD", "POST"])
 def sign_in(request: HttpRequest) -> HttpResponseBase:
-    """Name and password in; where one wanted to go out."""
+    """Sign in with name and password, then go to the page that was asked for."""
     target = request.POST.get("next") or request.GET.get("next") or "/"
     if not url_has_allowed_host_and_scheme(target, {request.get_host()}, require_https=request.is_secure()):
         target = "/"
@@ -83,8 +83,8 @@ def _try_sign_in(request: HttpRequest, target: str) -> HttpResponse:
 
 
 def _lead_on(target: str) -> HttpResponse:
-    """Send the browser on after its form. Ports of jobs are on other hosts, to which our policy lets no form lead, and
-    browsers hold redirects after a form to that: there a page of its own comes between."""
+    """Redirect the browser after its form. Ports of jobs are on other hosts, which our form policy excludes,
+    and browsers apply that policy to redirects after a form: such a redirect goes through a page of its own."""
     if not urlsplit(target).path.startswith("/services/"):
         return HttpResponseRedirect(target)
     address = iri_to_uri(target)

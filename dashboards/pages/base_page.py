@@ -1,4 +1,4 @@
-"""What every page has around it: navigation with counts, clusters, the word list, and who is asking."""
+"""The frame of every page: navigation with counts, clusters, translated messages, and the signed-in user."""
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import update_wrapper
@@ -27,7 +27,7 @@ View = Callable[Concatenate[HttpRequest, Actor, P], HttpResponseBase]
 
 
 def actor_of(request: HttpRequest) -> Actor:
-    """The signed-in person as an actor."""
+    """Return the signed-in user as an actor."""
     user = request.user
     if not isinstance(user, User):
         raise PermissionDenied
@@ -35,7 +35,8 @@ def actor_of(request: HttpRequest) -> Actor:
 
 
 def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpResponseBase]:
-    """A view for people who are signed in: strangers to an object get 404, weak roles 403, a conflict a message."""
+    """Make a view for signed-in users: invisible objects answer 404, insufficient roles 403, a conflict a
+    message."""
 
     def guarded(request: HttpRequest, /, *args: P.args, **kwargs: P.kwargs) -> HttpResponseBase:
         if not request.user.is_authenticated:
@@ -52,7 +53,7 @@ def signed_in(view: View[P]) -> Callable[Concatenate[HttpRequest, P], HttpRespon
 
 
 def attempt(request: HttpRequest, verb: Callable[[], object], done: str) -> bool:
-    """Carry out a verb from a button; say that it is done, or why it cannot be."""
+    """Run an action from a button; show that it is done, or why it failed."""
     try:
         verb()
     except Conflict as conflict:
@@ -88,7 +89,8 @@ def _frame(request: HttpRequest, actor: Actor) -> dict[str, Any]:
 
 
 def standing(known: Sequence[Mapping[str, Any]]) -> dict[str, str]:
-    """All clusters in a few words: what they are, and what is wrong with how many, "" when nothing is."""
+    """Return the only cluster's name, or the number of clusters, and in `wrong` what is wrong with how many;
+    "" if nothing is."""
     name = _("none") if not known else known[0]["name"]
     if len(known) > 1:
         name = ngettext("{count} cluster", "{count} clusters", len(known)).format(count=len(known))

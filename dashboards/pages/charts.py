@@ -18,7 +18,8 @@ from dashboards.reads import history, series, workers
 from jobs.kinds.registry import KINDS
 
 SHORTEST, LONGEST = 60, 400 * 86400
-TEMPLATE_SECONDS = 300  # a browser keeps the template this long; a new version may bring another
+# A browser keeps the template this long; a new version may bring another.
+TEMPLATE_SECONDS = 300
 
 
 @signed_in

@@ -30,7 +30,8 @@ from dashboards.lists.table import list_page, table
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 
-ENGINE = "kubernetes"  # what can be attached from the browser
+# What can be attached from the browser.
+ENGINE = "kubernetes"
 KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings")  # never the kubeconfig
 
 
@@ -186,7 +187,7 @@ def _settings(request: HttpRequest) -> dict[str, Any]:
 
 
 def _by_field(refused: Invalid) -> dict[str, str]:
-    """What is wrong, by the form's fields; of settings the name is said."""
+    """Return errors by the form's fields; an error of a setting names it."""
     found: dict[str, str] = {}
     for error in refused.errors:
         field, _slash, inside = error.pointer.removeprefix("/").partition("/")

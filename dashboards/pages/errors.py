@@ -1,5 +1,5 @@
-"""The pages for what went wrong. That of our own fault touches no database, so that it works when that does not; who
-is signed in and asked for what is not there, or not theirs, keeps the navigation."""
+"""Error pages. The page for status 500 uses no database, so that it works without one; the others keep the
+navigation for signed-in users."""
 
 import json
 
@@ -12,7 +12,7 @@ from dashboards.pages.base_page import actor_of, show
 
 
 def bad_request(request: HttpRequest, exception: Exception | None = None) -> HttpResponse:
-    """400: an address or a form that no page of ours makes."""
+    """400: a malformed address or form, which no page of ours produces."""
     text = str(exception or "") or _("The address or the form is not one of ours.")
     return _answer(request, 400, "bad_request", _("Not understood"), text)
 
@@ -26,7 +26,7 @@ def not_found(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def used_link(request: HttpRequest) -> HttpResponse:
-    """404: the link with which the first admin is made has done its work, or never was."""
+    """404: the set-up link of the first admin was used already or never existed."""
     text = _(
         "This link is not valid: it works once, for the first admin, within 24 hours of the start. Sign in, or ask an"
         " admin for an account; while there is none, restart the control plane for another link."
@@ -41,7 +41,7 @@ def forbidden(request: HttpRequest, exception: Exception | None = None) -> HttpR
 
 
 def server_error(request: HttpRequest) -> HttpResponse:
-    """500: our fault."""
+    """500: an error in Trainyard."""
     text = _(
         "This is our fault, not yours; it was logged. Running jobs are not affected. Try again in a moment."
     )
@@ -49,7 +49,7 @@ def server_error(request: HttpRequest) -> HttpResponse:
 
 
 def csrf_failure(request: HttpRequest, reason: str = "") -> HttpResponse:
-    """403: the form was too old, or came from elsewhere."""
+    """403: the form expired, or another site sent it."""
     text = _(
         "The form was open for too long or was sent from another site. Go back, reload the page and send it again."
     )

@@ -1,4 +1,4 @@
-"""Form fields that speak Trainyard's units: GPUs as decimals, durations as people write them."""
+"""Form fields in Trainyard's units: GPUs as decimals, durations as text such as "2h"."""
 
 import re
 from decimal import Decimal
@@ -14,7 +14,8 @@ SECONDS = {"s": 1, "m": 60, "h": 3600, "d": 86400, "": 1}
 
 
 def parse_duration(text: str) -> int:
-    """ "90 m" -> 5400; a number alone is seconds. Several parts add up: "1h 30m". Raises ValueError."""
+    """Parse a duration: "90 m" -> 5400; a number alone is seconds. Parts add up: "1h 30m". Raises
+    ValueError."""
     rest, total = text, 0
     while rest:
         match = DURATION.match(rest)
@@ -26,7 +27,7 @@ def parse_duration(text: str) -> int:
 
 
 def write_duration(seconds: int | None) -> str:
-    """5400 -> "90m": the largest unit that loses nothing."""
+    """Format seconds: 5400 -> "90m", in the largest unit that divides them."""
     if seconds is None:
         return ""
     unit = next(unit for unit in ("d", "h", "m", "s") if seconds % SECONDS[unit] == 0)

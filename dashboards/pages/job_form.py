@@ -57,7 +57,7 @@ Errors = dict[str, str]
 
 
 class Unreadable(ValueError):
-    """A form field whose text means nothing."""
+    """The text of a form field is invalid."""
 
     def __init__(self, errors: Errors) -> None:
         super().__init__("; ".join(errors.values()))
@@ -65,7 +65,7 @@ class Unreadable(ValueError):
 
 
 class LineUnreadable(ValueError):
-    """A line, counted from 1, of a field of several lines that means nothing."""
+    """A line, counted from 1, of a field with several lines is invalid."""
 
     def __init__(self, number: int, line: str) -> None:
         super().__init__(line)
@@ -81,7 +81,7 @@ def to_body(raw: Mapping[str, str]) -> dict[str, Any]:
 
 
 def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
-    """Return what can be read of a filled form, and what to do about the fields that cannot."""
+    """Parse a filled form; return the values, and an error for each field that is invalid."""
     errors: Errors = _too_long(raw)
     filled = {name: text.strip() for name, text in raw.items() if name not in errors and text.strip()}
     body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
@@ -184,8 +184,8 @@ def _submit(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _check(actor: Actor, raw: Mapping[str, str]) -> Checked:
-    """Look at everything at once: whether the project is open to the actor, what cannot be read, and what the spec
-    refuses. For an actor who may submit nowhere, nothing is read."""
+    """Check everything at once: the actor's access to the project, the fields, and the spec. For an actor who
+    may submit nowhere, nothing is read."""
     try:
         project = project_for(actor, raw.get("project", "")[:FIELD_CHARACTERS], needed=Role.MEMBER)
     except (NotVisible, Forbidden) as refusal:

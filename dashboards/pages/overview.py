@@ -47,7 +47,8 @@ def overview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 def _drawing(actor: Actor, least: str) -> Drawing:
-    """A large cluster is drawn once for all who watch it, not once for each."""
+    """Return the page's drawing. Drawings of large clusters are cached and shared by readers with the same
+    rights."""
     sees, usable = visible_project_names(actor), usable_project(actor)
     key = (sees, usable, get_language())
     kept = _kept.get(key)

@@ -200,7 +200,8 @@ def member_suggest(request: HttpRequest, actor: Actor, name: str) -> HttpRespons
     try:
         names = user_names_starting_with(request.GET.get("q", "").strip(), name, actor=actor)
     except Invalid:
-        names = []  # too short to name anyone
+        # Too short to name anyone.
+        names = []
     except TooManyAttempts as refusal:
         headers = {"Retry-After": str(refusal.wait_seconds)}
         return JsonResponse({"names": []}, status=429, headers=headers)
@@ -225,7 +226,7 @@ def member_remove(request: HttpRequest, actor: Actor, name: str) -> HttpResponse
 
 
 def _posted(request: HttpRequest) -> QueryDict | None:
-    """What a form was sent with, also when nothing is in it; None when it is only looked at."""
+    """Return the data of a submitted form, also when it is empty; None for a GET."""
     return request.POST if request.method == "POST" else None
 
 
@@ -234,7 +235,8 @@ def _show_form(
 ) -> HttpResponseBase:
     for name in form.errors:
         if name in form.fields:
-            form.fields[name].widget.attrs["autofocus"] = True  # the browser takes the first of them
+            # The browser takes the first of them.
+            form.fields[name].widget.attrs["autofocus"] = True
     return show(request, actor, "dashboards/project_form.html", context, status=400 if form.errors else 200)
 
 

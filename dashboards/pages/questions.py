@@ -10,7 +10,8 @@ from dashboards import formats
 from dashboards.pages.asking import Question
 from dashboards.reads.users import live_tokens, unfinished_jobs
 
-ASKED = ("lock", "promote", "demote")  # verbs on users that are asked about; the others act at once
+# Verbs on users that are asked about; the others act at once.
+ASKED = ("lock", "promote", "demote")
 
 
 def about_removal(project: Project, user: User) -> Question:

@@ -24,7 +24,8 @@ from jobs import actions
 from jobs.lifecycle import FINAL_STATES, LOOKS, STOPPING, SUSPENDED
 from jobs.models import Job
 
-MOST = 200  # jobs of one request; a page of the list has fewer
+# Jobs of one request; a page of the list has fewer.
+MOST = 200
 
 
 @dataclass(frozen=True, slots=True)

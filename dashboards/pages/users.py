@@ -73,7 +73,8 @@ def user_verb(request: HttpRequest, actor: Actor, username: str, verb: str) -> H
     """Lock, unlock, make or unmake an admin, set a password. GET asks first where much depends on it."""
     subject = _subject(actor, username)
     if request.method != "POST":
-        if verb == "password":  # a refused form was sent here; read again, it is the user's page
+        # A refused form was sent here; read again, it is the user's page.
+        if verb == "password":
             return redirect("user", username)
         if verb not in ASKED:
             return HttpResponseNotAllowed(["POST"])
@@ -133,7 +134,7 @@ def _subject(actor: Actor, username: str) -> User:
 
 
 def _by_field(refusal: Invalid) -> dict[str, str]:
-    """All that is refused, in one text a field."""
+    """Return all errors of each field in one text."""
     errors: dict[str, str] = {}
     for error in refusal.errors:
         name = error.pointer.strip("/")

@@ -15,7 +15,8 @@ from dashboards.heatmap import Block, HeatMap, Part, Square, draw
 
 Row = dict[str, Any]
 Palette = Mapping[str, int]
-SQUARES_MOST = 2048  # beyond so many devices a heat map has a square a node
+# Beyond so many devices a heat map has a square a node.
+SQUARES_MOST = 2048
 
 
 def device_nodes(nodes: QuerySet[Node], sees: Sees, palette: Palette) -> list[Row]:

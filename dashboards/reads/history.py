@@ -21,10 +21,13 @@ from jobs.models import Job
 
 JOB_USES = {"gpu_utilization": GPU_UTILIZATION, "gpu_memory": GPU_MEMORY}
 MOST_EDITS = 400
-LONGEST_JOB_SECONDS = 400 * 86400  # of the range that a running job's chart grows to
+# Of the range that a running job's chart grows to.
+LONGEST_JOB_SECONDS = 400 * 86400
 WAIT_BARS = 48
-EMPTY_STEPS = 100  # of a line without a sample
-GAP_STEPS = 3  # so many steps without a sample interrupt a line
+# Of a line without a sample.
+EMPTY_STEPS = 100
+# So many steps without a sample interrupt a line.
+GAP_STEPS = 3
 LEAST = timedelta(minutes=1)
 GIB = 1 / 1024
 

@@ -21,7 +21,8 @@ from jobs.suggestions import ways_to_start
 Row = dict[str, Any]
 
 
-FIGURES = 6  # in the strip, whatever the job does: its cells stay where they are
+# In the strip, whatever the job does: its cells stay where they are.
+FIGURES = 6
 
 
 def figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
@@ -72,7 +73,7 @@ def _running_figures(detail: Row) -> list[Row]:
 
 
 def _asked_figures(detail: Row) -> list[Row]:
-    """What is true of every job: fills the strip of one that reports little."""
+    """Return the figures that every job has; they fill the strip of one that reports few."""
     attempts = _figure(_("Attempts"), formats.number(detail["status"]["attempt"]), "", _("starts so far"))
     memory, unit = formats.mebibytes(detail["memory_mib"]).split(formats.NBSP)
     return [

@@ -20,7 +20,8 @@ from dashboards import formats
 from jobs.lifecycle import ACTIVE_STATES, QUEUED, STARTING, SUSPENDED
 from jobs.models import Attempt, Job, Pod
 
-ATTEMPTS_MOST = 10  # whose logs are read for how far they came
+# Whose logs are read for how far they came.
+ATTEMPTS_MOST = 10
 
 Row = dict[str, Any]
 DONE, NOW, AHEAD, MISSED = "done", "now", "ahead", "missed"
@@ -109,7 +110,7 @@ def _named(row: Mapping[str, Any], *, is_visible: bool) -> Row:
 
 
 def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bool) -> Row:
-    """One step: step `at` begins at `moments[at]` but for the last two, which end there."""
+    """Return one of the four steps between the moments; the second takes no time."""
     begins = (moments[0], moments[1], moments[1], moments[2])[at]
     ends = (moments[1], moments[1], moments[2], moments[3])[at]
     if ends is not None:
@@ -123,7 +124,7 @@ def _step(name: str, moments: Sequence[datetime | None], at: int, *, is_over: bo
 
 
 def _detail(job: Job, pods: Sequence[Pod], at: int) -> Row:
-    """What is known beside a step's time: where it was placed, and what a start waits for."""
+    """Return the note beside a step's time: the node where it was placed, or what a start waits for."""
     if at == 1 and pods:
         nodes = sorted({pod.node.name for pod in pods})
         return {
@@ -158,7 +159,8 @@ def _first_output(job: Job, attempt: Attempt | None) -> datetime | None:
 def _known_first_line(path: Path) -> int:
     lines = read_page(path, 0, 1).lines
     if not lines:
-        raise LookupError(path)  # a log that begins with a gap, or has no line yet: asked again
+        # A log that begins with a gap, or has no line yet: asked again.
+        raise LookupError(path)
     return lines[0].time_ms
 
 

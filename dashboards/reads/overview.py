@@ -21,11 +21,16 @@ from dashboards.reads.devices import device_nodes, heat_map, model
 from dashboards.reads.projects import bar, roles_of
 
 Row = dict[str, Any]
-ROWS = 20  # of running and of queued jobs
-PROJECTS = 12  # rows of projects: as many as there are colours
-NEWEST = 5  # of the queue's rows, where it is longer than that: the jobs that were submitted last
-CELL_NODES, CELL_DEVICES = 16, 192  # up to so many nodes and devices are cells; more of them are a heat map
-MANY_NODES = 8  # from here on cells are small
+# Of running and of queued jobs.
+ROWS = 20
+# Rows of projects: as many as there are colours.
+PROJECTS = 12
+# Of the queue's rows, where it is longer than that: the jobs that were submitted last.
+NEWEST = 5
+# Up to so many nodes and devices are cells; more of them are a heat map.
+CELL_NODES, CELL_DEVICES = 16, 192
+# From here on cells are small.
+MANY_NODES = 8
 
 
 @dataclass(frozen=True, slots=True)

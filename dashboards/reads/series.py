@@ -19,9 +19,12 @@ from dashboards.charts.series import Line, Point
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job
 
-LEAST = timedelta(minutes=1)  # the shortest range of a chart
-CURVE_PAGES, CURVE_LINES = 16, 20_000  # how much of a log is looked through for curves
-RUNS_MOST = 20  # the newest attempts of a job that its curves are made of
+# The shortest range of a chart.
+LEAST = timedelta(minutes=1)
+# How much of a log is looked through for curves.
+CURVE_PAGES, CURVE_LINES = 16, 20_000
+# The newest attempts of a job that its curves are made of.
+RUNS_MOST = 20
 
 
 def first_seen(now: datetime, span_seconds: float) -> datetime:
@@ -127,7 +130,7 @@ def _reports(path: Path, size: int) -> tuple[Progress, ...]:
 
 
 def _means(metric: str, start: datetime, end: datetime) -> dict[str, dict[datetime, float]]:
-    """Means by cluster and time."""
+    """Return means by cluster and time."""
     found = series(metric, "cluster", None, start, end)
     return {line.subject: {point.at: point.mean for point in line.points} for line in found}
 

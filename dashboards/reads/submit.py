@@ -68,7 +68,8 @@ def _asked_milli(project: Project, spec: Mapping[str, Any]) -> int:
             .values_list("memory_mib", flat=True)
         )
         return int(1000 * spec["gpu_memory_mib"] / (largest.first() or spec["gpu_memory_mib"]))
-    return int(spec["gpus"]) * int(spec["min_workers"] or spec["workers"])  # an elastic job can start smaller
+    # An elastic job can start smaller.
+    return int(spec["gpus"]) * int(spec["min_workers"] or spec["workers"])
 
 
 def _free_milli(project: Project) -> int:

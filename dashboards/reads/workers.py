@@ -16,7 +16,8 @@ Row = dict[str, Any]
 
 
 def generation_marks(job: Job) -> list[Mark]:
-    """Where the present attempt changed its size, by step; the newest, so that they stay readable."""
+    """Return where the present attempt changed its size, by step; only the newest, so that they stay
+    readable."""
     if not KINDS[job.kind].is_elastic:
         return []
     rows = _generations(job).filter(step__gt=0).order_by("-number")[:MARKS_MOST]

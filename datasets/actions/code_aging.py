@@ -12,8 +12,10 @@ from datasets.queries.code import SCHEME, code_root
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
-GRACE = timedelta(hours=6)  # of uploads under way; contents that are younger stay, whoever needs them
-BATCH = 500  # rows in one transaction
+# Of uploads under way; contents that are younger stay, whoever needs them.
+GRACE = timedelta(hours=6)
+# Rows in one transaction.
+BATCH = 500
 
 
 def remove_old_code(now: datetime) -> None:

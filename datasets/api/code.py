@@ -141,7 +141,8 @@ class CodeContent(ApiView):
     def put(self, call: Call, name: str, tree: str) -> Answer:
         project = project_for(call.actor, name, needed=Role.MEMBER)
         digest = tree_digest(tree)
-        archive: Any = call.request.data or BytesIO()  # a request without a body has an empty dict
+        # A request without a body has an empty dict.
+        archive: Any = call.request.data or BytesIO()
         return _upload(digest, receive_files(project, digest, archive, is_dry_run=call.is_dry_run))
 
 

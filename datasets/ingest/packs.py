@@ -9,8 +9,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from hashlib import sha256
 
-PACK_BYTES = 16 << 20  # a pack is closed once it is this large
-CONTENT_MOST_BYTES = 8 << 20  # larger contents travel alone, in parts
+# A pack is closed once it is this large.
+PACK_BYTES = 16 << 20
+# Larger contents travel alone, in parts.
+CONTENT_MOST_BYTES = 8 << 20
 CONTENTS_MOST = 200_000
 PACK_MOST_BYTES = PACK_BYTES + CONTENT_MOST_BYTES + CONTENTS_MOST * 48 + 64
 
@@ -25,7 +27,7 @@ class PackInvalid(ValueError):
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """Where a content is in a pack."""
+    """The location of a content in a pack."""
 
     digest: bytes
     offset: int

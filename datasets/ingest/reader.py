@@ -8,12 +8,15 @@ from typing import NamedTuple, Protocol
 from datasets.ingest.packs import CONTENT_MOST_BYTES, PACK_BYTES
 from datasets.manifests import LINK
 
-TRIES = 3  # reads of a file that changes meanwhile
+# Reads of a file that changes meanwhile.
+TRIES = 3
 CHUNK_BYTES = 4 << 20
 ASK_AT_ONCE = 5000  # contents
 
-Wanted = tuple[bytes, int]  # path from the root, kind
-Read = tuple[bytes, int, int]  # digest, bytes, mtime in ns
+# Path from the root, kind.
+Wanted = tuple[bytes, int]
+# Digest, bytes, mtime in ns.
+Read = tuple[bytes, int, int]
 Failed = str  # `changing`, `gone`, `unreadable`
 
 

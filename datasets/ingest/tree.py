@@ -15,9 +15,11 @@ from datasets.manifests import DIGEST_BYTES, EXECUTABLE, FILE, LINK
 RACY_NS = 2_000_000_000
 _FORMAT = 1
 _CHECK_BYTES = 16
-_UNKNOWN = -1  # a time that no file has
+# A time that no file has.
+_UNKNOWN = -1
 
-Row = tuple[bytes, int, int, int, int]  # name, kind, bytes, mtime in ns, inode
+# Name, kind, bytes, mtime in ns, inode.
+Row = tuple[bytes, int, int, int, int]
 
 
 @dataclass(slots=True)
@@ -104,9 +106,9 @@ def _read_directory(root: bytes, path: bytes, skipped: list[Skipped]) -> tuple[l
 
 
 def stays_inside(directory: bytes, target: bytes) -> bool:
-    """Whether a link in `directory` ("" or with a trailing slash) leads to a place in the tree, whatever other links
-    that obey this are in it; whether that place exists does not matter. `..` may only be at the target's beginning:
-    after the name of another link it would lead elsewhere than it reads."""
+    """Return whether a link in `directory` ("" or with a trailing slash) leads to a path inside the tree,
+    existing or not, whatever other accepted links are in it. `..` may only be at the target's beginning:
+    after another link's name it would lead elsewhere than the text suggests."""
     if not target or target.startswith(b"/"):
         return False
     parts = [part for part in target.split(b"/") if part not in (b"", b".")]

@@ -59,7 +59,7 @@ class HttpSink:
             os.close(descriptor)
 
     def flush(self) -> None:
-        """Nothing waits: every answer came after the content was on disk."""
+        """Do nothing: every answer came after the content was on disk."""
 
     def put_manifest(self, stored: bytes) -> tuple[str, int]:
         """Send a manifest; return its hash and how many contents the lake lacks."""
@@ -74,7 +74,8 @@ class HttpSink:
         return arrived
 
     def _ask(self, method: str, address: str, body: bytes) -> Any:
-        """Send, again while the server says "later" or a connection breaks: every request may be repeated."""
+        """Send a request; retry it while the server asks to wait or a connection breaks: every request may be
+        repeated."""
         failure = ""
         for attempt in range(TRIES):
             if attempt:

@@ -21,7 +21,8 @@ _ROOT = Path(__file__).resolve().parent.parent.parent
 # -I -S: no site packages and no environment, so that a start takes 20 ms
 _START = "import sys; sys.path.insert(0, sys.argv[1]); from datasets.ingest import worker; worker.main()"
 
-SinkSpec = tuple[str, tuple[Any, ...]]  # "module:function" and its arguments, as plain values
+# "module:function" and its arguments, as plain values.
+SinkSpec = tuple[str, tuple[Any, ...]]
 
 
 def open_sink(spec: SinkSpec) -> Sink:
@@ -101,7 +102,8 @@ def main() -> None:
         sys.stderr.write(f"{str(error) or type(error).__name__}\n")
         sys.stderr.flush()
         os._exit(1)
-    os._exit(0)  # nothing to tear down: what counts was flushed
+    # Nothing to tear down: what counts was flushed.
+    os._exit(0)
 
 
 def _write(pipe: BinaryIO | Any, frame: tuple[Any, ...]) -> None:

@@ -11,19 +11,26 @@ class CodeTree(models.Model):
     commit is another row."""
 
     project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="code_trees")
-    digest = models.CharField(max_length=64)  # SHA-256 of the manifest, hexadecimal
-    commit = models.CharField(max_length=64, blank=True, default="")  # "" outside of git
+    # SHA-256 of the manifest, hexadecimal.
+    digest = models.CharField(max_length=64)
+    # "" outside of git.
+    commit = models.CharField(max_length=64, blank=True, default="")
     branch = models.CharField(max_length=255, blank=True, default="")
-    is_dirty = models.BooleanField(default=False)  # differs from the commit
-    diff = models.TextField(blank=True, default="")  # from the commit to the tree
-    is_diff_cut = models.BooleanField(default=False)  # `diff` is only its beginning
-    source = models.CharField(max_length=8, default="upload")  # or "git": fetched by the control plane
+    # Differs from the commit.
+    is_dirty = models.BooleanField(default=False)
+    # From the commit to the tree.
+    diff = models.TextField(blank=True, default="")
+    # `diff` is only its beginning.
+    is_diff_cut = models.BooleanField(default=False)
+    # Or "git": fetched by the control plane.
+    source = models.CharField(max_length=8, default="upload")
     repository = models.CharField(max_length=500, blank=True, default="")  # URL, without credentials
     files = models.PositiveIntegerField()
     size_bytes = models.BigIntegerField()
     created_by = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)
-    used_at = models.DateTimeField(default=timezone.now, db_index=True)  # last submission or start with it
+    # Last submission or start with it.
+    used_at = models.DateTimeField(default=timezone.now, db_index=True)
 
     class Meta:
         constraints = [

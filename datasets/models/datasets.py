@@ -33,7 +33,8 @@ class DatasetVersion(models.Model):
     dataset = models.ForeignKey(Dataset, models.CASCADE, related_name="versions")
     number = models.PositiveIntegerField()
     parent = models.ForeignKey("self", models.SET_NULL, null=True, related_name="children")
-    manifest = models.CharField(max_length=64, db_index=True)  # hash of the manifest, hexadecimal
+    # Hash of the manifest, hexadecimal.
+    manifest = models.CharField(max_length=64, db_index=True)
     message = models.CharField(max_length=500, blank=True, default="")
     author = models.CharField(max_length=150)
     created_at = models.DateTimeField(default=timezone.now)

@@ -1,5 +1,5 @@
-"""The lake of a project. Each project has its own: whether a content is there says nothing about other projects, and
-what a project keeps is what its folder holds."""
+"""The lake of a project. Each project has its own, so that the presence of a content reveals nothing about
+other projects, and a project's storage is what its folder holds."""
 
 import threading
 from collections import OrderedDict
@@ -11,7 +11,8 @@ from datasets.manifests import Manifest, ManifestInvalid, decode
 from datasets.storage.base import ContentMissing
 from datasets.storage.folder import FolderLake
 
-KEPT_FILES = 2_000_000  # of manifests that a process keeps; some 150 bytes each
+# Of manifests that a process keeps; some 150 bytes each.
+KEPT_FILES = 2_000_000
 
 _lakes: dict[int, FolderLake] = {}
 # by project too: a hash that another project has must stay unknown here

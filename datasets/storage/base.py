@@ -38,7 +38,7 @@ class ContentMissing(LookupError):
 
 
 class ContentDamaged(Exception):
-    """A stored content is not what its digest says."""
+    """A stored content does not match its digest."""
 
     def __init__(self, digest: bytes) -> None:
         super().__init__(f"The stored content {digest.hex()} is damaged.")

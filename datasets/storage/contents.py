@@ -12,8 +12,10 @@ from itertools import islice
 from pathlib import Path
 from typing import Any
 
-WHOLE = ""  # the pack of a content that is a file of its own
-_AT_ONCE = 500  # parameters of a statement
+# The pack of a content that is a file of its own.
+WHOLE = ""
+# Parameters of a statement.
+_AT_ONCE = 500
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS packs (id INTEGER PRIMARY KEY, name TEXT UNIQUE NOT NULL);
 CREATE TABLE IF NOT EXISTS contents (

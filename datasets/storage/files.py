@@ -20,7 +20,7 @@ READ_ONLY = 0o444
 
 
 class Sharing(StrEnum):
-    """How bytes came to a second place."""
+    """How bytes came to a second place: reflink, hard link or copy."""
 
     REFLINK = "reflink"
     HARD_LINK = "hard_link"
@@ -48,7 +48,8 @@ _no_reflink: set[int] = set()
 
 
 def hard_link(source: Path | bytes, target: Path) -> bool:
-    """Make `target` another name of `source`; False across file systems, at the limit of links or without the right."""
+    """Make `target` a hard link to `source`; return False across file systems, at the limit of links or
+    without permission."""
     try:
         os.link(source, target, follow_symlinks=False)
     except OSError as error:

@@ -18,8 +18,10 @@ from datasets.storage.files import Sharing, blocked, copy_file, hard_link, refli
 from datasets.storage.folder import FolderLake
 
 THREADS = 4
-PART = ".part"  # what a tree is called before it is whole
-_AT_ONCE = 500  # contents of one piece of work
+# What a tree is called before it is whole.
+PART = ".part"
+# Contents of one piece of work.
+_AT_ONCE = 500
 
 
 @dataclass(frozen=True, slots=True)

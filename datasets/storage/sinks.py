@@ -9,7 +9,8 @@ from datasets.storage.contents import Located
 from datasets.storage.files import Sharing
 from datasets.storage.folder import FolderLake
 
-FLUSH_BYTES = 512 << 20  # what a process killed in the middle stores again, at most
+# What a process killed in the middle stores again, at most.
+FLUSH_BYTES = 512 << 20
 
 
 class FolderSink:

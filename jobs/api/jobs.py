@@ -45,7 +45,8 @@ CHANGES = {
     "labels": BodyField(FIELDS["labels"].read, JOB_SPEC["properties"]["labels"]),
 }
 CLONE = {"name": BodyField(FIELDS["name"].read, {"type": "string", "maxLength": 63})}
-BATCH_MOST = 500  # jobs; as many of a usual size fit into a body
+# Jobs; as many of a usual size fit into a body.
+BATCH_MOST = 500
 
 
 def _bodies(value: Any) -> tuple[dict[str, Any], ...]:

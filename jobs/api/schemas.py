@@ -127,7 +127,8 @@ JOB = partial(
         status=ref("JobStatus"),
         warnings=listed(STRING),
     ),
-    "warnings",  # of a submission, where there is something odd about it
+    # Of a submission, where there is something odd about it.
+    "warnings",
 )
 SCALE_OPERATION = record(
     "A change of the number of workers of an elastic job: `pending`, `running` (the workers were told), `succeeded`, "

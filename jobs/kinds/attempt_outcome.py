@@ -81,8 +81,8 @@ def waits_for(pods: Sequence[PodStanding]) -> PodStanding | None:
 
 
 def _after_stop(next_state: str, outcome: str | None, pods: Sequence[PodStanding], disruptions: int) -> Step:
-    """Work that finished while it was being sent back to the queue is done, not lost; and when the loss of a node
-    shows only after its peers have failed over it, that was what failed."""
+    """Return the step after a stop. Work that finished while the job was being requeued is done, not lost; a
+    node loss that is detected after its peers failed is the cause of their failures."""
     if outcome == lifecycle.SUCCEEDED and next_state in (lifecycle.QUEUED, lifecycle.SUSPENDED):
         return Step(lifecycle.SUCCEEDED, "completed", "Completed.", 0, outcome=outcome)
     disrupted = _disrupted(pods)
@@ -132,7 +132,7 @@ def _disrupted(pods: Sequence[PodStanding]) -> PodStanding | None:
 
 
 def _after_disruption(pod: PodStanding, disruptions: int, *, is_gone: bool) -> Step:
-    """Back to the queue, whole, with what happened in words; no retry is used up."""
+    """Requeue the whole job, with the reason in words; uses no retry."""
     wait = DISRUPTION_BACKOFF_SECONDS[min(disruptions, len(DISRUPTION_BACKOFF_SECONDS) - 1)]
     why = words_for(pod.reason, pod.message)
     when = f"in {wait} s" if wait else "as soon as there is room"

@@ -9,9 +9,8 @@ from controlplane.clusters.settings import QUALIFIED_NAMES, QUANTITY, name_like,
 from controlplane.fields import Refused
 
 _SECRET_KEY = re.compile(r"[-._A-Za-z0-9]+")
-_NATIVE = re.compile(
-    r"ephemeral-storage|hugepages-(?P<page>[1-9][0-9]*[KMG]i)"
-)  # the names without a domain that can be asked for
+# The names without a domain that can be asked for.
+_NATIVE = re.compile(r"ephemeral-storage|hugepages-(?P<page>[1-9][0-9]*[KMG]i)")
 _LONGEST_QUANTITY = 64
 _GPU_RESOURCES = ("nvidia.com/", "amd.com/gpu", "gpu.intel.com/")
 
@@ -57,7 +56,8 @@ def _check_extra(name: str, asked: str, where: str) -> None:
 def _quantity(value: Any) -> str:
     """Read a quantity as text; a plain number is accepted."""
     if not isinstance(value, bool) and isinstance(value, int) and value > 0:
-        value = str(min(value, quantities.MOST + 1))  # numbers of thousands of digits cannot be written
+        # Numbers of thousands of digits cannot be written.
+        value = str(min(value, quantities.MOST + 1))
     if not isinstance(value, str) or len(value) > _LONGEST_QUANTITY or not QUANTITY.fullmatch(value):
         raise Refused(
             "bad_quantity",

@@ -42,7 +42,7 @@ class Elastic(Batch):
         return spec["min_workers"], spec["max_workers"]
 
     def environment(self, spec: Mapping[str, Any], pods: int) -> Mapping[str, str]:
-        """Also under the names that scripts written for Arena read."""
+        """Add the variable names that scripts written for Arena read."""
         fewest, most = str(spec["min_workers"]), str(spec["max_workers"])
         return {
             "TRAINYARD_MIN_WORKERS": fewest,

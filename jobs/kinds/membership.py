@@ -1,5 +1,5 @@
-"""Who trains in the next generation of an elastic job, and what becomes of its scale operation. Pure: the loop reads
-the rows and the workers' files into a `Standing`, and carries out the `Answer`."""
+"""Decide who trains in the next generation of an elastic job, and the outcome of its scale operation. Pure:
+the loop reads the rows and the workers' files into a `Standing`, and executes the `Answer`."""
 
 from __future__ import annotations
 
@@ -15,13 +15,14 @@ OPEN_STATES = (PENDING, RUNNING)
 READY, TRAINING, BROKEN, LEFT = "ready", "training", "broken", "left"
 
 NO_ROOM = "In time, there was no room for more workers. The training went on as it was."
-FROZEN_SECONDS = 10.0  # without a beat; a worker beats twice a second
+# Without a beat; a worker beats twice a second.
+FROZEN_SECONDS = 10.0
 
 
 @dataclass(frozen=True, slots=True)
 class Worker:
-    """One pod of the attempt. `state` is what it says of itself, "" before it has said anything; `generation` the last
-    that it entered. `exit_code` None while it runs. `silent_seconds`: since its last beat."""
+    """One pod of the attempt. `state` is the one that it reports, "" before its first report; `generation`
+    the last that it entered. `exit_code` None while it runs. `silent_seconds`: since its last heartbeat."""
 
     rank: int
     is_alive: bool
@@ -36,7 +37,7 @@ class Worker:
 
     @property
     def can_join(self) -> bool:
-        """Warmed up and waiting, or training already."""
+        """Return whether it is ready and waiting, or training already."""
         return self.is_alive and self.state in (READY, TRAINING, BROKEN)
 
 
@@ -113,7 +114,7 @@ def deciding(ranks: Sequence[Worker], members: Collection[int], fewest: int) -> 
 
 
 def _first(standing: Standing) -> Answer:
-    """The first generation begins once the whole gang is warm. A program that never speaks is left alone."""
+    """Begin the first generation once the whole gang is ready. A program that never reports is left alone."""
     gang = tuple(sorted(standing.workers))
     if gang and all(standing.workers[rank].can_join for rank in gang):
         return Answer(gang, START)
@@ -121,13 +122,13 @@ def _first(standing: Standing) -> Answer:
 
 
 def _is_ending(standing: Standing) -> bool:
-    """Whether members end because the training is over: those that leave are no members any more."""
+    """Return whether members end because the training is over: a leaving worker is no longer a member."""
     return any(standing.workers[rank].has_finished for rank in standing.members if rank in standing.workers)
 
 
 def _ended(standing: Standing) -> Answer:
-    """What was about to join has nothing to join any more. A member that lost its peers in the very last step does that
-    step alone."""
+    """Answer for a training that ended: if all living members lost a peer in the last step, form a generation
+    of them to complete it; else fail an open operation and stop the workers that waited to join."""
     alive = _alive(standing, standing.members)
     if alive and all(_is_broken(standing.workers[rank], standing.generation) for rank in alive):
         return Answer(alive, LOSS)
@@ -156,8 +157,8 @@ def _release(standing: Standing, operation: Operation) -> Answer:
 
 
 def _admit(standing: Standing, operation: Operation) -> Answer:
-    """Newcomers become members once all are warm; a lost or late one sends all of them away, and the training never
-    noticed."""
+    """Admit new workers once all are ready; a lost or late one cancels all of them, without an effect on the
+    training."""
     newcomers = [standing.workers[rank] for rank in operation.joining if rank in standing.workers]
     dead = [worker for worker in newcomers if not worker.is_alive]
     waiting = _alive(standing, operation.joining)
@@ -256,5 +257,5 @@ class ScalePlan:
 
     @property
     def message(self) -> str:
-        """Who leaves, and why, in words."""
+        """Return which workers leave, and why, in words."""
         return "; ".join(f"worker {rank} leaves: {why}" for rank, why in self.leaving)

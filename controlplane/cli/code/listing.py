@@ -12,7 +12,8 @@ from controlplane.cli.code.ignore import NAME, Ignore
 from controlplane.cli.errors import USAGE, CliError
 
 FILES_MOST = 20_000
-WALK_MOST = 200_000  # without git: a home directory is not code
+# Without git: a home directory is not code.
+WALK_MOST = 200_000
 DIFF_MOST_BYTES = 512 * 1024
 _REVISION = ("rev-parse", "--verify", "-q", "HEAD")
 _LISTING = ("ls-files", "-z", "-t", "--cached", "--others", "--exclude-standard")

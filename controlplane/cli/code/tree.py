@@ -119,7 +119,8 @@ def _read(root: str, path: str, memory: _Memory) -> File | None:
         if stat.S_ISLNK(found.st_mode):
             return _link(path, os.readlink(place))
     except (FileNotFoundError, NotADirectoryError):
-        return None  # deleted, and still in git's index
+        # Deleted, and still in git's index.
+        return None
     except OSError as error:
         raise CliError(
             f"{path} cannot be read: {error.strerror}", USAGE, f"leave it out in {NAME}"

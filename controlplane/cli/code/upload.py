@@ -11,8 +11,10 @@ from controlplane.cli.code.tree import File, Tree, read_tree, size_text, too_lar
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.cli.session import Session
 
-TRIES = 3  # files that change while they are sent are hashed and sent again
-PART_BYTES = 32 << 20  # of files in one request
+# Files that change while they are sent are hashed and sent again.
+TRIES = 3
+# Of files in one request.
+PART_BYTES = 32 << 20
 _BLOCK = 512
 _TOO_LARGE = ("tree_too_large", "too_many", "too_many_files", "body_too_large")
 

@@ -18,7 +18,8 @@ from controlplane.cli.tables import Column, Row
 
 POLL_SECONDS = 0.5
 TIMEOUT_SECONDS = 120
-COUNT_SECONDS = 15  # how long the first count of an attached cluster's nodes is waited for
+# How long the first count of an attached cluster's nodes is waited for.
+COUNT_SECONDS = 15
 
 
 def state_of(cluster: Row) -> str:

@@ -126,7 +126,8 @@ def _listed(noun: str, project: str | None) -> list[str]:
         with Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None) as client:
             page = client.get(path, {"limit": 100, "fields": "name"})
     except CliError:
-        return []  # completion has nowhere to say what is wrong; the command itself will
+        # Completion has nowhere to say what is wrong; the command itself will.
+        return []
     return [str(row["name"]) for row in page["results"]]
 
 

@@ -66,7 +66,8 @@ def _exchange(socket: WebSocket, has_input: bool) -> int:
         socket.send(TEXT, _END_OF_INPUT)
     while True:
         ready = [socket] if socket.has_buffered else select.select(sources, [], [])[0]
-        if ready[-1] is not socket and not _forward_input(socket):  # the input is the last source
+        # The input is the last source.
+        if ready[-1] is not socket and not _forward_input(socket):
             sources.pop()
         if socket in ready and (code := _show_output(socket)) is not None:
             return code
@@ -83,7 +84,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write what the command printed, byte for byte; the exit code once it ended, 1 where it has none."""
+    """Write the command's output, byte for byte; return the exit code once it ended, 1 if it has none."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(payload[0], payload[1:])

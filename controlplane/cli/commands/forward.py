@@ -46,9 +46,8 @@ def port_forward(args: Namespace, session: Session) -> int:
         )
         raise CliError(f"{job['name']} declares no port {port}", CONFLICT, hint)
     path = f"/ws/forward/{segment(str(job['id']))}/{port}"
-    connect(
-        session.client.url, path, session.client.authorization()
-    ).close()  # refused here, not at the first use
+    # Refused here, not at the first use.
+    connect(session.client.url, path, session.client.authorization()).close()
     with _listening(args.address, local) as listener:
         host, bound = listener.getsockname()[:2]
         session.output.say(f"{host}:{bound} leads to port {port} of {job['name']}; Ctrl-C ends it")
@@ -103,7 +102,8 @@ def _exchange(near: socket.socket, far: WebSocket) -> None:
         ready = [far] if far.has_buffered else select.select(sources, [], [])[0]
         if near in ready:
             data = near.recv(_READ_BYTES)
-            far.send(BINARY, data)  # empty: the local side writes no more, but may still read
+            # Empty: the local side writes no more, but may still read.
+            far.send(BINARY, data)
             if not data:
                 sources.remove(near)
         if far in ready:

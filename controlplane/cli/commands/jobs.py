@@ -15,7 +15,8 @@ from controlplane.cli.tables import Column, Row
 
 AWAY = "Its cluster does not answer. What is shown here was last seen before."
 DEFAULT_ROWS = 50
-EVENTS_COUNTED = 500  # what is left out beyond is not counted
+# What is left out beyond is not counted.
+EVENTS_COUNTED = 500
 
 
 def _status(row: Row) -> Row:

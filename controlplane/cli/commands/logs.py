@@ -20,7 +20,8 @@ PAGE_LINES = 1000
 ATTACH_LINES = 10
 NEXT_ATTEMPT_SECONDS = 0.5
 LONGEST_WHOLE = 300  # digits
-SAYS_ALL = "output may be missing"  # a gap's message that begins so needs no introduction
+# A gap's message that begins so needs no introduction.
+SAYS_ALL = "output may be missing"
 
 
 class Selection(NamedTuple):
@@ -102,7 +103,7 @@ def _add_raw(parser: Parser) -> None:
 
 
 def follow(session: Session, identifier: str, selection: Selection) -> None:
-    """Print lines until the job has ended; a broken connection goes on where it broke, a new attempt is followed."""
+    """Print lines until the job has ended; resume after a broken connection, and follow new attempts."""
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
     while _follow_log(session, f"jobs/{identifier}/logs", query, selection):
         query["tail"] = None

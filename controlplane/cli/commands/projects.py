@@ -16,7 +16,8 @@ from controlplane.cli.session import Session
 from controlplane.cli.tables import Column, Row
 
 ROLES = ("owner", "member", "viewer")
-_NONE = "none"  # how a person writes null: --gpu-limit none
+# How a person writes null: --gpu-limit none.
+_NONE = "none"
 
 
 def _status(row: Row) -> Row:

@@ -12,7 +12,8 @@ from controlplane.cli.session import Session
 from controlplane.cli.sse import ChangeListener, patiently
 
 OPEN = ("pending", "running")
-POLL_SECONDS = 5.0  # between looks where no event comes
+# Between looks where no event comes.
+POLL_SECONDS = 5.0
 
 
 def scale_arguments(parser: Parser) -> None:

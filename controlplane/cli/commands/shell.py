@@ -73,7 +73,7 @@ def _forward_input(socket: WebSocket) -> bool:
 
 
 def _show_output(socket: WebSocket) -> int | None:
-    """Write what the shell printed, byte for byte; the exit code once it ended."""
+    """Write the shell's output, byte for byte; return the exit code once it ended."""
     for opcode, payload in socket.receive():
         if opcode == BINARY:
             write_all(sys.stdout.fileno(), payload)

@@ -16,7 +16,8 @@ from controlplane.cli.session import Session
 
 Body = dict[str, Any]
 
-BATCH_JOBS, BATCH_BYTES = 100, 1_000_000  # the server takes bodies up to 1 MiB
+# The server takes bodies up to 1 MiB.
+BATCH_JOBS, BATCH_BYTES = 100, 1_000_000
 _PLACE = re.compile(r"\A/jobs/(\d+)")
 
 
@@ -32,7 +33,8 @@ def submit_file(args: Namespace, session: Session, shared: Body) -> int:
             done += _send(args, session, batch, len(done))
             if not (args.dry_run or session.output.is_data):
                 session.output.line("\n".join(map(submitted_text, done[-len(batch) :])))
-    finally:  # also of what the server refused, or Ctrl-C ended: what was accepted stands
+    finally:
+        # Also of what the server refused, or Ctrl-C ended: what was accepted stands.
         _report(args, session, done, len(bodies))
     return DONE
 
@@ -73,7 +75,8 @@ def _parsed(text: str) -> Any:
     if first == "{":
         return list(_objects(text))
     listed = parse_yaml(text, "jobs in YAML", "or give them as JSON")
-    return json.loads(json.dumps(listed, default=str, allow_nan=False))  # a date is the text that it was
+    # A date is the text that it was.
+    return json.loads(json.dumps(listed, default=str, allow_nan=False))
 
 
 def _objects(text: str) -> Iterator[Any]:

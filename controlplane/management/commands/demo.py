@@ -17,7 +17,8 @@ from controlplane.loop.claims import is_fresh
 from controlplane.models import Cluster, Project, Role, User
 from jobs.actions import submit_job
 
-LOOP_SECONDS = 10  # the loop completes a cycle every second; one that has not for so long is not running
+# The loop completes a cycle every second; one that has not for so long is not running.
+LOOP_SECONDS = 10
 QUOTAS = {"team-a": 4, "team-b": 2, "team-c": 2, "team-d": 8}
 OWNERS = {"team-a": "ana", "team-b": "ben", "team-c": "chi", "team-d": "dora"}
 ABOUT = {
@@ -120,7 +121,8 @@ class Command(BaseCommand):
         try:
             submit_job(project, job.body(), actor=Actor(user=User.objects.get(username=OWNERS[job.project])))
         except Conflict:
-            return 0  # it is there from an earlier run
+            # It is there from an earlier run.
+            return 0
         return 1
 
 
@@ -133,5 +135,6 @@ def _where_to_look() -> str:
 def _first_cluster() -> Cluster | None:
     try:
         return Cluster.objects.filter(detached_at=None).order_by("pk").first()
-    except DatabaseError:  # nothing was ever started here, so there are no tables
+    except DatabaseError:
+        # Nothing was ever started here, so there are no tables.
         return None

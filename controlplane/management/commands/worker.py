@@ -30,7 +30,8 @@ class Command(BaseCommand):
 
     def handle(self, *args: Any, **options: Any) -> None:
         if free_what_the_dead_hold():
-            ring()  # what a killed predecessor held is sent again at once
+            # What a killed predecessor held is sent again at once.
+            ring()
         connection.close()
         queues = ",".join(options["queue"] or task_queues())
         app.worker_main(
