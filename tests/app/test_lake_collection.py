@@ -26,6 +26,11 @@ OLD, KEPT, ARRIVING = "of a deleted dataset", "of a version", "of a sync under w
 A_WEEK = 7 * 86400.0
 
 
+@pytest.fixture(autouse=True)
+def own_lake(own_lakes: Path) -> None:
+    """A collection removes the lakes of projects that its database does not have: those of other tests too."""
+
+
 @pytest.fixture
 def a_week_old(monkeypatch: pytest.MonkeyPatch) -> set[Path]:
     """Files whose change time is a week ago until they are renewed; no program can set it."""
