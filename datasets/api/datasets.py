@@ -104,9 +104,10 @@ class ProjectDatasets(ApiView):
 
     @operation("Create an empty dataset", answer=ref("Dataset"), status=201, body=NEW_DATASET)
     def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)  # before the body is read
         # sharing shows the project's data to every user: as for a change, that is for owners
-        needed = Role.OWNER if call.body.get("is_shared") else Role.MEMBER
-        project = project_for(call.actor, name, needed=needed)
+        if call.body.get("is_shared"):
+            project_for(call.actor, name, needed=Role.OWNER)
         dataset = create_dataset(project, call.body, actor=call.actor)
         return Answer(dataset_shape(dataset), 201, revision=_revision(dataset))
 
