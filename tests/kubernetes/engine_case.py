@@ -59,6 +59,11 @@ class Case(EngineCase):
             if names.INSTALLATION in item["metadata"].get("labels", ())
         ]
 
+    def stop_copying(self, spec: PodSpec) -> None:
+        """Copy no log any more: the engine's thread does not touch the pod's file after this."""
+        self.engine.copy_logs({})
+        wait_until(lambda: not self.engine._copier.is_wanted(spec.name), what="the end of copying")
+
     def wait_reason(self, spec: PodSpec, reason: str) -> PodReport:
         def there() -> PodReport | None:
             report = self.report(spec)

@@ -96,7 +96,7 @@ def test_a_pod_is_not_forgotten_before_its_log_is_read_by_whoever_reads_it(case:
     case.wait_running(spec)
     case.kube.end_pod(case.namespace, spec.name)
     case.wait_end(spec)
-    case.engine.copy_logs({})
+    case.stop_copying(spec)
     Path(spec.log_path).unlink(missing_ok=True)
     with contextlib.closing(LogWriter(spec.log_path)) as another_process:
         another_process.add([(1, b"o", b"hello")])
@@ -112,7 +112,7 @@ def test_a_pod_whose_command_has_ended_is_not_deleted_before_its_log_is_read(cas
     """A kubelet removes the containers of a deleted pod, and their logs with them."""
     spec = case.start()
     case.wait_running(spec)
-    case.engine.copy_logs({})
+    case.stop_copying(spec)
     Path(spec.log_path).unlink(missing_ok=True)
     case.kube.end_pod(case.namespace, spec.name, is_noticed=False)
     case.wait_reason(spec, base.COMPLETED)
