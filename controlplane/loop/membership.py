@@ -59,21 +59,19 @@ class Attended:
         return ranks_of(self.generation)
 
 
-def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> bool:
-    """Bring every running elastic job of a cluster one step further. Returns whether pods are to be stopped. What fails
-    for one job, which may be due to what its pods wrote, is logged and does not stop the others."""
+def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> None:
+    """Bring every running elastic job of a cluster one step further. What fails for one job, which may be due to what
+    its pods wrote, is logged and does not stop the others."""
     _close_stale(cluster, now)
     if MEMBERSHIP not in engine.capabilities:
-        return False
-    has_orders = False
+        return
     for attended in attended_jobs(cluster):
         try:
-            has_orders |= _keep(attended, cast(MembershipEngine, engine), now)
+            _keep(attended, cast(MembershipEngine, engine), now)
         except EngineUnreachable:
-            return has_orders
+            return
         except Exception:
             logger.exception("the membership of job %s could not be kept", attended.job.name)
-    return has_orders
 
 
 def attended_jobs(cluster: Cluster) -> list[Attended]:
@@ -115,21 +113,20 @@ def _close_stale(cluster: Cluster, now: datetime) -> None:
             Event.objects.append([_scaled_event(operation)])
 
 
-def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> bool:
+def _keep(attended: Attended, engine: MembershipEngine, now: datetime) -> None:
     _listen(attended, engine)
     _note_switched(attended, now)
     _note_epochs(attended)
     decided = answer(_standing(attended, now))
     if decided == Answer():
-        return False
+        return
     with transaction.atomic():
         if not lock_working(attended.job):
-            return False
+            return
         events = _carry_out(attended, decided, now)
         Event.objects.append(events)
     if decided.members is not None:
         _deliver(attended, engine)
-    return bool(decided.stop or decided.kill)
 
 
 def lock_working(job: Job) -> bool:

@@ -35,11 +35,10 @@ def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None
     Blocked, DeadlineExceeded and what `is_cancelled` raises."""
     root = settings.LAKE_DIR / key
     if not Project.objects.filter(pk=key).exists():
-        shutil.rmtree(
-            root, ignore_errors=True
-        )  # what cannot be removed now is tried again by the next collection
+        # What cannot be removed now is tried again by the next collection.
+        shutil.rmtree(root, ignore_errors=True)
         return None
-    lake = FolderLake(root)  # one of its own: another thread's writes are not flushed with ours
+    lake = FolderLake(root)
     try:
         return lake.collect(
             lambda: _live_manifests(key),
