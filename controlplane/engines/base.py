@@ -12,7 +12,7 @@ import socket
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from datetime import datetime
-from typing import Any, Protocol, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from uuid import UUID
 
 from controlplane.logstore.reader import LogPage
@@ -185,6 +185,14 @@ class CodeSource:
     project_id: int
 
 
+class Mount(NamedTuple):
+    """A directory of the node, and where the pod finds it. A list of the same values is its JSON."""
+
+    source: str
+    path: str
+    is_read_only: bool = False
+
+
 @dataclass(frozen=True, slots=True)
 class GangMember:
     """One pod of an attempt, for its launcher; `devices` are its device indexes on `node`."""
@@ -244,7 +252,7 @@ class PodSpec:
     secret_env: Mapping[str, SecretValue] = field(default_factory=dict)
     image_pull_secrets: tuple[str, ...] = ()
     extra_resources: Mapping[str, str] = field(default_factory=dict)  # name -> Kubernetes quantity
-    mounts: tuple[tuple[str, str], ...] = ()  # (directory of the node, where the pod finds it)
+    mounts: tuple[Mount, ...] = ()
     is_elastic: bool = False  # its attempt's pods may change while it runs; it is told who they are by a file
     code: CodeSource | None = None
 

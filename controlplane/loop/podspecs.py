@@ -5,7 +5,15 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.engines.base import CodeSource, DeviceShare, GangMember, PodSpec, SecretValue, pod_name
+from controlplane.engines.base import (
+    CodeSource,
+    DeviceShare,
+    GangMember,
+    Mount,
+    PodSpec,
+    SecretValue,
+    pod_name,
+)
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import digest_of
@@ -73,7 +81,7 @@ def pod_spec(payload: Mapping[str, Any]) -> PodSpec:
             "secret_env": {name: SecretValue(**source) for name, source in secrets.items()},
             "image_pull_secrets": tuple(payload.get("image_pull_secrets", ())),
             "node_pools": tuple(payload.get("node_pools", ())),
-            "mounts": tuple((host, path) for host, path in payload.get("mounts", ())),
+            "mounts": tuple(Mount(*mount) for mount in payload.get("mounts", ())),
             "avoid_nodes": tuple(payload.get("avoid_nodes", ())),
             "code": CodeSource(**payload["code"]) if payload.get("code") else None,
         }

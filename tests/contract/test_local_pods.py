@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines import base
-from controlplane.engines.base import DeviceShare, EngineRefused, PodSpec
+from controlplane.engines.base import DeviceShare, EngineRefused, Mount, PodSpec
 from controlplane.engines.local import gauges, processes
 from controlplane.engines.local.records import PodDir
 from controlplane.logstore.progress import latest_progress
@@ -243,7 +243,7 @@ def test_a_directory_of_the_machine_is_seen_at_its_mount_path_in_the_pod_alone(
     place.mkdir()
     (host / "here").write_text("from the host")
     words = f"cat {place}/here > {place}/copy; sleep 1000"
-    spec = case.start("sh", "-c", words, mounts=((str(host), str(place)), (str(host), str(host))))
+    spec = case.start("sh", "-c", words, mounts=(Mount(str(host), str(place)), Mount(str(host), str(host))))
     case.wait_running(spec)
     if os.geteuid() != 0:
         pytest.skip("mounting at another place needs root")
@@ -257,11 +257,44 @@ def test_a_directory_of_the_machine_is_seen_at_its_mount_path_in_the_pod_alone(
     process.close()
 
 
-def test_a_mount_at_a_place_that_is_not_there_is_said(case: EngineCase, tmp_path: Path):
-    spec = case.start("true", mounts=((str(tmp_path), str(tmp_path / "missing")),))
+def test_a_mount_of_a_directory_that_is_not_there_is_said(case: EngineCase, tmp_path: Path):
+    spec = case.start("true", mounts=(Mount(str(tmp_path / "missing"), str(tmp_path / "place")),))
     ended = case.wait_end(spec)
     assert ended.reason == base.CONTAINER_NOT_CREATED
     assert "mounts could not be made" in ended.message
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")
+def test_a_missing_mount_point_is_made_in_the_pods_view_alone(case: EngineCase, tmp_path: Path):
+    """At the root directory, and below a directory whose other files stay what they are."""
+    host, around, top = tmp_path / "data", tmp_path / "around", Path(f"/mount-{tmp_path.name}")
+    host.mkdir()
+    around.mkdir()
+    (around / "beside").write_text("beside")
+    (around / "link").symlink_to("beside")
+    nested = around / "deep" / "er"
+    words = (
+        f"cat {around}/link > {top}/one; echo two > {nested}/two; touch {around}/beside; ls -A / > {top}/root"
+    )
+    spec = case.start("sh", "-c", words, mounts=(Mount(str(host), str(top)), Mount(str(host), str(nested))))
+    ended = case.wait_end(spec)
+    assert (ended.exit_code, ended.message) == (0, "The command ended with exit code 0.")
+    assert ((host / "one").read_text(), (host / "two").read_text()) == ("beside", "two\n")
+    assert {*os.listdir("/"), top.name} == set((host / "root").read_text().split("\n")) - {""}
+    assert not top.exists()
+    assert sorted(path.name for path in around.iterdir()) == ["beside", "link"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs mounts")
+def test_a_read_only_mount_cannot_be_written(case: EngineCase, tmp_path: Path):
+    host = tmp_path / "data"
+    host.mkdir()
+    (host / "here").write_text("kept")
+    mounts = (Mount(str(host), str(host), is_read_only=True), Mount(str(tmp_path), "/mnt"))
+    words = f"cat {host}/here > /mnt/copy; ! echo changed > {host}/here"
+    ended = case.wait_end(case.start("sh", "-c", words, mounts=mounts))
+    assert ended.exit_code == 0
+    assert ((host / "here").read_text(), (tmp_path / "copy").read_text()) == ("kept", "kept")
 
 
 def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):

@@ -442,8 +442,9 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
             volumes[resource.lower()] = (f"/dev/{resource}", medium)
     for number, (path, source) in enumerate(sorted(profile.host_paths.items())):
         volumes[f"{READ_ONLY}{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
-    for number, (source, path) in enumerate(spec.mounts):
-        volumes[f"mount-{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
+    for number, mount in enumerate(spec.mounts):
+        name = f"{READ_ONLY if mount.is_read_only else ''}mount-{number}"
+        volumes[name] = (mount.path, {"hostPath": {"path": mount.source, "type": "Directory"}})
     return volumes
 
 

@@ -20,7 +20,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from controlplane.engines.base import CodeSource, DeviceShare, GangMember, MemberReport, PodSpec
+from controlplane.engines.base import CodeSource, DeviceShare, GangMember, MemberReport, Mount, PodSpec
 from controlplane.engines.local import processes
 
 MEMBERSHIP, STATUS, DOORBELL = (
@@ -121,7 +121,7 @@ class PodDir:
         spec = stored["spec"]
         shares = tuple(DeviceShare(**share) for share in spec["devices"])
         sequences = {name: tuple(spec[name]) for name in ("command", "args", "ports")}
-        mounts = tuple((host, path) for host, path in spec.get("mounts", ()))
+        mounts = tuple(Mount(*mount) for mount in spec.get("mounts", ()))
         code = CodeSource(**spec["code"]) if spec.get("code") else None
         # what an older version wrote has no gang
         gang = tuple(
@@ -228,6 +228,11 @@ class PodDir:
         fresh.replace(target)
 
 
+def own_mounts(spec: PodSpec) -> list[Mount]:
+    """Return the mounts that take a mount namespace: not those of a writable directory at its own path."""
+    return [mount for mount in spec.mounts if mount.is_read_only or mount.source != mount.path]
+
+
 def _read_shared(path: Path, most: int) -> tuple[str, float]:
     """Return the first bytes of a file that a pod can replace, as text, and when it was written, in Unix seconds; ("",
     0.0) for anything but a regular file. Never blocks, as the open of a named pipe would."""
@@ -248,8 +253,11 @@ def _launch(prepared: Prepared, bell: Path) -> bytes:
     """Return the shim's input, see `shim.Launch`. Process arguments and environments cannot contain NUL."""
     items = [f"work={prepared.work_dir}", f"log={prepared.spec.log_path}", f"bell={bell}"]
     items += [f"log_most_bytes={prepared.log_most_bytes}"]
-    for host, path in prepared.spec.mounts:
-        items += [f"bind_from={host}", f"bind_to={path}"] if host != path else []
+    for mount in own_mounts(prepared.spec):
+        items += [
+            f"bind_from={mount.source}",
+            f"bind_{'read_only' if mount.is_read_only else 'to'}={mount.path}",
+        ]
     items += [f"argv={argument}" for argument in prepared.argv]
     items += [f"env={name}={value}" for name, value in prepared.env.items()]
     return os.fsencode("".join(f"{item}\0" for item in items))

@@ -13,7 +13,7 @@ import sys
 import termios
 
 from controlplane.engines.local import processes
-from controlplane.engines.local.records import Prepared
+from controlplane.engines.local.records import Prepared, own_mounts
 
 SHELLS = ("bash", "sh")
 ENDING_SECONDS = 2.0
@@ -27,9 +27,11 @@ os.execv(sys.argv[1], [sys.argv[2]])
 
 def entering(prepared: Prepared, pid: int) -> list[str]:
     """Return a command prefix that enters the mounts of the pod's process; [] if it has none of its own."""
-    if all(host == path for host, path in prepared.spec.mounts):
+    if not own_mounts(prepared.spec):
         return []
     enter = ["nsenter", f"--mount=/proc/{pid}/ns/mnt"]
+    if os.geteuid() != 0:
+        enter += [f"--user=/proc/{pid}/ns/user", "--preserve-credentials"]
     # Entering leads to the root directory.
     return [
         *enter,

@@ -21,7 +21,7 @@ import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)).rsplit(os.sep, 3)[0])
 
-from controlplane.engines.local import processes
+from controlplane.engines.local import mounts, processes
 from controlplane.engines.local.output import Output
 from controlplane.logstore.writer import STDERR, STDOUT
 
@@ -29,8 +29,6 @@ TYPE_CHECKING = False
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-CLONE_NEWNS = 0x20000
-MS_BIND, MS_REC, MS_PRIVATE = 0x1000, 0x4000, 0x40000
 PR_SET_PDEATHSIG, PR_SET_CHILD_SUBREAPER = 1, 36
 F_SETPIPE_SZ, PIPE_BYTES = 1031, 1 << 18
 SIGPIPE, SIGXFSZ = 13, 25
@@ -52,7 +50,7 @@ class Launch:
     def __init__(self, path: str) -> None:
         self.argv: list[str] = []
         self.env: dict[str, str] = {}
-        self.mounts: list[tuple[str, str]] = []
+        self.mounts: mounts.Mounts = []
         self.values: dict[str, str] = {}
         with open(path, "rb") as file:
             for item in os.fsdecode(file.read()).split("\0")[:-1]:
@@ -62,8 +60,8 @@ class Launch:
                 elif key == "env":
                     name, _, setting = value.partition("=")
                     self.env[name] = setting
-                elif key == "bind_to":
-                    self.mounts.append((self.values["bind_from"], value))
+                elif key in ("bind_to", "bind_read_only"):
+                    self.mounts.append((self.values["bind_from"], value, key == "bind_read_only"))
                 else:
                     self.values[key] = value
 
@@ -71,8 +69,8 @@ class Launch:
 class Child:
     """The command, blocked until `go`, so that the start record is written before it runs."""
 
-    def __init__(self, launch: Launch) -> None:
-        self._launch = launch
+    def __init__(self, launch: Launch, scratch: str) -> None:
+        self._launch, self._scratch = launch, scratch
         self.out, out_write = _pipe()
         self.err, err_write = _pipe()
         go_read, self._go = os.pipe()
@@ -110,7 +108,7 @@ class Child:
             os.dup2(err, 2)
             os.umask(processes.POD_UMASK)
             what = "mount"
-            _bind(self._launch.mounts)
+            mounts.bind(self._launch.mounts, self._launch.values["work"], self._scratch)
             what = "chdir"
             os.chdir(self._launch.values["work"])
             what = "exec"
@@ -119,22 +117,6 @@ class Child:
             os.write(failure, f"{what} {error.errno}".encode())
         finally:
             os._exit(NOT_FOUND)
-
-
-def _bind(mounts: list[tuple[str, str]]) -> None:
-    """Bind-mount directories for this process and its children only; needs root."""
-    if not mounts:
-        return
-    _check(libc.unshare(CLONE_NEWNS))
-    _check(libc.mount(b"none", b"/", None, MS_REC | MS_PRIVATE, None))
-    for host, place in mounts:
-        _check(libc.mount(os.fsencode(host), os.fsencode(place), None, MS_BIND | MS_REC, None))
-
-
-def _check(result: int) -> None:
-    if result != 0:
-        number = ctypes.get_errno()
-        raise OSError(number, os.strerror(number))
 
 
 class Shim:
@@ -158,7 +140,7 @@ class Shim:
         if os.path.exists(f"{self._dir}/stop"):
             self._finish("stopped", None)
             return
-        child = Child(self._launch)
+        child = Child(self._launch, f"{self._dir}/view")
         self._record_start(child)
         failure = child.go()
         os.write(started, b"1")
