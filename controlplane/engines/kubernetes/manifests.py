@@ -25,7 +25,7 @@ from controlplane.engines.pod_env import device_env, identity_env, thread_env
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
 WORK_DIR = "/work"
-# Volumes with this prefix are what an admin shows every pod.
+# Volumes with this prefix are mounted read-only.
 READ_ONLY = "host-"
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
 MASTER_PORT = 29500
@@ -63,8 +63,7 @@ def anchor(spec: PodSpec, profile: ClusterProfile) -> dict[str, Any]:
 def beside(
     spec: PodSpec, profile: ClusterProfile, made: Mapping[str, Any]
 ) -> tuple[tuple[str, dict[str, Any]], ...]:
-    """Return what must exist before the pod, as (collection, object). `made` is the anchor as the cluster
-    returned it."""
+    """Return what must exist before the pod, as (collection, object). `made`: the anchor as the cluster returned it."""
     claim = work_claim(spec, profile)
     found = [("services", service(spec, profile, made))] if has_service(spec) else []
     return (*found, *([("persistentvolumeclaims", claim)] if claim else []))
@@ -442,9 +441,9 @@ def _volumes(spec: PodSpec, profile: ClusterProfile) -> dict[str, tuple[str, dic
             volumes[resource.lower()] = (f"/dev/{resource}", medium)
     for number, (path, source) in enumerate(sorted(profile.host_paths.items())):
         volumes[f"{READ_ONLY}{number}"] = (path, {"hostPath": {"path": source, "type": "Directory"}})
-    for number, mount in enumerate(spec.mounts):
-        name = f"{READ_ONLY if mount.is_read_only else ''}mount-{number}"
-        volumes[name] = (mount.path, {"hostPath": {"path": mount.source, "type": "Directory"}})
+    for number, (source, path, is_read_only) in enumerate(spec.mounts):
+        name = f"{READ_ONLY * is_read_only}mount-{number}"
+        volumes[name] = (path, {"hostPath": {"path": source, "type": "Directory"}})
     return volumes
 
 
