@@ -150,6 +150,7 @@ class JobView:
     memory_mib: int = 0
     extras: Extras = ()
     node_pool: str | None = None
+    expected_runtime_seconds: int | None = None
     not_before: int | None = None
     is_waiting_for_data: bool = False
     is_waiting_for_volume: bool = False

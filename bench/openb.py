@@ -1,0 +1,100 @@
+"""The packing of openb: pods of a real cluster arrive one at a time, never leave, and are dropped when they do
+not fit. The same experiment as FGD's (ATC'23), on `place`."""
+
+from __future__ import annotations
+
+import csv
+import random
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from controlplane.scheduling.capacity import FreeCapacity, open_capacity
+from controlplane.scheduling.fit import Request, place
+from controlplane.scheduling.view import ClusterView, DeviceView, NodeView
+
+TUNE = 1.3
+SEEDS = range(42, 52)
+# The shapes that make up this part of all pods are the task mix that fragmentation is measured against.
+POPULAR = 0.95
+
+
+def allocation(folder: Path, seed: int) -> tuple[float, float]:
+    """Return (allocated, fragmented) percent of the cluster's GPUs when 100 % of them have been asked for."""
+    nodes, pods = read_nodes(folder / "nodes_gpu.csv"), read_pods(folder / "pods_default.csv")
+    capacity = sum(len(node.devices) for node in nodes) * 1000
+    room = open_capacity(ClusterView("openb", 0, nodes)).now
+    asked = 0
+    for request in arrivals(pods, capacity, random.Random(seed)):
+        asked += request.milli_gpus
+        placements = place(request, room)
+        for placement in placements or ():
+            room.take(placement, request)
+        if asked >= capacity:
+            break
+    free = room.free_milli_gpus()
+    return 100 * (capacity - free) / capacity, 100 * fragmented(room, pods) / capacity
+
+
+def arrivals(pods: Sequence[Request], capacity: int, dice: random.Random) -> list[Request]:
+    """Return the pods and random repetitions of them, shuffled, until TUNE times the GPUs are asked for."""
+    found, asked = list(pods), sum(pod.milli_gpus for pod in pods)
+    while asked < TUNE * capacity:
+        found.append(dice.choice(pods))
+        asked += found[-1].milli_gpus
+    dice.shuffle(found)
+    return found
+
+
+def fragmented(room: FreeCapacity, pods: Sequence[Request]) -> float:
+    """Return the milli-GPUs that are free and of no use to a pod of the task mix, on average."""
+    mix = task_mix(pods)
+    total = 0.0
+    for node in room.nodes:
+        free = sum(node.free)
+        for request, part in mix:
+            needed = request.whole_devices
+            has_room = node.has_host_capacity(request) and (
+                node.whole >= needed if needed else max(node.free) >= request.milli_gpus
+            )
+            if not has_room or not request.milli_gpus:
+                total += part * free
+            else:
+                each = min(request.milli_gpus, 1000)
+                total += part * sum(left for left in node.free if left < each)
+    return total
+
+
+def task_mix(pods: Sequence[Request]) -> list[tuple[Request, float]]:
+    """Return the most frequent shapes and their parts of all such pods."""
+    shapes, kept, seen = Counter(pods), [], 0
+    for request, count in shapes.most_common():
+        kept.append((request, count))
+        seen += count
+        if seen >= POPULAR * len(pods):
+            break
+    return [(request, count / seen) for request, count in kept]
+
+
+def read_nodes(path: Path) -> tuple[NodeView, ...]:
+    """Return the GPU nodes."""
+    with path.open() as lines:
+        return tuple(
+            NodeView(
+                row["sn"], "default", tuple(DeviceView(index, 16_384) for index in range(int(row["gpu"]))),
+                int(row["cpu_milli"]), int(row["memory_mib"]),
+            )
+            for row in csv.DictReader(lines)
+        )  # fmt: skip
+
+
+def read_pods(path: Path) -> list[Request]:
+    """Return what each pod asks for."""
+    with path.open() as lines:
+        return [
+            Request(
+                int(row["gpu_milli"]) if int(row["num_gpu"]) == 1 else 1000 * int(row["num_gpu"]),
+                None, 1, int(row["cpu_milli"]), int(row["memory_mib"]), (),
+            )
+            for row in csv.DictReader(lines)
+        ]  # fmt: skip

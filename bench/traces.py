@@ -1,0 +1,156 @@
+"""A month of a real trace through `decide` in virtual time, beside EASY backfill, and openb's packing.
+
+Run: python -m bench.traces [--days 28] [--only itp|openb]. The traces are beside the repository, in ../shared/traces,
+or in the folder that TRAINYARD_TRACES names.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from bench.harness import Row, quantile, report
+from bench.openb import SEEDS, allocation
+from bench.trace_replay import Outcome, Replay, TraceJob, easy
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.view import DeviceView, NodeView, ProjectView
+
+TRACES = Path(os.environ.get("TRAINYARD_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
+NODES, DEVICES = 160, 8
+DAY = 86_400
+EASY = "EASY backfill, first come, no quotas"
+
+
+def main() -> None:
+    """Replay and report."""
+    options = _options()
+    found = [] if options.only == "openb" else itp(options.days)
+    report("traces", found if options.only == "itp" else [*found, *packing()])
+
+
+def itp(days: float) -> list[Row]:
+    """The jobs of the first days, until the last of them has finished."""
+    trace = read_jobs(TRACES / "itp" / "itp_jobs.csv")
+    quotas = quotas_by_gpu_hours(trace, NODES * DEVICES)
+    jobs = [job for job in trace if job.submitted < days * DAY]
+    ours = replay(jobs, quotas)
+    peer = easy([replace(job) for job in jobs], NODES)
+    count_inside_quota(peer.jobs, quotas)
+    return rows(ours, peer)
+
+
+def packing() -> list[Row]:
+    """Allocation and fragmentation of openb, mean of ten seeds, beside what FGD's authors published."""
+    found = [allocation(TRACES / "openb", seed) for seed in SEEDS]
+    allocated, fragments = [pair[0] for pair in found], [pair[1] for pair in found]
+    return [
+        Row("openb, allocation at 100 % arrived, mean of seeds 42-51", "> 95.23 %", "%", [_mean(allocated)],
+            limit=95.23, at_least=True, peer="FGD, published", peer_samples=[95.23],
+            note=f"{min(allocated):.2f} to {max(allocated):.2f} over the seeds"),
+        Row("the same, fragmented", "<= 4.9 %", "%", [_mean(fragments)], limit=4.9, peer="FGD, published",
+            peer_samples=[4.73]),
+    ]  # fmt: skip
+
+
+def _options() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--days", type=float, default=28)
+    parser.add_argument("--only", choices=("itp", "openb"))
+    return parser.parse_args()
+
+
+def read_jobs(path: Path) -> list[TraceJob]:
+    """Return the jobs of an ITP trace, in order of submission."""
+    with path.open() as lines:
+        rows = [
+            (int(row["submit_s"]), row["tenant"], int(row["duration_s"]), int(row["num_gpu"]))
+            for row in csv.DictReader(lines)
+        ]
+    return [
+        TraceJob(f"j{rank:05}", tenant, submitted, max(1, seconds), gpus, expected=max(1, seconds))
+        for rank, (submitted, tenant, seconds, gpus) in enumerate(rows)
+    ]
+
+
+def quotas_by_gpu_hours(jobs: Sequence[TraceJob], gpus: int) -> dict[str, int]:
+    """Return whole GPUs per tenant by its part of all GPU-hours, largest remainders first."""
+    used: dict[str, int] = {}
+    for job in jobs:
+        used[job.project] = used.get(job.project, 0) + job.seconds * job.gpus
+    total = sum(used.values())
+    quotas = {name: gpus * seconds // total for name, seconds in used.items()}
+    by_remainder = sorted(used, key=lambda name: (-(gpus * used[name] % total), name))
+    for name in by_remainder[: gpus - sum(quotas.values())]:
+        quotas[name] += 1
+    return quotas
+
+
+def replay(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> Outcome:
+    """Return what our scheduler makes of the jobs."""
+    devices = tuple(DeviceView(index, 32_768) for index in range(DEVICES))
+    nodes = tuple(
+        NodeView(f"n{place:03}", "default", devices, 1_000_000, 1_000_000) for place in range(NODES)
+    )
+    projects = tuple(
+        ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
+        for rank, (name, quota) in enumerate(sorted(quotas.items()))
+    )
+    return Replay(nodes, projects, decide).run([replace(job) for job in jobs])
+
+
+def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:
+    """Mark which jobs arrived inside their quota: what runs and waits of the project, and the job itself."""
+    demand = dict.fromkeys(quotas, 0)
+    events = [(job.finished or 0, 0, rank, -job.gpus) for rank, job in enumerate(jobs)]
+    events += [(job.submitted, 1, rank, job.gpus) for rank, job in enumerate(jobs)]
+    for _, is_arrival, rank, gpus in sorted(events):
+        job = jobs[rank]
+        demand[job.project] += gpus
+        if is_arrival:
+            job.is_inside_quota = demand[job.project] <= quotas[job.project]
+
+
+def rows(ours: Outcome, peer: Outcome) -> list[Row]:
+    """The issue's figures, each beside the peer's of the same jobs."""
+    gangs, their_gangs = ours.gang_waits(), peer.gang_waits()
+    beside = (
+        f"{len(ours.jobs)} jobs, {ours.cycles} cycles; at most {ours.most_preemptions} preemptions of one job"
+    )
+    return [
+        _row("ITP replay, in quota and started within 60 s", ">= 0.999", "", 0.999, ours.in_quota_within_a_minute,
+             peer.in_quota_within_a_minute, at_least=True, note=beside),
+        _row("ITP replay, mean wait", "<= 1,600 s", "s", 1600, ours.mean_wait, peer.mean_wait),
+        _row("ITP replay, gangs of 16 GPUs or more, mean wait", "-", "s", None, _mean(gangs), _mean(their_gangs)),
+        _row("the same, p95", "<= 45,000 s", "s", 45_000, quantile(gangs, 0.95), quantile(their_gangs, 0.95)),
+        _row("ITP replay, preemptions", "<= 3,000", "jobs", 3000, ours.preemptions, peer.preemptions),
+        _row("ITP replay, work lost to preemptions", "<= 700 GPU-h", "GPU-h", 700, ours.lost_gpu_hours, 0),
+        _row("ITP replay, CPU", "<= 60 s", "s", 60, ours.cpu_seconds, peer.cpu_seconds),
+    ]  # fmt: skip
+
+
+def _row(
+    work: str,
+    goal: str,
+    unit: str,
+    limit: float | None,
+    ours: float,
+    peer: float,
+    *,
+    at_least: bool = False,
+    note: str = "",
+) -> Row:
+    return Row(
+        work, goal, unit, [ours], limit=limit, at_least=at_least, peer=EASY, peer_samples=[peer], note=note
+    )  # fmt: skip
+
+
+def _mean(values: Sequence[float]) -> float:
+    return sum(values) / max(1, len(values))
+
+
+if __name__ == "__main__":
+    main()
