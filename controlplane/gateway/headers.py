@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from urllib.parse import urlsplit
 
+from controlplane.config import service_tokens
 from controlplane.gateway import cookies
 from controlplane.live.asgi import Headers
 
@@ -21,7 +22,7 @@ HOP_BY_HOP = frozenset({
 # host were right was checked here. Cookies and authorization pass apart from the others.
 NEVER_TO_A_POD = frozenset({
     b"cookie", b"authorization", b"host", b"origin", b"referer", b"forwarded", b"expect",
-    b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix",
+    b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", service_tokens.HEADER,
 })  # fmt: skip
 # What would reach beyond the job's own host: cookies of the whole domain, TLS and reports of its parents, and the
 # addresses of our redirects, which have tickets in them.
@@ -36,15 +37,18 @@ WEBSOCKET = frozenset({
 })  # fmt: skip
 
 
-def to_pod(headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool) -> Headers:
+def to_pod(
+    headers: Headers, *, host: str, scheme: str, client: str, has_own_authorization: bool, service_token: str
+) -> Headers:
     """Request headers as the job's server gets them. `host` is the public one; `has_own_authorization`: the browser
-    came in with our cookie, so the Authorization header is the job's."""
+    came in with our cookie, so the Authorization header is the job's; `service_token`: the job's."""
     dropped = HOP_BY_HOP | NEVER_TO_A_POD | WEBSOCKET | _named_by_connection(headers)
     if has_own_authorization:
         dropped -= {b"authorization"}
     passed = [(name, value) for name, value in headers if name.lower() not in dropped]
     forwarded = {"host": host, "proto": scheme, "for": client}
     passed += [(f"x-forwarded-{name}".encode(), value.encode("latin-1")) for name, value in forwarded.items()]
+    passed.append((service_tokens.HEADER, service_token.encode()))
     return passed + cookies.to_pod(headers)
 
 

@@ -18,6 +18,7 @@ from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.accounts import TOKEN_PREFIX
 from controlplane.actions.service_tickets import redeem_service_ticket
 from controlplane.config.service_hosts import ServiceAddress
+from controlplane.config.service_tokens import service_token
 from controlplane.gateway import cookies, tickets
 from controlplane.gateway import headers as rules
 from controlplane.gateway.admission import (
@@ -141,7 +142,7 @@ async def _forward(
     reply = _Reply(send)
     try:
         async with exchange(service) as pod:
-            headers = _request_headers(scope, credential, pod.address)
+            headers = _request_headers(scope, service.job_id, credential, pod.address)
             request = asyncio.create_task(pod.send(scope["method"], asked.target, headers, receive))
             response = asyncio.create_task(_carry_answer(pod, reply))
             rights = asyncio.create_task(until_refused(credential, service.job_id))
@@ -210,7 +211,10 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
     if asked is None or service is None or credential is None:
         await refuse_websocket(scope, receive, send, status, 4000 + status)
         return
-    headers, rights = _request_headers(scope, credential), until_refused(credential, service.job_id)
+    headers, rights = (
+        _request_headers(scope, service.job_id, credential),
+        until_refused(credential, service.job_id),
+    )
     await carry_websocket(scope, receive, send, service, asked.target.decode("ascii"), headers, rights)
 
 
@@ -238,7 +242,9 @@ def _credential(scope: Scope, address: ServiceAddress) -> Credential | None:
     return next((credential for credential in found if credential), None) or token_of(scope)
 
 
-def _request_headers(scope: Scope, credential: Credential, pod_address: str | None = None) -> Headers:
+def _request_headers(
+    scope: Scope, job_id: str, credential: Credential, pod_address: str | None = None
+) -> Headers:
     """Return headers for the pod's server: for HTTP if `pod_address` is given, else for a websocket."""
     passed = rules.to_pod(
         scope["headers"],
@@ -246,6 +252,7 @@ def _request_headers(scope: Scope, credential: Credential, pod_address: str | No
         scheme=settings.SERVICES.scheme,
         client=(scope.get("client") or ("",))[0],
         has_own_authorization=credential.kind == SESSION and not _has_token_of_ours(scope),
+        service_token=service_token(settings.SECRET_KEY, job_id),
     )
     if pod_address is None:
         return passed

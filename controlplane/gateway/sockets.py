@@ -16,7 +16,8 @@ from controlplane.gateway.upstream import public_address
 from controlplane.live.asgi import Headers, Receive, Scope, Send, refuse_websocket
 from controlplane.live.identity import BEARER
 
-OPEN_SECONDS = 5.0
+# JupyterLab answers a handshake when the kernel has started.
+OPEN_SECONDS = 30.0
 MOST_MESSAGE_BYTES = 16 << 20
 NORMAL, GOING_AWAY, NO_STATUS, BROKEN, SIGNED_OUT = 1000, 1001, 1005, 1006, 4401
 

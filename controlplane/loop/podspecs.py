@@ -5,6 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
+from controlplane.config.service_tokens import VARIABLE, service_token
 from controlplane.engines.base import (
     CodeSource,
     DeviceShare,
@@ -49,7 +50,7 @@ def start_payload(
         "min_pods": len(placements),
         "has_stable_names": kind.has_stable_names,
         "is_elastic": kind.bounds(job.spec) is not None,
-        "kind_env": dict(kind.environment(job.spec, len(placements))),
+        "kind_env": {**kind.environment(job.spec, len(placements)), **_service_env(job)},
         "node": placement.node,
         "devices": [
             _share(job, placement.node, index, milli, memory_mib) for index, milli in placement.devices
@@ -105,6 +106,11 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
         "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
         "extra_resources": spec.get("extra_resources", {}),
     }
+
+
+def _service_env(job: Job) -> dict[str, str]:
+    has_ports = bool(job.spec["ports"])
+    return {VARIABLE: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
 
 
 def _code(job: Job) -> dict[str, Any] | None:

@@ -19,7 +19,12 @@ def sent_on(*, is_cookie: bool = True, **headers: str) -> dict[bytes, bytes]:
     given = [(name.replace("_", "-").encode(), value.encode()) for name, value in headers.items()]
     return dict(
         rules.to_pod(
-            given, host="x.jobs.example", scheme="https", client="10.0.0.1", has_own_authorization=is_cookie
+            given,
+            host="x.jobs.example",
+            scheme="https",
+            client="10.0.0.1",
+            has_own_authorization=is_cookie,
+            service_token="of-this-job",
         )
     )
 
@@ -54,6 +59,11 @@ def test_the_pod_is_told_where_it_is_seen_and_cannot_be_lied_to():
     assert passed[b"x-forwarded-for"] == b"10.0.0.1"
     assert passed[b"x-forwarded-proto"] == b"https"
     assert b"x-forwarded-prefix" not in passed
+
+
+def test_only_the_gateway_sends_the_service_token():
+    passed = sent_on(x_trainyard_service_token="guessed")
+    assert passed[b"x-trainyard-service-token"] == b"of-this-job"
 
 
 def test_headers_that_connection_names_are_hop_by_hop_too():

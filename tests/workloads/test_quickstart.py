@@ -73,7 +73,7 @@ def test_a_stopped_run_saves_and_the_next_attempt_goes_on_there(case: EngineCase
 
 
 def test_the_notebook_image_serves_its_directory_on_the_port(case: EngineCase):
-    spec = case.start(image="jupyter/base-notebook", ports=(8888,))
+    spec = case.start(image="notebook", ports=(8888,))
 
     def page() -> bytes | None:
         report = case.report(spec)

@@ -49,7 +49,7 @@ class DemoJob:
 
 
 JOBS = (
-    DemoJob("team-a", "jupyter", 1, "interactive", extra={"image": "notebook", "ports": [{"port": 8888}]}),
+    DemoJob("team-a", "jupyter", 1, "interactive", extra={"image": "jupyter", "ports": [{"port": 8888}]}),
     DemoJob("team-a", "lanes-baseline", 1, seconds=900),
     DemoJob("team-a", "lanes-wide", 2, seconds=1500),
     DemoJob("team-b", "probe", 0.5, "interactive", 1200),
