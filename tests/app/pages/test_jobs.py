@@ -184,6 +184,7 @@ def test_images_to_suggest_are_those_of_the_catalogue_and_those_that_worked(yard
         "quickstart",
         "python",
         "ubuntu",
+        "jupyter",
         "notebook",
         "replay",
         "allreduce",
