@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import hmac
 
-VARIABLE = "TRAINYARD_SERVICE_TOKEN"
 HEADER = b"x-trainyard-service-token"
 
 

@@ -5,7 +5,7 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.config.service_tokens import VARIABLE, service_token
+from controlplane.config.service_tokens import service_token
 from controlplane.engines.base import (
     CodeSource,
     DeviceShare,
@@ -15,6 +15,7 @@ from controlplane.engines.base import (
     SecretValue,
     pod_name,
 )
+from controlplane.engines.pod_env import SERVICE_TOKEN
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import digest_of
@@ -110,7 +111,7 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
 
 def _service_env(job: Job) -> dict[str, str]:
     has_ports = bool(job.spec["ports"])
-    return {VARIABLE: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
+    return {SERVICE_TOKEN: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
 
 
 def _code(job: Job) -> dict[str, Any] | None:

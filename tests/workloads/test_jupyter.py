@@ -10,9 +10,10 @@ from urllib.error import HTTPError, URLError
 
 import pytest
 
-from controlplane.config.service_tokens import HEADER, VARIABLE
+from controlplane.config.service_tokens import HEADER
 from controlplane.engines import base
 from controlplane.engines.base import PodSpec
+from controlplane.engines.pod_env import SERVICE_TOKEN
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 from workloads.jupyter import serve
@@ -41,12 +42,12 @@ def status(case: EngineCase, spec: PodSpec, path: str, headers: dict[str, str]) 
 
 
 def test_it_has_the_names_that_the_control_plane_uses():
-    assert (serve.TOKEN_VARIABLE, serve.TOKEN_HEADER.lower().encode()) == (VARIABLE, HEADER)
+    assert (serve.TOKEN_SERVICE_TOKEN, serve.TOKEN_HEADER.lower().encode()) == (SERVICE_TOKEN, HEADER)
 
 
 @pytest.mark.slow  # starts JupyterLab
 def test_it_answers_requests_with_the_service_token_only(case: EngineCase):
-    spec = case.start(image="jupyter", ports=(8888,), kind_env={VARIABLE: TOKEN})
+    spec = case.start(image="jupyter", ports=(8888,), kind_env={SERVICE_TOKEN: TOKEN})
     header = {serve.TOKEN_HEADER: TOKEN}
     wait_until(lambda: status(case, spec, "/lab", header) == 200, 60, "JupyterLab's page")
     assert status(case, spec, "/api/contents", header) == 200
@@ -57,7 +58,7 @@ def test_it_answers_requests_with_the_service_token_only(case: EngineCase):
 
 
 def test_without_a_port_it_says_what_to_do(case: EngineCase):
-    spec = case.start(image="jupyter", kind_env={VARIABLE: TOKEN})
+    spec = case.start(image="jupyter", kind_env={SERVICE_TOKEN: TOKEN})
     report = case.wait_end(spec, 60)
     assert (report.reason, report.exit_code) == (base.EXIT_CODE, 2)
     assert "--port 8888" in case.text(spec)
