@@ -6,9 +6,6 @@ from collections.abc import Iterable, Mapping
 
 from controlplane.engines.base import PodSpec
 
-# See controlplane/config/service_tokens.py.
-SERVICE_TOKEN = "TRAINYARD_SERVICE_TOKEN"
-
 
 def identity_env(spec: PodSpec, ports: Mapping[int, int]) -> dict[str, str]:
     """Return the pod's identity, which users cannot override. `ports`: declared port -> the one to listen on."""

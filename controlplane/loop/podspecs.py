@@ -7,6 +7,7 @@ from django.conf import settings
 
 from controlplane.config.service_tokens import service_token
 from controlplane.engines.base import (
+    SERVICE_TOKEN,
     CodeSource,
     DeviceShare,
     GangMember,
@@ -15,7 +16,6 @@ from controlplane.engines.base import (
     SecretValue,
     pod_name,
 )
-from controlplane.engines.pod_env import SERVICE_TOKEN
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import digest_of

@@ -12,8 +12,7 @@ import pytest
 
 from controlplane.config.service_tokens import HEADER
 from controlplane.engines import base
-from controlplane.engines.base import PodSpec
-from controlplane.engines.pod_env import SERVICE_TOKEN
+from controlplane.engines.base import SERVICE_TOKEN, PodSpec
 from tests.contract.harness import EngineCase, make_case
 from tests.waiting import wait_until
 from workloads.jupyter import serve
@@ -42,7 +41,7 @@ def status(case: EngineCase, spec: PodSpec, path: str, headers: dict[str, str]) 
 
 
 def test_it_has_the_names_that_the_control_plane_uses():
-    assert (serve.TOKEN_SERVICE_TOKEN, serve.TOKEN_HEADER.lower().encode()) == (SERVICE_TOKEN, HEADER)
+    assert (serve.TOKEN_VARIABLE, serve.TOKEN_HEADER.lower().encode()) == (SERVICE_TOKEN, HEADER)
 
 
 @pytest.mark.slow  # starts JupyterLab
