@@ -3,7 +3,7 @@
 import difflib
 import ipaddress
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
@@ -11,7 +11,9 @@ from django.conf import settings
 from django.core import checks
 from django.core.checks import CheckMessage, Error, register
 
+from controlplane.clusters.settings import SettingsInvalid
 from controlplane.config import environment
+from controlplane.engines.kinds import EngineKind, engine_kind
 
 BOOTSTRAP_TOKEN_LENGTH = 32
 SECRET_KEY_LENGTH = 32
@@ -25,7 +27,7 @@ def check_settings(app_configs: Sequence[Any] | None, **options: Any) -> list[Ch
     return [
         *_check_bootstrap_token(),
         *_check_clusters(),
-        *_check_kubernetes(),
+        *_check_presets(),
         *_check_exposure(),
         *_check_public_url(),
         *_check_services_host(),
@@ -57,20 +59,23 @@ def _check_clusters() -> Iterator[CheckMessage]:
         yield Error(str(error), hint=f"The default is {DEFAULT_CLUSTERS}", id="trainyard.E002")
 
 
-def _check_kubernetes() -> Iterator[CheckMessage]:
-    from controlplane.clusters.settings import SettingsInvalid, parse_settings
+def _check_presets() -> Iterator[CheckMessage]:
+    for engine, preset in settings.CLUSTER_PRESETS.items():
+        kind = engine_kind(engine)
+        if problem := _problem_of(kind, preset):
+            hint = 'Like {"scheduler": "planner", "settings": {"work_storage_class": "fast"}}.'
+            yield Error(f"{kind.variable} cannot be used: {problem}", hint=hint, id="trainyard.E007")
 
-    given, problem = settings.KUBERNETES.get("settings", {}), ""
-    if not settings.KUBERNETES.keys() <= {"scheduler", "settings"} or not isinstance(given, dict):
-        problem = "it takes scheduler, and settings with names and values."
-    else:
-        try:
-            parse_settings(given)
-        except SettingsInvalid as error:
-            problem = str(error)
-    if problem:
-        hint = 'Like {"scheduler": "planner", "settings": {"work_storage_class": "fast"}}.'
-        yield Error(f"TRAINYARD_KUBERNETES cannot be used: {problem}", hint=hint, id="trainyard.E007")
+
+def _problem_of(kind: EngineKind, preset: Mapping[str, Any]) -> str:
+    given = preset.get("settings", {})
+    if not preset.keys() <= {"scheduler", "settings"} or not isinstance(given, dict):
+        return "it takes scheduler, and settings with names and values."
+    try:
+        kind.read_settings(given)
+    except SettingsInvalid as error:
+        return str(error)
+    return ""
 
 
 def _check_exposure() -> Iterator[CheckMessage]:

@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from controlplane.config import environment as env
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
+from controlplane.engines.kinds import engine_kinds
 
 BASE_DIR = Path(__file__).resolve().parent.parent
 STATE_DIR = (BASE_DIR / env.text(os.environ, "TRAINYARD_STATE_DIR")).resolve()
@@ -52,7 +53,10 @@ LAKE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_LAKE_DIR")).resolve()  #
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")
-KUBERNETES = env.json_object(os.environ, "TRAINYARD_KUBERNETES")
+# Scheduler and settings of clusters registered at the first start, by engine.
+CLUSTER_PRESETS = {
+    kind.name: env.json_object(os.environ, kind.variable) for kind in engine_kinds().values() if kind.variable
+}
 METRICS_TOKEN = env.text(os.environ, "TRAINYARD_METRICS_TOKEN")
 REDIS_URL = env.text(os.environ, "TRAINYARD_REDIS_URL") or f"redis+socket://{STATE_DIR}/redis/redis.sock"
 LOG_LEVEL = env.choice(os.environ, "TRAINYARD_LOG_LEVEL", ("debug", "info", "warning", "error")).upper()

@@ -4,6 +4,9 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.kinds.base import Kind
+from jobs.kinds.registry import DEFAULT, kind_named
+
 # field -> option, and what the field is when the option is left out
 OPTIONS: dict[str, tuple[str, Any]] = {
     "cpus": ("--cpus", 1),
@@ -15,48 +18,36 @@ OPTIONS: dict[str, tuple[str, Any]] = {
     "retries": ("--retries", 0),
     "ttl_seconds_after_finished": ("--ttl", None),
 }
-PRIORITY = {"train": 50, "interactive": 100, "mpi": 50, "elastic": 50}
-# kinds with a command of their own, and the options that it spells differently
-COMMANDS = {"mpi": "submit-mpi", "elastic": "submit-elastic"}
-OTHER_OPTIONS: dict[str, dict[str, tuple[str, Any]]] = {
-    "mpi": {"workers": ("--processes", None)},
-    "elastic": {
-        "workers": ("--workers", None),
-        "min_workers": ("--min-workers", 1),
-        "max_workers": ("--max-workers", None),
-    },
-}
 
 
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
     """Return one shell line. `spec` is a submission as REST takes it; fields that are defaults are left out."""
-    verb = COMMANDS.get(str(spec.get("kind")), "submit")
-    words = ["yard", verb, str(spec.get("name") or "NAME"), "-p", project or "PROJECT", *_options(spec)]
+    kind = kind_named(str(spec.get("kind"))) or DEFAULT
+    options = _options(kind, spec)
+    words = ["yard", kind.command, str(spec.get("name") or "NAME"), "-p", project or "PROJECT", *options]
     command = [*(spec.get("command") or ()), *(spec.get("args") or ())]
     return " ".join(shlex.quote(word) for word in [*words, *(["--", *command] if command else [])])
 
 
-def _options(spec: Mapping[str, Any]) -> Iterator[str]:
-    kind = spec.get("kind")
+def _options(kind: Kind, spec: Mapping[str, Any]) -> Iterator[str]:
     if spec.get("image"):
         yield from ("-i", str(spec["image"]))
     if spec.get("gpus"):
         yield from ("-g", _decimal(spec["gpus"]))
     if spec.get("gpu_memory_mib"):
         yield from ("--gpu-memory", f"{spec['gpu_memory_mib']}Mi")
-    if kind == "interactive":
-        yield "--interactive"
+    yield from kind.command_flags
     if spec.get("memory_mib") not in (None, 1024):
         yield from ("--memory", f"{spec['memory_mib']}Mi")
-    for name, (option, default) in (OPTIONS | OTHER_OPTIONS.get(str(kind), {})).items():
+    for name, (option, default) in {**OPTIONS, **kind.command_options}.items():
         if spec.get(name) not in (None, "", default):
             yield from (option, _decimal(spec[name]))
-    if spec.get("priority") not in (None, PRIORITY.get(str(kind))):
+    if spec.get("priority") not in (None, kind.priority):
         yield from ("--priority", str(spec["priority"]))
     yield from _repeated(spec)
     if spec.get("large_shm"):
         yield "--large-shm"
-    if spec.get("preemptible") is False and kind != "interactive":
+    if spec.get("preemptible") is False and kind.is_preemptible:
         yield "--no-preemptible"
 
 

@@ -13,8 +13,8 @@ from django.conf import settings
 from django.db.models import Count, Max
 
 from controlplane.actions.errors import Conflict
-from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.config.images import ImageUnknown
+from controlplane.engines.kinds import engine_kind
 from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
@@ -100,7 +100,7 @@ def images_unknown(project: Project, specs: Specs) -> Refusals:
     its cluster may have changed by then.
     """
     named = {place: spec for place, spec in specs.items() if spec["image"] and not spec["command"]}
-    if not named or project.cluster.engine in WITH_CREDENTIALS:
+    if not named or engine_kind(project.cluster.engine).runs_containers:
         return []
     catalogue = installed_images()
     refused: Refusals = []
@@ -119,7 +119,7 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
     for place, spec in specs.items():
         if spec["code"] is None:
             continue
-        if project.cluster.engine in WITH_CREDENTIALS:
+        if not engine_kind(project.cluster.engine).places_code:
             detail = f"{project.cluster.name} runs no uploaded code; bring it in the image, or leave it out."
             refused.append((place, FieldError("/code", "code_not_supported", detail)))
             continue

@@ -4,6 +4,7 @@ from typing import Any
 
 from django.utils import timezone
 
+from controlplane.engines.kinds import is_delegated
 from controlplane.loop.observe import observe
 from controlplane.scheduling.mentions import Sees, seen_by
 from controlplane.scheduling.suggestions import suggest
@@ -11,8 +12,6 @@ from jobs.lifecycle import ACTIVE_STATES, QUEUED
 from jobs.models import Job
 from jobs.queries import in_gpus
 
-# Of Cluster.scheduler: the control plane decides.
-OURS = "planner"
 # Unfinished jobs of the cluster: a decision on more takes longer than a page may.
 MOST_JOBS = 5000
 
@@ -21,7 +20,7 @@ def ways_to_start(job: Job, sees: Sees) -> list[dict[str, Any]]:
     """Return up to three changes with which a queued job would start, each tried. Empty for a job of a cluster that has
     more than MOST_JOBS unfinished ones, and for clusters with a scheduler of their own."""
     cluster = job.project.cluster
-    if job.state != QUEUED or cluster.scheduler != OURS:
+    if job.state != QUEUED or is_delegated(cluster.scheduler):
         return []
     unfinished = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, *ACTIVE_STATES))
     if unfinished.count() > MOST_JOBS:

@@ -19,7 +19,7 @@ from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.clusters.node_names import name_here, name_there, some_of
-from controlplane.clusters.settings import WITH_CREDENTIALS
+from controlplane.engines.kinds import engine_kind
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.commands import CommandQuerySet
@@ -27,8 +27,6 @@ from controlplane.queries.projects import namespace_prefix
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
 
-SCHEDULERS = {"local": ("planner",), "kubernetes": ("planner", "kai"), "memory": ("planner",)}  # by engine
-ENGINES = tuple(SCHEDULERS)
 LONGEST_NODE_NAME = 253
 
 
@@ -41,7 +39,7 @@ def register_cluster(
     scheduler: str = "planner",
     credentials: Mapping[str, Any] | None = None,
 ) -> Cluster:
-    """Register a cluster of one of ENGINES; the loop checks it and discovers its nodes. Raises Invalid, Conflict."""
+    """Register a cluster of a known engine; the loop checks it and discovers its nodes. Raises Invalid, Conflict."""
     require_admin(actor)
     _check_scheduler(engine, scheduler)
     cluster = Cluster(
@@ -53,13 +51,13 @@ def register_cluster(
     )
     try:
         with transaction.atomic():
-            if engine in WITH_CREDENTIALS:
+            if engine_kind(engine).has_checks:
                 cluster.state = Cluster.CHECKING
             cluster.save()
             after = {"engine": engine, "scheduler": scheduler, "settings": cluster.settings}
             write_audit(actor, "cluster.register", "cluster", name, after=after)
             Event.objects.append([Event(kind="cluster.registered", actor=actor.name, message=name)])
-            if engine in WITH_CREDENTIALS:
+            if engine_kind(engine).has_checks:
                 _order_check(cluster, {})
             wake()
     except IntegrityError as error:
@@ -85,7 +83,7 @@ def edit_cluster(
     stored = {"credentials": _merged(cluster, credentials)} if credentials else {}
     before = {name: getattr(cluster, name) for name in changes}
     with transaction.atomic():
-        if cluster.engine in WITH_CREDENTIALS:
+        if engine_kind(cluster.engine).has_checks:
             _order_edit(cluster, {**changes, **stored})
         else:
             _write(cluster, changes)
@@ -99,7 +97,7 @@ def edit_cluster(
 def check_cluster(cluster: Cluster, *, actor: Actor) -> Cluster:
     """Request a new preflight. Raises Conflict for an engine without one."""
     require_admin(actor)
-    if cluster.engine not in WITH_CREDENTIALS:
+    if not engine_kind(cluster.engine).has_checks:
         raise Conflict(
             "nothing_to_check", f"{cluster.name} is reached without credentials; there is nothing to check."
         )
@@ -167,9 +165,10 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
 
 
 def _check_scheduler(engine: str, scheduler: str) -> None:
-    known = SCHEDULERS[engine]
-    if scheduler not in known:
-        detail = f"The scheduler of a {engine} cluster is one of: {', '.join(known)}."
+    kind = engine_kind(engine)
+    if kind.scheduler(scheduler) is None:
+        known = ", ".join(one.name for one in kind.schedulers)
+        detail = f"The scheduler of a {engine} cluster is one of: {known}."
         raise invalid("/scheduler", "unknown_scheduler", detail)
 
 

@@ -8,7 +8,7 @@ from django.db import IntegrityError, transaction
 from controlplane.access import Actor, require_admin, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
-from controlplane.clusters.settings import WITH_CREDENTIALS
+from controlplane.engines.kinds import engine_kind
 from controlplane.loop.wake import wake
 from controlplane.models import (
     Cluster,
@@ -97,7 +97,7 @@ def taken_along(project: Project) -> dict[str, Any]:
     return {
         "cluster": project.cluster.name,
         "is_reachable": project.cluster.is_reachable,
-        "namespace": namespace_of(project) if project.cluster.engine in WITH_CREDENTIALS else None,
+        "namespace": namespace_of(project) if engine_kind(project.cluster.engine).has_namespaces else None,
         "working_directories": kept.count(),
         "unfinished_jobs": jobs.exclude(state__in=FINAL_STATES).count(),
         "finished_jobs": jobs.filter(state__in=FINAL_STATES).count(),
@@ -167,7 +167,7 @@ def _order_removal(project: Project) -> None:
 
 def _refuse_while_cleaning_up(name: str, cluster: Cluster) -> None:
     """The order to remove what a deleted project left in its cluster would take a new one's with it."""
-    if cluster.engine not in WITH_CREDENTIALS:
+    if not engine_kind(cluster.engine).has_namespaces:
         return
     removals = Command.objects.about("project", name).of_kinds([Command.FORGET_PROJECT])
     if removals.unfinished().exists():

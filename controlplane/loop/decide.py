@@ -1,11 +1,11 @@
 """DECIDE: call the cluster's scheduler, ours or its own, and measure the time it takes."""
 
 import time
-from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from datetime import datetime
 
-from controlplane.loop.delegated import OURS, Offered, decide_by_cluster
+from controlplane.engines.kinds import is_delegated
+from controlplane.loop.delegated import Offered, decide_by_cluster
 from controlplane.loop.observe import Observation
 from controlplane.models import Cluster
 from controlplane.scheduling.cycle import decide as decide_purely
@@ -24,15 +24,10 @@ class Decided:
 def decide(cluster: Cluster, seen: Observation, now: datetime) -> Decided:
     """Return the scheduler's decision on this observation."""
     began = time.perf_counter()
-    offered = SCHEDULERS[cluster.scheduler](cluster, seen, now)
+    scheduler = decide_by_cluster if is_delegated(cluster.scheduler) else _decide_ourselves
+    offered = scheduler(cluster, seen, now)
     return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)
 
 
 def _decide_ourselves(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
     return Offered(decide_purely(seen.view), has_orders=False)
-
-
-SCHEDULERS: Mapping[str, Callable[[Cluster, Observation, datetime], Offered]] = {
-    OURS: _decide_ourselves,
-    "kai": decide_by_cluster,
-}

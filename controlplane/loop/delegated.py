@@ -18,6 +18,7 @@ from controlplane.access import SYSTEM
 from controlplane.commands.errors import CommandRefused
 from controlplane.engines import base
 from controlplane.engines.base import PodReport, is_job_id
+from controlplane.engines.kinds import is_delegated
 from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
@@ -34,8 +35,6 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job
 from jobs.transitions import request_transition
 
-# Of Cluster.scheduler: we decide.
-OURS = "planner"
 # An offered pod that the engine has not shown for this long is lost.
 LOST_AFTER_SECONDS = 5
 # Jobs offered in one cycle.
@@ -70,7 +69,7 @@ def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
     """Return the names of the orphans that are valid offers and stay. Invalid offers consume their attempt number; in
     a cluster that our scheduler decides, all offers are invalid.
     """
-    takes_offers = cluster.scheduler != OURS
+    takes_offers = is_delegated(cluster.scheduler)
     groups: dict[tuple[str, int], list[PodReport]] = defaultdict(list)
     for report in orphans:
         parts = base.parts_of(report.name)

@@ -8,8 +8,8 @@ from typing import Any
 from django.db import transaction
 
 from controlplane.clusters.node_names import some_of
-from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
+from controlplane.engines.kinds import engine_kind
 from controlplane.loop.bulk_update import one_by_one
 from controlplane.loop.cluster_warnings import set_warning
 from controlplane.models import Cluster, Device, Event, Node, NodePool
@@ -109,9 +109,7 @@ def _twin(taken: Mapping[str, str], count: int) -> str:
 
 
 def _way_out(cluster: Cluster) -> str:
-    if cluster.engine not in WITH_CREDENTIALS:
-        return "Give the nodes in its settings other names."
-    return f"Tell its nodes apart: yard cluster edit {cluster.name} --set node_suffix={cluster.name}"
+    return engine_kind(cluster.engine).rename_hint.format(cluster=cluster.name)
 
 
 def _take_over(

@@ -5,7 +5,8 @@ from django.utils import timezone
 
 
 class Cluster(models.Model):
-    """An engine with nodes. `settings` is what engines.registry.open_engine needs to reach it.
+    """An engine with nodes. `engine` is the name of a kind in engines.kinds, `scheduler` one that it offers;
+    `settings` is what engines.registry.open_engine needs.
 
     `credentials` is encrypted (controlplane.clusters.credentials) and never shown. A cluster whose engine needs a
     preflight check is `checking` until its result, then `attached` or `refused`; `checks` is the result: [{"name",
@@ -33,12 +34,6 @@ class Cluster(models.Model):
             # the name of a detached cluster is free again
             models.UniqueConstraint(
                 fields=["name"], condition=models.Q(detached_at=None), name="cluster_name_attached"
-            ),
-            models.CheckConstraint(
-                condition=models.Q(engine__in=["local", "kubernetes", "memory"]), name="cluster_engine_known"
-            ),
-            models.CheckConstraint(
-                condition=models.Q(scheduler__in=["planner", "kai"]), name="cluster_scheduler_known"
             ),
             models.CheckConstraint(
                 condition=models.Q(state__in=["checking", "attached", "refused"]), name="cluster_state_known"

@@ -7,8 +7,8 @@ from typing import Any
 from django.conf import settings
 from django.db.models import QuerySet
 
-from controlplane.clusters.settings import WITH_CREDENTIALS
 from controlplane.config.images import ADDED, BUILT_IN, Catalogue, load_catalogue
+from controlplane.engines.kinds import engine_kind
 from controlplane.models import Project
 from jobs.lifecycle import SUCCEEDED
 from jobs.models import Job
@@ -46,7 +46,7 @@ def image_notices(project: Project, specs: Sequence[Mapping[str, Any]]) -> list[
     """Return the notice for each job; reads the catalogue at most once, and only if a job needs it."""
     cluster = project.cluster
     images = [str(spec["image"]) if spec.get("image") and spec.get("command") else None for spec in specs]
-    if cluster.engine in WITH_CREDENTIALS or not any(images):
+    if engine_kind(cluster.engine).runs_containers or not any(images):
         return [None] * len(specs)
     catalogue = installed_images()
     return [

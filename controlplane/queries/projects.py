@@ -6,9 +6,10 @@ from typing import Any
 
 from django.db.models import Count, Max, Q, Sum
 
-from controlplane.clusters.settings import KNOBS
+from controlplane.clusters.settings import NAMESPACE_PREFIX
 from controlplane.models import Department, Device, Membership, Project
 from controlplane.models.projects import Share
+from jobs.kinds.registry import POOL_KINDS
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
 from jobs.models import Job
@@ -33,7 +34,7 @@ def namespace_of(project: Project) -> str:
 
 def namespace_prefix(settings: Mapping[str, Any]) -> str:
     """Return the prefix of the namespaces of a cluster with these settings."""
-    return str(settings.get("namespace_prefix", KNOBS["namespace_prefix"].default))
+    return str(settings.get("namespace_prefix", NAMESPACE_PREFIX))
 
 
 def department_rows(departments: Sequence[Department]) -> list[dict[str, Any]]:
@@ -66,7 +67,7 @@ def _shape(project: Project, members: list[dict[str, Any]], standing: dict[str, 
         **_share(project),
         "department": project.department.name if project.department else None,
         "cluster": project.cluster.name,
-        "node_pools": {"train": [], "interactive": []} | project.node_pools,
+        "node_pools": {kind.name: [] for kind in POOL_KINDS} | project.node_pools,
         "interactive_max_seconds": project.interactive_max_seconds,
         "interactive_idle_seconds": project.interactive_idle_seconds,
         "created_at": project.created_at,

@@ -73,7 +73,7 @@ def _migrate() -> None:
 
 def _register_clusters() -> None:
     """On the first start, register the clusters of TRAINYARD_CLUSTERS with their nodes; later only apply
-    TRAINYARD_KUBERNETES.
+    changed settings of the server for them, such as TRAINYARD_KUBERNETES.
     """
     from django.conf import settings
     from django.utils import timezone
@@ -88,10 +88,10 @@ def _register_clusters() -> None:
     declared_clusters = parse_clusters(settings.CLUSTERS)
     if Cluster.objects.exists():
         for declared in declared_clusters:
-            _edit_kubernetes(declared.name, declared.engine)
+            _apply_preset(declared.name, declared.engine)
         return
     for declared in declared_clusters:
-        given: dict[str, Any] = settings.KUBERNETES if declared.engine == "kubernetes" else {}
+        given: dict[str, Any] = settings.CLUSTER_PRESETS.get(declared.engine, {})
         cluster = register_cluster(
             declared.name,
             declared.engine,
@@ -105,29 +105,30 @@ def _register_clusters() -> None:
             sync_nodes(cluster, engine_for(cluster), timezone.now())
 
 
-def _edit_kubernetes(name: str, engine: str) -> None:
-    """Apply a changed TRAINYARD_KUBERNETES to an existing cluster. A refusal, such as renaming nodes that run pods,
-    is reported and changes nothing: everything else must start.
+def _apply_preset(name: str, engine: str) -> None:
+    """Apply the server's changed settings for an engine to its existing cluster. A refusal, such as renaming nodes that
+    run pods, is reported and changes nothing: everything else must start.
     """
     from django.conf import settings
 
     from controlplane.access import SYSTEM
     from controlplane.actions.clusters import edit_cluster
     from controlplane.actions.errors import Conflict, Invalid
+    from controlplane.engines.kinds import engine_kind
     from controlplane.models import Cluster
 
     cluster = Cluster.objects.filter(name=name, engine=engine, detached_at=None).first()
-    if engine != "kubernetes" or cluster is None:
-        return
+    preset: dict[str, Any] = settings.CLUSTER_PRESETS.get(engine, {})
     changed = {
-        field: value for field, value in settings.KUBERNETES.items() if getattr(cluster, field) != value
+        field: value for field, value in preset.items() if cluster and getattr(cluster, field) != value
     }
-    if not changed:
+    if cluster is None or not changed:
         return
     try:
         edit_cluster(cluster, changed, actor=SYSTEM)
     except (Conflict, Invalid) as error:
-        print(f"TRAINYARD_KUBERNETES is not taken over, {name} stays as it was: {error}", file=sys.stderr)
+        variable = engine_kind(engine).variable
+        print(f"{variable} is not taken over, {name} stays as it was: {error}", file=sys.stderr)
 
 
 def _warn_without_nodes() -> None:

@@ -12,16 +12,15 @@ from django.views.decorators.http import require_POST
 
 from controlplane import fields
 from controlplane.access import Actor, NotVisible, require_admin
-from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
+from controlplane.actions.cluster_input import credentials_for, settings_for
 from controlplane.actions.clusters import (
-    SCHEDULERS,
     check_cluster,
     detach_cluster,
     edit_cluster,
     register_cluster,
 )
 from controlplane.actions.errors import Conflict, Invalid, invalid
-from controlplane.clusters.settings import KNOBS, WITH_CREDENTIALS
+from controlplane.engines.kinds import PLANNER, EngineKind, engine_kind, engine_kinds
 from controlplane.fields import Refused
 from controlplane.models import Cluster
 from dashboards.lists.clusters import CLUSTERS
@@ -30,9 +29,8 @@ from dashboards.lists.table import list_page, table
 from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.reads import clusters as reads
 
-# What can be attached from the browser.
-ENGINE = "kubernetes"
-KEPT_FIELDS = ("name", "reach", "context", "allow_exec", "scheduler", "settings")  # never the kubeconfig
+# Larger than any credential: what is read of an uploaded file before it is refused.
+UPLOAD_BYTES = 1024 * 1024
 
 
 @signed_in
@@ -52,7 +50,8 @@ def cluster_page(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
         "cluster": reads.rows([cluster])[0],
         "nodes": table(NODES, first_of(cluster), without=("devices", "use", "cluster")),
         "projects": list(cluster.projects.order_by("name")),
-        "can_check": cluster.engine in WITH_CREDENTIALS,
+        "can_check": engine_kind(cluster.engine).has_checks,
+        "can_edit": engine_kind(cluster.engine).form is not None,
     }
     return show(request, actor, "dashboards/cluster.html", context)
 
@@ -62,15 +61,16 @@ def cluster_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     """The form that attaches a cluster."""
     require_admin(actor)
     errors: dict[str, str] = {}
+    kind = _kind_to_attach(request)
     if request.method == "POST":
         try:
-            cluster = _attach(request, actor)
+            cluster = _attach(request, actor, kind)
             return redirect("cluster", cluster.name)
         except Invalid as refused:
             errors = _by_field(refused)
         except Conflict as conflict:
             errors = {"name": conflict.detail}
-    return _form(request, actor, None, errors)
+    return _form(request, actor, kind, None, errors)
 
 
 @signed_in
@@ -78,7 +78,8 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
     """The form that changes scheduler, settings or credentials."""
     require_admin(actor)
     cluster = _cluster_for(name)
-    if cluster.engine not in WITH_CREDENTIALS:
+    kind = engine_kind(cluster.engine)
+    if kind.form is None:
         raise NotVisible(f"{name} is changed with REST.")
     errors: dict[str, str] = {}
     if request.method == "POST":
@@ -89,7 +90,7 @@ def cluster_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
             errors = _by_field(refused)
         except Conflict as conflict:
             errors = {"settings": conflict.detail}
-    return _form(request, actor, cluster, errors)
+    return _form(request, actor, kind, cluster, errors)
 
 
 @require_POST
@@ -115,57 +116,68 @@ def _cluster_for(name: str) -> Cluster:
     return cluster
 
 
-def _attach(request: HttpRequest, actor: Actor) -> Cluster:
+def _kind_to_attach(request: HttpRequest) -> EngineKind:
+    """Return the kind that the address names, else the first that has a form."""
+    kinds = [kind for kind in engine_kinds().values() if kind.form is not None]
+    return next((kind for kind in kinds if kind.name == request.GET.get("engine")), kinds[0])
+
+
+def _attach(request: HttpRequest, actor: Actor, kind: EngineKind) -> Cluster:
     try:
         name = fields.dns_label(50)(request.POST.get("name", "").strip())
     except Refused as refused:
         raise invalid("/name", refused.code, refused.detail) from refused
     return register_cluster(
         name,
-        ENGINE,
-        settings_for(ENGINE, _settings(request), is_new=True),
+        kind.name,
+        settings_for(kind.name, _settings(request)),
         actor=actor,
-        scheduler=request.POST.get("scheduler", "planner"),
-        credentials=credentials_for(ENGINE, _access(request), is_new=True),
+        scheduler=request.POST.get("scheduler", PLANNER.name),
+        credentials=credentials_for(kind.name, _access(request, kind), is_new=True),
     )
 
 
 def _edit(request: HttpRequest, actor: Actor, cluster: Cluster) -> None:
     changes = {
-        "settings": settings_for(cluster.engine, _settings(request), is_new=False),
+        "settings": settings_for(cluster.engine, _settings(request)),
         "scheduler": request.POST.get("scheduler", cluster.scheduler),
     }
     changed = {name: value for name, value in changes.items() if value != getattr(cluster, name)}
-    access = credentials_for(cluster.engine, _access(request), is_new=False)
+    access = credentials_for(cluster.engine, _access(request, engine_kind(cluster.engine)), is_new=False)
     if not changed and not access:
         messages.info(request, _("Nothing was changed."))
         return
     edit_cluster(cluster, changed, actor=actor, credentials=access)
 
 
-def _access(request: HttpRequest) -> dict[str, Any]:
-    """How the cluster is reached, as REST takes it."""
-    if request.POST.get("reach") == "in_cluster":
-        return {"in_cluster": True}
+def _access(request: HttpRequest, kind: EngineKind) -> dict[str, Any]:
+    """How the cluster is reached, as REST takes it: one of the kind's ways, or its fields."""
+    for name in _widgets(kind, "way"):
+        if request.POST.get("reach") == name:
+            return {name: True}
     return {
-        "kubeconfig": _kubeconfig(request),
-        "context": request.POST.get("context", "").strip(),
-        "allow_exec": bool(request.POST.get("allow_exec")),
+        **{name: _upload(request, kind, name) for name in _widgets(kind, "file")},
+        **{name: request.POST.get(name, "").strip() for name in _widgets(kind, "text")},
+        **{name: bool(request.POST.get(name)) for name in _widgets(kind, "switch")},
     }
 
 
-def _kubeconfig(request: HttpRequest) -> str:
+def _widgets(kind: EngineKind, widget: str) -> list[str]:
+    return [name for name, one in kind.credentials.items() if one.widget == widget]
+
+
+def _upload(request: HttpRequest, kind: EngineKind, name: str) -> str:
     """The chosen file, or what was pasted."""
-    chosen = request.FILES.get("kubeconfig_file")
-    text = request.POST.get("kubeconfig", "").strip()
+    chosen = request.FILES.get(f"{name}_file")
+    text = request.POST.get(name, "").strip()
     try:
         if isinstance(chosen, UploadedFile):
-            text = chosen.read(KUBECONFIG_BYTES + 1).decode()
-        return str(fields.text(KUBECONFIG_BYTES)(text))
+            text = chosen.read(UPLOAD_BYTES).decode()
+        return str(kind.credentials[name].read(text))
     except UnicodeDecodeError as error:
-        raise invalid("/kubeconfig", "kubeconfig_unreadable", _("The file is not text.")) from error
+        raise invalid(f"/{name}", "not_text", _("The file is not text.")) from error
     except Refused as refused:
-        raise invalid("/kubeconfig", refused.code, refused.detail) from refused
+        raise invalid(f"/{name}", refused.code, refused.detail) from refused
 
 
 def _settings(request: HttpRequest) -> dict[str, Any]:
@@ -197,16 +209,19 @@ def _by_field(refused: Invalid) -> dict[str, str]:
 
 
 def _form(
-    request: HttpRequest, actor: Actor, cluster: Cluster | None, errors: dict[str, str]
+    request: HttpRequest, actor: Actor, kind: EngineKind, cluster: Cluster | None, errors: dict[str, str]
 ) -> HttpResponseBase:
+    # uploaded credentials are never sent back
+    kept = ("name", "reach", "scheduler", "settings", *_widgets(kind, "text"), *_widgets(kind, "switch"))
     context = {
         "cluster": cluster,
         "errors": errors,
-        "raw": {name: request.POST.get(name, "") for name in KEPT_FIELDS} if errors else _filled(cluster),
-        "schedulers": SCHEDULERS[ENGINE],
+        "raw": {name: request.POST.get(name, "") for name in kept} if errors else _filled(cluster),
+        "kind": kind,
+        "kinds": [one.name for one in engine_kinds().values() if one.form is not None],
         "knobs": [
             {"name": name, "text": knob.text, "default": json.dumps(knob.default)}
-            for name, knob in KNOBS.items()
+            for name, knob in kind.knobs.items()
         ],
     }
     return show(request, actor, "dashboards/cluster_form.html", context, status=400 if errors else 200)
@@ -214,6 +229,6 @@ def _form(
 
 def _filled(cluster: Cluster | None) -> dict[str, str]:
     if cluster is None:
-        return {"scheduler": "planner", "reach": "kubeconfig"}
+        return {"scheduler": PLANNER.name}
     lines = (f"{name}={reads.written(value)}" for name, value in cluster.settings.items())
-    return {"scheduler": cluster.scheduler, "reach": "kubeconfig", "settings": "\n".join(lines)}
+    return {"scheduler": cluster.scheduler, "settings": "\n".join(lines)}

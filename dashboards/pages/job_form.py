@@ -19,7 +19,7 @@ from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
-from jobs.kinds.registry import KINDS
+from jobs.kinds.registry import DEFAULT, KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
 WHOLE = ("gpu_memory_mib", "memory_mib", "workers", "min_workers", "max_workers", "priority", "retries")
@@ -45,7 +45,7 @@ MORE = (
 LONG_FIELDS = ("command", *PAIRS, "secret_env", "image_pull_secrets")
 LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
 DEFAULTS = {
-    "kind": "train",
+    "kind": DEFAULT.name,
     "gpus": "1",
     "cpus": "1",
     "memory_mib": "1024",

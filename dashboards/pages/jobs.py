@@ -140,7 +140,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
     reached = story.reached_by_attempt(job)
     curves = job_reads.curves(job, detail, reached)
     # room for curves that may come, so that nothing moves when they do
-    is_expected = not (job.is_final or job.kind == "interactive")
+    is_expected = not job.is_final and KINDS[job.kind].reports_progress
     return {
         "figures": job_reads.figures(detail, reached),
         "explain": job_reads.explain(actor, job),

@@ -34,6 +34,7 @@ from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import DurationField, GpuField, NameField
 from dashboards.pages.questions import about_removal
 from dashboards.reads import projects as reads
+from jobs.kinds.registry import POOL_KINDS
 
 
 class ProjectForm(forms.Form):
@@ -63,14 +64,6 @@ class ProjectForm(forms.Form):
         initial=0,
         help_text=gettext_lazy("Higher is served first."),
     )
-    train_pools = forms.MultipleChoiceField(
-        label=gettext_lazy("Node pools for training"), required=False, widget=forms.CheckboxSelectMultiple
-    )
-    interactive_pools = forms.MultipleChoiceField(
-        label=gettext_lazy("Node pools for interactive work"),
-        required=False,
-        widget=forms.CheckboxSelectMultiple,
-    )
     description = forms.CharField(label=gettext_lazy("Description"), max_length=500, required=False)
     interactive_max_seconds = DurationField(
         label=gettext_lazy("Interactive time limit"),
@@ -88,23 +81,25 @@ class ProjectForm(forms.Form):
     ) -> None:
         super().__init__(*args, **kwargs)
         pools = [(name, name) for name in reads.pool_names()]
-        for name in ("train_pools", "interactive_pools"):
-            choice = self.fields[name]
-            assert isinstance(choice, forms.MultipleChoiceField)
-            choice.choices = pools
+        self.fields |= {f"{kind.name}_pools": _pools_field(kind.pools_label, pools) for kind in POOL_KINDS}
         if project is not None:
             del self.fields["name"], self.fields["cluster"]
         if is_owner_only:
             for name in set(self.fields) - OWNER_FIELDS:
                 del self.fields[name]
 
+    @property
+    def pools(self) -> list[forms.BoundField]:
+        """The fields of node pools, one for each kind of job that has them."""
+        return [self[name] for name in (f"{kind.name}_pools" for kind in POOL_KINDS) if name in self.fields]
+
     def model_fields(self) -> dict[str, Any]:
         """The values as Project's own fields."""
         values = dict(self.cleaned_data)
         pools = {
-            kind: values.pop(f"{kind}_pools")
-            for kind in ("train", "interactive")
-            if f"{kind}_pools" in values
+            kind.name: values.pop(f"{kind.name}_pools")
+            for kind in POOL_KINDS
+            if f"{kind.name}_pools" in values
         }
         return values | ({"node_pools": pools} if pools else {})
 
@@ -253,6 +248,7 @@ def _page(
         "is_owner": Role.is_at_least(role, Role.OWNER),
         "errors": errors,
         "raw": request.POST.dict() if errors else {"role": Role.MEMBER},
+        "pool_kinds": POOL_KINDS,
     }
     return show(request, actor, "dashboards/project.html", context, status=400 if errors else 200)
 
@@ -267,4 +263,9 @@ def _show_saved(request: HttpRequest, project: Project, text: str) -> None:
 def _initial(project: Project) -> Mapping[str, Any]:
     fields = {name: getattr(project, name) for name in ProjectForm.base_fields if hasattr(project, name)}
     pools = project.node_pools or {}
-    return fields | {f"{kind}_pools": pools.get(kind, []) for kind in ("train", "interactive")}
+    return fields | {f"{kind.name}_pools": pools.get(kind.name, []) for kind in POOL_KINDS}
+
+
+def _pools_field(label: str, pools: list[tuple[str, str]]) -> forms.MultipleChoiceField:
+    boxes = forms.CheckboxSelectMultiple
+    return forms.MultipleChoiceField(label=_(label), required=False, choices=pools, widget=boxes)

@@ -19,6 +19,7 @@ from django.utils.translation import gettext
 from dashboards import formats
 from dashboards.gpu_use import LOOKS as USE_LOOKS
 from dashboards.gpu_use import SAID_ALOUD, use_of
+from jobs.kinds.registry import KINDS
 from jobs.lifecycle import LOOKS
 
 register = template.Library()
@@ -189,6 +190,12 @@ def _raw(context: RequestContext, name: str) -> str:
 
 def _error(context: RequestContext, name: str) -> str:
     return str(context["errors"].get(name, ""))
+
+
+@register.filter
+def reports_progress(kind: str) -> bool:
+    """Return whether programs of this kind of job usually print their progress."""
+    return KINDS[kind].reports_progress
 
 
 @register.filter

@@ -1,7 +1,7 @@
 """What a kind of job answers. Pure; nothing outside this package switches on a kind's name."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 from controlplane.fields import FieldError
@@ -62,6 +62,31 @@ class Kind(Protocol):
         """True when `bounds` gives some: an attempt may have more or fewer pods, also while it runs."""
         ...
 
+    @property
+    def reports_progress(self) -> bool:
+        """True when its programs usually print progress, so that pages keep room for curves."""
+        ...
+
+    @property
+    def pools_label(self) -> str:
+        """What a project's form calls the node pools of this kind; "" when it does not ask for them."""
+        ...
+
+    @property
+    def command(self) -> str:
+        """The command of `yard` that submits one."""
+        ...
+
+    @property
+    def command_flags(self) -> tuple[str, ...]:
+        """The options that make that command submit this kind."""
+        ...
+
+    @property
+    def command_options(self) -> Mapping[str, tuple[str, Any]]:
+        """Fields that this command spells in its own way: field -> (option, value when the option is left out)."""
+        ...
+
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the fields with kind-specific defaults."""
         ...
@@ -100,6 +125,11 @@ class Batch:
     has_interactive_limits: bool = False
     has_stable_names: bool = False
     is_elastic: bool = False
+    reports_progress: bool = True
+    pools_label: str = ""
+    command: str = "submit"
+    command_flags: tuple[str, ...] = ()
+    command_options: Mapping[str, tuple[str, Any]] = field(default_factory=dict)
 
     def fill(self, spec: Mapping[str, Any]) -> Mapping[str, Any]:
         return {}

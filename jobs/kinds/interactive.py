@@ -17,6 +17,9 @@ class Interactive(Batch):
     is_preemptible: bool = False
     priority: int = 100
     has_interactive_limits: bool = True
+    reports_progress: bool = False
+    pools_label: str = "Node pools for interactive work"
+    command_flags: tuple[str, ...] = ("--interactive",)
 
     def check(self, spec: Mapping[str, Any], body: Mapping[str, Any]) -> list[FieldError]:
         errors = refuse_worker_bounds(spec)

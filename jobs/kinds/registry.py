@@ -7,6 +7,9 @@ from jobs.kinds.mpi import Mpi
 from jobs.kinds.train import Train
 
 KINDS: dict[str, Kind] = {kind.name: kind for kind in (Train(), Interactive(), Mpi(), Elastic())}
+DEFAULT = Train()
+# Those for which a project names node pools in its form.
+POOL_KINDS = tuple(kind for kind in KINDS.values() if kind.pools_label)
 
 
 def kind_named(name: str) -> Kind | None:

@@ -11,3 +11,4 @@ class Train(Batch):
 
     name: str = "train"
     label: str = "Train"
+    pools_label: str = "Node pools for training"

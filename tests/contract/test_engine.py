@@ -12,7 +12,8 @@ import pytest
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, EngineRefused
-from controlplane.engines.registry import ENGINE_KINDS, open_engine
+from controlplane.engines.kinds import engine_kinds
+from controlplane.engines.registry import open_engine
 from tests.contract.harness import PROJECT, SETTINGS, EngineCase, kubernetes_settings, make_case
 from tests.kube import KubeCluster
 from tests.waiting import wait_until
@@ -25,14 +26,14 @@ def kube_of(request: pytest.FixtureRequest, kind: str) -> KubeCluster | None:
     return request.getfixturevalue("kube_node") if kind == "kubernetes" else None
 
 
-@pytest.fixture(params=ENGINE_KINDS)
+@pytest.fixture(params=engine_kinds())
 def case(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[EngineCase]:
     case = make_case(request.param, tmp_path, kube_of(request, request.param))
     yield case
     case.close()
 
 
-@pytest.mark.parametrize("kind", ENGINE_KINDS)
+@pytest.mark.parametrize("kind", engine_kinds())
 def test_the_registry_opens_every_kind(kind: str, tmp_path: Path, request: pytest.FixtureRequest):
     kube = kube_of(request, kind)
     engine = open_engine(kind, kubernetes_settings(kube) if kube else SETTINGS, tmp_path)

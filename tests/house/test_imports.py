@@ -44,6 +44,11 @@ LAYERS = {
     "controlplane.kubernetes_api.errors": "plain",
     "controlplane.engines": "engines",
     "controlplane.engines.base": "seam",
+    # A kind's description is read by every face; it names its engine by path and imports none.
+    "controlplane.engines.kinds": "plain",
+    "controlplane.engines.memory_kind": "plain",
+    "controlplane.engines.node_settings": "pure",
+    "controlplane.engines.kubernetes.settings": "pure",
     # Plain dicts of a cluster in and out: as pure as the scheduler, but they speak in the engines' plain data, and a
     # second set of the same dataclasses only for them would have to be kept equal by hand.
     "controlplane.engines.pod_env": "rendering",
@@ -212,6 +217,8 @@ CLOCKS = {"now", "utcnow", "today"}
 
 
 def layer_of(module: str) -> str | None:
+    if module.startswith("controlplane.engines.") and module.endswith(".kind"):
+        return "plain"
     parts = module.split(".")
     prefixes = (".".join(parts[:count]) for count in range(len(parts), 0, -1))
     found = next(((prefix, LAYERS[prefix]) for prefix in prefixes if prefix in LAYERS), None)

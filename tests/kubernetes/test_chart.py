@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 import yaml
 
-from controlplane.clusters.settings import parse_settings
 from controlplane.engines.kubernetes import rbac, tenancy
 from controlplane.engines.kubernetes.config import profile_from
+from controlplane.engines.kubernetes.settings import parse_settings
 from tests.kube import KubeCluster
 from tests.kubernetes.chart import (
     ADDRESS,

@@ -7,7 +7,10 @@ from controlplane.models import Cluster, Command
 from controlplane.supervisor.prepare import _register_clusters
 from tests.builders import make_cluster, make_project
 
-SETTINGS = {"CLUSTERS": "kubernetes:in-cluster", "KUBERNETES": {"settings": {"namespace_prefix": "other-"}}}
+SETTINGS = {
+    "CLUSTERS": "kubernetes:in-cluster",
+    "CLUSTER_PRESETS": {"kubernetes": {"settings": {"namespace_prefix": "other-"}}},
+}
 
 
 @pytest.fixture

@@ -7,10 +7,8 @@ from django.db.models import QuerySet
 
 from controlplane import fields
 from controlplane.access import NotVisible, node_for, require_admin, visible_project_ids
-from controlplane.actions.cluster_input import KUBECONFIG_BYTES, credentials_for, settings_for
+from controlplane.actions.cluster_input import credential_fields, credentials_for, settings_for
 from controlplane.actions.clusters import (
-    ENGINES,
-    SCHEDULERS,
     check_cluster,
     detach_cluster,
     edit_cluster,
@@ -27,17 +25,19 @@ from controlplane.actions.nodes import (
 )
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import BOOLEAN, OBJECT, STRING, nullable, ref
+from controlplane.api.json_schema import OBJECT, STRING, nullable, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.api.problems import bad_request
 from controlplane.api.schemas import CLUSTER, NODE, NODE_POOL
+from controlplane.engines.kinds import engine_kinds
 from controlplane.fields import Refused
 from controlplane.models import Cluster, Node, NodePool
 from controlplane.queries.nodes import cluster_rows, node_detail, node_rows
 from jobs.models import Job
 
-KNOWN_SCHEDULERS = sorted({name for known in SCHEDULERS.values() for name in known})
+ENGINES = tuple(engine_kinds())
+KNOWN_SCHEDULERS = sorted({one.name for kind in engine_kinds().values() for one in kind.schedulers})
 
 
 def _object(value: Any) -> dict[str, Any]:
@@ -51,10 +51,7 @@ _name = BodyField(fields.dns_label(50), {**STRING, "maxLength": 50}, is_required
 CLUSTER_CHANGES = {
     "scheduler": BodyField(fields.text(16), {**STRING, "enum": KNOWN_SCHEDULERS}),
     "settings": BodyField(_object, OBJECT),
-    "kubeconfig": BodyField(fields.text(KUBECONFIG_BYTES), {**STRING, "writeOnly": True}),
-    "context": BodyField(fields.text(253), STRING),
-    "in_cluster": BodyField(fields.switch, BOOLEAN),
-    "allow_exec": BodyField(fields.switch, BOOLEAN),
+    **{name: BodyField(one.read, dict(one.schema)) for name, one in credential_fields().items()},
 }
 NEW_CLUSTER = {
     "name": _name,
@@ -111,7 +108,7 @@ class Clusters(ApiView):
         cluster = register_cluster(
             body["name"],
             engine,
-            settings_for(engine, body.get("settings"), is_new=True),
+            settings_for(engine, body.get("settings")),
             actor=call.actor,
             scheduler=body.get("scheduler", "planner"),
             credentials=credentials_for(engine, body, is_new=True),
@@ -136,7 +133,7 @@ class ClusterDetail(ApiView):
             name: call.body[name] for name in ("scheduler", "settings") if name in call.body
         }
         if "settings" in changes:
-            changes["settings"] = settings_for(cluster.engine, changes["settings"], is_new=False)
+            changes["settings"] = settings_for(cluster.engine, changes["settings"])
         credentials = credentials_for(cluster.engine, call.body, is_new=False)
         edit_cluster(cluster, changes, actor=call.actor, credentials=credentials)
         return _answer(call, cluster)

@@ -282,9 +282,12 @@ def _show(session: Session, cluster: Row) -> None:
     session.output.rows([cluster], CLUSTER_COLUMNS)
     if not status["is_reachable"]:
         session.output.line(f"\nNot reachable: {status['unreachable_message']}")
-    if cluster["settings"] and cluster["engine"] == "kubernetes":
+    # declared nodes are counted in the row above
+    settings = [
+        (name, json.dumps(value)) for name, value in (cluster["settings"] or {}).items() if name != "nodes"
+    ]
+    if settings:
         session.output.line("\nSettings")
-        settings = ((name, json.dumps(value)) for name, value in cluster["settings"].items())
         session.output.line("\n".join(f"  {name}={value}" for name, value in settings))
     if status["checks"]:
         session.output.line(f"\nChecks, {formats.age(status['checked_at'])} ago")

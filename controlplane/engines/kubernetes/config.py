@@ -7,9 +7,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from controlplane.clusters.settings import EVERY_POOL, KNOBS, parse_settings
 from controlplane.engines.base import NOT_SUPPORTED, EngineRefused
 from controlplane.engines.kubernetes import names
+from controlplane.engines.kubernetes.settings import EVERY_POOL, KNOBS, parse_settings
 
 PLANNER, KAI = "planner", "kai"
 
@@ -40,7 +40,7 @@ _BESIDE_KNOBS = ("installation", "cluster", "scheduler", "has_mpi_operator")
 @dataclass(frozen=True, slots=True)
 class ClusterProfile:
     """Describe how our objects must be made for one cluster; the fields are documented in
-    `controlplane.clusters.settings`.
+    `controlplane.engines.kubernetes.settings`.
 
     `installation` separates our objects from those of another control plane on the same cluster. `scheduler`
     decides where pods run: "planner" (ours) or "kai". `has_mpi_operator` is the result of the last cluster

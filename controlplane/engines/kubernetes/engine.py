@@ -41,6 +41,7 @@ from controlplane.engines.kubernetes.kai_scheduler import KaiScheduler
 from controlplane.engines.kubernetes.log_completion import LogEnds
 from controlplane.engines.kubernetes.log_copier import LogCopier
 from controlplane.engines.kubernetes.log_target import LogSource
+from controlplane.engines.kubernetes.node_suffix import with_suffix
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.pod_starter import FORGOTTEN, PodStarter
 from controlplane.engines.kubernetes.port_forward import open_port
@@ -60,6 +61,11 @@ FIND_SECONDS = 2.0
 RELEASE_TRIES = 5
 
 Raw = dict[str, Any]
+
+
+def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:
+    """Open the engine of a cluster; with the setting `node_suffix`, its nodes are renamed."""
+    return with_suffix(KubernetesEngine(settings, state_dir), settings.get("node_suffix", ""))
 
 
 class KubernetesEngine:

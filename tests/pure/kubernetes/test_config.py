@@ -8,9 +8,10 @@ from typing import Any
 
 import pytest
 
-from controlplane.clusters.settings import KNOBS, SettingsInvalid, parse_settings
+from controlplane.clusters.settings import SettingsInvalid
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.config import DEFAULT_POOL, POOL_LABELS, ClusterProfile, profile_from
+from controlplane.engines.kubernetes.settings import KNOBS, parse_settings
 
 
 def test_no_settings_give_the_defaults_of_both_places():

@@ -1,0 +1,134 @@
+"""What each kind of engine states about itself before one is opened: settings, credentials, schedulers, checks.
+
+REST, pages, verbs and the loop read it here and branch on no kind's name. A kind is a module that holds `KIND`, named
+in MODULES. Standard library alone, so that web processes load no engine.
+"""
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from importlib import import_module
+from typing import Any
+
+from controlplane.clusters.settings import Knob
+from controlplane.fields import Reader
+
+MODULES = (
+    "controlplane.engines.local.kind",
+    "controlplane.engines.memory_kind",
+    "controlplane.engines.kubernetes.kind",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Scheduler:
+    """What decides where a cluster's jobs run. `is_delegated`: the cluster's own scheduler decides, not our plan."""
+
+    name: str
+    label: str
+    is_delegated: bool = False
+
+
+PLANNER = Scheduler("planner", "Trainyard")
+
+
+@dataclass(frozen=True, slots=True)
+class Credential:
+    """One field of a cluster's credentials: reader, JSON schema, and how the form asks for it.
+
+    `widget`: "way" (one of several ways in, each alone), "file" (a text, uploaded or pasted), "text" or "switch".
+    `help_edit` replaces `help` where the cluster has credentials already. `suggestions`: the id of the <datalist> that
+    the form's script fills.
+    """
+
+    read: Reader
+    schema: Mapping[str, Any]
+    widget: str
+    label: str
+    help: str = ""
+    help_edit: str = ""
+    suggestions: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ClusterForm:
+    """The page that attaches a cluster of this kind. `default_way`: the label of the way in by the fields; `script`
+    is a module below static/; `covers` says what the checks look at."""
+
+    default_way: str
+    script: str
+    covers: tuple[str, ...]
+    example: str
+
+
+def accept_credentials(given: Mapping[str, Any], is_new: bool, may_run_programs: bool) -> None:
+    """Refuse none, for kinds whose credentials need no check beyond their readers."""
+
+
+@dataclass(frozen=True, slots=True)
+class EngineKind:
+    """Everything that the rest of the product asks of a kind.
+
+    `opens` and `checks` are "module:function": the first is called with settings and the state directory and returns
+    the engine, the second with the settings and returns the preflight's checks. A kind with `checks` has its clusters
+    checked before use.
+
+    `read_settings` returns the settings to store; None stands for settings that were not given. `read_entry` returns
+    (settings, credentials) of the text behind `NAME:` in TRAINYARD_CLUSTERS; it raises ValueError. `variable` names
+    the setting of the server that holds scheduler and settings of the cluster registered at the first start.
+    `check_credentials(given, is_new, may_run_programs)` refuses what cannot be stored. These raise SettingsInvalid,
+    with pointers to the fields.
+    """
+
+    name: str
+    opens: str
+    read_settings: Callable[[Mapping[str, Any] | None], dict[str, Any]]
+    read_entry: Callable[[str], tuple[dict[str, Any], dict[str, Any]]]
+    checks: str = ""
+    schedulers: tuple[Scheduler, ...] = (PLANNER,)
+    knobs: Mapping[str, Knob] = field(default_factory=dict)
+    credentials: Mapping[str, Credential] = field(default_factory=dict)
+    check_credentials: Callable[[Mapping[str, Any], bool, bool], None] = accept_credentials
+    variable: str = ""
+    form: ClusterForm | None = None
+    runs_containers: bool = False
+    places_code: bool = False
+    has_namespaces: bool = False
+    rename_hint: str = "Give the nodes in its settings other names."
+
+    @property
+    def has_checks(self) -> bool:
+        """Return whether clusters are checked before use, and again on request."""
+        return bool(self.checks)
+
+    def scheduler(self, name: str) -> Scheduler | None:
+        """Return the scheduler of this name, if the kind offers it."""
+        return next((one for one in self.schedulers if one.name == name), None)
+
+
+@cache
+def engine_kinds() -> Mapping[str, EngineKind]:
+    """Return all kinds by name."""
+    kinds: list[EngineKind] = [import_module(module).KIND for module in MODULES]
+    return {kind.name: kind for kind in kinds}
+
+
+def engine_kind(name: str) -> EngineKind:
+    """Return the kind. Raises ValueError, naming all kinds."""
+    try:
+        return engine_kinds()[name]
+    except KeyError:
+        raise ValueError(f"There is no engine {name!r}; there are {', '.join(engine_kinds())}.") from None
+
+
+@cache
+def is_delegated(scheduler: str) -> bool:
+    """Return whether clusters with this scheduler place their jobs themselves."""
+    offered = (one for kind in engine_kinds().values() for one in kind.schedulers)
+    return any(one.is_delegated for one in offered if one.name == scheduler)
+
+
+def load(path: str) -> Any:
+    """Return the object of "module:name"; imports the module."""
+    module, _, name = path.partition(":")
+    return getattr(import_module(module), name)

@@ -1,0 +1,289 @@
+"""The settings of a Kubernetes cluster, each with reader and default. Pure.
+
+Separate from the engine, because the API validates bodies with it and must not import engines.
+"""
+
+import re
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane import fields
+from controlplane.clusters.settings import (
+    IMAGE_NAMES,
+    LABEL_VALUE,
+    MOUNT_PATHS,
+    NAMESPACE_PREFIX,
+    QUALIFIED_NAMES,
+    Knob,
+    SettingsInvalid,
+    image,
+    label_value,
+    mount_path,
+    name_like,
+    object_name,
+    one_of,
+    or_empty,
+    qualified_name,
+    quantity,
+)
+from controlplane.fields import FieldError, Refused
+
+URL = re.compile(
+    r"https?://(?:[A-Za-z0-9][-A-Za-z0-9.]*|\[[0-9a-fA-F:.]+\])(?::[1-9][0-9]{0,4})?(?:/[^\s@?#]*)?"
+)
+TAKEN_PATHS = ("/work", "/dev", "/proc", "/sys", "/etc/trainyard")  # of pods
+OURS = ("trainyard.io/", "app.kubernetes.io/managed-by")
+EVERY_POOL = "*"
+
+
+def labels(value: Any) -> dict[str, str]:
+    """Read Kubernetes labels, refusing those that Trainyard sets itself."""
+    read = fields.mapped(QUALIFIED_NAMES, name_like(LABEL_VALUE, 63, "a label value"), 64)(value)
+    return _not_ours(read)
+
+
+def annotations(value: Any) -> dict[str, str]:
+    """Read annotations, refusing those that Trainyard sets itself."""
+    return _not_ours(fields.mapped(QUALIFIED_NAMES, fields.text(4096), 64)(value))
+
+
+def _not_ours(read: dict[str, str]) -> dict[str, str]:
+    for key in read:
+        if key.startswith(OURS):
+            raise Refused(
+                "reserved_name", f"{key} is set by Trainyard itself.", "/" + fields.pointer_part(key)
+            )
+    return read
+
+
+def toleration(value: Any) -> dict[str, str]:
+    """{"key": "dedicated", "operator": "Equal", "value": "gpu", "effect": "NoSchedule"}; only the key is needed."""
+    known = {
+        "key": qualified_name,
+        "operator": one_of("Exists", "Equal"),
+        "value": label_value,
+        "effect": _effect,
+    }
+    if not isinstance(value, dict) or "key" not in value or not value.keys() <= known.keys():
+        raise Refused("bad_toleration", "A toleration has a key, and may have operator, value and effect.")
+    read = {name: reader(value[name]) for name, reader in known.items() if value.get(name)}
+    read.setdefault("operator", "Equal" if read.get("value") else "Exists")
+    if read["operator"] == "Exists" and "value" in read:
+        raise Refused("bad_toleration", "A toleration with the operator Exists has no value.", "/value")
+    return read
+
+
+def prometheus(value: Any) -> dict[str, Any]:
+    """{"url": "http://..."}, or {"namespace", "service", "port"} to ask through the cluster's API server."""
+    if isinstance(value, dict) and value.keys() == {"url"}:
+        return {"url": url(value["url"])}
+    if not isinstance(value, dict) or value.keys() != {"namespace", "service", "port"}:
+        raise Refused(
+            "bad_prometheus", 'Give {"url": ...} or {"namespace": ..., "service": ..., "port": ...}.'
+        )
+    name = fields.dns_label(63)
+    return {
+        "namespace": name(value["namespace"]),
+        "service": name(value["service"]),
+        "port": fields.whole(1, 65535)(value["port"]),
+    }
+
+
+def topology(value: Any) -> dict[str, str]:
+    """{"topology": NAME, "requiredTopologyLevel": LABEL, "preferredTopologyLevel": LABEL}: a KAI Topology, and the
+    levels of it within which a gang must or should stay. Empty: none."""
+    readers = {
+        "topology": object_name,
+        "requiredTopologyLevel": qualified_name,
+        "preferredTopologyLevel": qualified_name,
+    }
+    if value == {}:
+        return {}
+    if not isinstance(value, dict) or "topology" not in value or not 1 < len(value) <= 3:
+        raise Refused("bad_topology", "Give a topology with a required or a preferred level.")
+    if not value.keys() <= readers.keys():
+        raise Refused("bad_topology", f"A topology has {', '.join(readers)}.")
+    return {name: readers[name](level) for name, level in value.items()}
+
+
+def host_paths(value: Any) -> dict[str, str]:
+    """Read {"/in/the/pod": "/on/the/node"}, refusing paths that pods use otherwise."""
+    paths: dict[str, str] = fields.mapped(MOUNT_PATHS, mount_path, 20)(value)
+    for inside, outside in paths.items():
+        is_taken = any(f"{inside}/".startswith(f"{place}/") for place in TAKEN_PATHS)
+        if is_taken or ".." in f"{inside}/{outside}".split("/"):
+            raise Refused(
+                "bad_path",
+                f"Give absolute paths without '..', and none in {', '.join(TAKEN_PATHS)}.",
+                "/" + fields.pointer_part(inside),
+            )
+    return paths
+
+
+def url(value: Any) -> str:
+    """Read an http or https address without credentials."""
+    address: str = fields.text(2000)(value)
+    if not URL.fullmatch(address):
+        raise Refused("bad_url", "Give an http:// or https:// address without user and password.")
+    return address
+
+
+resource_prefix = name_like(
+    re.compile(r"[A-Za-z0-9][-A-Za-z0-9_./]*"), 317, "a name of resources or its beginning, like vendor.com/"
+)
+pool = name_like(re.compile(r"\*|[a-z0-9](?:[-a-z0-9]{0,48}[a-z0-9])?"), 50, "the name of a node pool, or *")
+_effect = or_empty(one_of("NoSchedule", "PreferNoSchedule", "NoExecute"))
+_user = fields.optional(fields.whole(1, 2**31 - 1))
+
+GPU_TAINT = {"key": "nvidia.com/gpu", "operator": "Exists"}
+
+KNOBS: dict[str, Knob] = {
+    "gpu_resource": Knob(qualified_name, "nvidia.com/gpu", "The resource by which nodes give out GPUs."),
+    "extra_resources": Knob(
+        fields.listed(resource_prefix, 50),
+        (
+            "ephemeral-storage",
+            "hugepages-",
+            "vpc.amazonaws.com/",
+            "rdma/",
+            "aliyun/erdma",
+            "smarter-devices/",
+        ),
+        "What jobs may ask for beside GPUs, by how the resources' names begin. No quota of Trainyard counts it: add"
+        " nothing that gives out GPUs or other accelerators.",
+    ),
+    "pool_label": Knob(
+        or_empty(qualified_name),
+        "",
+        "The node label that names a node's pool; empty: trainyard.io/pool, then the node group label of the cloud.",
+    ),
+    "node_selector": Knob(labels, {}, "Only nodes with all of these labels are used; empty: every node."),
+    "node_suffix": Knob(
+        or_empty(fields.dns_label(50)),
+        "",
+        "What the names of this cluster's nodes end with in Trainyard, after a dot, where another cluster has nodes of"
+        " the same names.",
+    ),
+    "tolerations": Knob(fields.listed(toleration, 50), (GPU_TAINT,), "Taints of nodes that pods accept."),
+    "spot_pools": Knob(
+        fields.listed(pool, 100),
+        (),
+        "Pools whose spot taints pods accept (EKS, AKS, GKE, ACK); ['*'] is all.",
+    ),
+    "images": Knob(
+        fields.mapped(IMAGE_NAMES, image, 1000),
+        {},
+        "Short names of images: {'quickstart': 'registry/...:1'}.",
+    ),
+    "default_image": Knob(or_empty(image), "", "The image of jobs that name none."),
+    "image_pull_policy": Knob(
+        one_of("", "Always", "IfNotPresent", "Never"),
+        "",
+        "When nodes pull images; empty: as the cluster does.",
+    ),
+    "image_pull_secrets": Knob(
+        fields.listed(object_name, 20),
+        (),
+        "Secrets of a project's namespace with which all images are pulled.",
+    ),
+    "work_storage_class": Knob(
+        or_empty(object_name),
+        "",
+        "The storage class of working directories; empty: they are lost with the pod, checkpoints too.",
+    ),
+    "work_size": Knob(quantity, "20Gi", "The size of a working directory."),
+    "work_access_mode": Knob(
+        one_of("ReadWriteOnce", "ReadWriteMany", "ReadWriteOncePod"),
+        "ReadWriteOnce",
+        "How working directories are mounted; ReadWriteMany lets an attempt start on another node at once.",
+    ),
+    "shm_mib": Knob(
+        fields.optional(fields.whole(1, 10_000_000)),
+        None,
+        "Shared memory of jobs that ask for a large one, in MiB; null: half of the pod's memory.",
+    ),
+    "runtime_class": Knob(
+        or_empty(object_name), "", "The RuntimeClass of pods with GPUs, for example nvidia."
+    ),
+    "service_account": Knob(or_empty(object_name), "", "The service account of pods; no token is mounted."),
+    "topology": Knob(topology, {}, "With KAI: the Topology and the levels within which a gang stays."),
+    "scheduler_name": Knob(
+        or_empty(object_name), "", "The scheduler that binds pods; empty: the default one."
+    ),
+    "control_namespace": Knob(
+        fields.dns_label(63), "trainyard", "The namespace of the control plane, which may reach pods' ports."
+    ),
+    "namespace_prefix": Knob(
+        name_like(re.compile(r"[a-z](?:[-a-z0-9]{0,11})"), 12, "1 to 12 small letters, digits and hyphens"),
+        NAMESPACE_PREFIX,
+        "What the namespace of a project begins with.",
+    ),
+    "prometheus": Knob(
+        fields.optional(prometheus), None, "Where GPU metrics of the DCGM exporter are found."
+    ),
+    "env": Knob(
+        fields.mapped(fields.ENV_NAMES, fields.text(4096), 100),
+        {},
+        "Variables of all pods; a job's own win.",
+    ),
+    "pod_labels": Knob(labels, {}, "More labels of all pods."),
+    "pod_annotations": Knob(annotations, {}, "More annotations of all pods."),
+    "pod_security": Knob(
+        one_of("restricted", "baseline", "privileged"),
+        "restricted",
+        "The pod security standard that projects' namespaces enforce and our pods keep.",
+    ),
+    "run_as_user": Knob(
+        _user, 1000, "The user id of pods; null: the image's own, which restricted refuses for root."
+    ),
+    "run_as_group": Knob(
+        _user, 1000, "The group of pods and of their working directory; null: the image's own."
+    ),
+    "network_policy": Knob(fields.switch, True, "Whether pods of one project are closed to those of others."),
+    "metadata_access": Knob(
+        fields.switch,
+        False,
+        "Whether pods reach the cloud's metadata addresses, which grant the node's rights to every caller; by default"
+        " the network policy blocks them.",
+    ),
+    "mps_memory_limit": Knob(
+        fields.switch, True, "Whether shares of a GPU under MPS get a limit of device memory."
+    ),
+    "mpi_operator": Knob(
+        fields.optional(fields.switch),
+        None,
+        "Whether mpi jobs are given to the MPI operator as MPIJobs; null: where the last look found it and no"
+        " work_storage_class is set, since hosts' working directories end with their pods there.",
+    ),
+    "host_network": Knob(
+        fields.switch, False, "Whether pods use the node's network; needs pod_security privileged."
+    ),
+    "host_paths": Knob(
+        host_paths,
+        {},
+        "Directories of the nodes mounted read-only, {'/in/the/pod': '/on/the/node'}; needs pod_security privileged.",
+    ),
+}
+
+
+def parse_settings(body: Mapping[str, Any]) -> dict[str, Any]:
+    """Return every setting with its value or default; lists become tuples. Raises SettingsInvalid with all errors."""
+    settings, errors = fields.read_fields(body, KNOBS, "setting")
+    errors = errors or _check_together(settings)
+    if errors:
+        raise SettingsInvalid(errors)
+    return settings
+
+
+def _check_together(settings: Mapping[str, Any]) -> list[FieldError]:
+    if settings["pod_security"] == "privileged":
+        return []
+    return [
+        FieldError(
+            f"/{name}",
+            "needs_privileged",
+            "Pod security forbids this; set pod_security to privileged with it.",
+        )
+        for name in ("host_network", "host_paths")
+        if settings[name]
+    ]
