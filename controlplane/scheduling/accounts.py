@@ -11,7 +11,7 @@ from controlplane.scheduling.shares import Claim, divide
 from controlplane.scheduling.view import ClusterView, JobView
 
 
-@dataclass(slots=True)
+@dataclass(slots=True, eq=False)
 class Account:
     """One project or department. Milli-GPUs; `None` means no bound.
 

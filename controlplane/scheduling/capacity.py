@@ -128,6 +128,12 @@ class FreeCapacity:
             if node.is_open and (not pools or node.pool in pools) and node.name not in but_on
         )
 
+    def most_whole(self, pools: Sequence[str] = ()) -> int:
+        """Return the most whole devices that are free on an open node of these pools (all pools if none is
+        named)."""
+        names = [pool for pool in pools if pool in self.pools] if pools else list(self.pools)
+        return max((_last_filled(self.pools[pool].by_whole) for pool in names), default=0)
+
     def touch(self, name: str) -> None:
         """Mark a node as changed."""
         if name in self.positions:
@@ -309,6 +315,10 @@ def _occupy(nodes: list[NodeCapacity], positions: dict[str, int], job: JobView) 
         for index, milli_gpus in placement.devices:
             if index in node.indexes:
                 node.free[node.indexes.index(index)] -= milli_gpus
+
+
+def _last_filled(buckets: Sequence[Sequence[int]]) -> int:
+    return next((place for place in reversed(range(len(buckets))) if buckets[place]), 0)
 
 
 def _remove(ordered: list[Any], item: Any) -> None:

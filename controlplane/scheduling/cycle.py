@@ -5,7 +5,7 @@ Read `decide` from top to bottom. The rules behind each phase: README.md.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Hashable, Iterable, Sequence
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
@@ -13,7 +13,7 @@ from controlplane.scheduling.explain import Holds
 from controlplane.scheduling.feasibility import line_up
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
-from controlplane.scheduling.order import JobClass, QueueIterator, Waiting
+from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.together import MAX_JOBS, serve_together
@@ -52,6 +52,10 @@ class _Cycle:
         # those that may be tried now; the others are only explained
         self._ready = [one for one in self._classes if self._is_ready(one)]
         self._no_room: set[tuple[Request, bool]] = set()
+        # failed searches for victims, with the number of changes of capacity before them
+        self._no_victims: dict[Hashable, int] = {}
+        # the lowest priority that runs in each project
+        self._lowest = self._state.candidates.lowest_priorities()
         self._elastic = [one.waiting(job) for one in self._ready if one.head.is_elastic for job in one.jobs]
         asking = [one for one in self._classes if not_ready(one.jobs[0]) is None]
         self._shares = self._state.divide(asking)
@@ -105,13 +109,10 @@ class _Cycle:
                 queue.put_back()
             elif (victims := self._make_room(item)) is not None:
                 one.at += 1
-                if _leave_nothing(item, victims):
-                    queue.put_back()
-                    queue.update({victim.account.name: victim.account for victim in victims}.values())
-                else:
-                    queue = QueueIterator(self._ready, self._is_owed)
+                queue.put_back()
+                self._reopen(queue, item, victims)
             else:
-                queue.close()
+                queue.close((item.request, ReclaimPolicy(item).signature))
 
     def _is_owed(self, one: JobClass) -> bool:
         """Return whether the next job of a class is inside its project's share, or can be by replacing other
@@ -131,11 +132,35 @@ class _Cycle:
             elif self._serve(item):
                 one.at += 1
                 queue.put_back()
-            elif self._preempt(item) is not None:
+            elif (victims := self._preempt(item)) is not None:
                 one.at += 1
-                queue = QueueIterator(self._ready)
+                queue.put_back()
+                self._reopen(queue, item, victims)
             else:
-                queue.close()
+                queue.close((item.request, None))
+
+    def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
+        """Take in again the classes that a reclaim gave a chance: those of the givers, which hold less now, and,
+        where the victims leave capacity, those that had no room. One of each kind of request is tried."""
+        is_more = not _leave_nothing(taker, victims)
+        has_room: dict[Hashable, bool] = {}
+
+        def is_over(one: JobClass, cause: Cause) -> bool:
+            if not is_more:
+                return False
+            if one.jobs[0].priority > self._lowest.get(one.account.name, one.jobs[0].priority):
+                return True
+            if cause is not None and cause not in has_room:
+                has_room[cause] = self._has_room(one.head, may_reclaim=cause[1] is not None)
+            return cause is not None and has_room[cause]
+
+        queue.reopen({victim.account for victim in victims}, is_over)
+
+    def _has_room(self, item: Waiting, *, may_reclaim: bool) -> bool:
+        """Return whether the request fits soon, or could take what it lacks."""
+        if self._find(item, is_soon=True) is not None:
+            return True
+        return may_reclaim and self._find_victims(item, ReclaimPolicy(item)) is not None
 
     # Phase 4: each set of victims is the least for one job; together they may be too many.
 
@@ -189,12 +214,12 @@ class _Cycle:
         for item in started if are_few else ():
             state.unstart(item)
         state.reprieve(victim)
-        self._no_room.clear()
+        self._forget()
         if are_few:
             is_served = serve_together(state, started, promised)
         else:
             is_served = all(self._serve(item) for item in promised)
-        self._no_room.clear()
+        self._forget()
         if is_served and state.attribute_preempts():
             self.widen_in_share()
             return True
@@ -329,21 +354,36 @@ class _Cycle:
         if self._serve(item):
             return victims
         self._state.roll_back(mark)
-        self._no_room.clear()
+        self._forget()
         return None
 
     def _find_victims(self, item: Waiting, policy: VictimPolicy) -> frozenset[Candidate] | None:
+        """Return the victims for a job. Failed searches are remembered: givers only lose until `_forget`, so
+        nodes that have not changed need not be searched again."""
+        key, changes = (item.request, policy.signature), self._state.capacity.soon.changes
+        changed = sorted(set(changes[self._no_victims[key] :])) if key in self._no_victims else None
+        found = None if changed == [] else self._search(item, policy, changed)
+        if found is None:
+            self._no_victims[key] = len(changes)
+        return found
+
+    def _search(
+        self, item: Waiting, policy: VictimPolicy, among: Sequence[int] | None
+    ) -> frozenset[Candidate] | None:
         """Return victims that can shrink instead of stopping, if those suffice and all of them fit
         afterwards; else the least costly victims."""
         state = self._state
         soon, shrink = state.capacity.soon, ShrinkPolicy(policy)
-        if state.can_shrink and state.has_giver(shrink):
-            found = find_victims(item.request, soon, shrink, state.candidates)
+        if state.can_shrink:
+            found = find_victims(item.request, soon, shrink, state.candidates, among)
             if found is not None and can_go_on(found, item, soon):
                 return found
-        if not state.has_giver(policy):
-            return None
-        return find_victims(item.request, soon, policy, state.candidates)
+        return find_victims(item.request, soon, policy, state.candidates, among)
+
+    def _forget(self) -> None:
+        """Forget what found no room and no victims: capacity or givers came back."""
+        self._no_room.clear()
+        self._no_victims.clear()
 
     def _widen(self, item: Waiting, *, is_sure: bool) -> None:
         """Give an elastic job that starts, or that has a reservation, as many pods as fit."""

@@ -13,17 +13,16 @@ from controlplane.scheduling.accounts import (
     held_milli_gpus,
     open_accounts,
 )
+from controlplane.scheduling.candidates import Candidates
 from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
-from controlplane.scheduling.search import Candidates
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
     PreemptPolicy,
     ReclaimPolicy,
-    VictimClass,
     VictimPolicy,
     work_lost,
 )
@@ -52,8 +51,8 @@ class CycleState:
         # free, but on nodes that take no work
         self.withheld_milli_gpus = every_device - self.total_milli_gpus
         self._stopping = {job.id: job for job in active if job.is_stopping}
-        self._by_node = Candidates()
-        self._classes: dict[VictimClass, dict[str, Candidate]] = {}
+        # The jobs that could be stopped.
+        self.candidates = Candidates()
         self._jobs = {job.id: job for job in view.jobs}
         self._undo: list[Callable[[], object]] = []
         for job in active:
@@ -68,14 +67,9 @@ class CycleState:
             for item in self.accounts.values()
         )
 
-    @property
-    def candidates(self) -> Candidates:
-        """The jobs that could be stopped, by the name of each node that they use."""
-        return self._by_node
-
     def has_giver(self, policy: VictimPolicy) -> bool:
         """Return whether the policy accepts any job at all; asks for one candidate of each class."""
-        return any(policy.may_give(next(iter(same.values()))) for same in self._classes.values() if same)
+        return bool(self.candidates.accepted(policy))
 
     @property
     def is_releasing(self) -> bool:
@@ -285,16 +279,14 @@ class CycleState:
 
     def _index_candidate(self, candidate: Candidate) -> None:
         self.can_shrink = self.can_shrink or candidate.can_shrink
+        self.candidates.add(candidate)
         for name in candidate.nodes:
-            self._by_node.setdefault(name, []).append(candidate)
             self.capacity.soon.touch(name)
-        self._classes.setdefault(candidate.victim_class, {})[candidate.job.id] = candidate
 
     def _remove_candidate(self, candidate: Candidate) -> None:
+        self.candidates.remove(candidate)
         for name in candidate.nodes:
-            self._by_node[name].remove(candidate)
             self.capacity.soon.touch(name)
-        del self._classes[candidate.victim_class][candidate.job.id]
 
 
 def _preempt(victim: Candidate, item: Waiting, kind: Kind) -> Preempt:

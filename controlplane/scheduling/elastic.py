@@ -15,8 +15,9 @@ Elastic jobs are preferred victims: they can continue with fewer pods on what th
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Hashable
 
+from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity
 from controlplane.scheduling.fit import place, pods_that_fit, request_of
 from controlplane.scheduling.limits import over_limit, over_quota
@@ -66,6 +67,15 @@ class ShrinkPolicy:
     def __init__(self, gate: VictimPolicy) -> None:
         self.kind: Kind = gate.kind
         self._gate = gate
+
+    @property
+    def signature(self) -> Hashable:
+        """The other policy's signature."""
+        return "shrink", self._gate.signature
+
+    def concerns(self, giver: Account) -> bool:
+        """Return the other policy's answer."""
+        return self._gate.concerns(giver)
 
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the victim is elastic, above its minimum size, and accepted by the other policy."""

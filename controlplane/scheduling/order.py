@@ -6,9 +6,9 @@ Across projects the order does not depend on the time of submission, so equal pr
 from __future__ import annotations
 
 import heapq
-from collections.abc import Callable, Iterable, Iterator, Mapping
+from collections.abc import Callable, Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, replace
-from operator import itemgetter
+from operator import attrgetter, itemgetter
 
 from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.fit import Request
@@ -16,6 +16,9 @@ from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
+Cause = tuple[Request, Hashable] | None
+"""What a class was closed for: its request had no room, and a policy of this signature found no victims (None: none was
+asked)."""
 _Entry = tuple[Key, bool, str, int]
 """(place in the order, whether it is a department, name, version): stale when the version has gone on."""
 
@@ -127,10 +130,10 @@ class QueueIterator:
     """Iterate over classes of waiting jobs in turn: by department, then project, then job.
 
     Call `take`, decide, then `put_back` or `close`. Only the served account is sorted again, so a turn costs
-    a logarithm; call `update` for others whose account the decision changed.
+    a logarithm; call `reopen` after a decision that gave others something.
     """
 
-    __slots__ = ("_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
+    __slots__ = ("_closed", "_is_eligible", "_projects", "_queues", "_taken", "_tops", "_versions")
 
     def __init__(
         self, classes: Iterable[JobClass], is_eligible: Callable[[JobClass], bool] | None = None
@@ -142,6 +145,7 @@ class QueueIterator:
         self._tops: list[_Entry] = []
         self._versions: dict[str, int] = {}
         self._taken: JobClass | None = None
+        self._closed: list[tuple[JobClass, Cause]] = []
         accounts: dict[str, Account] = {}
         for one in classes:
             if one.at < len(one.jobs):
@@ -149,7 +153,7 @@ class QueueIterator:
                 accounts[one.account.name] = one.account
         for queue in self._queues.values():
             heapq.heapify(queue)
-        self.update(accounts.values())
+        self._update(accounts.values())
 
     def take(self) -> JobClass | None:
         """Return the class whose head is next, None when none is left."""
@@ -167,14 +171,29 @@ class QueueIterator:
         assert taken is not None
         if taken.at < len(taken.jobs):
             heapq.heappush(self._queues[taken.account.name], (taken.key, taken))
-        self.close()
+        self._update((taken.account,))
 
-    def close(self) -> None:
-        """Drop the class just taken."""
+    def close(self, cause: Cause = None) -> None:
+        """Drop the class just taken; classes closed for an equal cause wait for the same."""
         assert self._taken is not None
-        self.update((self._taken.account,))
+        self._closed.append((self._taken, cause))
+        self._update((self._taken.account,))
 
-    def update(self, accounts: Iterable[Account]) -> None:
+    def reopen(self, givers: Collection[Account], is_over: Callable[[JobClass, Cause], bool]) -> None:
+        """Sort the projects of the givers again, and take in again what was closed: the classes of the givers and of
+        their departments, and each class whose cause is over."""
+        tops = {giver.parent or giver for giver in givers}
+        changed, closed = set(givers), self._closed
+        self._closed = []
+        for one, cause in closed:
+            if (one.account.parent or one.account) in tops or is_over(one, cause):
+                heapq.heappush(self._queues[one.account.name], (one.key, one))
+                changed.add(one.account)
+            else:
+                self._closed.append((one, cause))
+        self._update(sorted(changed, key=attrgetter("name")))
+
+    def _update(self, accounts: Iterable[Account]) -> None:
         """Sort these projects again after their accounts changed."""
         tops: dict[str, Account] = {}
         for account in accounts:
@@ -183,7 +202,7 @@ class QueueIterator:
             tops[name] = top
             queue = self._queues.get(account.name, [])
             while queue and self._is_eligible is not None and not self._is_eligible(queue[0][1]):
-                heapq.heappop(queue)
+                self._closed.append((heapq.heappop(queue)[1], None))
             version = self._versions[account.name] = self._versions.get(account.name, 0) + 1
             if queue:
                 key = turn_key(account, queue[0][1].milli_gpus)

@@ -6,16 +6,23 @@ within MAX_STEPS steps. Beyond that: the best set found so far, from which no vi
 
 from __future__ import annotations
 
-from collections.abc import Generator, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import closing
 from dataclasses import dataclass, replace
-from heapq import heapify, heappop, heappush
 from itertools import combinations
 from math import ceil, comb
 
-from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity, NodeCapacity
+from controlplane.scheduling.candidates import (
+    Candidates,
+    NodeCandidates,
+    SortedClass,
+    cheapest_first,
+    could_host,
+    lower_bound,
+)
+from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity
 from controlplane.scheduling.fit import Request, pods_that_fit
-from controlplane.scheduling.host_shortage import missing_on, part_of, pods_after, pods_on
+from controlplane.scheduling.host_shortage import missing_on, part_of, pods_after
 from controlplane.scheduling.victims import Candidate, Cost, VictimClass, VictimPolicy, preemption_cost
 
 MAX_STEPS = 2000
@@ -24,48 +31,6 @@ MAX_CHOICES = 500
 # Pods of a gang beyond which only the greedy set is tried.
 MAX_BRANCHED = 64
 
-Bound = tuple[int, int, int, tuple[int, ...]]
-
-
-class _Local:
-    """One node and the candidates that run on it. `bound`: lower bound on the cost of room for one more pod
-    here."""
-
-    __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
-
-    def __init__(self, request: Request, node: NodeCapacity, candidates: list[Candidate]) -> None:
-        self.request = request
-        self.node = node
-        self.candidates = candidates
-        self._room_for: int | None = None
-        # no node has room for a single pod, or it would not be searched for
-        self.pods_before = pods_on(request, node) if request.pods > 1 else 0
-        self.bound = _bound(request, self, 1)
-        self.holders: list[list[Candidate]] | None = None
-        self.holds: list[int] = []
-
-    @property
-    def room_for(self) -> int:
-        """Return how many more pods fit here without stopping any candidate."""
-        if self._room_for is None:
-            self._room_for = pods_after(self.request, self.node, self.candidates) - self.pods_before
-        return self._room_for
-
-    def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
-        """Return per device the candidates that hold a part of it, and the milli-GPUs that they hold
-        together."""
-        if self.holders is None:
-            node = self.node
-            self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
-            for candidate in self.candidates:
-                for index, milli_gpus in candidate.on_node(node.name):
-                    # Else the device has left its node.
-                    if index in node.indexes:
-                        position = node.indexes.index(index)
-                        self.holders[position].append(candidate)
-                        self.holds[position] += milli_gpus
-        return self.holders, self.holds
-
 
 @dataclass(slots=True)
 class _Search:
@@ -73,7 +38,7 @@ class _Search:
 
     request: Request
     gate: VictimPolicy
-    locals: Mapping[str, _Local]
+    locals: Mapping[str, NodeCandidates]
     needed: int
     steps: int = MAX_STEPS
     best: frozenset[Candidate] | None = None
@@ -87,15 +52,20 @@ class _Search:
 
 
 def find_victims(
-    request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Mapping[str, Sequence[Candidate]]
+    request: Request,
+    room: FreeCapacity,
+    gate: VictimPolicy,
+    candidates: Candidates,
+    among: Collection[int] | None = None,
 ) -> frozenset[Candidate] | None:
     """Return the cheapest set of victims without which the whole gang fits into `room`; None if there is
-    none.
-
-    `by_node`: preemptible running jobs by the name of each node that they use.
-    """
+    none. With `among`, search for a single pod on the nodes with these orders only."""
+    givers = candidates.accepted(gate)
+    if not givers:
+        return None
     choices: list[tuple[str, ...]] = [(pool,) for pool in request.pools] or [()]
-    found = [_search_in(request, room, gate, by_node, pools) for pools in choices]
+    inside = [replace(request, pools=pools) for pools in choices]
+    found = [_search_in(one, room, gate, candidates, givers, among) for one in inside]
     sets = [victims for victims in found if victims is not None]
     return min(sets, key=preemption_cost, default=None)
 
@@ -104,22 +74,22 @@ def _search_in(
     request: Request,
     room: FreeCapacity,
     gate: VictimPolicy,
-    by_node: Mapping[str, Sequence[Candidate]],
-    pools: tuple[str, ...],
+    candidates: Candidates,
+    givers: Mapping[VictimClass, SortedClass],
+    among: Collection[int] | None,
 ) -> frozenset[Candidate] | None:
-    missing = request.pods - pods_that_fit(replace(request, pools=pools), room, request.pods)
+    missing = request.pods - pods_that_fit(request, room, request.pods)
     if missing <= 0:
         # Nothing is missing, so no job has to go.
         return None
-    if request.pods == 1 and isinstance(by_node, Candidates):
-        return _search_indexed(replace(request, pools=pools), room, gate, by_node)
-    by_name: dict[str, _Local] = {}
-    verdicts: dict[VictimClass, bool] = {}
-    for node in room.nodes:
-        if node.is_open and (not pools or node.pool in pools):
-            candidates = _givers(by_node.get(node.name, ()), gate, verdicts)
-            if candidates and _could_host(request, node, candidates):
-                by_name[node.name] = _Local(request, node, candidates)
+    if request.pods == 1 and among is None:
+        return _search_indexed(request, room, gate, candidates, givers)
+    by_name: dict[str, NodeCandidates] = {}
+    for node in room.nodes if among is None or request.pods > 1 else [room.nodes[order] for order in among]:
+        if node.is_open and (not request.pools or node.pool in request.pools):
+            here = [one for one in candidates.get(node.name, ()) if one.victim_class in givers]
+            if here and could_host(request, node, here):
+                by_name[node.name] = NodeCandidates(request, node, here)
     search = _Search(request, gate, by_name, missing)
     ordered = sorted(by_name.values(), key=lambda local: (local.bound, local.node.order))
     if missing == 1:
@@ -129,146 +99,47 @@ def _search_in(
     return None if search.best is None else _spare(search, search.best)
 
 
-class Candidates(dict[str, list[Candidate]]):
-    """Preemptible running jobs by the name of each node that they use, with an index for each request."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._indexes: dict[Request, _NodeIndex] = {}
-
-    def index(self, request: Request, room: FreeCapacity) -> _NodeIndex:
-        """Return the nodes sorted by the cost of room for one pod, kept in step with `room`, which must
-        always be the same object."""
-        if request not in self._indexes:
-            self._indexes[request] = _NodeIndex(request, room, self)
-        return self._indexes[request]
-
-
-class _NodeIndex:
-    """Nodes sorted by a lower bound on the cost of room for one pod, whatever the policy.
-
-    Only nodes that changed since the last call are examined again: otherwise many equal jobs that reclaim in
-    one cycle would each search every node.
-    """
-
-    def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
-        self._request = request
-        self._room = room
-        self._candidates = candidates
-        self._versions = [0] * len(room.nodes)
-        self._heap: list[tuple[Bound, int, int]] = []
-        self._seen = 0
-        for node in room.nodes:
-            self._push(node)
-        heapify(self._heap)
-        self._seen = len(room.changes)
-
-    def ascending(self) -> Generator[tuple[Bound, NodeCapacity], None, None]:
-        """Iterate over the nodes, cheapest first."""
-        changed = set(self._room.changes[self._seen :])
-        self._seen = len(self._room.changes)
-        for order in changed:
-            self._versions[order] += 1
-            self._push(self._room.nodes[order], is_heap=True)
-        taken = []
-        try:
-            while self._heap:
-                entry = heappop(self._heap)
-                bound, order, version = entry
-                if version == self._versions[order]:
-                    taken.append(entry)
-                    yield bound, self._room.nodes[order]
-        finally:
-            for entry in taken:
-                heappush(self._heap, entry)
-
-    def _push(self, node: NodeCapacity, *, is_heap: bool = False) -> None:
-        candidates = self._candidates.get(node.name)
-        pools = self._request.pools
-        if not candidates or not node.is_open or (pools and node.pool not in pools):
-            return
-        if _could_host(self._request, node, candidates):
-            bound = _Local(self._request, node, candidates).bound
-            entry = (bound, node.order, self._versions[node.order])
-            if is_heap:
-                heappush(self._heap, entry)
-            else:
-                self._heap.append(entry)
-
-
 def _search_indexed(
-    request: Request, room: FreeCapacity, gate: VictimPolicy, by_node: Candidates
+    request: Request,
+    room: FreeCapacity,
+    gate: VictimPolicy,
+    candidates: Candidates,
+    givers: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
-    """Search for one pod, which needs one node: stop at the first whose bound is above the best set."""
-    found: dict[str, _Local] = {}
+    """Search for one pod, which needs one node: the cheapest job that is enough alone, else by nodes up to the first
+    whose bound is above the best set."""
+    short = request.whole_devices - room.most_whole(request.pools)
+    large_enough = [same for same in givers.values() if same.most_devices >= short]
+    for one in cheapest_first(large_enough):
+        if _is_enough(request, room, one):
+            return frozenset((one,))
+    found: dict[str, NodeCandidates] = {}
     search = _Search(request, gate, found, 1)
-    verdicts: dict[VictimClass, bool] = {}
-    with closing(by_node.index(request, room).ascending()) as nodes:
+    with closing(candidates.index(request, room).ascending()) as nodes:
         for bound, node in nodes:
             if search.best_harm is not None and bound > search.best_harm[:4]:
                 break
-            givers = _givers(by_node[node.name], gate, verdicts)
-            if givers and _could_host(request, node, givers):
-                local = found[node.name] = _Local(request, node, givers)
+            here = [one for one in candidates[node.name] if one.victim_class in givers]
+            if here and could_host(request, node, here):
+                local = found[node.name] = NodeCandidates(request, node, here)
                 for victims in _options(request, local, 1):
                     search.offer(victims)
     return None if search.best is None else _spare(search, search.best)
 
 
-def _givers(
-    here: Sequence[Candidate], gate: VictimPolicy, verdicts: dict[VictimClass, bool]
-) -> list[Candidate]:
-    """Return the candidates that the policy accepts. Candidates of a class are judged alike, so each class is
-    judged once."""
-    givers = []
-    for candidate in here:
-        verdict = verdicts.get(candidate.victim_class)
-        if verdict is None:
-            verdict = verdicts[candidate.victim_class] = gate.may_give(candidate)
-        if verdict:
-            givers.append(candidate)
-    return givers
-
-
-def _could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
-    """Return whether enough devices could be free for one pod; a quick test without false negatives."""
-    devices = request.whole_devices
-    if devices == 0:
-        return True
-    if node.is_divided:
-        return False
-    return node.whole + sum(len(item.on_node(node.name)) for item in candidates) >= devices
-
-
-def _bound(request: Request, local: _Local, more: int) -> Bound:
-    """Return a lower bound on the cost of freeing room for `more` pods on this node."""
-    name = local.node.name
-    missing = (local.pods_before + more) * request.whole_devices - local.node.whole
-    real = local.candidates
-    gains = [len(candidate.on_node(name)) for candidate in real]
-    if missing <= 0 or not real:
-        return (0, 0, 0, ())
-    if missing <= max(gains):
-        return (
-            1,
-            min([item.milli_gpus for item in real]),
-            min([item.work_lost for item in real]),
-            (min([-item.job.submit_rank for item in real]),),
-        )
-    fewest = 0
-    for gain in sorted(gains, reverse=True):
-        if missing <= 0:
-            break
-        fewest, missing = fewest + 1, missing - gain
-    return (
-        fewest,
-        sum(sorted(item.milli_gpus for item in real)[:fewest]),
-        sum(sorted(item.work_lost for item in real)[:fewest]),
-        tuple(sorted(-item.job.submit_rank for item in real)[:fewest]),
+def _is_enough(request: Request, room: FreeCapacity, victim: Candidate) -> bool:
+    """Return whether a pod fits on some node once this job alone has gone."""
+    nodes = (room.node(name) for name in victim.nodes if room.is_open(name))
+    return any(
+        node.whole + len(victim.on_node(node.name)) >= request.whole_devices
+        and (not request.pools or node.pool in request.pools)
+        and not (request.whole_devices and node.is_divided)
+        and pods_after(request, node, (victim,)) > 0
+        for node in nodes
     )
 
 
-def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
+def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
     """Search for one more pod, which needs one node: visit nodes by their bound and stop when none can be
     better."""
     for local in ordered:
@@ -278,7 +149,7 @@ def _search_one_pod(search: _Search, ordered: Sequence[_Local]) -> None:
             search.offer(victims)
 
 
-def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
+def _search_gang(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
     """Search for a gang: first fill the nodes with the lowest bounds one after another; then branch over the
     best nodes."""
     _offer_greedy(search, ordered)
@@ -297,7 +168,7 @@ def _search_gang(search: _Search, ordered: Sequence[_Local]) -> None:
     _branch(search, _Branching(nodes, room_left[::-1], most if is_bounded else None), 0, frozenset())
 
 
-def _offer_greedy(search: _Search, ordered: Sequence[_Local]) -> None:
+def _offer_greedy(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
     gains = _Gains(search, ())
     for local in ordered:
         missing = search.needed - gains.total
@@ -343,14 +214,14 @@ class _Gains:
             self._by_node[name] = gain
 
 
-def _best_nodes(search: _Search, ordered: Sequence[_Local]) -> list[_Local]:
+def _best_nodes(search: _Search, ordered: Sequence[NodeCandidates]) -> list[NodeCandidates]:
     """All nodes of a small cluster; of a large one those that look cheapest for one more pod, and for several."""
     if len(ordered) <= MAX_NODES:
         return list(ordered)
     several = min(search.needed, max(local.room_for for local in ordered))
     by_several = sorted(
         (local for local in ordered if local.room_for >= several),
-        key=lambda local: (_bound(search.request, local, several), local.node.order),
+        key=lambda local: (lower_bound(search.request, local, several), local.node.order),
     )
     kept = {local.node.order for local in (*ordered[: MAX_NODES // 2], *by_several[: MAX_NODES // 2])}
     return [local for local in ordered if local.node.order in kept]
@@ -360,7 +231,7 @@ def _best_nodes(search: _Search, ordered: Sequence[_Local]) -> list[_Local]:
 class _Branching:
     """The nodes in question; from each on, how many more pods they could host; most pods that one victim can free."""
 
-    nodes: Sequence[_Local]
+    nodes: Sequence[NodeCandidates]
     room_left: Sequence[int]
     most: int | None
 
@@ -398,7 +269,7 @@ def _gained(search: _Search, victims: frozenset[Candidate]) -> int:
     )
 
 
-def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
+def _options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
     """Yield the sets of this node's candidates worth trying that make room for this many more pods."""
     bases = _share_options(request, local) if request.is_share else _device_options(request, local, more)
     for base in bases:
@@ -407,7 +278,7 @@ def _options(request: Request, local: _Local, more: int) -> Iterator[frozenset[C
             yield complete
 
 
-def _device_options(request: Request, local: _Local, more: int) -> Iterator[frozenset[Candidate]]:
+def _device_options(request: Request, local: NodeCandidates, more: int) -> Iterator[frozenset[Candidate]]:
     """Enumerate devices, not jobs: freeing a device takes all its holders."""
     missing = (local.pods_before + more) * request.whole_devices - local.node.whole
     free = local.node.free
@@ -427,7 +298,7 @@ def _device_options(request: Request, local: _Local, more: int) -> Iterator[froz
             yield frozenset(holder for position in chosen for holder in holders[position])
 
 
-def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candidate]]:
+def _share_options(request: Request, local: NodeCandidates) -> Iterator[frozenset[Candidate]]:
     """Return for each device the fewest holders whose shares are enough."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
@@ -435,7 +306,7 @@ def _share_options(request: Request, local: _Local) -> Iterator[frozenset[Candid
             yield from _holders_worth(local, position, missing)
 
 
-def _holders_worth(local: _Local, position: int, missing: int) -> Iterator[frozenset[Candidate]]:
+def _holders_worth(local: NodeCandidates, position: int, missing: int) -> Iterator[frozenset[Candidate]]:
     holders = sorted(set(local.by_device()[0][position]), key=lambda item: preemption_cost((item,)))
     index, name = local.node.indexes[position], local.node.name
     worth = {
@@ -461,7 +332,7 @@ def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candida
 
 
 def _with_host_room(
-    request: Request, local: _Local, base: frozenset[Candidate], pods: int
+    request: Request, local: NodeCandidates, base: frozenset[Candidate], pods: int
 ) -> frozenset[Candidate] | None:
     """Return the set, extended until `pods` pods fit in host resources too: by the cheapest sufficient
     candidate, else by the one that gives most of what is missing. None if all candidates together are not

@@ -7,7 +7,7 @@ newest.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Collection, Iterable, Iterator, Mapping
+from collections.abc import Collection, Hashable, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol
 
@@ -90,6 +90,15 @@ class VictimPolicy(Protocol):
         """What taking these jobs is called."""
         ...
 
+    @property
+    def signature(self) -> Hashable:
+        """Return what the verdicts depend on besides the givers: a search that fails fails for all equal signatures."""
+        ...
+
+    def concerns(self, giver: Account) -> bool:
+        """Return whether jobs of this project could be victims: a quick test without false negatives."""
+        ...
+
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether this job could be a victim by itself."""
         ...
@@ -111,6 +120,16 @@ class PreemptPolicy:
         self._priority = item.job.priority
         self._request = item.milli_gpus
         self._is_swap = is_swap
+
+    @property
+    def signature(self) -> Hashable:
+        """The project and what it holds, and the priority."""
+        holds = tuple((account.running, account.allocated) for account in self._account.line())
+        return self.kind, self._is_swap, self._account.name, holds, self._priority
+
+    def concerns(self, giver: Account) -> bool:
+        """Its own project."""
+        return giver is self._account
 
     def may_give(self, candidate: Candidate) -> bool:
         """Same project, lower priority."""
@@ -159,10 +178,29 @@ class ReclaimPolicy:
         """Return whether the job may reclaim at all: its project stays within its fair share with it."""
         return self._request > 0 and self._account.is_in_share_with(self._request)
 
+    @property
+    def signature(self) -> Hashable:
+        """The department, and whether its quotas hold with the job. A taker within its share may not give itself, and
+        is not compared with its givers."""
+        line = self._account.line()
+        is_in_quota = tuple(account.is_in_quota_with(self._request) for account in line)
+        above = [account.allocated + self._request > account.fair_share for account in line]
+        alone = tuple((account.name, account.allocated) for account in line) if any(above) else ()
+        department = self._account.parent.name if self._account.parent else None
+        return self.kind, department, is_in_quota, self._gain, alone
+
+    def concerns(self, giver: Account) -> bool:
+        """Another project of which every account holds more than it must keep."""
+        if giver is self._account or (
+            giver.quota is not None and giver.running <= min(giver.quota, giver.fair_share)
+        ):
+            return False
+        return all(account.running > kept for account, kept, _ in self._kept(giver))
+
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the victim is of another project, and every account above it holds more than it must
         keep."""
-        return candidate.account is not self._account and self.accepts((candidate,))
+        return self.concerns(candidate.account) and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the jobs can be stopped one after another, in the order that is most favourable to
@@ -184,6 +222,11 @@ class ReclaimPolicy:
 
     def _is_progress(self, taken: Collection[_Taken]) -> bool:
         """Return whether no more is lost inside quotas, and inside shares, than the taker gains there."""
+        if sum(sum(entry.sizes) for entry in taken if entry.is_sibling) <= self._gain and all(
+            account.is_in_quota_with(self._request) for account in self._account.line()
+        ):
+            # No more can be lost inside a quota than is taken.
+            return True
         lost_in_quota = {True: 0, False: 0}
         lost_in_share = 0
         for entry in taken:

@@ -1,0 +1,245 @@
+"""The running jobs that could be stopped: by node, and by project in classes sorted by cost."""
+
+from __future__ import annotations
+
+from bisect import bisect_left, insort
+from collections.abc import Generator, Iterable, Iterator, Sequence
+from heapq import heapify, heappop, heappush, merge
+
+from controlplane.scheduling.accounts import Account
+from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
+from controlplane.scheduling.fit import Request
+from controlplane.scheduling.host_shortage import pods_after, pods_on
+from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy
+
+Bound = tuple[int, int, int, tuple[int, ...]]
+
+
+class NodeCandidates:
+    """One node and the candidates that run on it. `bound`: lower bound on the cost of room for one more pod
+    here."""
+
+    __slots__ = ("_room_for", "bound", "candidates", "holders", "holds", "node", "pods_before", "request")
+
+    def __init__(self, request: Request, node: NodeCapacity, candidates: list[Candidate]) -> None:
+        self.request = request
+        self.node = node
+        self.candidates = candidates
+        self._room_for: int | None = None
+        # no node has room for a single pod, or it would not be searched for
+        self.pods_before = pods_on(request, node) if request.pods > 1 else 0
+        self.bound = lower_bound(request, self, 1)
+        self.holders: list[list[Candidate]] | None = None
+        self.holds: list[int] = []
+
+    @property
+    def room_for(self) -> int:
+        """Return how many more pods fit here without stopping any candidate."""
+        if self._room_for is None:
+            self._room_for = pods_after(self.request, self.node, self.candidates) - self.pods_before
+        return self._room_for
+
+    def by_device(self) -> tuple[list[list[Candidate]], list[int]]:
+        """Return per device the candidates that hold a part of it, and the milli-GPUs that they hold
+        together."""
+        if self.holders is None:
+            node = self.node
+            self.holders, self.holds = [[] for _ in node.free], [0] * len(node.free)
+            for candidate in self.candidates:
+                for index, milli_gpus in candidate.on_node(node.name):
+                    # Else the device has left its node.
+                    if index in node.indexes:
+                        position = node.indexes.index(index)
+                        self.holders[position].append(candidate)
+                        self.holds[position] += milli_gpus
+        return self.holders, self.holds
+
+
+class Candidates(dict[str, list[Candidate]]):
+    """Preemptible running jobs by the name of each node that they use; by project in classes that a policy judges
+    alike; and for each request an index of the nodes by the cost of room there."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
+        self._indexes: dict[Request, NodeIndex] = {}
+
+    def add(self, candidate: Candidate) -> None:
+        """Add a job that can be stopped."""
+        for name in candidate.nodes:
+            self.setdefault(name, []).append(candidate)
+        classes = self._projects.setdefault(candidate.account, {})
+        same = classes.get(candidate.victim_class)
+        if same is None:
+            same = classes[candidate.victim_class] = SortedClass()
+        same.add(candidate)
+
+    def remove(self, candidate: Candidate) -> None:
+        """Remove a job that is stopped."""
+        for name in candidate.nodes:
+            self[name].remove(candidate)
+        classes = self._projects[candidate.account]
+        classes[candidate.victim_class].remove(candidate)
+        if not classes[candidate.victim_class]:
+            del classes[candidate.victim_class]
+
+    def lowest_priorities(self) -> dict[str, int]:
+        """Return the lowest priority of the candidates of each project."""
+        return {
+            account.name: min(priority for _, _, priority, _ in classes)
+            for account, classes in self._projects.items()
+            if classes
+        }
+
+    def accepted(self, policy: VictimPolicy) -> dict[VictimClass, SortedClass]:
+        """Return the classes from which the policy accepts single jobs; asks for one job of each."""
+        return {
+            name: same
+            for account, classes in self._projects.items()
+            if classes and policy.concerns(account)
+            for name, same in classes.items()
+            if policy.may_give(same.first)
+        }
+
+    def index(self, request: Request, room: FreeCapacity) -> NodeIndex:
+        """Return the nodes sorted by the cost of room for one pod, kept in step with `room`, which must
+        always be the same object."""
+        if request not in self._indexes:
+            self._indexes[request] = NodeIndex(request, room, self)
+        return self._indexes[request]
+
+
+class SortedClass:
+    """The candidates of one class, by the cost of stopping one of them; sorted when it is first asked for."""
+
+    __slots__ = ("_by_id", "_sorted", "most_devices")
+
+    def __init__(self) -> None:
+        # No member holds more devices than this.
+        self.most_devices = 0
+        self._by_id: dict[str, Candidate] = {}
+        self._sorted: list[Candidate] | None = None
+
+    def __len__(self) -> int:
+        return len(self._by_id)
+
+    def __iter__(self) -> Iterator[Candidate]:
+        if self._sorted is None:
+            self._sorted = sorted(self._by_id.values(), key=_cost_alone)
+        return iter(self._sorted)
+
+    @property
+    def first(self) -> Candidate:
+        """Return any of its members: a policy judges them alike."""
+        return next(iter(self._by_id.values()))
+
+    def add(self, candidate: Candidate) -> None:
+        self._by_id[candidate.job.id] = candidate
+        self.most_devices = max(self.most_devices, sum([len(pod.devices) for pod in candidate.placements]))
+        if self._sorted is not None:
+            insort(self._sorted, candidate, key=_cost_alone)
+
+    def remove(self, candidate: Candidate) -> None:
+        del self._by_id[candidate.job.id]
+        if self._sorted is not None:
+            del self._sorted[bisect_left(self._sorted, _cost_alone(candidate), key=_cost_alone)]
+
+
+def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
+    """Iterate over the members of these classes, by the cost of stopping one of them."""
+    return merge(*classes, key=_cost_alone)
+
+
+def _cost_alone(candidate: Candidate) -> tuple[int, int, int, str]:
+    """What `preemption_cost` compares where a single job is stopped."""
+    return (candidate.milli_gpus, candidate.work_lost, -candidate.job.submit_rank, candidate.job.id)
+
+
+class NodeIndex:
+    """Nodes sorted by a lower bound on the cost of room for one pod, whatever the policy.
+
+    Only nodes that changed since the last call are examined again: otherwise many equal jobs that reclaim in
+    one cycle would each search every node.
+    """
+
+    def __init__(self, request: Request, room: FreeCapacity, candidates: Candidates) -> None:
+        self._request = request
+        self._room = room
+        self._candidates = candidates
+        self._versions = [0] * len(room.nodes)
+        self._heap: list[tuple[Bound, int, int]] = []
+        self._seen = 0
+        for node in room.nodes:
+            self._push(node)
+        heapify(self._heap)
+        self._seen = len(room.changes)
+
+    def ascending(self) -> Generator[tuple[Bound, NodeCapacity], None, None]:
+        """Iterate over the nodes, cheapest first."""
+        changed = set(self._room.changes[self._seen :])
+        self._seen = len(self._room.changes)
+        for order in changed:
+            self._versions[order] += 1
+            self._push(self._room.nodes[order], is_heap=True)
+        taken = []
+        try:
+            while self._heap:
+                entry = heappop(self._heap)
+                bound, order, version = entry
+                if version == self._versions[order]:
+                    taken.append(entry)
+                    yield bound, self._room.nodes[order]
+        finally:
+            for entry in taken:
+                heappush(self._heap, entry)
+
+    def _push(self, node: NodeCapacity, *, is_heap: bool = False) -> None:
+        candidates = self._candidates.get(node.name)
+        pools = self._request.pools
+        if not candidates or not node.is_open or (pools and node.pool not in pools):
+            return
+        if could_host(self._request, node, candidates):
+            bound = NodeCandidates(self._request, node, candidates).bound
+            entry = (bound, node.order, self._versions[node.order])
+            if is_heap:
+                heappush(self._heap, entry)
+            else:
+                self._heap.append(entry)
+
+
+def could_host(request: Request, node: NodeCapacity, candidates: Sequence[Candidate]) -> bool:
+    """Return whether enough devices could be free for one pod; a quick test without false negatives."""
+    devices = request.whole_devices
+    if devices == 0:
+        return True
+    if node.is_divided:
+        return False
+    return node.whole + sum(len(item.on_node(node.name)) for item in candidates) >= devices
+
+
+def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
+    """Return a lower bound on the cost of freeing room for `more` pods on this node."""
+    name = local.node.name
+    missing = (local.pods_before + more) * request.whole_devices - local.node.whole
+    real = local.candidates
+    gains = [len(candidate.on_node(name)) for candidate in real]
+    if missing <= 0 or not real:
+        return (0, 0, 0, ())
+    if missing <= max(gains):
+        return (
+            1,
+            min([item.milli_gpus for item in real]),
+            min([item.work_lost for item in real]),
+            (min([-item.job.submit_rank for item in real]),),
+        )
+    fewest = 0
+    for gain in sorted(gains, reverse=True):
+        if missing <= 0:
+            break
+        fewest, missing = fewest + 1, missing - gain
+    return (
+        fewest,
+        sum(sorted(item.milli_gpus for item in real)[:fewest]),
+        sum(sorted(item.work_lost for item in real)[:fewest]),
+        tuple(sorted(-item.job.submit_rank for item in real)[:fewest]),
+    )
