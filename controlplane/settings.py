@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from controlplane.config import environment as env
 from controlplane.config.service_hosts import services_host
 from controlplane.config.state_files import make_private
+from controlplane.config.storage_classes import storage_classes
 from controlplane.engines.kinds import engine_kinds
 
 BASE_DIR = Path(__file__).resolve().parent.parent
@@ -50,6 +51,10 @@ ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC"
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
 LAKE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_LAKE_DIR")).resolve()  # contents of datasets
+try:
+    STORAGE_CLASSES = storage_classes(env.json_object(os.environ, "TRAINYARD_STORAGE_CLASSES"), STATE_DIR)
+except ValueError as error:
+    raise env.SettingInvalid(f"TRAINYARD_STORAGE_CLASSES: {error}") from error
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")

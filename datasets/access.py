@@ -1,12 +1,16 @@
-"""From a user to a dataset: members of its project by their role, every signed-in user to read a shared one."""
+"""From a user to a dataset, volume or snapshot: members of its project by their role, every signed-in user to read a
+shared dataset."""
 
 import uuid
+from typing import TypeVar
 
 from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
 from controlplane.models import Role
-from datasets.models import Dataset, DatasetVersion
+from datasets.models import Dataset, DatasetVersion, Snapshot, Volume
+
+H = TypeVar("H", Volume, Snapshot)
 
 
 def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
@@ -38,6 +42,46 @@ def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> 
         raise missing
     require_role(actor, version.dataset, needed, missing)
     return version
+
+
+def visible_volumes(actor: Actor) -> QuerySet[Volume]:
+    """Return the volumes the actor may read."""
+    ids = visible_project_ids(actor)
+    return Volume.objects.all() if ids is None else Volume.objects.filter(project__in=ids)
+
+
+def visible_snapshots(actor: Actor) -> QuerySet[Snapshot]:
+    """Return the snapshots the actor may read."""
+    ids = visible_project_ids(actor)
+    return Snapshot.objects.all() if ids is None else Snapshot.objects.filter(project__in=ids)
+
+
+def volume_for(actor: Actor, volume_id: str, *, needed: str = Role.VIEWER) -> Volume:
+    """Return a volume by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    missing = NotVisible("There is no such volume that you can see.")
+    rows = visible_volumes(actor).select_related("project__cluster")
+    return _held(actor, rows.filter(pk=_key(volume_id, missing)).first(), needed, missing)
+
+
+def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -> Snapshot:
+    """Return a snapshot by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
+    missing = NotVisible("There is no such snapshot that you can see.")
+    rows = visible_snapshots(actor).select_related("project__cluster", "volume")
+    return _held(actor, rows.filter(pk=_key(snapshot_id, missing)).first(), needed, missing)
+
+
+def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
+    """Return the row of a project in which the actor has the role. Raises `missing` for None, and Forbidden."""
+    if row is None:
+        raise missing
+    held = role_in(actor, row.project)
+    if held is None:
+        raise missing
+    if needed != Role.VIEWER:
+        require_write(actor)
+    if not Role.is_at_least(held, needed):
+        raise Forbidden(f"This needs the role {needed} in {row.project.name}; you are {held}.")
+    return row
 
 
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:

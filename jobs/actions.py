@@ -14,6 +14,7 @@ from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
 from datasets.actions.code import use_trees
+from datasets.actions.mounting import bind_volumes, note_uses
 from datasets.queries.code import SCHEME
 from jobs import lifecycle
 from jobs.admission import (
@@ -25,6 +26,7 @@ from jobs.admission import (
     names_twice,
     paths_not_allowed,
     too_large,
+    volumes_refused,
 )
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
@@ -64,7 +66,9 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
     try:
         with transaction.atomic():
             use_trees(project, [spec["code"]["tree"].removeprefix(SCHEME) for spec in specs if spec["code"]])
+            bind_volumes(project, specs, actor)
             jobs = _new_jobs(project, specs, actor)
+            note_uses(jobs)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
         _check_names(project, specs, where)
@@ -83,6 +87,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
             refusals += [(place, refused) for refused in error.errors]
     refusals += too_large(project, specs) + images_unknown(project, specs)
     refusals += paths_not_allowed(specs) + names_twice(specs) + code_unknown(project, specs)
+    refusals += volumes_refused(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
     check_room_in_queue(project, len(specs))

@@ -18,6 +18,7 @@ from controlplane.engines.kinds import engine_kind
 from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
+from datasets.actions.mounting import known_volumes, volume_refusals
 from datasets.queries.code import code_fields, digest_of, find_tree
 from jobs import lifecycle
 from jobs.kinds.mounts import normal_path
@@ -152,8 +153,18 @@ def paths_not_allowed(specs: Specs) -> Refusals:
             ),
         )
         for place, spec in specs.items()
-        for index, path in enumerate(mount["host_path"] for mount in spec["volumes"])
-        if path not in allowed
+        for index, path in enumerate(mount.get("host_path") for mount in spec["volumes"])
+        if path is not None and path not in allowed
+    ]
+
+
+def volumes_refused(project: Project, specs: Specs) -> Refusals:
+    """Refuse volumes that the project does not have, classes that there are not, and clusters without volumes."""
+    known = known_volumes(project, list(specs.values()))
+    return [
+        (place, FieldError(*refused))
+        for place, spec in specs.items()
+        for refused in volume_refusals(project, spec, known)
     ]
 
 

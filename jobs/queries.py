@@ -20,6 +20,7 @@ from django.utils import timezone
 
 from controlplane.config.service_hosts import ServiceAddress
 from controlplane.scheduling.mentions import OWN, Sees, seen_by, sentence
+from jobs.kinds import mounts
 from jobs.kinds.membership import ScalePlan
 from jobs.kinds.spec import decimal
 from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED, SUSPENDED
@@ -223,6 +224,7 @@ def shape_job(row: Mapping[str, Any], pods: list[dict[str, Any]], sees: Sees = O
         **spec,
         "gpus": None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"]),
         "cpus": decimal(spec["cpus"]),
+        "volumes": [mounts.edge(mount) for mount in spec.get("volumes", ())],
         "id": str(row["id"]),
         "project": row["project_name"],
         "user": row["username"],

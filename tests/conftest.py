@@ -7,6 +7,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+from controlplane.config.storage_classes import storage_classes
 from tests.cast import Cast, make_cast
 
 # A loaded machine must not fail a property: no deadline, and no verdict on how fast examples are made.
@@ -26,6 +27,14 @@ def pytest_collection_finish() -> None:
 def cast(db: None) -> Cast:
     """ana, ben, vera, chi and root, with team-a and team-b on one memory cluster of sixteen GPUs."""
     return make_cast()
+
+
+@pytest.fixture
+def own_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Storage classes of this test alone: `standard`, the default, and `fast` with tiers of its own."""
+    stated = {"standard": {}, "fast": {"service_tiers": {"gold": 1024, "silver": 512}}}
+    monkeypatch.setattr("django.conf.settings.STORAGE_CLASSES", storage_classes(stated, tmp_path))
+    return tmp_path / "volumes"
 
 
 @pytest.fixture

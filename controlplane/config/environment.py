@@ -109,6 +109,12 @@ SETTINGS = (
         "Directory of the content of datasets; a relative one is below the state directory.",
     ),
     Setting(
+        "TRAINYARD_STORAGE_CLASSES",
+        "",
+        'Classes of volumes as JSON, the default first: {"fast": {"directory": "/nvme", "service_tiers": {"a": 128}}}'
+        ", tiers in MiB/s per TiB; empty: `standard`, below the state directory.",
+    ),
+    Setting(
         "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
         "no",
         "yes lets admins attach clusters whose kubeconfig runs a login program on the control plane's machines.",

@@ -93,6 +93,8 @@ class EngineKind:
     form: ClusterForm | None = None
     runs_containers: bool = False
     places_code: bool = False
+    # Its nodes see the directories of the storage classes.
+    mounts_volumes: bool = False
     has_namespaces: bool = False
     rename_hint: str = "Give the nodes in its settings other names."
 

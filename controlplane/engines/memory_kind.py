@@ -9,4 +9,5 @@ KIND = EngineKind(
     read_settings=read_nodes,
     read_entry=entry_reader(may_detect=False),
     places_code=True,
+    mounts_volumes=True,
 )

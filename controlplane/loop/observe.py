@@ -20,6 +20,7 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
+from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
@@ -61,8 +62,10 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
     `nodes_with_orphans` get no new pods (see reconcile)."""
     holders = _Placements(cluster)
     rows = _unfinished(cluster)
-    refused = _refused_nodes(cluster, now)
-    jobs = tuple(_job_view(row, holders, refused.get(row["id"], ())) for row in rows)
+    refused, waits = _refused_nodes(cluster, now), volume_waits(cluster.pk)
+    jobs = tuple(
+        _job_view(row, holders, refused.get(row["id"], ()), waits.get(row["id"], {})) for row in rows
+    )
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     view = ClusterView(
@@ -131,7 +134,9 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str
     return found
 
 
-def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[str]) -> JobView:
+def _job_view(
+    row: Mapping[str, Any], holders: _Placements, refused: Iterable[str], volume_wait: Mapping[str, str]
+) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
     # a preempted job asks for its room again as soon as it is told to stop
     is_waiting = is_queued or row["next_state"] == lifecycle.QUEUED
@@ -156,6 +161,8 @@ def _job_view(row: Mapping[str, Any], holders: _Placements, refused: Iterable[st
         not_before=_seconds(row["not_before"]),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         avoid=tuple(sorted(refused)),
+        is_waiting_for_volume=bool(volume_wait),
+        volume_wait=tuple(volume_wait.items()),
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_waiting else None,
         was_preempted_by_project=details.get("by_project") if is_waiting else None,

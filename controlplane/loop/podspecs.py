@@ -19,6 +19,7 @@ from controlplane.engines.base import (
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.code import digest_of
+from datasets.queries.volumes import volume_path
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
@@ -63,6 +64,7 @@ def start_payload(
         "grace_seconds": STOP_GRACE_SECONDS,
         "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, shape.rank)),
         "code": _code(job),
+        "mounts": [list(_mount(job.project_id, mount)) for mount in job.spec.get("volumes", ())],
     }
 
 
@@ -102,7 +104,6 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
         "large_shm": spec["large_shm"],
         "milli_cpus": spec["cpus"],
         "memory_mib": spec["memory_mib"],
-        "mounts": [[mount["host_path"], mount["mount_path"]] for mount in spec.get("volumes", ())],
         "secret_env": spec.get("secret_env", {}),
         "image_pull_secrets": list(spec.get("image_pull_secrets", ())),
         "extra_resources": spec.get("extra_resources", {}),
@@ -112,6 +113,13 @@ def _wishes(spec: Mapping[str, Any]) -> dict[str, Any]:
 def _service_env(job: Job) -> dict[str, str]:
     has_ports = bool(job.spec["ports"])
     return {SERVICE_TOKEN: service_token(settings.SECRET_KEY, str(job.pk))} if has_ports else {}
+
+
+def _mount(project_id: int, mount: Mapping[str, Any]) -> Mount:
+    if "host_path" in mount:
+        return Mount(mount["host_path"], mount["mount_path"])
+    source = volume_path(project_id, mount["storage_class"], mount["volume_id"])
+    return Mount(str(source), mount["mount_path"], mount["read_only"])
 
 
 def _code(job: Job) -> dict[str, Any] | None:

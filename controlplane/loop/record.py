@@ -25,6 +25,7 @@ from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.view import PodPlacement
 from controlplane.telemetry.allocation import record_allocation
+from datasets.queries.volumes import waiting_jobs
 from jobs import lifecycle
 from jobs.command_kinds import POD, START_POD
 from jobs.kinds.base import PodShape
@@ -186,7 +187,9 @@ def _begin_attempts(
     starts: Sequence[Start], jobs: Mapping[str, Job], nodes: _Nodes, now: datetime
 ) -> list[Start]:
     """Write attempts, pods, devices and commands; return the starts whose job was still queued."""
-    begun = _claim(starts, jobs, now)
+    # two jobs of one plan may want a volume that is for one at a time
+    waiting = waiting_jobs(jobs[start.job].pk for start in starts)
+    begun = _claim([start for start in starts if start.job not in waiting], jobs, now)
     attempts = Attempt.objects.bulk_create(
         Attempt(job=jobs[start.job], number=jobs[start.job].attempt, created_at=now) for start in begun
     )

@@ -164,8 +164,8 @@ def _largest_whole(mode: SharingMode) -> int:
 
 _ALIKE = attrgetter(
     "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "milli_cpus", "memory_mib",
-    "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "is_waiting_for_volume", "not_before",
-    "promised", "was_preempted_by", "was_preempted_by_project",
+    "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "is_waiting_for_volume",
+    "volume_wait", "not_before", "promised", "was_preempted_by", "was_preempted_by_project",
 )  # fmt: skip
 """What a verdict about a queued job depends on: jobs that agree in it share one verdict."""
 

@@ -58,7 +58,7 @@ def not_ready(job: JobView) -> Refusal | None:
     if job.is_waiting_for_data:
         return Refusal(reasons.WAITING_FOR_DATA, {})
     if job.is_waiting_for_volume:
-        return Refusal(reasons.WAITING_FOR_VOLUME, {})
+        return Refusal(reasons.WAITING_FOR_VOLUME, dict(job.volume_wait))
     return None
 
 

@@ -163,7 +163,14 @@ def _waiting_for_data(details: Details) -> str:
 
 
 def _waiting_for_volume(details: Details) -> str:
-    return "A volume that it mounts is not ready yet. It starts when the volume is."
+    volume = details.get("volume", "it mounts")
+    if "held_by" in details:
+        return (
+            f"The volume {volume} is for one job at a time, and job {details['held_by']} has it. It starts when that"
+            " job has ended; to share the volume, change its access mode to ReadWriteMany."
+        )
+    state = f", it is {details['volume_state']}" if details.get("volume_state") else ""
+    return f"The volume {volume} is not ready yet{state}. It starts when the volume is."
 
 
 def _preempted(details: Details) -> str:

@@ -131,6 +131,7 @@ class JobView:
     `is_stopping`: active and being stopped; its GPUs are held until its pods are proven gone. `promised`:
     where an earlier cycle reserved capacity for this queued job, as in its last recorded Hold; it stays
     reserved. `avoid`: nodes on which the cluster has just refused the job; used only if nothing else fits.
+    `volume_wait`: details of `waiting_for_volume`.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
     `name` is for sentences only.
     """
@@ -154,6 +155,7 @@ class JobView:
     not_before: int | None = None
     is_waiting_for_data: bool = False
     is_waiting_for_volume: bool = False
+    volume_wait: tuple[tuple[str, str], ...] = ()
     is_stopping: bool = False
     was_preempted_by: str | None = None
     was_preempted_by_project: str | None = None
@@ -226,7 +228,9 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
 
 def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
-    return JobView(**{**data, **pods, "avoid": tuple(data.get("avoid", ())), "extras": _extras(data)})
+    wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
+    plain = {"avoid": tuple(data.get("avoid", ())), "extras": _extras(data), "volume_wait": wait}
+    return JobView(**{**data, **pods, **plain})
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:

@@ -12,6 +12,7 @@ from controlplane.api.json_schema import (
     partial,
     record,
 )
+from datasets.api import volume_schemas
 from jobs.api.schemas import CODE_ORIGIN
 
 CODE_ENTRY = partial(
@@ -122,4 +123,5 @@ COMPONENTS: dict[str, Schema] = {
     "DatasetFile": VERSION_FILE,
     "DatasetDiff": VERSION_DIFF,
     "DatasetVerification": VERIFICATION,
+    **volume_schemas.COMPONENTS,
 }

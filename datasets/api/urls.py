@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from datasets.api import code, contents, datasets
+from datasets.api import code, contents, datasets, volume_contents, volumes
 
 urlpatterns = [
     path("projects/<str:name>/code", code.ProjectCodeTrees.as_view(), name="project-code"),
@@ -28,6 +28,21 @@ urlpatterns = [
     path(
         "datasets/<str:dataset_id>/content/manifests", contents.Manifests.as_view(), name="content-manifests"
     ),
+    path("storage-classes", volumes.StorageClasses.as_view(), name="storage-classes"),
+    path("volumes", volumes.Volumes.as_view(), name="volumes"),
+    path("volumes/<str:volume_id>", volumes.VolumeDetail.as_view(), name="volume"),
+    path("volumes/<str:volume_id>/resize", volumes.VolumeResize.as_view(), name="volume-resize"),
+    path("volumes/<str:volume_id>/clone", volumes.VolumeClone.as_view(), name="volume-clone"),
+    path(
+        "volumes/<str:volume_id>/access-mode", volumes.VolumeAccessMode.as_view(), name="volume-access-mode"
+    ),
+    path(
+        "volumes/<str:volume_id>/service-tier",
+        volumes.VolumeServiceTier.as_view(),
+        name="volume-service-tier",
+    ),
+    path("volumes/<str:volume_id>/files", volume_contents.VolumeFiles.as_view(), name="volume-files"),
+    path("volumes/<str:volume_id>/content", volume_contents.VolumeContent.as_view(), name="volume-content"),
     path("projects/<str:name>/datasets", datasets.ProjectDatasets.as_view(), name="project-datasets"),
     path("versions/<str:version_id>", datasets.VersionDetail.as_view(), name="version"),
     path("versions/<str:version_id>/files", contents.VersionFiles.as_view(), name="version-files"),

@@ -2,5 +2,6 @@
 
 from datasets.models.code import CodeTree
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
+from datasets.models.volumes import Snapshot, Volume, VolumeUse
 
-__all__ = ["CodeTree", "Dataset", "DatasetTag", "DatasetVersion"]
+__all__ = ["CodeTree", "Dataset", "DatasetTag", "DatasetVersion", "Snapshot", "Volume", "VolumeUse"]

@@ -93,12 +93,12 @@ def blocked(error: OSError) -> Blocked | OSError:
     """Return what a person can do about an error of the file system, or the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return Blocked(
-            "disk_full", "The lake's disk is full; make room, then repeat: what was stored is kept."
+            "disk_full", "The disk of this storage is full; make room, then repeat: what was stored is kept."
         )
     if error.errno in (errno.EROFS, errno.EACCES, errno.EPERM):
-        return Blocked("not_writable", f"The lake's folder cannot be written: {error.strerror}.")
+        return Blocked("not_writable", f"The folder of this storage cannot be written: {error.strerror}.")
     if error.errno in (errno.EIO, errno.ESTALE, errno.ENOTCONN):
-        return Blocked("unreachable", f"The lake's file system does not answer: {error.strerror}.")
+        return Blocked("unreachable", f"The file system of this storage does not answer: {error.strerror}.")
     return error
 
 

@@ -1,31 +1,102 @@
 """Readers of a job's mounts. Pure."""
 
 import posixpath
+from collections.abc import Mapping
 from typing import Any
 
 from controlplane import fields
+from controlplane.clusters import quantities
 from controlplane.fields import Refused
 
-_KEYS = {"host_path", "mount_path"}
+SNAPSHOT_EVENTS = ("success", "preempt", "epoch", "best_metric")
+ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
+SMALLEST_BYTES, LARGEST_BYTES = 1 << 20, 1 << 60
+_SHAPES = (
+    {"host_path", "mount_path"},
+    {"volume", "mount_path"},
+    {"volume", "mount_path", "read_only"},
+    {"new", "mount_path"},
+)
+_NEW = {"storage_class", "size", "name", "access_mode"}
+_volume_name = fields.dns_label(63)
 
 
-def host_mount(value: Any) -> dict[str, str]:
-    """Read {"host_path": "/data", "mount_path": "/mnt"}: a directory of the node. Raises Refused for volumes, which
-    are not supported yet.
-    """
+def mount(value: Any) -> dict[str, Any]:
+    """Read {"host_path": "/data"}, a directory of the node, {"volume": "data"}, or {"new": {...}}, a volume to be made,
+    each with its "mount_path"."""
     if not isinstance(value, dict):
-        raise Refused("not_an_object", 'A mount is {"host_path": "/data", "mount_path": "/mnt"}.')
-    if "volume" in value or "new" in value:
+        raise Refused("not_an_object", 'A mount is {"volume": "data", "mount_path": "/mnt"}.')
+    if set(value) not in _SHAPES:
         raise Refused(
-            "not_available", "This installation has no volumes; mount a host path, or leave it out."
+            "not_a_mount",
+            "A mount has mount_path and one of volume, new and host_path; a volume also read_only.",
         )
-    if set(value) != _KEYS:
-        raise Refused("not_a_mount", "A mount has host_path and mount_path, and nothing else.")
-    paths = {key: fields.inside(fields.absolute_path, value[key], f"/{key}") for key in sorted(_KEYS)}
-    plain = {key: normal_path(path) for key, path in paths.items()}
-    if plain["mount_path"] == "/":
+    path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
+    if path == "/":
         raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
-    return plain
+    if "host_path" in value:
+        host = fields.inside(fields.absolute_path, value["host_path"], "/host_path")
+        return {"host_path": normal_path(host), "mount_path": path}
+    if "new" in value:
+        return {"new": fields.inside(new_volume, value["new"], "/new"), "mount_path": path}
+    is_read_only = fields.inside(fields.switch, value.get("read_only", False), "/read_only")
+    name = fields.inside(_volume_name, value["volume"], "/volume")
+    return {"volume": name, "mount_path": path, "read_only": is_read_only}
+
+
+def new_volume(value: Any) -> dict[str, Any]:
+    """Read {"storage_class": "standard", "size": "10Gi"}; also with a name and an access_mode."""
+    if not isinstance(value, dict) or not {"storage_class", "size"} <= set(value) <= _NEW:
+        raise Refused(
+            "not_a_new_volume",
+            'A new volume is {"storage_class": "standard", "size": "10Gi"}, also with a name.',
+        )
+    read = {
+        "storage_class": _volume_name,
+        "size": size_bytes,
+        "name": _volume_name,
+        "access_mode": access_mode,
+    }
+    return {key: fields.inside(read[key], value[key], f"/{key}") for key in sorted(value)}
+
+
+def size_bytes(value: Any) -> int:
+    """Read a size: bytes, or a quantity such as "10Gi"."""
+    try:
+        found = quantities.pieces(value) if isinstance(value, str) else value
+    except ValueError as error:
+        raise Refused("not_a_size", 'A size is a number of bytes, or a text such as "10Gi".') from error
+    if isinstance(found, bool) or not isinstance(found, int):
+        raise Refused("not_a_size", 'A size is a number of bytes, or a text such as "10Gi".')
+    if not SMALLEST_BYTES <= found <= LARGEST_BYTES:
+        raise Refused("out_of_range", "A size is from 1Mi to 1Ei.")
+    return found
+
+
+def access_mode(value: Any) -> str:
+    """Read ReadWriteOnce or ReadWriteMany."""
+    if value not in ACCESS_MODES:
+        raise Refused("unknown_access_mode", f"The access mode is one of: {', '.join(ACCESS_MODES)}.")
+    return str(value)
+
+
+def snapshot_event(value: Any) -> str:
+    """Read an event of the job on which its volumes are snapshotted."""
+    if value not in SNAPSHOT_EVENTS:
+        raise Refused("unknown_event", f"Snapshots are taken on: {', '.join(SNAPSHOT_EVENTS)}.")
+    return str(value)
+
+
+def is_volume(mount: Mapping[str, Any]) -> bool:
+    """Return whether the mount is of a volume, one to be made included."""
+    return "host_path" not in mount
+
+
+def edge(mount: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a stored mount as it would be submitted again."""
+    return {
+        key: mount[key] for key in ("host_path", "volume", "new", "mount_path", "read_only") if mount.get(key)
+    }
 
 
 def normal_path(path: str) -> str:

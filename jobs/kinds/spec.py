@@ -63,9 +63,9 @@ FIELDS: dict[str, Field] = {
     "ttl_seconds_after_finished": Field(_seconds, None),
     "labels": Field(fields.mapped(fields.LABEL_NAMES, fields.text(63), 64), {}),
     "ports": Field(fields.listed(fields.port, 20), ()),
-    "volumes": Field(fields.listed(mounts.host_mount, 50), ()),
+    "volumes": Field(fields.listed(mounts.mount, 50), ()),
     "datasets": Field(fields.not_yet("datasets"), ()),
-    "snapshot_on": Field(fields.not_yet("snapshots"), ()),
+    "snapshot_on": Field(fields.listed(mounts.snapshot_event, 4), ()),
     "code": Field(fields.optional(code.wanted), None),
 }
 
@@ -135,6 +135,7 @@ def to_edge(spec: Mapping[str, Any]) -> dict[str, Any]:
     edge = {name: list(value) if isinstance(value, tuple) else value for name, value in spec.items()}
     edge["gpus"] = None if spec["gpu_memory_mib"] is not None else decimal(spec["gpus"])
     edge["cpus"] = decimal(spec["cpus"])
+    edge["volumes"] = [mounts.edge(mount) for mount in spec.get("volumes", ())]
     return edge
 
 

@@ -12,7 +12,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.datasets import tag_version
-from datasets.models import DatasetVersion
+from datasets.models import DatasetVersion, Volume
 from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
@@ -20,6 +20,7 @@ from tests.cast import Cast, make_cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
+from tests.volumes import make_volume
 
 PEOPLE = ("anonymous", "chi", "vera", "ben", "ana", "root")
 ROLES = {
@@ -40,6 +41,7 @@ class Target:
     token: Token
     tree: str
     version: DatasetVersion
+    volume: Volume
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -122,6 +124,7 @@ def _world(plant: Plant, cast: Cast) -> World:
             _token(users[name], MARK[name]),
             trees[name],
             _version(projects[name], MARK[name]),
+            _volume(projects[name], MARK[name]),
         )
         for name in MARK
     )
@@ -152,6 +155,10 @@ def _version(project: Project, mark: str) -> DatasetVersion:
     version = make_version(dataset, {f"{mark}-file": f"{mark}-content"}, f"{mark}-message")
     tag_version(dataset, f"{mark}-tag", version, actor=SYSTEM)
     return version
+
+
+def _volume(project: Project, mark: str) -> Volume:
+    return make_volume(project, f"{mark}-volume", {"file": f"{mark}-content"})
 
 
 def _sign_in(world: World, person: str, user: User) -> None:

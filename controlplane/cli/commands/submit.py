@@ -41,6 +41,7 @@ def submit_arguments(parser: Parser) -> None:
         "yard submit train1 -i python --code . -g 1 -- python train.py",
         "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
         "yard submit train2 --like train1 -e EPOCHS=20",
+        "yard submit train3 -i quickstart -g 1 --pvc data:/mnt --pvc standard:10Gi:/checkpoints",
         "yard submit --file sweep.jsonl -i quickstart -g 1",
     ]
     parser.add_argument("name", metavar="NAME", nargs="?", help=_NAME_HELP)
@@ -137,11 +138,15 @@ def spec_of(args: Namespace) -> dict[str, Any]:
         "ttl_seconds_after_finished": args.ttl,
         "labels": dict(args.label) if args.label else None,
         "ports": _ports(args),
-        "volumes": [volume_of(text) for text in [*(args.pvc or []), *(args.volume or [])]] or None,
+        "volumes": _volumes(args) or None,
         "datasets": [dataset_of(text, args.cached) for text in args.dataset or []] or None,
         "snapshot_on": args.snapshot_on,
     }
     return {field: value for field, value in given.items() if value is not None}
+
+
+def _volumes(args: Namespace) -> list[dict[str, Any]]:
+    return [volume_of(text) for text in [*(args.pvc or []), *(args.volume or [])]]
 
 
 def volume_of(text: str) -> dict[str, Any]:
@@ -219,6 +224,11 @@ def _report(args: Namespace, session: Session, job: dict[str, Any]) -> None:
     else:
         session.output.object(job, created)
         session.output.flush()
+    for mount, asked in zip(job.get("volumes") or [], _volumes(args), strict=False):
+        if "new" in asked and "volume" in mount:
+            session.output.say(
+                f"volume {mount['volume']} created for {mount['mount_path']}; it outlives the job"
+            )
     for warning in job.get("warnings") or []:
         session.output.say(f"warning: {warning}")
     if not (args.logs or args.wait):
@@ -350,7 +360,7 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         "--pvc",
         action="append",
         metavar="VOLUME:PATH|CLASS:SIZE:PATH",
-        help=_NOT_YET,
+        help="mount a volume, or a new one of this storage class and size, which outlives the job",
     )
     group.add_argument(
         "-v",
@@ -370,7 +380,7 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         "--snapshot-on",
         action="append",
         metavar="EVENT",
-        help=_NOT_YET,
+        help="snapshot the volumes on success, preempt, epoch or best_metric; repeat for more",
     )
     group.add_argument(
         "--port", action="append", type=int, metavar="P", help="a port to reach through the control plane"

@@ -9,6 +9,7 @@ from jobs.models import Job
 from tests.app.api.client import Api, name_in
 from tests.cast import Cast
 from tests.datasets import make_dataset
+from tests.volumes import make_volume
 
 pytestmark = pytest.mark.django_db
 
@@ -49,6 +50,7 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/datasets": {"name": "xray"},
     "datasets/{dataset_id}/versions": {"manifest": "0" * 64, "parent": 1},
     "datasets/{dataset_id}/tags": {"name": "golden", "version": "1"},
+    "volumes": {"project": "team-a", "name": "data", "size": "10Gi"},
 }
 
 
@@ -85,6 +87,8 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     )
     if "{dataset_id}" in path:
         path = path.replace("{dataset_id}", str(make_dataset(cast.project).pk))
+    if "{volume_id}" in path:
+        path = path.replace("{volume_id}", str(make_volume(cast.project).pk))
     for value in NASTY:
         reply = root.send(
             verb, path + ("" if route == "login" else "?dry_run=true"), VALID.get(route, {}) | {field: value}

@@ -9,6 +9,7 @@ from django.core.management import call_command
 
 from controlplane.api.openapi import openapi_document
 from datasets.queries.datasets import find_dataset
+from datasets.queries.volumes import find_volume
 from jobs.models import Job
 from tests.access.routes import rest_routes
 from tests.access.rules import REST
@@ -18,6 +19,7 @@ from tests.builders import make_job
 from tests.cast import Cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
+from tests.volumes import make_volume
 
 DOCUMENT = openapi_document()
 
@@ -89,6 +91,10 @@ READS = [
     "versions/{version_id}",
     "versions/{version_id}/files",
     "versions/{version_id}/diff",
+    "storage-classes",
+    "volumes",
+    "volumes/{volume_id}",
+    "volumes/{volume_id}/files",
     "events",
     "audit",
     "telemetry/overview",
@@ -100,6 +106,7 @@ BYTES_OUT = {
     "versions/{version_id}/content",
     "versions/{version_id}/manifest",
     "versions/{version_id}/pack",
+    "volumes/{volume_id}/content",
 }
 WRITES: list[tuple[str, str, Any]] = [
     ("POST", "tokens", {"name": "ci"}),
@@ -135,6 +142,13 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "datasets/{dataset_id}/tags", {"name": "golden", "version": "latest"}),
     ("POST", "versions/{version_id}/verify", None),
     ("DELETE", "datasets/{dataset_id}", None),
+    ("POST", "volumes", {"project": "team-a", "name": "scans", "size": "1Gi"}),
+    ("PATCH", "volumes/{volume_id}", {"keep_last": 3}),
+    ("POST", "volumes/{volume_id}/resize", {"size": "2Gi"}),
+    ("POST", "volumes/{volume_id}/clone", {"name": "copy"}),
+    ("POST", "volumes/{volume_id}/access-mode", {"access_mode": "ReadWriteMany"}),
+    ("POST", "volumes/{volume_id}/service-tier", {"service_tier": "ultra"}),
+    ("DELETE", "volumes/{volume_id}", None),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
@@ -183,6 +197,9 @@ def _path(template: str, job: Job, root: Api) -> str:
         version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
         path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
         path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
+    if "{volume_id}" in path:
+        volume = find_volume(job.project, "data") or make_volume(job.project, files={"a.txt": "alpha"})
+        path = path.replace("{volume_id}", str(volume.pk))
     if "{token_id}" in path:
         path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
     return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")

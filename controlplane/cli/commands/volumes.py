@@ -1,0 +1,339 @@
+"""`yard volume ...`: directories that jobs write to and that outlive them."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from controlplane.cli import formats
+from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, USAGE, CliError
+from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+POLL_SECONDS = 0.5
+ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
+
+
+def size_text(size: int | None) -> str:
+    """`512 B`, `4.2 MiB`, `10 GiB`."""
+    if size is None:
+        return "?"
+    amount = float(size)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
+
+
+def used_text(volume: Row) -> str:
+    """How much of its size it holds."""
+    more = " or more" if volume["is_measured_in_part"] else ""
+    return f"{size_text(volume['used_bytes'])}{more} of {size_text(volume['size_bytes'])}"
+
+
+VOLUME_COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("PROJECT", lambda row: row["project"]),
+    Column("STATE", lambda row: row["status"]["state"]),
+    Column("USED", used_text),
+    Column("ACCESS", lambda row: row["access_mode"]),
+    Column("CLASS", lambda row: row["storage_class"]),
+    Column("JOBS", lambda row: ", ".join(job["name"] for job in row["jobs"])),
+    Column("AGE", lambda row: formats.age(row["created_at"])),
+    Column("TIER", lambda row: row["service_tier"], is_wide=True),
+    Column("ID", lambda row: row["id"], is_wide=True),
+)
+FILE_COLUMNS = (
+    Column("NAME", lambda row: row["name"] + ("/" if row["kind"] == "directory" else "")),
+    Column("KIND", lambda row: row["kind"]),
+    Column("SIZE", lambda row: size_text(row["size_bytes"]) if row["kind"] == "file" else "", is_number=True),
+    Column("CHANGED", lambda row: formats.age(row["modified_at"])),
+)
+
+
+def create_arguments(parser: Parser) -> None:
+    """A name and a size."""
+    parser.examples = [
+        "yard volume create data --size 100Gi",
+        "yard volume create shared --size 1Ti --access-mode ReadWriteMany --wait",
+    ]
+    _named(parser)
+    parser.add_argument("--size", required=True, metavar="SIZE", help="for example 100Gi")
+    parser.add_argument("--class", dest="storage_class", metavar="CLASS", help="storage class")
+    parser.add_argument("--access-mode", choices=ACCESS_MODES, help="one job at a time (default), or many")
+    parser.add_argument("--tier", metavar="TIER", help="service tier of the class")
+    _waits(parser)
+
+
+def create(args: Namespace, session: Session) -> int:
+    """Create an empty volume."""
+    body = {
+        "project": session.project,
+        "name": args.name,
+        "size": args.size,
+        "storage_class": args.storage_class,
+        "access_mode": args.access_mode,
+        "service_tier": args.tier,
+    }
+    given = {key: value for key, value in body.items() if value is not None}
+    volume = session.client.post("volumes", given)
+    return _made(args, session, volume, f"mount it: yard submit ... --pvc {args.name}:/mnt")
+
+
+def list_arguments(parser: Parser) -> None:
+    """No arguments."""
+    parser.examples = ["yard volume list", "yard volume list -A"]
+    parser.add_argument("-A", "--all-projects", action="store_true", help="of every project")
+
+
+def list_(args: Namespace, session: Session) -> int:
+    """List volumes."""
+    query: dict[str, Any] = {} if args.all_projects else {"project": session.project}
+    session.output.objects(session.client.pages("volumes", query, 500), VOLUME_COLUMNS)
+    return DONE
+
+
+def describe_arguments(parser: Parser) -> None:
+    """A volume."""
+    parser.examples = ["yard volume describe data"]
+    _named(parser)
+
+
+def describe(args: Namespace, session: Session) -> int:
+    """Show a volume, and the unfinished jobs that mount it."""
+    volume = find_volume(session, args.name)
+    if session.output.is_data:
+        session.output.data(volume)
+        return DONE
+    status = volume["status"]
+    session.output.line(
+        formats.fields(
+            [
+                ("Name", volume["name"]),
+                ("Project", volume["project"]),
+                ("State", f"{status['state']}. {status['message']}".strip(". ") or status["state"]),
+                ("Used", used_text(volume)),
+                ("Files", volume["files"]),
+                ("Access mode", volume["access_mode"]),
+                ("Storage class", f"{volume['storage_class']}, tier {volume['service_tier']}"),
+                ("Made of", (volume["origin"] or {}).get("name")),
+                (
+                    "Size enforced",
+                    "no: jobs can write beyond it" if not volume["is_size_enforced"] else "yes",
+                ),
+                ("Created", f"{formats.local_time(volume['created_at'])} by {volume['created_by']}"),
+            ]
+        )
+    )
+    for job in volume["jobs"]:
+        session.output.line(f"mounted by {job['name']} ({job['state']}) at {job['mount_path']}")
+    return DONE
+
+
+def files_arguments(parser: Parser) -> None:
+    """A volume, and a directory in it."""
+    parser.examples = ["yard volume files data", "yard volume files data checkpoints"]
+    _named(parser)
+    parser.add_argument("directory", metavar="PATH", nargs="?", default="")
+
+
+def files(args: Namespace, session: Session) -> int:
+    """List a directory of a volume."""
+    volume = find_volume(session, args.name)
+    rows: list[Row] = []
+    page: Row = {"has_more": True}
+    while page["has_more"]:
+        after = rows[-1]["name"] if rows else None
+        page = session.get(
+            f"volumes/{volume['id']}/files", directory=args.directory or None, after=after, limit=1000
+        )
+        rows += page["results"]
+    session.output.objects({**page, "results": rows}, FILE_COLUMNS)
+    return DONE
+
+
+def get_arguments(parser: Parser) -> None:
+    """A file of a volume, and where to."""
+    parser.examples = [
+        "yard volume get data checkpoints/last.pt ./last.pt",
+        "yard volume get data notes.txt -",
+    ]
+    _named(parser)
+    parser.add_argument("path", metavar="PATH", help="the file in the volume")
+    parser.add_argument(
+        "target", metavar="FILE", nargs="?", help="default: its name, here; - for standard output"
+    )
+
+
+def get(args: Namespace, session: Session) -> int:
+    """Download a file of a volume."""
+    volume = find_volume(session, args.name)
+    target = args.target or args.path.rstrip("/").rpartition("/")[2]
+    path = f"volumes/{volume['id']}/content?path={quote(args.path, safe='')}"
+    with session.client.open(path, {"Accept": "application/octet-stream"}) as body:
+        if target == "-":
+            shutil.copyfileobj(body, sys.stdout.buffer)
+            return DONE
+        part = Path(f"{target}.part")
+        with open(part, "wb") as file:
+            shutil.copyfileobj(body, file)
+            if file.tell() != int(body.headers["Content-Length"]):
+                raise CliError(f"{args.path} arrived incomplete", FAILED, "try again")
+        part.replace(target)
+    session.output.say(f"{args.path} written to {target}")
+    return DONE
+
+
+def resize_arguments(parser: Parser) -> None:
+    """A volume and its new size."""
+    parser.examples = ["yard volume resize data --size 200Gi"]
+    _named(parser)
+    parser.add_argument("--size", required=True, metavar="SIZE")
+
+
+def resize(args: Namespace, session: Session) -> int:
+    """Change the size of a volume."""
+    volume = _post(session, args.name, "resize", {"size": args.size})
+    session.output.object(volume, f"volume {args.name} has {size_text(volume['size_bytes'])}")
+    return DONE
+
+
+def set_access_mode_arguments(parser: Parser) -> None:
+    """A volume and its access mode."""
+    parser.examples = ["yard volume access-mode data ReadWriteMany"]
+    _named(parser)
+    parser.add_argument("access_mode", choices=ACCESS_MODES)
+
+
+def set_access_mode(args: Namespace, session: Session) -> int:
+    """Let one job at a time mount the volume, or many."""
+    volume = _post(session, args.name, "access-mode", {"access_mode": args.access_mode})
+    session.output.object(volume, f"volume {args.name} is {volume['access_mode']}")
+    return DONE
+
+
+def tier_arguments(parser: Parser) -> None:
+    """A volume and its service tier."""
+    parser.examples = ["yard volume tier data premium"]
+    _named(parser)
+    parser.add_argument("tier", metavar="TIER")
+
+
+def tier(args: Namespace, session: Session) -> int:
+    """Change the service tier of a volume; it stays mounted."""
+    volume = _post(session, args.name, "service-tier", {"service_tier": args.tier})
+    session.output.object(volume, f"volume {args.name} has the tier {volume['service_tier']}")
+    return DONE
+
+
+def keep_arguments(parser: Parser) -> None:
+    """A volume, and how many snapshots."""
+    parser.examples = [
+        "yard volume keep data --last 5",
+        "yard volume keep data --days 30",
+        "yard volume keep data",
+    ]
+    _named(parser)
+    parser.add_argument("--last", type=int, metavar="N", help="the newest N")
+    parser.add_argument("--days", type=int, metavar="N", help="those of the last N days")
+
+
+def keep(args: Namespace, session: Session) -> int:
+    """Limit which snapshots of jobs' events are kept; without a limit, all are. Requested ones stay in any case."""
+    volume = find_volume(session, args.name)
+    rules = {"keep_last": args.last, "keep_days": args.days}
+    session.output.object(
+        session.client.patch(f"volumes/{volume['id']}", rules), f"volume {args.name} changed"
+    )
+    return DONE
+
+
+def clone_arguments(parser: Parser) -> None:
+    """A volume and the name of the copy."""
+    parser.examples = ["yard volume clone data data-2 --wait"]
+    _named(parser)
+    parser.add_argument("copy", metavar="NEW")
+    _waits(parser)
+
+
+def clone(args: Namespace, session: Session) -> int:
+    """Make a volume of what another one holds."""
+    volume = _post(session, args.name, "clone", {"name": args.copy})
+    return _made(args, session, volume, f"mount it: yard submit ... --pvc {args.copy}:/mnt")
+
+
+def delete_arguments(parser: Parser) -> None:
+    """A volume."""
+    parser.examples = ["yard volume delete data --yes"]
+    _named(parser)
+    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete a volume with its content; its snapshots stay."""
+    volume = find_volume(session, args.name)
+    if not args.yes:
+        detail = f"{args.name} holds {size_text(volume['used_bytes'])}; all of it would go"
+        raise CliError(detail, USAGE, f"to delete it: yard volume delete {args.name} --yes")
+    session.output.object(
+        session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"
+    )
+    return DONE
+
+
+def find_volume(session: Session, name: str) -> Row:
+    """The volume of that name in the project."""
+    rows: list[Row] = session.get("volumes", name=name, project=session.project, limit=1)["results"]
+    if not rows:
+        raise CliError(
+            f"there is no volume {name!r} in {session.project}", NOT_FOUND, "see: yard volume list"
+        )
+    return rows[0]
+
+
+def wait_ready(session: Session, path: str, timeout_seconds: int | None) -> Row:
+    """Return the volume or snapshot when it is ready. Raises CliError when it failed, or when the time is over."""
+    waited = 0.0
+    while True:
+        found: Row = session.get(path)
+        status = found["status"]
+        if status["state"] == "ready":
+            return found
+        if status["state"] in ("failed", "deleting"):
+            raise CliError(f"{found['name']} {status['state']}: {status['message']}", FAILED)
+        if timeout_seconds is not None and waited >= timeout_seconds:
+            raise CliError(f"{found['name']} is still {status['state']} after {timeout_seconds} s", TIMED_OUT)
+        session.pause(POLL_SECONDS)
+        waited += POLL_SECONDS
+
+
+def _made(args: Namespace, session: Session, volume: Row, hint: str) -> int:
+    if args.wait:
+        volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
+    state = "is ready" if volume["status"]["state"] == "ready" else "is being made"
+    session.output.object(volume, f"volume {volume['name']} {state}")
+    session.output.say(hint)
+    return DONE
+
+
+def _post(session: Session, name: str, verb: str, body: dict[str, Any]) -> Row:
+    volume = find_volume(session, name)
+    changed: Row = session.client.post(f"volumes/{volume['id']}/{verb}", body)
+    return changed
+
+
+def _named(parser: Parser) -> None:
+    parser.add_argument("name", metavar="VOLUME")
+
+
+def _waits(parser: Parser) -> None:
+    parser.add_argument("--wait", action="store_true", help="until it is ready")
+    parser.add_argument(
+        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 after it"
+    )

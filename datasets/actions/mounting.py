@@ -1,0 +1,137 @@
+"""The volumes of jobs that are being submitted: found, locked, or created with them."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+
+from controlplane.access import Actor
+from controlplane.actions.errors import Conflict
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Project
+from datasets.actions.volumes import PROVISION, new_volume, refuse_cluster
+from datasets.models import Volume, VolumeUse
+from datasets.models.volumes import CREATING, MANY_JOBS, ONE_JOB, READY
+from datasets.queries.volumes import VOLUME
+from jobs.kinds.mounts import is_volume
+
+Spec = dict[str, Any]
+# Of a volume's name.
+LONGEST_NAME = 63
+
+
+def volume_refusals(
+    project: Project, spec: Mapping[str, Any], known: Mapping[str, Volume]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (pointer, code, detail) of what is refused of a job's volumes. `known`: the project's volumes by name."""
+    wanted = [(place, mount) for place, mount in enumerate(spec["volumes"]) if is_volume(mount)]
+    if spec["snapshot_on"] and not wanted:
+        yield "/snapshot_on", "no_volume", "Snapshots are of volumes; mount one, or leave snapshot_on out."
+    if wanted and (words := refuse_cluster(project)):
+        yield "/volumes", "volumes_not_supported", words
+        return
+    seen = set[str]()
+    for place, mount in wanted:
+        if "new" in mount:
+            if mount["new"]["storage_class"] not in settings.STORAGE_CLASSES:
+                words = f"The storage classes are: {', '.join(settings.STORAGE_CLASSES)}."
+                yield f"/volumes/{place}/new/storage_class", "no_such_class", words
+            continue
+        name, volume = mount["volume"], known.get(mount["volume"])
+        if volume is None:
+            words = f"{project.name} has no volume {name}. Create it: yard volume create {name} --size 10Gi"
+            yield f"/volumes/{place}/volume", "volume_unknown", words
+        elif volume.state not in (READY, CREATING):
+            yield (
+                f"/volumes/{place}/volume",
+                "volume_not_ready",
+                f"{name} is {volume.state}. {volume.message}".strip(),
+            )
+        elif name in seen:
+            yield (
+                f"/volumes/{place}/volume",
+                "mounted_twice",
+                f"{name} is mounted already; a job mounts it once.",
+            )
+        seen.add(name)
+
+
+def known_volumes(project: Project, specs: Sequence[Mapping[str, Any]]) -> dict[str, Volume]:
+    """Return the project's volumes that these jobs name."""
+    names = {mount["volume"] for spec in specs for mount in spec["volumes"] if mount.get("volume")}
+    return {one.name: one for one in Volume.objects.filter(project=project, name__in=names)} if names else {}
+
+
+def bind_volumes(project: Project, specs: Sequence[Spec], actor: Actor) -> None:
+    """Lock the volumes that jobs name until the submission is committed, create those they ask for, and write which
+    they are into the specs. Raises Conflict for one that was deleted meanwhile"""
+    mounts = [(spec, mount) for spec in specs for mount in spec["volumes"] if is_volume(mount)]
+    if not mounts:
+        return
+    names = {mount["volume"] for _, mount in mounts if "volume" in mount}
+    rows = Volume.objects.filter(project=project, name__in=names, state__in=(READY, CREATING))
+    found = {one.name: one for one in rows.order_by("pk").select_for_update(no_key=True)}
+    if gone := names - set(found):
+        raise Conflict("volume_gone", f"The volume {min(gone)} was deleted meanwhile.")
+    made = _create(project, mounts, actor)
+    for place, (_, mount) in enumerate(mounts):
+        volume = made.get(place) or found[mount["volume"]]
+        mount.pop("new", None)
+        mount.update(volume=volume.name, volume_id=str(volume.pk), storage_class=volume.storage_class)
+        mount.setdefault("read_only", False)
+
+
+def note_uses(jobs: Sequence[Any]) -> None:
+    """Record which volumes new jobs mount."""
+    uses = [
+        VolumeUse(
+            volume_id=mount["volume_id"],
+            job=job,
+            mount_path=mount["mount_path"],
+            is_read_only=mount["read_only"],
+            snapshot_on=list(job.spec["snapshot_on"]),
+            is_watched=bool(job.spec["snapshot_on"]) and not mount["read_only"],
+        )
+        for job in jobs
+        for mount in job.spec["volumes"]
+        if is_volume(mount)
+    ]
+    if uses:
+        VolumeUse.objects.bulk_create(uses)
+
+
+def _create(project: Project, mounts: Sequence[tuple[Spec, Spec]], actor: Actor) -> dict[int, Volume]:
+    """Create what is to be made, by its place in `mounts`: two statements for any number."""
+    wanted = [(place, spec, mount["new"]) for place, (spec, mount) in enumerate(mounts) if "new" in mount]
+    if not wanted:
+        return {}
+    taken = set(Volume.objects.filter(project=project).values_list("name", flat=True))
+    made: dict[int, Volume] = {}
+    for place, spec, new in wanted:
+        name = new.get("name") or _free_name(spec["name"], taken)
+        if new.get("name") in taken:
+            raise Conflict(
+                "name_in_use", f"{project.name} has a volume named {name} already; choose another name."
+            )
+        taken.add(name)
+        mode = new.get("access_mode") or (MANY_JOBS if spec["workers"] > 1 else ONE_JOB)
+        made[place] = new_volume(project, {**new, "name": name, "access_mode": mode}, actor, {})
+    try:
+        with transaction.atomic():
+            Volume.objects.bulk_create(made.values())
+    except IntegrityError as error:
+        raise Conflict("name_in_use", "A volume of that name was created meanwhile; submit again.") from error
+    Command.objects.bulk_create(
+        Command(kind=PROVISION, subject_kind=VOLUME, subject_id=str(volume.pk)) for volume in made.values()
+    )
+    wake()
+    return made
+
+
+def _free_name(job: str, taken: set[str]) -> str:
+    name, number = job, 2
+    while name in taken:
+        end = f"-{number}"
+        name, number = job[: LONGEST_NAME - len(end)].rstrip("-") + end, number + 1
+    return name

@@ -1,0 +1,249 @@
+"""Verbs on volumes. One function, one transaction, one event each; what touches files is a command."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.conf import settings
+from django.db import IntegrityError, transaction
+from django.utils import timezone
+
+from controlplane.access import Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict, invalid
+from controlplane.engines.kinds import engine_kind
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Event, Project
+from datasets.models import Volume
+from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, READY
+from datasets.queries.volumes import VOLUME, running_jobs, storage_class_named, unfinished_uses
+from datasets.storage.volumes import Measured
+
+PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
+LONGEST_MESSAGE = 500
+
+
+def refuse_cluster(project: Project) -> str:
+    """Return why the project's cluster has no volumes, "" where it has."""
+    if engine_kind(project.cluster.engine).mounts_volumes:
+        return ""
+    return (
+        f"{project.cluster.name} mounts no volumes of Trainyard yet, since they are directories of the control plane's"
+        " machine. Use the cluster's own claims there."
+    )
+
+
+def new_volume(project: Project, fields: Mapping[str, Any], actor: Actor, origin: dict[str, Any]) -> Volume:
+    """Return an unsaved volume of checked fields. Raises Invalid for a class or tier that there is not."""
+    classes = settings.STORAGE_CLASSES
+    name = fields.get("storage_class") or next(iter(classes))
+    if name not in classes:
+        raise invalid("/storage_class", "no_such_class", f"The storage classes are: {', '.join(classes)}.")
+    if words := refuse_cluster(project):
+        raise invalid("/project", "volumes_not_supported", words)
+    tiers = classes[name].service_tiers
+    tier = fields.get("service_tier") or classes[name].default_tier
+    if tier not in tiers:
+        raise invalid(
+            "/service_tier", "no_such_tier", f"The service tiers of {name} are: {', '.join(tiers)}."
+        )
+    return Volume(
+        project=project,
+        name=fields["name"],
+        storage_class=name,
+        service_tier=tier,
+        size_bytes=fields["size"],
+        access_mode=fields.get("access_mode") or ONE_JOB,
+        keep_last=fields.get("keep_last"),
+        keep_days=fields.get("keep_days"),
+        origin=origin,
+        created_by=actor.name,
+    )
+
+
+def create_volume(
+    project: Project, fields: Mapping[str, Any], *, actor: Actor, origin: dict[str, Any] | None = None
+) -> Volume:
+    """Create a volume: empty, or of the volume or snapshot that `origin` names. Raises Invalid, and Conflict when the
+    name is in use."""
+    volume = new_volume(project, fields, actor, origin or {})
+    try:
+        with transaction.atomic():
+            volume.save(force_insert=True)
+            Command.objects.create(kind=PROVISION, subject_kind=VOLUME, subject_id=str(volume.pk))
+            write_audit(actor, "volume.create", VOLUME, str(volume.pk), after=about(volume))
+            happened("volume.created", volume, actor.name)
+    except IntegrityError as error:
+        detail = f"{project.name} has a volume named {volume.name} already; choose another name."
+        raise Conflict("name_in_use", detail) from error
+    return volume
+
+
+def clone_volume(volume: Volume, name: str, *, actor: Actor) -> Volume:
+    """Create a volume with the content that another one has when the copy is made."""
+    with transaction.atomic():
+        _lock_ready(volume)
+        fields = {
+            "name": name,
+            "size": volume.size_bytes,
+            "storage_class": volume.storage_class,
+            "service_tier": volume.service_tier,
+            "access_mode": volume.access_mode,
+        }
+        origin = {"kind": VOLUME, "id": str(volume.pk), "name": volume.name}
+        return create_volume(volume.project, fields, actor=actor, origin=origin)
+
+
+def resize_volume(volume: Volume, size_bytes: int, *, actor: Actor) -> Volume:
+    """Change the size. Raises Conflict for one below what the volume holds."""
+    with transaction.atomic():
+        _lock_ready(volume)
+        if volume.used_bytes is not None and size_bytes < volume.used_bytes:
+            detail = f"{volume.name} holds {volume.used_bytes} bytes; it cannot become smaller than that."
+            raise Conflict("volume_too_full", detail)
+        return _edit(volume, {"size_bytes": size_bytes}, "volume.resized", actor)
+
+
+def set_access_mode(volume: Volume, access_mode: str, *, actor: Actor) -> Volume:
+    """Change who may mount the volume at once. Raises Conflict while several jobs run with one that is to have one."""
+    with transaction.atomic():
+        _lock_ready(volume)
+        running = running_jobs(volume)
+        if access_mode == ONE_JOB and len(running) > 1:
+            names = ", ".join(use.job.name for use in unfinished_uses(volume) if str(use.job_id) in running)
+            detail = f"{volume.name} is mounted by {names}; wait until at most one of them runs."
+            raise Conflict("volume_in_use", detail)
+        return _edit(volume, {"access_mode": access_mode}, "volume.access_mode_changed", actor)
+
+
+def set_service_tier(volume: Volume, tier: str, *, actor: Actor) -> Volume:
+    """Change the performance class; mounts stay as they are. Raises Invalid for a tier that its class does not have."""
+    tiers = storage_class_named(volume.storage_class).service_tiers
+    if tier not in tiers:
+        detail = f"The service tiers of {volume.storage_class} are: {', '.join(tiers) or 'none'}."
+        raise invalid("/service_tier", "no_such_tier", detail)
+    with transaction.atomic():
+        _lock_ready(volume)
+        return _edit(volume, {"service_tier": tier}, "volume.tier_changed", actor)
+
+
+def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> Volume:
+    """Change the rules for keeping snapshots (checked values)."""
+    with transaction.atomic():
+        reread(volume, lock=True)
+        return _edit(volume, changes, "volume.edited", actor)
+
+
+def delete_volume(volume: Volume, *, actor: Actor) -> None:
+    """Delete a volume with its content; its snapshots stay. Raises Conflict, with their names, while unfinished jobs
+    mount it or a volume is made of it."""
+    with transaction.atomic():
+        reread(volume, lock=True)
+        if volume.state == DELETING:
+            return
+        users = [use.job.name for use in unfinished_uses(volume)[:10]]
+        if users:
+            detail = f"{volume.name} is mounted by {', '.join(users)}; delete it when they have ended, or stop them."
+            raise Conflict("volume_in_use", detail)
+        refuse_while_copied(VOLUME, str(volume.pk), volume.name)
+        Command.objects.about(VOLUME, volume.pk).cancel()
+        Volume.objects.filter(pk=volume.pk).update(state=DELETING, reason="", message="")
+        reread(volume)
+        Command.objects.create(kind=REMOVE, subject_kind=VOLUME, subject_id=str(volume.pk))
+        write_audit(actor, "volume.delete", VOLUME, str(volume.pk), before=about(volume))
+        happened("volume.deleting", volume, actor.name)
+
+
+def refuse_while_copied(kind: str, key: str, name: str) -> None:
+    """Raise Conflict while a volume is made of this one, or of this snapshot."""
+    making = Volume.objects.filter(state=CREATING, origin__kind=kind, origin__id=key)
+    made = making.values_list("name", flat=True).first()
+    if made:
+        raise Conflict(
+            f"{kind}_in_use", f"The volume {made} is being made of {name}; wait until it is ready."
+        )
+
+
+def volume_ready(volume_id: str, measured: Measured) -> None:
+    """Record that a volume's directory is there. Call it in the transaction that ends the command."""
+    if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=READY, **_measured(measured)):
+        happened("volume.ready", Volume.objects.get(pk=volume_id), "system")
+
+
+def volume_failed(volume_id: str, reason: str, message: str) -> None:
+    """Record why a volume could not be made. Call it in the transaction that ends the command."""
+    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
+    if Volume.objects.filter(pk=volume_id, state=CREATING).update(state=FAILED, **words):
+        happened("volume.failed", Volume.objects.get(pk=volume_id), "system")
+
+
+def volume_gone(volume_id: str) -> None:
+    """Forget a volume whose directory is removed. Call it in the transaction that ends the command."""
+    volume = Volume.objects.select_related("project").filter(pk=volume_id, state=DELETING).first()
+    if volume is not None:
+        event = _event("volume.deleted", volume, "system")
+        volume.delete()
+        Event.objects.append([event])
+        wake()
+
+
+def volume_measured(volume_id: str, measured: Measured) -> None:
+    """Record what a volume holds. Call it in the transaction that ends the command."""
+    volume = Volume.objects.filter(pk=volume_id).first()
+    if volume is None:
+        return
+    is_news = (volume.used_bytes, volume.files) != (measured.size_bytes, measured.files)
+    Volume.objects.filter(pk=volume_id).update(**_measured(measured))
+    if is_news:
+        happened("volume.measured", volume, "system")
+
+
+def happened(kind: str, volume: Volume, actor: str) -> None:
+    """Append the event of a change, last in the transaction, and wake the loop."""
+    Event.objects.append([_event(kind, volume, actor)])
+    wake()
+
+
+def about(volume: Volume) -> dict[str, Any]:
+    """Return what the audit log keeps of a volume."""
+    return {
+        "project": volume.project.name,
+        "name": volume.name,
+        "storage_class": volume.storage_class,
+        "size_bytes": volume.size_bytes,
+    }
+
+
+def _edit(volume: Volume, changes: Mapping[str, Any], kind: str, actor: Actor) -> Volume:
+    before = {name: getattr(volume, name) for name in changes}
+    for name, value in changes.items():
+        setattr(volume, name, value)
+    volume.save(update_fields=list(changes))
+    write_audit(actor, "volume.edit", VOLUME, str(volume.pk), before=before, after=dict(changes))
+    happened(kind, volume, actor.name)
+    return volume
+
+
+def _lock_ready(volume: Volume) -> None:
+    reread(volume, lock=True)
+    if volume.state != READY:
+        raise Conflict("volume_not_ready", f"{volume.name} is {volume.state}. {volume.message}".strip())
+
+
+def _measured(measured: Measured) -> dict[str, Any]:
+    return {
+        "used_bytes": measured.size_bytes,
+        "files": measured.files,
+        "is_measured_in_part": measured.is_partial,
+        "measured_at": timezone.now(),
+    }
+
+
+def _event(kind: str, volume: Volume, actor: str) -> Event:
+    verb = kind.partition(".")[2].replace("_", " ")
+    return Event(
+        kind=kind,
+        project_id=volume.project_id,
+        actor=actor,
+        message=f"Volume {volume.name}: {verb}.",
+        data={"volume": str(volume.pk), "name": volume.name},
+    )

@@ -1,0 +1,157 @@
+"""Volumes over REST."""
+
+from typing import Any
+
+from django.conf import settings
+
+from controlplane import fields
+from controlplane.access import project_for
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import INTEGER, STRING, listed, nullable, record, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
+from controlplane.models import Role
+from datasets.access import visible_volumes, volume_for
+from datasets.actions.volumes import (
+    clone_volume,
+    create_volume,
+    delete_volume,
+    edit_volume,
+    resize_volume,
+    set_access_mode,
+    set_service_tier,
+)
+from datasets.api.volume_schemas import VOLUME
+from datasets.models import Volume
+from datasets.queries.volumes import volume_rows, volume_shape, volume_shapes
+from jobs.kinds.mounts import ACCESS_MODES, access_mode, size_bytes
+
+SIZE = {"anyOf": [{"type": "integer"}, {"type": "string"}], "description": 'Bytes, or a text such as "10Gi".'}
+MODE = {**STRING, "enum": list(ACCESS_MODES)}
+_label = BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True)
+_keep = BodyField(fields.optional(fields.whole(1, 100_000)), nullable({**INTEGER, "minimum": 1}))
+RULES = {"keep_last": _keep, "keep_days": _keep}
+NEW_VOLUME = {
+    "project": BodyField(fields.dns_label(50), STRING, is_required=True),
+    "name": _label,
+    "size": BodyField(size_bytes, SIZE, is_required=True),
+    "storage_class": BodyField(fields.dns_label(63), STRING),
+    "service_tier": BodyField(fields.text(63), STRING),
+    "access_mode": BodyField(access_mode, MODE),
+    **RULES,
+}
+CLONE = {"name": _label}
+RESIZE = {"size": BodyField(size_bytes, SIZE, is_required=True)}
+ACCESS_MODE = {"access_mode": BodyField(access_mode, MODE, is_required=True)}
+SERVICE_TIER = {"service_tier": BodyField(fields.text(63), STRING, is_required=True)}
+VOLUMES = Listing(
+    VOLUME,
+    {"name": ("name", "id"), "created_at": ("created_at", "id")},
+    "name",
+    {
+        "name": Filter("name__in", query.texts("With these names.")),
+        "project": Filter("project__name__in", query.texts("Of these projects.")),
+        "storage_class": Filter("storage_class__in", query.texts("Of these storage classes.")),
+        "state": Filter("state__in", query.texts("In these states.")),
+    },
+)
+
+
+class StorageClasses(ApiView):
+    """Where volumes can be."""
+
+    @operation(
+        "The storage classes of this installation, the default first",
+        answer=record("`service_tiers`: MiB/s per TiB.", results=listed(ref("StorageClass"))),
+    )
+    def get(self, call: Call) -> Answer:
+        shown = [
+            {"name": one.name, "description": one.description, "service_tiers": dict(one.service_tiers)}
+            for one in settings.STORAGE_CLASSES.values()
+        ]
+        return Answer({"results": shown})
+
+
+class Volumes(ApiView):
+    """Volumes of every project that the caller may see."""
+
+    @operation("List volumes", answer=VOLUMES.schema("Volume"), query=VOLUMES.parameters())
+    def get(self, call: Call) -> Answer:
+        return paged(call, visible_volumes(call.actor), VOLUMES, fetch=volume_rows, shape=volume_shapes)
+
+    @operation("Create a volume", answer=ref("Volume"), status=201, body=NEW_VOLUME)
+    def post(self, call: Call) -> Answer:
+        body = dict(call.body)
+        project = project_for(call.actor, body.pop("project"), needed=Role.MEMBER)
+        volume = create_volume(project, body, actor=call.actor)
+        return Answer(volume_shape(volume), 201, revision=_revision(volume))
+
+
+class VolumeDetail(ApiView):
+    """One volume, by id."""
+
+    @operation("A volume", answer=ref("Volume"), query={"fields": fields_parameter(VOLUME)})
+    def get(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id)
+        return Answer(trimmed(call, volume_shape(volume)), revision=_revision(volume))
+
+    @operation("Change which snapshots of a volume are kept", answer=ref("Volume"), body=RULES)
+    def patch(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        call.require_match(volume, _revision)
+        if call.body:
+            edit_volume(volume, call.body, actor=call.actor)
+        return Answer(volume_shape(volume), revision=_revision(volume))
+
+    @operation("Delete a volume that no unfinished job mounts; its snapshots stay", answer=ref("Volume"))
+    def delete(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.OWNER)
+        call.require_match(volume, _revision)
+        delete_volume(volume, actor=call.actor)
+        return Answer(volume_shape(volume))
+
+
+class VolumeResize(ApiView):
+    """The size of a volume."""
+
+    @operation("Change the size of a volume", answer=ref("Volume"), body=RESIZE)
+    def post(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        return Answer(volume_shape(resize_volume(volume, call.body["size"], actor=call.actor)))
+
+
+class VolumeClone(ApiView):
+    """A copy of a volume."""
+
+    @operation("Make a volume of what this one holds", answer=ref("Volume"), status=201, body=CLONE)
+    def post(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        return Answer(volume_shape(clone_volume(volume, call.body["name"], actor=call.actor)), 201)
+
+
+class VolumeAccessMode(ApiView):
+    """How many jobs may have a volume at once."""
+
+    @operation("Change the access mode of a volume", answer=ref("Volume"), body=ACCESS_MODE)
+    def post(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        return Answer(volume_shape(set_access_mode(volume, call.body["access_mode"], actor=call.actor)))
+
+
+class VolumeServiceTier(ApiView):
+    """The performance class of a volume."""
+
+    @operation(
+        "Change the service tier of a volume; it stays mounted where it is",
+        answer=ref("Volume"),
+        body=SERVICE_TIER,
+    )
+    def post(self, call: Call, volume_id: str) -> Answer:
+        volume = volume_for(call.actor, volume_id, needed=Role.MEMBER)
+        return Answer(volume_shape(set_service_tier(volume, call.body["service_tier"], actor=call.actor)))
+
+
+def _revision(volume: Volume) -> Any:
+    rules = [volume.keep_last, volume.keep_days]
+    return [volume.size_bytes, volume.access_mode, volume.service_tier, volume.state, *rules]

@@ -1,0 +1,239 @@
+"""Questions about volumes and snapshots, answered as plain data in the shape of the REST contract."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db.models import QuerySet
+
+from controlplane.config.storage_classes import StorageClass
+from controlplane.models import Command, Project
+from datasets.models import Snapshot, Volume, VolumeUse
+from datasets.models.volumes import ONE_JOB, READY
+from datasets.storage.volumes import FolderVolumes
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, QUEUED
+
+TIB = 1 << 40
+VOLUME, SNAPSHOT = "volume", "snapshot"  # subjects of commands
+USES_SHOWN = 100
+
+
+def storage_class_named(name: str) -> StorageClass:
+    """Return a storage class; of one that is configured no more, where its volumes were by default."""
+    found: StorageClass | None = settings.STORAGE_CLASSES.get(name)
+    return found or StorageClass(name, settings.STATE_DIR / "volumes" / name, {})
+
+
+def storage_of(project_id: int, storage_class: str) -> FolderVolumes:
+    """Return the volumes of a project in a class."""
+    return FolderVolumes(storage_class_named(storage_class).directory / str(project_id))
+
+
+def volume_path(project_id: int, storage_class: str, volume_id: str) -> Path:
+    """Return the directory that a pod of the project mounts."""
+    return storage_of(project_id, storage_class).path(volume_id)
+
+
+def find_volume(project: Project, name: str) -> Volume | None:
+    """Return a project's volume by name."""
+    return Volume.objects.select_related("project").filter(project=project, name=name).first()
+
+
+def unfinished_uses(volume: Volume) -> QuerySet[VolumeUse]:
+    """Return the mounts by jobs that have not ended."""
+    return volume.uses.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
+
+
+def running_jobs(volume: Volume) -> list[str]:
+    """Return the ids of the jobs that have pods with the volume."""
+    held = volume.uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
+    return sorted({str(job) for job in held.values_list("job_id", flat=True)})
+
+
+def volume_waits(cluster_id: int) -> Mapping[str, Mapping[str, Any]]:
+    """Return for queued jobs of a cluster that cannot start because of a volume: which, and its state or its holder."""
+    queued = VolumeUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster_id)
+    return _waits(queued)
+
+
+def waiting_jobs(jobs: Iterable[Any]) -> frozenset[str]:
+    """Return which of these queued jobs a volume keeps from starting together: not ready, held by another job, or
+    wanted by one of them before. Locks the volumes until the transaction ends."""
+    uses = VolumeUse.objects.filter(job__in=list(jobs)).order_by("job__submit_rank")
+    wanted = list(uses.values_list("job_id", "volume_id", "volume__access_mode"))
+    if not wanted:
+        return frozenset()
+    ids = {volume for _, volume, _ in wanted}
+    list(Volume.objects.filter(pk__in=ids).order_by("pk").select_for_update(no_key=True).only("pk"))
+    waiting, taken = set(_waits(uses)), set()
+    for job, volume, mode in wanted:
+        if mode != ONE_JOB or str(job) in waiting:
+            continue
+        if volume in taken:
+            waiting.add(str(job))
+        taken.add(volume)
+    return frozenset(waiting)
+
+
+def _waits(uses: QuerySet[VolumeUse]) -> dict[str, dict[str, Any]]:
+    columns = ("job_id", "volume_id", "volume__name", "volume__state", "volume__access_mode")
+    wanted = list(uses.values_list(*columns))
+    one_job = {volume for _, volume, _, _, mode in wanted if mode == ONE_JOB}
+    holders = _holders(one_job) if one_job else {}
+    found: dict[str, dict[str, Any]] = {}
+    for job, volume, name, state, _ in wanted:
+        if state != READY:
+            found.setdefault(str(job), {"volume": name, "volume_state": state})
+        elif volume in holders and holders[volume][0] != job:
+            holder_id, holder = holders[volume]
+            found.setdefault(str(job), {"volume": name, "held_by": holder, "held_by_job": str(holder_id)})
+    return found
+
+
+def _holders(volumes: Iterable[Any]) -> dict[Any, tuple[Any, str]]:
+    held = VolumeUse.objects.filter(
+        volume__in=volumes, job__pods__isnull=False, job__pods__released_at__isnull=True
+    )
+    rows = held.order_by("job__submit_rank").values_list("volume_id", "job_id", "job__name").distinct()
+    found: dict[Any, tuple[Any, str]] = {}
+    for volume, job, name in rows:
+        found.setdefault(volume, (job, name))
+    return found
+
+
+def volume_rows(rows: QuerySet[Volume]) -> list[Volume]:
+    """Read volumes with what `volume_shapes` shows."""
+    return list(rows.select_related("project"))
+
+
+def volume_shapes(volumes: Sequence[Volume]) -> list[dict[str, Any]]:
+    """Return volumes as REST shows them, with the unfinished jobs that mount them: two more queries for any number."""
+    uses: defaultdict[Any, list[VolumeUse]] = defaultdict(list)
+    rows = VolumeUse.objects.filter(volume__in=[volume.pk for volume in volumes])
+    rows = rows.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
+    for use in rows:
+        uses[use.volume_id].append(use)
+    progress = progress_of(VOLUME, [volume.pk for volume in volumes if volume.state != READY])
+    return [_volume_shape(volume, uses[volume.pk], progress.get(str(volume.pk))) for volume in volumes]
+
+
+def volume_shape(volume: Volume) -> dict[str, Any]:
+    """Return one volume as REST shows it."""
+    return volume_shapes([volume])[0]
+
+
+def progress_of(subject: str, keys: Sequence[Any]) -> dict[str, dict[str, Any]]:
+    """Return the progress of the unfinished commands about these subjects."""
+    if not keys:
+        return {}
+    rows = Command.objects.unfinished().filter(
+        subject_kind=subject, subject_id__in=[str(key) for key in keys]
+    )
+    return {
+        subject_id: progress
+        for subject_id, progress in rows.values_list("subject_id", "progress")
+        if progress
+    }
+
+
+def _volume_shape(
+    volume: Volume, uses: Sequence[VolumeUse], progress: dict[str, Any] | None
+) -> dict[str, Any]:
+    rates = storage_class_named(volume.storage_class).service_tiers
+    rate = rates.get(volume.service_tier)
+    return {
+        "id": str(volume.pk),
+        "project": volume.project.name,
+        "name": volume.name,
+        "storage_class": volume.storage_class,
+        "service_tier": volume.service_tier,
+        "throughput_mib_per_second": None if rate is None else max(1, rate * volume.size_bytes // TIB),
+        "access_mode": volume.access_mode,
+        "size_bytes": volume.size_bytes,
+        "used_bytes": volume.used_bytes,
+        "files": volume.files,
+        "measured_at": volume.measured_at,
+        "is_measured_in_part": volume.is_measured_in_part,
+        # no folder refuses a write beyond the size
+        "is_size_enforced": False,
+        "origin": volume.origin or None,
+        "keep_last": volume.keep_last,
+        "keep_days": volume.keep_days,
+        "created_by": volume.created_by,
+        "created_at": volume.created_at,
+        "status": {
+            "state": volume.state,
+            "reason": volume.reason,
+            "message": volume.message or _size_message(volume),
+            "progress": progress,
+        },
+        "jobs": [_use_shape(use) for use in uses[:USES_SHOWN]],
+    }
+
+
+def _size_message(volume: Volume) -> str:
+    if volume.used_bytes is None or volume.used_bytes <= volume.size_bytes:
+        return ""
+    return (
+        "It holds more than its size. Its storage class does not enforce sizes; resize it, or remove files."
+    )
+
+
+def _use_shape(use: VolumeUse) -> dict[str, Any]:
+    return {
+        "id": str(use.job_id),
+        "name": use.job.name,
+        "state": use.job.state,
+        "mount_path": use.mount_path,
+        "read_only": use.is_read_only,
+        "is_holding": use.job.state in ACTIVE_STATES,
+    }
+
+
+def snapshot_rows(rows: QuerySet[Snapshot]) -> list[Snapshot]:
+    """Read snapshots with what `snapshot_shapes` shows."""
+    return list(rows.select_related("project"))
+
+
+def snapshot_shapes(snapshots: Sequence[Snapshot]) -> list[dict[str, Any]]:
+    """Return snapshots as REST shows them."""
+    progress = progress_of(SNAPSHOT, [snapshot.pk for snapshot in snapshots if snapshot.state != READY])
+    return [_snapshot_shape(snapshot, progress.get(str(snapshot.pk))) for snapshot in snapshots]
+
+
+def snapshot_shape(snapshot: Snapshot) -> dict[str, Any]:
+    """Return one snapshot as REST shows it."""
+    return snapshot_shapes([snapshot])[0]
+
+
+def _snapshot_shape(snapshot: Snapshot, progress: dict[str, Any] | None) -> dict[str, Any]:
+    return {
+        "id": str(snapshot.pk),
+        "name": str(snapshot),
+        "number": snapshot.number,
+        "project": snapshot.project.name,
+        "volume": snapshot.volume_name,
+        "volume_id": str(snapshot.volume_id) if snapshot.volume_id else None,
+        "storage_class": snapshot.storage_class,
+        "volume_bytes": snapshot.volume_bytes,
+        "cause": snapshot.cause,
+        "job_id": str(snapshot.job_id) if snapshot.job_id else None,
+        "job": snapshot.job_name or None,
+        "attempt": snapshot.attempt or None,
+        "progress": snapshot.progress,
+        "consistency": snapshot.consistency or None,
+        "files": snapshot.files,
+        "size_bytes": snapshot.size_bytes,
+        "new_bytes": snapshot.new_bytes,
+        "created_by": snapshot.created_by,
+        "created_at": snapshot.created_at,
+        "ready_at": snapshot.ready_at,
+        "status": {
+            "state": snapshot.state,
+            "reason": snapshot.reason,
+            "message": snapshot.message,
+            "progress": progress,
+        },
+    }

@@ -1,0 +1,97 @@
+"""Ask the programs that write to a volume to pause while a snapshot is taken.
+
+A program that takes part makes VOLUME/.trainyard/listening/<job id>.<rank>. For a snapshot the control plane writes
+VOLUME/.trainyard/quiesce with the snapshot's id; the program finishes and flushes what it writes, writes that id into
+its file in `listening`, and writes nothing more until `quiesce` is gone. The wait is bounded; without an answer, the
+snapshot says that it is crash-consistent.
+
+A job can put links in the place of these files: none is followed, and nothing is written outside of the volume.
+"""
+
+import os
+import time
+from collections.abc import Collection, Iterator
+from contextlib import contextmanager, suppress
+from pathlib import Path
+
+from datasets.storage.trees import OWN
+
+WAIT_SECONDS = 10.0
+PAUSE_SECONDS = 0.05
+LISTENING, REQUEST = b"listening", b"quiesce"
+_MOST_BYTES = 256
+_DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+@contextmanager
+def quiesced(
+    volume: Path, token: str, jobs: Collection[str], wait_seconds: float = WAIT_SECONDS
+) -> Iterator[bool]:
+    """Yield whether every one of these running jobs has paused; they go on after the block."""
+    try:
+        own = _open_own(volume)
+    except OSError:
+        yield False
+        return
+    try:
+        yield _ask(own, token, jobs, wait_seconds)
+    finally:
+        with suppress(OSError):
+            os.unlink(REQUEST, dir_fd=own)
+        os.close(own)
+
+
+def _open_own(volume: Path) -> int:
+    top = os.open(volume, _DIRECTORY)
+    try:
+        return os.open(OWN, _DIRECTORY, dir_fd=top)
+    finally:
+        os.close(top)
+
+
+def _ask(own: int, token: str, jobs: Collection[str], wait_seconds: float) -> bool:
+    deadline = time.monotonic() + wait_seconds
+    try:
+        listeners = _listeners(own, jobs)
+        if {name.partition(b".")[0].decode() for name in listeners} != set(jobs):
+            return False
+        _write(own, token)
+        while any(_answer(own, name) != token for name in listeners):
+            if time.monotonic() > deadline:
+                return False
+            time.sleep(PAUSE_SECONDS)
+    except (OSError, UnicodeDecodeError):
+        return False
+    return True
+
+
+def _listeners(own: int, jobs: Collection[str]) -> list[bytes]:
+    directory = os.open(LISTENING, _DIRECTORY, dir_fd=own)
+    try:
+        names = [os.fsencode(name) for name in os.listdir(directory)]
+    finally:
+        os.close(directory)
+    return [name for name in names if os.fsdecode(name).partition(".")[0] in jobs]
+
+
+def _write(own: int, token: str) -> None:
+    with suppress(FileNotFoundError):
+        os.unlink(REQUEST, dir_fd=own)
+    flags = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+    file = os.open(REQUEST, flags, 0o644, dir_fd=own)
+    try:
+        os.write(file, token.encode())
+    finally:
+        os.close(file)
+
+
+def _answer(own: int, name: bytes) -> str:
+    directory = os.open(LISTENING, _DIRECTORY, dir_fd=own)
+    try:
+        file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=directory)
+    finally:
+        os.close(directory)
+    try:
+        return os.read(file, _MOST_BYTES).decode(errors="replace").strip()
+    finally:
+        os.close(file)

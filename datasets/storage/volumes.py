@@ -1,0 +1,270 @@
+"""Volumes as directories of a file system, and their snapshots as trees that share unchanged files.
+
+    ROOT/volumes/ID               what jobs mount
+    ROOT/snapshots/ID/tree        the files; one that did not change since the snapshot before is a hard link to it
+    ROOT/snapshots/ID/index       the stat of the volume's files when they were copied
+    ROOT/snapshots/ID/taken.json  what `take` returned
+    ROOT/parts/ID.*               on the way: gets its name when it is complete and on disk
+
+No file of a snapshot is ever mounted where it can be written, so that sharing by hard links is safe between
+snapshots; between a volume and a snapshot it is not, and content is shared by reflink or copied.
+
+Every call may be repeated after a crash: the id is its idempotency key. A repeat removes the parts of the one before.
+"""
+
+import fcntl
+import json
+import marshal
+import os
+import shutil
+import stat
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import BinaryIO
+from uuid import uuid4
+
+from datasets.storage.base import UNLIMITED, Budget, ContentMissing
+from datasets.storage.files import blocked, sync_file_system
+from datasets.storage.trees import OWN, Before, Copied, Index, copy_tree, walk
+
+CHILDREN_MOST = 10_000
+Report = Callable[[int, int], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Taken:
+    """A snapshot on disk. `new_bytes`: of files that no earlier one shares. `notes`: what it lacks, in words."""
+
+    files: int
+    size_bytes: int
+    new_bytes: int
+    notes: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Measured:
+    """How much a volume holds; `is_partial`: the measurement ended at its limit."""
+
+    files: int
+    size_bytes: int
+    is_partial: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Child:
+    """An entry of a directory of a volume. `kind`: file, directory, link or other."""
+
+    name: bytes
+    kind: str
+    size_bytes: int
+    mtime: float
+
+
+class FolderVolumes:
+    """The volumes and snapshots of one project in one storage class."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+
+    def path(self, volume: str) -> Path:
+        """Return the directory that jobs mount."""
+        return self.root / "volumes" / volume
+
+    def has_snapshot(self, snapshot: str) -> bool:
+        return (self._snapshot(snapshot) / "tree").is_dir()
+
+    def provision(self, volume: str) -> None:
+        """Make an empty volume, unless it is there. Raises Blocked."""
+        try:
+            self.path(volume).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise blocked(error) from error
+
+    def clone(
+        self, volume: str, source: str, budget: Budget = UNLIMITED, report: Report = lambda files, size: None
+    ) -> None:
+        """Make a volume of what another one holds. Raises ContentMissing, Blocked and what `budget` raises."""
+        self._make_volume(volume, self.path(source), budget, report)
+
+    def restore(
+        self,
+        volume: str,
+        snapshot: str,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> None:
+        """Make a volume of a snapshot, which stays. Raises as `clone`."""
+        self._make_volume(volume, self._snapshot(snapshot) / "tree", budget, report)
+
+    def remove(self, volume: str) -> None:
+        """Remove a volume with its content; snapshots stay."""
+        self._remove(self.path(volume))
+
+    def take(
+        self,
+        snapshot: str,
+        volume: str,
+        before: str | None,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda files, size: None,
+    ) -> Taken:
+        """Make a snapshot; files that did not change since the snapshot `before` are shared with it. Raises
+        ContentMissing, Blocked and what `budget` raises."""
+        place = self._snapshot(snapshot)
+        if not place.exists():
+            with self._part(snapshot, place) as part:
+                copied = self._copy(self.path(volume), part / "tree", budget, report, self._before(before))
+                (part / "index").write_bytes(marshal.dumps(copied.index))
+                (part / "taken.json").write_text(json.dumps(asdict(_taken(copied))))
+        return Taken(**json.loads((place / "taken.json").read_text()))
+
+    def remove_snapshot(self, snapshot: str) -> None:
+        """Remove a snapshot; what others share with it stays theirs."""
+        self._remove(self._snapshot(snapshot))
+
+    def measure(self, volume: str, budget: Budget, most_files: int) -> Measured:
+        """Count files and bytes, up to `most_files`. Raises ContentMissing and what `budget` raises."""
+        files = size = 0
+        try:
+            for _, names, descriptor in walk(self.path(volume)):
+                budget.check()
+                for name in names:
+                    with suppress(FileNotFoundError):
+                        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+                        if not stat.S_ISDIR(found.st_mode):
+                            files, size = files + 1, size + found.st_size
+                if files > most_files:
+                    return Measured(files, size, is_partial=True)
+        except FileNotFoundError as error:
+            raise ContentMissing(f"The directory of the volume {volume} is not there.") from error
+        return Measured(files, size, is_partial=False)
+
+    def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
+        """Return entries of a directory in the order of their names, from the first above `after`. Raises
+        ContentMissing, also for a path that leads through a link."""
+        with self._opened(volume, directory, os.O_DIRECTORY) as descriptor, os.scandir(descriptor) as entries:
+            names = (os.fsencode(entry.name) for entry in entries)
+            wanted = sorted(name for name in names if name > after and (directory or name != OWN))
+            found = (_child(descriptor, name) for name in wanted[:limit])
+            return [child for child in found if child is not None]
+
+    def open(self, volume: str, path: bytes) -> tuple[BinaryIO, int]:
+        """Return a regular file for reading, and its size. Raises ContentMissing, also for a path through a link."""
+        with self._opened(volume, path, 0) as descriptor:
+            found = os.fstat(descriptor)
+            if not stat.S_ISREG(found.st_mode):
+                raise ContentMissing("This is not a file.")
+            return os.fdopen(os.dup(descriptor), "rb"), found.st_size
+
+    @contextmanager
+    def _opened(self, volume: str, path: bytes, flags: int) -> Iterator[int]:
+        """Open a path step by step, so that no link is followed, whatever a job puts in its way meanwhile."""
+        wanted = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+        steps = [step for step in path.split(b"/") if step]
+        if any(step in (b".", b"..") for step in steps) or steps[:1] == [OWN] or b"\0" in path:
+            raise ContentMissing("There is no such path in the volume.")
+        descriptor = -1
+        try:
+            descriptor = os.open(self.path(volume), wanted | os.O_DIRECTORY)
+            for place, step in enumerate(steps):
+                is_last = place == len(steps) - 1
+                below = os.open(step, wanted | (flags if is_last else os.O_DIRECTORY), dir_fd=descriptor)
+                os.close(descriptor)
+                descriptor = below
+            yield descriptor
+        except OSError as error:
+            raise ContentMissing("There is no such path in the volume.") from error
+        finally:
+            if descriptor >= 0:
+                os.close(descriptor)
+
+    def _make_volume(self, volume: str, source: Path, budget: Budget, report: Report) -> None:
+        place = self.path(volume)
+        if not place.exists():
+            with self._part(volume, place) as part:
+                part.rmdir()
+                self._copy(source, part, budget, report)
+
+    def _copy(
+        self, source: Path, target: Path, budget: Budget, report: Report, before: Before | None = None
+    ) -> Copied:
+        try:
+            return copy_tree(source, target, before=before, budget=budget, report=report)
+        except FileNotFoundError as error:
+            raise ContentMissing(f"What is to be copied is not there (any more): {source.name}.") from error
+
+    def _before(self, snapshot: str | None) -> Before | None:
+        if snapshot is None:
+            return None
+        place = self._snapshot(snapshot)
+        try:
+            index: Index = marshal.loads((place / "index").read_bytes())
+        except (OSError, ValueError, EOFError, TypeError):
+            # without it, every file is copied
+            return None
+        return Before(place / "tree", index)
+
+    @contextmanager
+    def _part(self, name: str, place: Path) -> Iterator[Path]:
+        """Yield a directory that gets the name `place` at the end of the block, when it is on disk."""
+        parts = self.root / "parts"
+        part = parts / f"{name}.{uuid4().hex}"
+        try:
+            place.parent.mkdir(parents=True, exist_ok=True)
+            parts.mkdir(exist_ok=True)
+            for left in parts.glob(f"{name}.*"):
+                shutil.rmtree(left, ignore_errors=True)
+            part.mkdir()
+            yield part
+            sync_file_system(parts)
+            _rename_new(part, place)
+        except OSError as error:
+            raise blocked(error) from error
+        finally:
+            shutil.rmtree(part, ignore_errors=True)
+
+    def _remove(self, place: Path) -> None:
+        parts = self.root / "parts"
+        hidden = parts / f"{place.name}.removed"
+        try:
+            parts.mkdir(parents=True, exist_ok=True)
+            if hidden.exists():
+                shutil.rmtree(hidden)
+            if place.exists():
+                os.rename(place, hidden)
+                shutil.rmtree(hidden)
+        except OSError as error:
+            raise blocked(error) from error
+
+    def _snapshot(self, snapshot: str) -> Path:
+        return self.root / "snapshots" / snapshot
+
+
+def _taken(copied: Copied) -> Taken:
+    notes = []
+    if copied.changed:
+        notes.append(f"{copied.changed} files changed while they were copied")
+    if copied.skipped:
+        notes.append(f"{copied.skipped} sockets, pipes or devices are not in it")
+    words = f"{'; '.join(notes)}: {', '.join(copied.named)}" if notes else ""
+    return Taken(copied.files, copied.size_bytes, copied.new_bytes, words)
+
+
+def _rename_new(part: Path, place: Path) -> None:
+    """Rename a directory, unless another process that did the same was first."""
+    with open(part.parent / "lock", "a") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        if not place.exists():
+            os.rename(part, place)
+
+
+def _child(descriptor: int, name: bytes) -> Child | None:
+    try:
+        found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
+    except FileNotFoundError:
+        return None
+    kinds = ((stat.S_ISREG, "file"), (stat.S_ISDIR, "directory"), (stat.S_ISLNK, "link"))
+    kind = next((word for is_kind, word in kinds if is_kind(found.st_mode)), "other")
+    return Child(name, kind, found.st_size if kind == "file" else 0, found.st_mtime)

@@ -1,0 +1,120 @@
+"""Jobs that wait for volumes, and what their pods mount."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from controlplane.models import Command
+from datasets.actions.volume_care import measure_volumes
+from datasets.actions.volumes import set_access_mode
+from datasets.models import Volume
+from jobs.actions import stop_job
+from jobs.queries import job_detail
+from tests.builders import make_job, make_project, make_user
+from tests.cast import SYSTEM
+from tests.volumes import directory_of, make_volume, work, write
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
+
+
+def mounted(volume="data", **more):
+    return {"volume": volume, "mount_path": "/mnt", **more}
+
+
+def reason(job):
+    job.refresh_from_db()
+    return job.reason, job.message
+
+
+def test_the_second_job_of_a_volume_for_one_waits_and_its_reason_names_the_holder(plant):
+    project = make_project()
+    make_volume(project)
+    first, second = (make_job(project, name, volumes=[mounted()]) for name in ("first", "second"))
+    plant.settle(3)
+    assert plant.states() == {"first": "running", "second": "queued"}
+    code, message = reason(second)
+    assert code == "waiting_for_volume"
+    assert "job first has it" in message
+    assert job_detail(second)["status"]["reason"]["details"]["held_by"] == "first"
+    stop_job(first, actor=SYSTEM)
+    plant.settle(4)
+    assert plant.states() == {"first": "stopped", "second": "running"}
+
+
+def test_two_jobs_share_a_volume_for_many_and_the_switch_waits_for_one(plant):
+    project = make_project()
+    volume = make_volume(project, access_mode="ReadWriteMany")
+    jobs = [make_job(project, name, volumes=[mounted()]) for name in ("first", "second")]
+    plant.settle(3)
+    assert plant.states() == {"first": "running", "second": "running"}
+    with pytest.raises(Exception, match="first, second") as refused:
+        set_access_mode(volume, "ReadWriteOnce", actor=SYSTEM)
+    assert refused.value.code == "volume_in_use"
+    stop_job(jobs[0], actor=SYSTEM)
+    plant.settle(3)
+    assert set_access_mode(volume, "ReadWriteOnce", actor=SYSTEM).access_mode == "ReadWriteOnce"
+
+
+def test_a_job_waits_until_its_new_volume_is_ready(plant):
+    new = {"new": {"storage_class": "standard", "size": "1Gi"}, "mount_path": "/ckpt"}
+    job = make_job(make_project(), volumes=[new])
+    about = Command.objects.filter(kind="datasets.provision_volume")
+    about.update(not_before=timezone.now() + timedelta(hours=1))
+    plant.settle(2)
+    assert reason(job) == (
+        "waiting_for_volume",
+        "The volume job is not ready yet, it is creating. It starts when the volume is.",
+    )
+    about.update(not_before=timezone.now())
+    work()
+    plant.settle(3)
+    assert plant.states() == {"job": "running"}
+
+
+def test_every_pod_of_an_elastic_job_mounts_the_volumes_directory(plant):
+    project = make_project()
+    volume = make_volume(project)
+    make_job(
+        project, kind="elastic", workers=2, min_workers=1, max_workers=3, volumes=[mounted(read_only=True)]
+    )
+    plant.tick()
+    orders = Command.objects.filter(kind="start_pod")
+    assert [order.payload["mounts"] for order in orders] == [[[str(directory_of(volume)), "/mnt", True]]] * 2
+
+
+def test_a_preempted_job_gets_its_volume_back_when_its_pods_are_gone(plant):
+    mine, other = make_project("team-a", quota=0), make_project("team-b", quota=16)
+    make_volume(mine)
+    job = make_job(mine, gpus=8, volumes=[mounted()])
+    plant.settle(3)
+    urgent = [make_job(other, f"urgent{number}", gpus=8) for number in range(2)]
+    plant.in_seconds(15)
+    assert plant.states()["job"] == "queued"
+    for one in urgent:
+        stop_job(one, actor=SYSTEM)
+    plant.in_seconds(5)
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("running", 2)
+
+
+def test_what_a_job_wrote_is_measured_while_it_runs_and_after_its_end(plant):
+    project = make_project()
+    volume = make_volume(project)
+    job = make_job(project, user=make_user(), volumes=[mounted()])
+    plant.settle(3)
+    write(volume, {"a": "12345"})
+    measure_volumes()
+    assert not Command.objects.unfinished().filter(kind="datasets.measure_volume").exists()
+    Volume.objects.update(measured_at=timezone.now() - timedelta(minutes=2))
+    measure_volumes()
+    work()
+    volume.refresh_from_db()
+    assert (volume.used_bytes, volume.files) == (5, 1)
+    write(volume, {"b": "67"})
+    stop_job(job, actor=SYSTEM)
+    plant.settle(3)
+    measure_volumes()
+    work()
+    volume.refresh_from_db()
+    assert (volume.used_bytes, volume.files) == (7, 2)

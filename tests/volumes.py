@@ -1,0 +1,62 @@
+"""Volumes for tests: rows whose directories are really there."""
+
+from pathlib import Path
+from typing import Any
+
+from controlplane.access import SYSTEM
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.models import Command, Project
+from datasets.actions.volumes import create_volume
+from datasets.models import Snapshot, Volume
+from datasets.queries.volumes import SNAPSHOT, VOLUME, storage_of
+from tests.waiting import wait_until
+
+GIB = 1 << 30
+
+
+def work() -> None:
+    """Carry out what is due for volumes and snapshots, as a worker does."""
+    about = Command.objects.unfinished().filter(subject_kind__in=(VOLUME, SNAPSHOT))
+
+    def is_done() -> bool:
+        carry_out_due()
+        return not about.exists()
+
+    wait_until(is_done, what="the end of the work on volumes and snapshots")
+
+
+def make_volume(
+    project: Project, name: str = "data", files: dict[str, str] | None = None, **fields: Any
+) -> Volume:
+    """A volume that is ready and holds these files: paths and texts."""
+    volume = create_volume(project, {"name": name, "size": GIB, **fields}, actor=SYSTEM)
+    work()
+    write(volume, files or {})
+    volume.refresh_from_db()
+    return volume
+
+
+def directory_of(volume: Volume) -> Path:
+    """Where jobs write."""
+    return storage_of(volume.project_id, volume.storage_class).path(str(volume.pk))
+
+
+def write(volume: Volume, files: dict[str, str]) -> None:
+    """Write files as a job does."""
+    for path, text in files.items():
+        place = directory_of(volume) / path
+        place.parent.mkdir(parents=True, exist_ok=True)
+        place.write_text(text)
+
+
+def read(volume: Volume) -> dict[str, str]:
+    """Every file of a volume: paths and texts."""
+    root = directory_of(volume)
+    return {str(path.relative_to(root)): path.read_text() for path in root.rglob("*") if path.is_file()}
+
+
+def tree_of(snapshot: Snapshot) -> Path:
+    """Where a snapshot's files are."""
+    return (
+        storage_of(snapshot.project_id, snapshot.storage_class).root / "snapshots" / str(snapshot.pk) / "tree"
+    )
