@@ -51,7 +51,7 @@ GOOD = {"name": "good", "kind": "train", "gpus": 1}
         ({"priority": 1001}, "/priority", "out_of_range"),
         ({"max_runtime_seconds": 0}, "/max_runtime_seconds", "out_of_range"),
         ({"kind": "interactive", "preemptible": True}, "/preemptible", "never_preemptible"),
-        ({"volumes": [{"volume": "data", "mount_path": "/mnt"}]}, "/volumes/0", "not_available"),
+        ({"volumes": [{"volume": "data", "mount_path": "/mnt"}]}, "/volumes/0/volume", "volume_unknown"),
         ({"command": ["\ud800"]}, "/command/0", "not_unicode"),
     ],
 )
