@@ -8,7 +8,8 @@ from torch import nn
 
 from workloads.image_classification.efficientnet import EfficientNet, channels_of
 from workloads.image_classification.resnet import ResNet50
-from workloads.lane_detection.scnn import CHANNELS, SCNN, Messages, loss_of
+from workloads.lane_detection.messages import Messages
+from workloads.lane_detection.scnn import SCNN, SMALL, loss_of
 
 
 def parameters(net: nn.Module) -> int:
@@ -43,32 +44,44 @@ def test_classifiers_take_other_sizes_and_learn():
         assert all(parameter.grad is not None for parameter in net.parameters())
 
 
-@pytest.mark.parametrize("axis", [0, 1])
-@pytest.mark.parametrize("is_reversed", [False, True])
-def test_messages_are_those_of_the_plain_formula(axis, is_reversed):
-    """x[i] += relu(conv2d(x[i - 1])), slice by slice, on the whole picture and by two-dimensional convolutions."""
-    torch.manual_seed(0)
-    messages = Messages(axis, is_reversed)
-    x = torch.randn(2, CHANNELS, 7, 11)
+def plain(messages: Messages, axis: int, x: torch.Tensor) -> torch.Tensor:
+    """x[i] + relu(conv2d(x[i - 1])), slice by slice, by two-dimensional convolutions."""
     weight = messages.convolution.weight
     kernel, padding = (weight.unsqueeze(2), (0, 4)) if axis == 0 else (weight.unsqueeze(3), (4, 0))
-    plain = x.clone()
-    places = range(x.shape[2 + axis])[:: -1 if is_reversed else 1]
+    slices = list(x.split(1, 2 + axis))
+    places = range(len(slices))[:: -1 if messages.is_reversed else 1]
     for before, place in itertools.pairwise(places):
-        message = nn.functional.conv2d(plain.narrow(2 + axis, before, 1), kernel, padding=padding)
-        plain.narrow(2 + axis, place, 1).add_(message.relu())
-    torch.testing.assert_close(messages(x), plain, atol=1e-5, rtol=1e-4)
+        slices[place] = slices[place] + nn.functional.conv2d(slices[before], kernel, padding=padding).relu()
+    return torch.cat(slices, 2 + axis)
 
 
-@pytest.mark.slow
-def test_scnn_gives_a_class_for_each_pixel_and_learns():
+@pytest.mark.parametrize("axis", [0, 1])
+@pytest.mark.parametrize("is_reversed", [False, True])
+def test_messages_and_their_gradients_are_those_of_the_plain_formula(axis, is_reversed):
     torch.manual_seed(0)
-    net = SCNN().eval()
-    with torch.no_grad():
-        fine, lanes = net(torch.randn(1, 3, 288, 512))
-    assert (fine.shape, lanes.shape) == ((1, 5, 288, 512), (1, 4))
-    labels, exists = torch.zeros(1, 288, 512, dtype=torch.long), torch.zeros(1, 4)
+    messages = Messages(12, axis, is_reversed)
+    x = torch.randn(2, 12, 7, 11)
+    toward = torch.randn_like(x)
+    found = []
+    for way in (messages, lambda x: plain(messages, axis, x)):
+        picture = x.clone().requires_grad_()
+        out = way(picture)
+        messages.zero_grad()
+        torch.autograd.backward(out, toward)
+        found.append((out.detach(), picture.grad, messages.convolution.weight.grad.clone()))
+    for ours, expected in zip(*found, strict=True):
+        torch.testing.assert_close(ours, expected, atol=1e-5, rtol=1e-4)
+
+
+def test_scnn_gives_a_class_for_each_pixel_and_its_loss_is_low_for_the_truth_alone():
+    torch.manual_seed(0)
+    net = SCNN(SMALL)
+    fine, lanes = net(torch.randn(2, 3, SMALL.height, SMALL.width))
+    assert (fine.shape, lanes.shape) == ((2, 5, SMALL.height, SMALL.width), (2, 4))
+    labels, exists = torch.zeros(2, SMALL.height, SMALL.width, dtype=torch.long), torch.zeros(2, 4)
+    torch.autograd.backward(loss_of(fine, lanes, labels, exists))
+    assert all(parameter.grad is not None for parameter in net.parameters())
     certain = torch.zeros_like(fine)
     certain[:, 0] = 50.0
-    assert loss_of(certain, torch.full((1, 4), -50.0), labels, exists) < 1e-6
-    assert loss_of(certain, torch.full((1, 4), 50.0), labels, exists) > 1.0
+    assert loss_of(certain, torch.full((2, 4), -50.0), labels, exists) < 1e-6
+    assert loss_of(certain, torch.full((2, 4), 50.0), labels, exists) > 1.0

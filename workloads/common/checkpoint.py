@@ -1,6 +1,6 @@
 """Checkpoints that are complete or absent, each with a manifest that proves it.
 
-A checkpoint is a directory step-<n> with state.pt and manifest.json (step, bytes, sha256). It is written
+A checkpoint is a directory step-<n> with state.pt and manifest.json (model, step, bytes, sha256). It is written
 under another name and renamed, so a kill at any moment leaves the previous one.
 """
 
@@ -19,6 +19,14 @@ import torch
 KEEP = 2
 
 
+class CheckpointRefused(Exception):
+    """A checkpoint must not be loaded: it is damaged, or of another model. The text says which."""
+
+
+class OtherModel(CheckpointRefused):
+    """The checkpoint is whole and of another model."""
+
+
 def checkpoint_dir() -> Path:
     """Return where this pod's checkpoints are: TRAINYARD_CHECKPOINT_DIR, else under the working directory.
 
@@ -34,15 +42,15 @@ def shared_dir() -> Path:
     return Path(os.environ.get("TRAINYARD_CHECKPOINT_DIR", "checkpoints"))
 
 
-def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
-    """Write the checkpoint of a step and remove all but the newest few."""
+def save(folder: Path, step: int, state: dict[str, Any], model: str = "") -> Path:
+    """Write the checkpoint of a step and remove all but the newest few. `model` names what the state is of."""
     for leftover in folder.glob(".step-*"):  # of a writer that was killed
         shutil.rmtree(leftover, ignore_errors=True)
     target, fresh = folder / f"step-{step:09d}", folder / f".step-{step:09d}.{secrets.token_hex(4)}"
     fresh.mkdir(parents=True)
     torch.save(state, fresh / "state.pt")
     digest, size = _digest(fresh / "state.pt")
-    manifest = {"step": step, "bytes": size, "sha256": digest}
+    manifest = {"model": model, "step": step, "bytes": size, "sha256": digest}
     (fresh / "manifest.json").write_text(json.dumps(manifest))
     for path in (fresh / "state.pt", fresh / "manifest.json", fresh):
         _sync(path)
@@ -55,17 +63,34 @@ def save(folder: Path, step: int, state: dict[str, Any]) -> Path:
     return target
 
 
-def load_latest(folder: Path) -> tuple[int, dict[str, Any]] | None:
-    """Step and state of the newest checkpoint that is whole; None when there is none."""
+def load(path: Path, model: str = "") -> tuple[int, dict[str, Any]]:
+    """Return step and state of one checkpoint. Raises CheckpointRefused, before anything of the state is read."""
+    try:
+        manifest = json.loads((path / "manifest.json").read_text())
+        step, expected = int(manifest["step"]), (manifest["sha256"], manifest["bytes"])
+        found = _digest(path / "state.pt")
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise CheckpointRefused(f"Checkpoint {path} cannot be read: {error!r}") from error
+    if found != expected:
+        raise CheckpointRefused(
+            f"Checkpoint {path} is damaged: {found[1]} bytes of {expected[1]}, or other content than was saved."
+        )
+    saved = str(manifest.get("model", ""))
+    if model and saved and saved != model:
+        raise OtherModel(f"Checkpoint {path} is of {saved}, not of {model}; use another directory.")
+    return step, torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+
+
+def load_latest(folder: Path, model: str = "") -> tuple[int, dict[str, Any]] | None:
+    """Return step and state of the newest checkpoint that is whole; None when there is none. A damaged one is named
+    and the one before it is used. Raises OtherModel for one of another model, which new ones would replace."""
     for path in reversed(_steps(folder)):
         try:
-            manifest = json.loads((path / "manifest.json").read_text())
-            is_whole = _digest(path / "state.pt") == (manifest["sha256"], manifest["bytes"])
-        except (OSError, ValueError, KeyError):
-            # Damaged: the one before it is used.
-            continue
-        if is_whole:
-            return manifest["step"], torch.load(path / "state.pt", weights_only=True, map_location="cpu")
+            return load(path, model)
+        except OtherModel:
+            raise
+        except CheckpointRefused as refusal:
+            print(f"{refusal} The one before it is used.", flush=True)
     return None
 
 

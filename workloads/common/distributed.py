@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from datetime import timedelta
 
 import torch
 from torch import distributed
-from torch._C._distributed_c10d import HashStore
+from torch._C._distributed_c10d import HashStore, PrefixStore, Store, TCPStore
 
-DEFAULT_PORT = "29400"
+LOOPBACK, DEFAULT_PORT = "127.0.0.1", "29400"
+JOIN_SECONDS = "300"
 # (rank, world size, rank on this node) as each launcher names them; the first whose names are all set counts
 LAUNCHERS = (
     ("RANK", "WORLD_SIZE", "LOCAL_RANK"),  # torchrun
@@ -19,6 +21,10 @@ LAUNCHERS = (
     # MPICH and Intel MPI.
     ("PMI_RANK", "PMI_SIZE", "MPI_LOCALRANKID"),
 )
+
+
+class RanksMissing(RuntimeError):
+    """Some ranks have not joined in time. The text names them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,13 +55,12 @@ def place_from(env: Mapping[str, str]) -> Place:
 @contextmanager
 def joined_ranks(device: torch.device) -> Iterator[Place]:
     """Join the process group for the time of a `with` block: NCCL on GPUs, gloo on CPUs. A lone rank joins a group of
-    one, so that programs have one path. MASTER_ADDR and MASTER_PORT say where rank 0 listens."""
+    one, so that programs have one path. MASTER_ADDR and MASTER_PORT say where rank 0 listens. Raises RanksMissing, with
+    the ranks that are missing, JOIN_SECONDS (300) after this one came."""
     place = place_from(os.environ)
-    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
-    os.environ.setdefault("MASTER_PORT", DEFAULT_PORT)
     backend = "nccl" if device.type == "cuda" else "gloo"
     # a lone rank needs no port, which another program could hold
-    store = HashStore() if place.world_size == 1 else None
+    store = HashStore() if place.world_size == 1 else _store_of_all(place)
     distributed.init_process_group(
         backend,
         rank=place.rank,
@@ -67,3 +72,44 @@ def joined_ranks(device: torch.device) -> Iterator[Place]:
         yield place
     finally:
         distributed.destroy_process_group()
+
+
+def means_over_ranks(sums: Sequence[float], number: int, device: torch.device) -> list[float]:
+    """Return the means of what all ranks summed over so many items each. Raises ValueError for no items at all."""
+    totals = torch.tensor([*sums, number], dtype=torch.float32, device=device)
+    distributed.all_reduce(totals)
+    *totals_of, items = totals.tolist()
+    if not items:
+        raise ValueError("There is nothing to take the mean of.")
+    return [total / items for total in totals_of]
+
+
+def _store_of_all(place: Place) -> Store:
+    """Return the store of rank 0 once all ranks have come to it."""
+    host, port = os.environ.get("MASTER_ADDR", LOOPBACK), int(os.environ.get("MASTER_PORT", DEFAULT_PORT))
+    if host == LOOPBACK:
+        os.environ.setdefault("GLOO_SOCKET_IFNAME", "lo")
+    seconds = float(os.environ.get("JOIN_SECONDS", JOIN_SECONDS))
+    limit = timedelta(seconds=seconds)
+    try:
+        store = TCPStore(
+            host, port, is_master=place.is_first and not _is_hosted(), wait_for_workers=False, timeout=limit
+        )
+    except distributed.DistError as error:
+        raise RanksMissing(f"Rank {place.rank} did not reach rank 0 at {host}:{port}: {error}") from error
+    joined = PrefixStore(f"joined-{os.environ.get('TORCHELASTIC_RESTART_COUNT', '0')}", store)
+    joined.set(str(place.rank), "1")
+    try:
+        joined.wait([str(rank) for rank in range(place.world_size)], limit)
+    except distributed.DistError as error:
+        missing = [rank for rank in range(place.world_size) if not joined.check([str(rank)])]
+        words = ", ".join(map(str, missing))
+        raise RanksMissing(
+            f"Of {place.world_size} ranks these have not joined within {seconds:g} s: {words}."
+        ) from error
+    return joined
+
+
+def _is_hosted() -> bool:
+    """Whether torchrun's agent has the store at MASTER_PORT, so that rank 0 must not open it again."""
+    return os.environ.get("TORCHELASTIC_USE_AGENT_STORE") == "True"

@@ -1,0 +1,86 @@
+"""Small programs for tests of trainings, and a way to run a function on several ranks of a process group."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+import sys
+import traceback
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils.data import Dataset
+
+from workloads.common.distributed import Place
+from workloads.common.training import Batch
+
+
+class Numbers(Dataset[tuple[Tensor, Tensor]]):
+    """Points on a line, and a note of which were read."""
+
+    def __init__(self, count: int) -> None:
+        self._count = count
+        self.read: list[int] = []
+
+    def __len__(self) -> int:
+        return self._count
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
+        self.read.append(index)
+        return torch.tensor([float(index) / self._count]), torch.tensor([2.0 * index / self._count])
+
+
+class Line:
+    """See workloads.common.training.Program: learns y = 2x."""
+
+    def __init__(self, place: Place, samples: int = 12, model: str = "line") -> None:
+        torch.manual_seed(0)
+        self.model = model
+        self.net: nn.Module = nn.Linear(1, 1)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(self.net.parameters(), lr=0.1, momentum=0.9)
+        self.data = Numbers(samples)
+
+    def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        loss = nn.functional.mse_loss(net(batch[0]), batch[1])
+        return loss, torch.zeros(())
+
+    def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
+        return 0.1
+
+    def validate(self, place: Place, device: torch.device) -> float | None:
+        return None
+
+
+def run_ranks(folder: Path, count: int, work: Callable[[int], Any]) -> list[Any]:
+    """Fork so many ranks, and return what `work` returned on each, which must fit into JSON. Only for processes that
+    have no threads yet."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    pids = []
+    for rank in range(count):
+        pid = os.fork()
+        if pid == 0:
+            env = {"RANK": rank, "WORLD_SIZE": count, "LOCAL_RANK": rank, "MASTER_PORT": port}
+            os.environ.update({name: str(value) for name, value in env.items()})
+            _run(folder / f"{rank}.json", lambda rank=rank: work(rank))
+        pids.append(pid)
+    for pid in pids:
+        os.waitpid(pid, 0)
+    return [json.loads((folder / f"{rank}.json").read_text()) for rank in range(count)]
+
+
+def _run(file: Path, work: Callable[[], Any]) -> None:
+    """The child: never returns."""
+    try:
+        file.write_text(json.dumps(work()))
+    finally:
+        if sys.exc_info()[0] is not None:
+            traceback.print_exc()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)

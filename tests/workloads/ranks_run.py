@@ -1,0 +1,59 @@
+"""What two ranks do together, for test_training.py; prints what came of it as JSON. Run by itself, since ranks are
+forked from this process."""
+
+from __future__ import annotations
+
+import json
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import torch._dynamo  # noqa: F401  the first optimizer imports it, in 2 s: here once for all ranks
+
+from tests.waiting import slowness
+from tests.workloads.ranks import Line, run_ranks
+from workloads.common.devices import take_device
+from workloads.common.distributed import RanksMissing, joined_ranks
+from workloads.common.stopping import StopRequest
+from workloads.common.training import Plan, Training
+
+EPOCHS = 2
+
+
+def trained(folder: Path) -> dict[str, Any]:
+    """One epoch of 12 samples, 4 to each of two ranks: weights, samples read, and the progress lines."""
+    use = take_device()
+    with joined_ranks(use.device) as place:
+        program = Line(place)
+        training = Training(program, Plan(EPOCHS, 3, folder / "checkpoints"), use, place)
+        training.resume()
+        code = training.run(StopRequest())
+        weights = [
+            value for tensor in program.net.state_dict().values() for value in tensor.flatten().tolist()
+        ]
+        return {"code": code, "weights": weights, "read": program.data.read, "step": training.at.step}
+
+
+def alone(rank: int) -> str:
+    """Rank 1 never joins."""
+    if rank == 1:
+        return ""
+    os.environ["JOIN_SECONDS"] = str(0.2 * slowness())
+    try:
+        with joined_ranks(take_device().device):
+            return "joined"
+    except RanksMissing as error:
+        return str(error)
+
+
+def main(folder: Path) -> None:
+    story = {
+        "trained": run_ranks(folder, 2, lambda _rank: trained(folder)),
+        "alone": run_ranks(folder, 3, lambda rank: alone(1 if rank == 2 else rank)),
+    }
+    sys.stdout.write(json.dumps(story) + "\n")
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]))

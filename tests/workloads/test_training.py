@@ -1,0 +1,141 @@
+"""The loop that trains one network on a fixed number of ranks."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from controlplane.logstore.progress import parse_progress
+from tests.workloads.ranks import Line
+from workloads.common import checkpoint
+from workloads.common.allreduce_time import covered
+from workloads.common.devices import take_device
+from workloads.common.distributed import joined_ranks
+from workloads.common.schedule import cosine, polynomial
+from workloads.common.stopping import EXIT_CODE, StopRequest
+from workloads.common.training import Plan, Training
+
+ROOT = Path(__file__).resolve().parents[2]
+
+
+@pytest.fixture(autouse=True)
+def kept_signal():
+    before = signal.getsignal(signal.SIGTERM)
+    yield
+    signal.signal(signal.SIGTERM, before)
+
+
+def run(
+    folder: Path, epochs: int, *, stop_at: int | None = None, model: str = "line"
+) -> tuple[int, Line, Training]:
+    """Train alone; `stop_at`: the step in which SIGTERM comes."""
+    use = take_device()
+    stop = StopRequest()
+    with joined_ranks(use.device) as place:
+        program = Line(place, model=model)
+        training = Training(program, Plan(epochs, 4, folder, checkpoint_steps=2), use, place)
+        training.resume()
+        plain = program.loss
+
+        def loss(net, batch):
+            if training.at.step + 1 == stop_at:
+                os.kill(os.getpid(), signal.SIGTERM)
+            return plain(net, batch)
+
+        program.loss = loss
+        return training.run(stop), program, training
+
+
+def test_a_stopped_training_goes_on_at_the_next_step_as_if_it_had_not_stopped(tmp_path: Path, capsys):
+    code, whole, _ = run(tmp_path / "whole", 3)
+    assert code == 0
+    code, first, stopped = run(tmp_path / "parts", 3, stop_at=5)
+    assert (code, stopped.at.step, stopped.at.epoch, stopped.at.samples) == (EXIT_CODE, 5, 1, 8)
+    code, second, training = run(tmp_path / "parts", 3)
+    assert (code, training.at.step) == (0, 9)
+    assert first.data.read + second.data.read == whole.data.read
+    assert second.net.state_dict()["weight"].item() == whole.net.state_dict()["weight"].item()
+    printed = capsys.readouterr().out
+    assert "stopping: saved step 5" in printed
+    assert "resumed at step 5 of 9" in printed
+    last = [found for line in printed.splitlines() if (found := parse_progress(line, 0))][-1]
+    assert (last.epoch, last.epochs, last.step, last.total_steps) == (3, 3, 9, 9)
+
+
+def test_every_sample_comes_once_in_each_epoch_in_another_order(tmp_path: Path):
+    _, program, _ = run(tmp_path, 2)
+    first, second = program.data.read[:12], program.data.read[12:]
+    assert sorted(first) == sorted(second) == list(range(12))
+    assert first != second
+
+
+def test_the_checkpoint_of_another_model_is_refused_and_left(tmp_path: Path):
+    run(tmp_path, 1, model="resnet50")
+    with pytest.raises(checkpoint.OtherModel, match="is of resnet50, not of line"):
+        run(tmp_path, 1)
+    assert checkpoint.load_latest(tmp_path, "resnet50")[0] == 3
+
+
+def test_a_truncated_checkpoint_is_refused_by_its_manifest(tmp_path: Path, capsys):
+    run(tmp_path, 1)
+    newest, before = sorted(tmp_path.glob("step-*"), reverse=True)
+    os.truncate(newest / "state.pt", 100)
+    with pytest.raises(checkpoint.CheckpointRefused, match="is damaged: 100 bytes of"):
+        checkpoint.load(newest, "line")
+    assert checkpoint.load_latest(tmp_path, "line")[0] == int(before.name.removeprefix("step-"))
+    assert f"{newest} is damaged" in capsys.readouterr().out
+
+
+def test_too_few_samples_for_one_step_are_an_error(tmp_path: Path):
+    use = take_device()
+    with joined_ranks(use.device) as place, pytest.raises(ValueError, match="3 samples do not fill a step"):
+        Training(Line(place, samples=3), Plan(1, 4, tmp_path), use, place)
+
+
+def test_learning_rates_warm_up_and_end_near_nothing():
+    for schedule in (polynomial, cosine):
+        rates = [schedule(step, 1000) for step in range(1000)]
+        assert rates[0] == pytest.approx(1 / 20, rel=0.01)
+        assert max(rates) == pytest.approx(1, abs=0.05)
+        assert 0 < rates[-1] < 0.01
+    assert polynomial(0, 3) == 1.0
+
+
+def test_overlapping_spans_count_once():
+    assert covered([(0, 2), (1, 3), (5, 6), (5.5, 5.7)]) == 4
+    assert covered([]) == 0
+
+
+@pytest.mark.slow
+def test_ranks_train_together_and_one_that_never_joins_is_named(tmp_path: Path):
+    command = [sys.executable, "-m", "tests.workloads.ranks_run", str(tmp_path)]
+    ran = subprocess.run(
+        command,
+        capture_output=True,
+        text=True,
+        cwd=ROOT,
+        timeout=240,
+        check=False,
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert ran.returncode == 0, ran.stderr[-3000:]
+    *lines, last = ran.stdout.splitlines()
+    story = json.loads(last)
+    first, second = story["trained"]
+    assert first["code"] == second["code"] == 0
+    assert first["weights"] == second["weights"]
+    assert first["step"] == 4
+    assert sorted(first["read"] + second["read"]) == sorted([*range(12)] * 2)
+    progress = json.loads(next(line for line in reversed(lines) if line.startswith("{")))
+    assert progress["workers"] == 2
+    assert 0 < progress["allreduce_share"] <= 1
+    assert progress["samples_per_second"] > 0
+    # of three, ranks 1 and 2 do not come
+    assert "Of 3 ranks these have not joined" in story["alone"][0]
+    assert story["alone"][0].endswith("s: 1, 2.")

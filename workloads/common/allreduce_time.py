@@ -1,0 +1,70 @@
+"""Measure how long the gradients of each step are under way between ranks."""
+
+import time
+from typing import Any
+
+import torch
+from torch import Tensor, distributed
+from torch._C._distributed_c10d import GradBucket
+from torch.nn.parallel import DistributedDataParallel
+
+Mark = float | torch.cuda.Event
+
+
+class AllReduceTime:
+    """Seconds of a step in which at least one all-reduce is under way. It may overlap with the backward pass, so it is
+    what communication costs at most."""
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._spans: list[tuple[Mark, Mark]] = []
+
+    def watch(self, net: DistributedDataParallel) -> None:
+        """Measure all later steps of this network, which averages its gradients as before."""
+        net.register_comm_hook(None, self._averaged)
+
+    def take_seconds(self) -> float:
+        """Return the seconds since the last call."""
+        spans, self._spans = self._spans, []
+        if not spans:
+            return 0.0
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        origin = spans[0][0]
+        return covered([(_between(origin, start), _between(origin, end)) for start, end in spans])
+
+    def _averaged(self, _state: object, bucket: GradBucket) -> torch.futures.Future[Tensor]:
+        start = self._mark()
+        buffer = bucket.buffer().div_(distributed.get_world_size())
+        future = distributed.all_reduce(buffer, async_op=True).get_future()
+
+        def done(finished: torch.futures.Future[Any]) -> Tensor:
+            self._spans.append((start, self._mark()))
+            tensor: Tensor = finished.value()[0]
+            return tensor
+
+        averaged: torch.futures.Future[Tensor] = future.then(done)
+        return averaged
+
+    def _mark(self) -> Mark:
+        if self._device.type != "cuda":
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)  # type: ignore[no-untyped-call]
+        event.record()
+        return event
+
+
+def covered(spans: list[tuple[float, float]]) -> float:
+    """Return the length of the union of spans."""
+    total, reached = 0.0, float("-inf")
+    for start, end in sorted(spans):
+        total += max(0.0, end - max(start, reached))
+        reached = max(reached, end)
+    return total
+
+
+def _between(start: Mark, end: Mark) -> float:
+    """Seconds."""
+    if isinstance(start, float) or isinstance(end, float):
+        return float(end) - float(start)  # type: ignore[arg-type]
+    return float(start.elapsed_time(end)) / 1000

@@ -1,0 +1,40 @@
+"""Read a program's settings from arguments, which win, and from environment variables."""
+
+from __future__ import annotations
+
+import argparse
+import os
+
+TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
+
+
+class Settings(argparse.ArgumentParser):
+    """Parser of which each option is also a variable: `--batch-size` is BATCH_SIZE."""
+
+    def add(self, name: str, default: str, read: type | object = str, text: str = "") -> None:
+        """Add an option. `read` makes a value of its text."""
+        variable = name.upper().replace("-", "_")
+        value = os.environ.get(variable, default)
+        words = f"{text} ({default})" if default else text
+        self.add_argument(f"--{name}", type=read, default=value, metavar=variable, help=words)  # type: ignore[arg-type]
+
+
+def flag(text: str) -> bool:
+    """`true` and `false` in the usual spellings."""
+    if text.lower() not in TRUE + FALSE:
+        raise argparse.ArgumentTypeError(f"{text!r} is neither true nor false")
+    return text.lower() in TRUE
+
+
+def positive(text: str) -> int:
+    """A whole number from 1."""
+    if not text.isdecimal() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not 1 or more")
+    return int(text)
+
+
+def count(text: str) -> int:
+    """A whole number from 0."""
+    if not text.isdecimal():
+        raise argparse.ArgumentTypeError(f"{text!r} is not 0 or more")
+    return int(text)

@@ -1,0 +1,279 @@
+"""Train one network on a fixed number of ranks: data-parallel, resumable at any step, stopped by SIGTERM.
+
+`train(make, plan)` joins the ranks and runs the loop; a `Program` has what differs between workloads. Every rank takes
+an equal part of each step's samples, in an order that depends on seed and epoch alone; the tail of an epoch that does
+not fill a step is left out of it. Rank 0 writes checkpoints and progress lines.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+import torch
+from torch import Tensor, distributed, nn
+from torch.nn.parallel import DistributedDataParallel
+from torch.utils.data import DataLoader, Dataset
+
+from workloads.common import checkpoint
+from workloads.common.allreduce_time import AllReduceTime
+from workloads.common.devices import DeviceUse, take_device
+from workloads.common.distributed import Place, joined_ranks
+from workloads.common.progress import report
+from workloads.common.stopping import EXIT_CODE, StopRequest
+
+REPORT_EVERY_SECONDS = 1.0
+SEED = 2021
+
+Batch = Sequence[Tensor]
+
+
+class Program(Protocol):
+    """What is particular to a workload. `model` names network and size in checkpoints."""
+
+    model: str
+    net: nn.Module
+    optimizer: torch.optim.Optimizer
+    data: Dataset[Any]
+
+    def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Return loss and accuracy (0 to 1) of a batch."""
+
+    def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
+        """Return the learning rate of a step, counted from 0."""
+
+    def validate(self, place: Place, device: torch.device) -> float | None:
+        """Return the accuracy on the validation data, of which each rank does a part; None without such data."""
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """How long and in what portions. `batch_size` is that of one rank; `loaders`: processes that read data, 0 for none;
+    `checkpoint_steps` 0: at the end of epochs alone."""
+
+    epochs: int
+    batch_size: int
+    checkpoints: Path
+    loaders: int = 0
+    checkpoint_steps: int = 0
+
+
+@dataclass(slots=True)
+class Position:
+    """Where a training is: completed steps and epochs, and samples of the present epoch."""
+
+    step: int = 0
+    epoch: int = 0
+    samples: int = 0
+
+
+def train(make: Callable[[Place], Program], plan: Plan) -> int:
+    """Train what `make` returns on all ranks of this job. Returns the exit code."""
+    stop = StopRequest()
+    use = take_device()
+    with joined_ranks(use.device) as place:
+        training = Training(make(place), plan, use, place)
+        training.resume()
+        return training.run(stop)
+
+
+class Training:
+    """One rank's part of a training."""
+
+    def __init__(self, program: Program, plan: Plan, use: DeviceUse, place: Place) -> None:
+        torch.manual_seed(SEED + place.rank)
+        self._program, self._plan, self._use, self._place = program, plan, use, place
+        self._samples = len(program.data)  # type: ignore[arg-type]
+        self._global_batch = plan.batch_size * place.world_size
+        if self._samples < self._global_batch:
+            raise ValueError(
+                f"{self._samples} samples do not fill a step of {place.world_size} ranks with {plan.batch_size} each."
+            )
+        program.net.to(use.device)
+        self.at = Position()
+        self._accuracy: float | None = None
+        self._saved_step, self._saved_at = -1, 0
+        self._allreduce = AllReduceTime(use.device)
+        self._is_bf16 = use.device.type == "cuda" and torch.cuda.is_bf16_supported()
+
+    def resume(self) -> None:
+        """Go on from the newest checkpoint, which rank 0 reads for all ranks. Raises OtherModel."""
+        found: list[Any] = [None]
+        if self._place.is_first:
+            found = [checkpoint.load_latest(self._plan.checkpoints, self._program.model)]
+        distributed.broadcast_object_list(found, 0)
+        if found[0] is None:
+            return
+        step, state = found[0]
+        self.at = Position(step, int(state["epoch"]), int(state["samples"]))
+        self._accuracy, self._saved_step = state["accuracy"], step
+        self._program.net.load_state_dict(state["net"])
+        self._program.optimizer.load_state_dict(state["optimizer"])
+
+    def run(self, stop: StopRequest) -> int:
+        """Train to the end, or to the step after any rank got SIGTERM. Returns the exit code."""
+        start = "resumed" if self.at.step else "started"
+        self._print(
+            f"{start} at step {self.at.step} of {self.total_steps()} on {self._use.device}, {self._ranks}"
+        )
+        net = self._parallel()
+        pace = _Pace(self.at.step)
+        while self.at.epoch < self._plan.epochs:
+            for batch in self._batches():
+                loss, accuracy, is_asked = self._step(net, batch, stop)
+                self._advance()
+                is_over = self.at.epoch >= self._plan.epochs
+                if is_asked and not is_over:
+                    self._save()
+                    self._print(f"stopping: saved step {self.at.step}")
+                    return EXIT_CODE
+                self._report(pace, loss, accuracy, is_due=is_over)
+        words = "" if self._accuracy is None else f", validated accuracy {self._accuracy:.4f}"
+        self._print(f"done: {self.at.step} steps{words}")
+        return 0
+
+    def total_steps(self) -> int:
+        """Steps so far, and those that are left with this many ranks."""
+        per_epoch = self._samples // self._global_batch
+        left = (self._plan.epochs - self.at.epoch) * per_epoch - self.at.samples // self._global_batch
+        return self.at.step + max(0, left)
+
+    @property
+    def _ranks(self) -> str:
+        return f"{self._place.world_size} rank{'s' if self._place.world_size > 1 else ''}"
+
+    def _parallel(self) -> nn.Module:
+        if self._place.world_size == 1:
+            return self._program.net
+        device_ids = [self._use.device.index] if self._use.device.type == "cuda" else None
+        # statistics of batch norms are averaged before they are used, not sent at every step
+        net = DistributedDataParallel(
+            self._program.net, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
+        )
+        self._allreduce.watch(net)
+        return net
+
+    def _batches(self) -> Iterator[Batch]:
+        """Yield this rank's part of what is left of the epoch."""
+        generator = torch.Generator().manual_seed(SEED + self.at.epoch)
+        order = torch.randperm(self._samples, generator=generator).tolist()
+        starts = range(self.at.samples, self._samples - self._global_batch + 1, self._global_batch)
+        mine = [
+            order[at + self._place.rank : at + self._global_batch : self._place.world_size] for at in starts
+        ]
+        is_cuda = self._use.device.type == "cuda"
+        loader = DataLoader(
+            self._program.data, batch_sampler=mine, num_workers=self._plan.loaders, pin_memory=is_cuda
+        )
+        for batch in loader:
+            yield [part.to(self._use.device, non_blocking=True) for part in batch]
+
+    def _step(self, net: nn.Module, batch: Batch, stop: StopRequest) -> tuple[float, float, bool]:
+        """Return loss and accuracy over all ranks, and whether any rank is to stop."""
+        program = self._program
+        net.train()
+        for group in program.optimizer.param_groups:
+            group["lr"] = program.learning_rate(self.at.step, self.total_steps(), self._place.world_size)
+        program.optimizer.zero_grad(set_to_none=True)
+        with torch.autocast(self._use.device.type, torch.bfloat16, enabled=self._is_bf16):
+            loss, accuracy = program.loss(net, batch)
+        torch.autograd.backward(loss)
+        program.optimizer.step()
+        told = torch.stack([loss.detach(), accuracy.detach(), loss.new_tensor(float(bool(stop)))]).float()
+        distributed.all_reduce(told)
+        mean_loss, mean_accuracy, asked = told.tolist()
+        return mean_loss / self._place.world_size, mean_accuracy / self._place.world_size, asked > 0
+
+    def _advance(self) -> None:
+        """Complete a step, and the epoch with its last step."""
+        at = self.at
+        at.step, at.samples = at.step + 1, at.samples + self._global_batch
+        if at.samples + self._global_batch > self._samples:
+            at.epoch, at.samples = at.epoch + 1, 0
+            self._validate()
+            self._save()
+        elif self._plan.checkpoint_steps and at.step % self._plan.checkpoint_steps == 0:
+            self._save()
+
+    def _validate(self) -> None:
+        self._average_statistics()
+        self._program.net.eval()
+        with torch.no_grad():
+            self._accuracy = self._program.validate(self._place, self._use.device)
+
+    def _average_statistics(self) -> None:
+        for buffer in self._program.net.buffers():
+            if buffer.is_floating_point():
+                distributed.all_reduce(buffer)
+                buffer /= self._place.world_size
+
+    def _save(self) -> None:
+        """Write this step's checkpoint unless it is there; only rank 0 does."""
+        if not self._place.is_first or self._saved_step == self.at.step:
+            return
+        program, at = self._program, self.at
+        state = {
+            "net": program.net.state_dict(),
+            "optimizer": program.optimizer.state_dict(),
+            "epoch": at.epoch,
+            "samples": at.samples,
+            "accuracy": self._accuracy,
+        }
+        checkpoint.save(self._plan.checkpoints, at.step, state, program.model)
+        self._saved_step, self._saved_at = at.step, int(time.time())
+
+    def _report(self, pace: _Pace, loss: float, accuracy: float, *, is_due: bool) -> None:
+        allreduce_seconds = pace.add(self._allreduce.take_seconds())
+        seconds_per_step = pace.seconds_per_step(self.at.step, is_due=is_due)
+        if seconds_per_step is None or not self._place.is_first:
+            return
+        workers = self._place.world_size
+        share = {} if workers == 1 else {"allreduce_share": min(1.0, allreduce_seconds / pace.seconds)}
+        report(
+            epoch=min(self.at.epoch + 1, self._plan.epochs),
+            epochs=self._plan.epochs,
+            step=self.at.step,
+            total_steps=self.total_steps(),
+            seconds_per_step=seconds_per_step,
+            gpu_utilization=self._use.utilization(),
+            gpu_memory_mib=self._use.memory_mib(),
+            checkpoint_at=self._saved_at or None,
+            loss=loss,
+            accuracy=accuracy if self._accuracy is None else self._accuracy,
+            samples_per_second=self._global_batch / seconds_per_step,
+            workers=workers,
+            **share,
+        )
+
+    def _print(self, text: str) -> None:
+        if self._place.is_first:
+            print(text, flush=True)
+
+
+class _Pace:
+    """When a progress line is due, and what the steps since the last one took."""
+
+    def __init__(self, step: int) -> None:
+        self._at, self._step, self._allreduce = time.monotonic(), step, 0.0
+        self._is_next_new = False
+        self.seconds = 0.0
+
+    def add(self, allreduce_seconds: float) -> float:
+        """Count a step's all-reduce; return the sum since the last progress line."""
+        if self._is_next_new:
+            self._allreduce, self._is_next_new = 0.0, False
+        self._allreduce += allreduce_seconds
+        return self._allreduce
+
+    def seconds_per_step(self, step: int, *, is_due: bool) -> float | None:
+        """Return the seconds of a step since the last line, None while no line is due."""
+        now = time.monotonic()
+        if step == self._step or (not is_due and now - self._at < REPORT_EVERY_SECONDS):
+            return None
+        self.seconds = max(now - self._at, 1e-9)
+        per_step = self.seconds / (step - self._step)
+        self._at, self._step, self._is_next_new = now, step, True
+        return per_step

@@ -1,0 +1,100 @@
+"""Pictures and masks of a prepared data directory, as tensors.
+
+`seg_label/list/train.txt` and `val.txt` have a line for each picture: its path, that of its mask, and whether each of
+the four lanes is there.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from PIL import Image
+from torch import Tensor
+from torch.utils.data import Dataset
+
+from workloads.common.records import BadRecord, Skipped
+from workloads.lane_detection.scnn import LANES, Size
+
+LISTS = Path("seg_label") / "list"
+# ImageNet's
+MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+MOST_DEGREES = 1.0
+
+
+@dataclass(frozen=True, slots=True)
+class Sample:
+    """One line of a list."""
+
+    picture: Path
+    mask: Path
+    exists: tuple[float, ...]
+
+
+class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
+    """(3, h, w) pictures, (h, w) classes and four existences; turned by up to a degree where `is_augmented`."""
+
+    def __init__(self, samples: Sequence[Sample], size: Size, *, is_augmented: bool) -> None:
+        self._samples, self._size, self._is_augmented = samples, size, is_augmented
+
+    def __len__(self) -> int:
+        return len(self._samples)
+
+    def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
+        sample, shape = self._samples[index], (self._size.width, self._size.height)
+        with Image.open(sample.picture) as picture, Image.open(sample.mask) as mask:
+            picture.draft("RGB", shape)  # JPEG is decoded at the next larger size, several times faster
+            small = picture.convert("RGB").resize(shape, Image.Resampling.BICUBIC)
+            classes = mask.resize(shape, Image.Resampling.NEAREST)
+        if self._is_augmented:
+            degrees = random.uniform(-MOST_DEGREES, MOST_DEGREES)
+            small = small.rotate(degrees, Image.Resampling.BILINEAR)
+            classes = classes.rotate(degrees, Image.Resampling.NEAREST)
+        return (
+            normalised(small),
+            torch.from_numpy(np.asarray(classes, dtype=np.int64)),
+            torch.tensor(sample.exists),
+        )
+
+
+def read_list(folder: Path, name: str, skipped: Skipped) -> list[Sample]:
+    """Return the samples of a list of which both files are there. Raises FileNotFoundError without the list."""
+    file = folder / LISTS / f"{name}.txt"
+    lines = file.read_text().splitlines()
+    read = (
+        skipped.read(f"{file.name}:{number}", lambda line=line: _sample(folder, line))  # type: ignore[misc]
+        for number, line in enumerate(lines, 1)
+    )
+    return [sample for sample in read if sample is not None]
+
+
+def normalised(picture: Image.Image) -> Tensor:
+    """(h, w) RGB -> (3, h, w) with ImageNet's mean and deviation taken out."""
+    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
+    return (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
+
+
+def _sample(folder: Path, line: str) -> Sample:
+    parts = line.split()
+    if len(parts) != 2 + LANES or any(flag not in ("0", "1") for flag in parts[2:]):
+        raise BadRecord("is not two paths and four flags")
+    sample = Sample(folder / parts[0], folder / parts[1], tuple(map(float, parts[2:])))
+    for file in (sample.picture, sample.mask):
+        if not file.is_file():
+            raise BadRecord(f"{file.relative_to(folder)} is missing")
+    _check_heads(sample)
+    return sample
+
+
+def _check_heads(sample: Sample) -> None:
+    """Refuse what is no picture; reads only the heads of the files."""
+    for file in (sample.picture, sample.mask):
+        try:
+            with Image.open(file):
+                pass
+        except (OSError, SyntaxError) as error:
+            raise BadRecord(f"{file.name} is no picture ({error})") from error

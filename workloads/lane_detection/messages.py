@@ -1,0 +1,97 @@
+"""Message passing of SCNN along one axis of a picture, as one differentiable function.
+
+Each slice gets the activated convolution of the slice before, as that slice is by then, so the slices are computed one
+after another. What does not depend on that order is done once: the gradient of the weight is one product per tap over
+all slices, where a convolution per slice would make and add one for each.
+"""
+
+from __future__ import annotations
+
+import itertools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+KERNEL = 9
+
+
+class Messages(nn.Module):
+    """(n, c, h, w) -> the same. `axis` 0 passes along rows (downwards), 1 along columns (to the right), or reversed."""
+
+    def __init__(self, channels: int, axis: int, is_reversed: bool) -> None:
+        super().__init__()
+        self.is_reversed = is_reversed
+        self._to_slices = (2, 0, 3, 1) if axis == 0 else (3, 0, 2, 1)
+        self._to_picture = (1, 3, 0, 2) if axis == 0 else (1, 3, 2, 0)
+        self.convolution = nn.Conv1d(channels, channels, KERNEL, padding=KERNEL // 2, bias=False)
+
+    def forward(self, x: Tensor) -> Tensor:
+        weight = self.convolution.weight.to(x.dtype)
+        passed: Tensor = _Passing.apply(x.permute(self._to_slices), weight, self.is_reversed)  # type: ignore[no-untyped-call]
+        return passed.permute(self._to_picture)
+
+
+class _Passing(torch.autograd.Function):
+    """Slices (s, n, l, c) and a weight (c, c, k) -> slices. A slice of length l is kept with zeros on both sides, so
+    that its windows are a view of it and a convolution is one matrix product."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
+        padded = _padded_like(x)
+        inner = _inner(padded)
+        pairs = _pairs(len(x), is_reversed)
+        taps = weight.permute(2, 1, 0).flatten(0, 1)
+        first = pairs[0][0] if pairs else 0
+        inner[first] = x[first]
+        is_active = torch.empty_like(inner, dtype=torch.bool)
+        for before, place in pairs:
+            message = _windows(padded[before]) @ taps
+            torch.gt(message, 0, out=is_active[place])
+            inner[place] = x[place] + message.clamp_(min=0)
+        ctx.save_for_backward(padded, weight, is_active)
+        ctx.is_reversed = is_reversed
+        return inner
+
+    @staticmethod
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor, Tensor, None]:
+        padded, weight, is_active = ctx.saved_tensors
+        gradient = gradients[0].clone()
+        messages = _padded_like(gradient)
+        inner = _inner(messages)
+        pairs = _pairs(len(gradient), ctx.is_reversed)
+        taps = weight.flip(2).permute(2, 0, 1).flatten(0, 1)
+        for before, place in reversed(pairs):
+            inner[place] = gradient[place] * is_active[place]
+            gradient[before] += _windows(messages[place]) @ taps
+        return gradient, _weight_gradient(padded, inner, weight, ctx.is_reversed), None
+
+
+def _weight_gradient(padded: Tensor, messages: Tensor, weight: Tensor, is_reversed: bool) -> Tensor:
+    """Sum over all slices, a matrix product for each tap."""
+    before, after = (padded[1:], messages[:-1]) if is_reversed else (padded[:-1], messages[1:])
+    length = messages.shape[2]
+    after = after.flatten(0, 2)
+    taps = [before[:, :, tap : tap + length].flatten(0, 2).t() @ after for tap in range(weight.shape[2])]
+    return torch.stack(taps).permute(2, 1, 0)
+
+
+def _pairs(count: int, is_reversed: bool) -> list[tuple[int, int]]:
+    """Return (slice before, slice) in the order of passing."""
+    return list(itertools.pairwise(range(count)[:: -1 if is_reversed else 1]))
+
+
+def _padded_like(x: Tensor) -> Tensor:
+    count, pictures, length, channels = x.shape
+    return x.new_zeros(count, pictures, length + KERNEL - 1, channels)
+
+
+def _inner(padded: Tensor) -> Tensor:
+    return padded[:, :, KERNEL // 2 : -(KERNEL // 2)]
+
+
+def _windows(padded: Tensor) -> Tensor:
+    """(n, l + k - 1, c) -> (n, l, k * c), a view: neighbouring windows overlap in memory."""
+    pictures, length, channels = padded.shape
+    size = (pictures, length - KERNEL + 1, KERNEL * channels)
+    return padded.as_strided(size, (padded.stride(0), channels, 1), padded.storage_offset())

@@ -1,0 +1,117 @@
+"""Prepare a data directory for training: `python -m workloads.lane_detection.prepare`.
+
+DATA_DIR is a directory in the TuSimple format, or an empty one that is filled from SOURCE (an archive, or a directory)
+or with CLIPS synthetic clips. Writes a mask for each labelled picture and the lists of pictures to train and to
+validate on. Safe to repeat: masks that are there are kept.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from workloads.common.records import Skipped
+from workloads.common.settings import Settings, count
+from workloads.lane_detection.data import LISTS
+from workloads.lane_detection.labels import Label, draw_mask, read_labels, slots_of
+from workloads.lane_detection.synthetic import write_clips
+
+# the benchmark's split
+TRAIN = ("label_data_0313.json", "label_data_0601.json")
+VALIDATION = ("label_data_0531.json",)
+
+
+class NoData(Exception):
+    """The directory cannot be trained on. The text says what is missing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Prepared:
+    """Pictures in each list."""
+
+    train: int
+    validation: int
+
+
+def prepare(folder: Path, skipped: Skipped) -> Prepared:
+    """Write masks and lists. Raises NoData, TooManyBadRecords."""
+    (folder / LISTS).mkdir(parents=True, exist_ok=True)
+    train = _write_list(folder, "train", TRAIN, skipped)
+    validation = _write_list(folder, "val", VALIDATION, skipped)
+    if not train:
+        raise NoData(f"There is no labelled picture in {folder}: {' or '.join(TRAIN)} must name some.")
+    return Prepared(train, validation)
+
+
+def fill(folder: Path, source: str, clips: int) -> None:
+    """Fill a directory that has no labels yet. Raises NoData where there is nothing to fill it with."""
+    folder.mkdir(parents=True, exist_ok=True)
+    if any((folder / name).exists() for name in TRAIN):
+        return
+    if source:
+        _copy(Path(source), folder)
+    elif clips:
+        print(f"{clips} synthetic clips go to {folder}", flush=True)
+        write_clips(folder, clips)
+    else:
+        raise NoData(
+            f"{folder} has no {TRAIN[0]}. Set SOURCE to an archive of the data, or CLIPS to a number."
+        )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    parser = Settings(prog="prepare", description="Prepare lane data for training.")
+    parser.add("data-dir", "/mnt/tusimple_data/train_set", Path, "where the data is or goes")
+    parser.add("source", "", str, "archive or directory to fill it from")
+    parser.add("clips", "0", count, "synthetic clips where there is no source")
+    options = parser.parse_args(arguments)
+    skipped = Skipped()
+    try:
+        fill(options.data_dir, options.source, options.clips)
+        prepared = prepare(options.data_dir, skipped)
+    except NoData as error:
+        print(error, flush=True)
+        return 1
+    skipped.report()
+    words = f"{prepared.train} pictures to train, {prepared.validation} to validate"
+    print(f"prepared {options.data_dir}: {words}", flush=True)
+    return 0
+
+
+def _copy(source: Path, folder: Path) -> None:
+    if source.is_dir():
+        shutil.copytree(source, folder, dirs_exist_ok=True)
+    elif source.is_file():
+        # members that lead out of the directory are refused in a tar, and left out of a zip
+        shutil.unpack_archive(source, folder, filter=None if source.suffix == ".zip" else "data")
+    else:
+        raise NoData(f"SOURCE {source} is neither an archive nor a directory.")
+
+
+def _write_list(folder: Path, name: str, files: Sequence[str], skipped: Skipped) -> int:
+    lines = []
+    for file in files:
+        if (folder / file).exists():
+            lines += [_write_mask(folder, label) for label in read_labels(folder / file, skipped)]
+    fresh = folder / LISTS / f".{name}.txt"
+    fresh.write_text("".join(line + "\n" for line in lines))
+    fresh.replace(folder / LISTS / f"{name}.txt")
+    return len(lines)
+
+
+def _write_mask(folder: Path, label: Label) -> str:
+    """Write a label's mask unless it is there. Returns the line of the list."""
+    slots = slots_of(label)
+    mask = Path("seg_label") / Path(label.picture).with_suffix(".png")
+    if not (folder / mask).exists():
+        (folder / mask).parent.mkdir(parents=True, exist_ok=True)
+        fresh = (folder / mask).with_suffix(".part")
+        draw_mask(slots).save(fresh, "PNG")
+        fresh.replace(folder / mask)
+    return f"{label.picture} {mask.as_posix()} {' '.join(str(int(slot is not None)) for slot in slots)}"
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())

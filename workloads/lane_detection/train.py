@@ -1,0 +1,185 @@
+"""Train SCNN on pictures of lanes, on one rank or many: `python -m workloads.lane_detection.train`.
+
+Settings are arguments or variables. Without DATA_DIR, and without a prepared directory at its usual place, synthetic
+clips are made beside the checkpoints, so that the program runs anywhere.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from PIL import Image
+from torch import Tensor, distributed, nn
+from torch.utils.data import Dataset
+
+from workloads.common import checkpoint
+from workloads.common.distributed import Place, means_over_ranks
+from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.schedule import polynomial
+from workloads.common.settings import Settings, count, flag, positive
+from workloads.common.training import Batch, Plan, train
+from workloads.lane_detection.data import LISTS, Lanes, normalised, read_list
+from workloads.lane_detection.decode import lanes_of
+from workloads.lane_detection.labels import Label, read_labels
+from workloads.lane_detection.metric import mean_of, score, strict_score
+from workloads.lane_detection.prepare import VALIDATION, NoData, fill, prepare
+from workloads.lane_detection.scnn import FULL, SCNN, SIZES, SMALL, Size, loss_of
+
+USUAL_PLACE = Path("/mnt/tusimple_data/train_set")
+SYNTHETIC_CLIPS = 180
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may choose. `learning_rate` is that of one rank; the sum over ranks is used."""
+
+    data_dir: Path
+    size: Size
+    learning_rate: float
+    is_validating: bool
+    val_batch_size: int
+
+
+class LaneDetection:
+    """See workloads.common.training.Program."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        skipped = Skipped()
+        _prepared(options.data_dir, place, skipped)
+        self._options, self.model = options, f"scnn-{options.size.name}"
+        torch.manual_seed(0)
+        self.net: nn.Module = SCNN(options.size)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            self.net.parameters(),
+            lr=options.learning_rate,
+            momentum=MOMENTUM,
+            weight_decay=WEIGHT_DECAY,
+            nesterov=True,
+        )
+        self.data: Dataset[Any] = Lanes(
+            read_list(options.data_dir, "train", skipped), options.size, is_augmented=True
+        )
+        self._labels = list(_validation(options.data_dir, skipped)) if options.is_validating else []
+        if place.is_first:
+            skipped.report()
+
+    def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        """Accuracy is the share of the lanes' pixels that are found as those of the right lane."""
+        pictures, labels, exists = batch
+        fine, lanes = net(pictures)
+        is_lane = labels > 0
+        is_right = (fine.detach().argmax(dim=1) == labels) & is_lane
+        return loss_of(fine, lanes, labels, exists), is_right.sum() / is_lane.sum().clamp(min=1)
+
+    def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
+        return self._options.learning_rate * ranks * polynomial(step, total_steps)
+
+    def validate(self, place: Place, device: torch.device) -> float | None:
+        if not self._labels:
+            return None
+        mine = self._labels[place.rank :: place.world_size]
+        sums = [0.0] * 4
+        for start in range(0, len(mine), self._options.val_batch_size):
+            batch = mine[start : start + self._options.val_batch_size]
+            sums = [total + part for total, part in zip(sums, self._scores(batch, device), strict=True)]
+        accuracy, missed, invented, strict = means_over_ranks(sums, len(mine), device)
+        if place.is_first:
+            print(
+                f"validated on {len(self._labels)} pictures: accuracy {accuracy:.4f} (strict {strict:.4f}),"
+                f" false positives {invented:.4f}, false negatives {missed:.4f}",
+                flush=True,
+            )
+        return accuracy
+
+    def _scores(self, labels: Sequence[Label], device: torch.device) -> list[float]:
+        """Sums over these pictures: accuracy, false negatives, false positives, strict accuracy."""
+        pictures = torch.stack([self._picture(label) for label in labels]).to(device)
+        fine, lanes = self.net(pictures)
+        found = [
+            lanes_of(each, exists, label.rows)
+            for each, exists, label in zip(fine, lanes, labels, strict=True)
+        ]
+        pairs = list(zip(found, labels, strict=True))
+        official = mean_of([score(guess, label.lanes, label.rows) for guess, label in pairs])
+        strict = mean_of([strict_score(guess, label.lanes, label.rows) for guess, label in pairs])
+        rates = (official.accuracy, official.false_negatives, official.false_positives, strict.accuracy)
+        return [rate * len(labels) for rate in rates]
+
+    def _picture(self, label: Label) -> Tensor:
+        size = self._options.size
+        with Image.open(self._options.data_dir / label.picture) as picture:
+            return normalised(
+                picture.convert("RGB").resize((size.width, size.height), Image.Resampling.BICUBIC)
+            )
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, plan = read_settings(arguments)
+    try:
+        return train(lambda place: LaneDetection(options, place), plan)
+    except (NoData, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
+        print(error, flush=True)
+        return 1
+
+
+def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
+    """Ends the program with words on a bad value."""
+    parser = Settings(prog="workloads.lane_detection.train", description="Train SCNN on pictures of lanes.")
+    parser.add("data-dir", "", str, f"prepared data, else {USUAL_PLACE}, else synthetic clips")
+    parser.add("model", "", str, "full, or small; by default full on a GPU")
+    parser.add("epochs", "10", positive)
+    parser.add("batch-size", "24", positive, "of one rank")
+    parser.add("learning-rate", "0.15", float, "of one rank")
+    parser.add("use-workers", "false", flag, "read data in processes of their own")
+    parser.add("num-workers", "2", count, "how many, with use-workers")
+    parser.add("use-val", "false", flag, "validate after each epoch")
+    parser.add("val-batch-size", "48", positive)
+    parser.add("checkpoint-steps", "0", count, "between checkpoints, 0: at the end of epochs")
+    parser.add("enable-snapshot", "true", flag, "read for compatibility: the control plane takes snapshots")
+    parser.add("pvc-name", "", str, "read for compatibility: the volume to take them of")
+    options = parser.parse_args(arguments)
+    if options.enable_snapshot and options.pvc_name:
+        print(
+            f"snapshots of volume {options.pvc_name} are taken by the control plane, not by this program",
+            flush=True,
+        )
+    if options.model not in ("", *SIZES):
+        parser.error(f"MODEL {options.model!r} is none of {', '.join(SIZES)}")
+    size = SIZES[options.model] if options.model else FULL if torch.cuda.is_available() else SMALL
+    folder = _data_dir(options.data_dir)
+    read = Options(folder, size, options.learning_rate, options.use_val, options.val_batch_size)
+    loaders = options.num_workers if options.use_workers else 0
+    plan = Plan(
+        options.epochs, options.batch_size, checkpoint.shared_dir(), loaders, options.checkpoint_steps
+    )
+    return read, plan
+
+
+def _data_dir(named: str) -> Path:
+    if named:
+        return Path(named)
+    return USUAL_PLACE if USUAL_PLACE.is_dir() else checkpoint.shared_dir().parent / "synthetic-lanes"
+
+
+def _validation(folder: Path, skipped: Skipped) -> Iterator[Label]:
+    for name in VALIDATION:
+        if (folder / name).exists():
+            yield from read_labels(folder / name, skipped)
+
+
+def _prepared(folder: Path, place: Place, skipped: Skipped) -> None:
+    """Have the first rank of each node prepare the data if nothing has; the others wait."""
+    if place.local_rank == 0 and not (folder / LISTS / "train.txt").exists():
+        fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
+        prepare(folder, skipped)
+    distributed.barrier()
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
