@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import os
+from collections.abc import Callable
 
 TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 
@@ -11,12 +12,12 @@ TRUE, FALSE = ("true", "1", "yes", "on"), ("false", "0", "no", "off", "")
 class Settings(argparse.ArgumentParser):
     """Parser of which each option is also a variable: `--batch-size` is BATCH_SIZE."""
 
-    def add(self, name: str, default: str, read: type | object = str, text: str = "") -> None:
+    def add(self, name: str, default: str, read: Callable[[str], object] = str, text: str = "") -> None:
         """Add an option. `read` makes a value of its text."""
         variable = name.upper().replace("-", "_")
         value = os.environ.get(variable, default)
         words = f"{text} ({default})" if default else text
-        self.add_argument(f"--{name}", type=read, default=value, metavar=variable, help=words)  # type: ignore[arg-type]
+        self.add_argument(f"--{name}", type=read, default=value, metavar=variable, help=words)
 
 
 def flag(text: str) -> bool:

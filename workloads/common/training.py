@@ -8,10 +8,10 @@ not fill a step is left out of it. Rank 0 writes checkpoints and progress lines.
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence, Sized
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import torch
 from torch import Tensor, distributed, nn
@@ -86,7 +86,7 @@ class Training:
     def __init__(self, program: Program, plan: Plan, use: DeviceUse, place: Place) -> None:
         torch.manual_seed(SEED + place.rank)
         self._program, self._plan, self._use, self._place = program, plan, use, place
-        self._samples = len(program.data)  # type: ignore[arg-type]
+        self._samples = len(cast(Sized, program.data))
         self._global_batch = plan.batch_size * place.world_size
         if self._samples < self._global_batch:
             raise ValueError(
@@ -182,9 +182,9 @@ class Training:
             loss, accuracy = program.loss(net, batch)
         torch.autograd.backward(loss)
         program.optimizer.step()
-        told = torch.stack([loss.detach(), accuracy.detach(), loss.new_tensor(float(bool(stop)))]).float()
-        distributed.all_reduce(told)
-        mean_loss, mean_accuracy, asked = told.tolist()
+        sums = torch.stack([loss.detach(), accuracy.detach(), loss.new_tensor(float(bool(stop)))]).float()
+        distributed.all_reduce(sums)
+        mean_loss, mean_accuracy, asked = sums.tolist()
         return mean_loss / self._place.world_size, mean_accuracy / self._place.world_size, asked > 0
 
     def _advance(self) -> None:

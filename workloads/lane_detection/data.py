@@ -9,6 +9,7 @@ from __future__ import annotations
 import random
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -66,7 +67,7 @@ def read_list(folder: Path, name: str, skipped: Skipped) -> list[Sample]:
     file = folder / LISTS / f"{name}.txt"
     lines = file.read_text().splitlines()
     read = (
-        skipped.read(f"{file.name}:{number}", lambda line=line: _sample(folder, line))  # type: ignore[misc]
+        skipped.read(f"{file.name}:{number}", partial(_sample, folder, line))
         for number, line in enumerate(lines, 1)
     )
     return [sample for sample in read if sample is not None]

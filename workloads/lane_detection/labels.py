@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -40,7 +41,7 @@ def read_labels(file: Path, skipped: Skipped) -> Iterator[Label]:
         for number, line in enumerate(lines, 1):
             if not line.strip():
                 continue
-            label = skipped.read(f"{file.name}:{number}", lambda line=line: _with_picture(line, file.parent))  # type: ignore[misc]
+            label = skipped.read(f"{file.name}:{number}", partial(_with_picture, line, file.parent))
             if label is not None:
                 yield label
 

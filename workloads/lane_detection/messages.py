@@ -28,7 +28,8 @@ class Messages(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         weight = self.convolution.weight.to(x.dtype)
-        passed: Tensor = _Passing.apply(x.permute(self._to_slices), weight, self.is_reversed)  # type: ignore[no-untyped-call]
+        apply: Any = _Passing.apply
+        passed: Tensor = apply(x.permute(self._to_slices), weight, self.is_reversed)
         return passed.permute(self._to_picture)
 
 
