@@ -1,40 +1,15 @@
-"""Long work for data, on a Celery queue of its own."""
+"""Long work for data, on a Celery queue of its own. Other modules of the app declare theirs by being imported here."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
-from typing import Any
+from contextlib import suppress
 
-from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
-from controlplane.models import Command
+from datasets import snapshot_commands, volume_commands
 from datasets.actions.lake_collection import COLLECT_LAKE, collect_lake
-from datasets.actions.volumes import (
-    MEASURE,
-    PROVISION,
-    REMOVE,
-    volume_failed,
-    volume_gone,
-    volume_measured,
-    volume_ready,
-)
-from datasets.models import Volume
-from datasets.queries.volumes import VOLUME, storage_of
-from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
-from datasets.storage.volumes import FolderVolumes, Measured
+from datasets.storage.base import DeadlineExceeded
+from datasets.volume_commands import DATA, refusals
 
-DATA = "data"
-MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
-
-
-def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
-    """Return a budget that ends with the command's claim."""
-
-    def is_cancelled() -> bool:
-        run.raise_if_cancelled()
-        return False
-
-    return Budget(seconds, is_cancelled)
+DECLARED = (volume_commands, snapshot_commands)
 
 
 @register
@@ -48,90 +23,5 @@ class CollectLake(CommandHandler):
             run.raise_if_cancelled()
             return False
 
-        with _refusals(), suppress(DeadlineExceeded):
+        with refusals(), suppress(DeadlineExceeded):
             collect_lake(run.command.subject_id, is_cancelled)
-
-
-class VolumeCommand(CommandHandler):
-    """Work on the directory of one volume. Nothing is done for a row that is gone."""
-
-    queue = DATA
-
-    def run(self, run: CommandRun) -> Any:
-        volume = Volume.objects.filter(pk=run.command.subject_id).first()
-        if volume is None:
-            return None
-        with _refusals():
-            return self.work(volume, storage_of(volume.project_id, volume.storage_class), run)
-
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Any:
-        """Do it; raises as datasets.storage.volumes does."""
-        raise NotImplementedError
-
-
-@register
-class ProvisionVolume(VolumeCommand):
-    """Make a volume's directory: empty, or a copy of its origin."""
-
-    kind = PROVISION
-
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured:
-        key, origin, budget = str(volume.pk), volume.origin, budget_of(run)
-
-        def report(files: int, size_bytes: int) -> None:
-            run.report(size_bytes, origin.get("size_bytes"), f"{files} files")
-
-        if not origin:
-            storage.provision(key)
-        elif origin["kind"] == VOLUME:
-            storage.clone(key, origin["id"], budget, report)
-        else:
-            storage.restore(key, origin["id"], budget, report)
-        return storage.measure(key, budget, MEASURED_FILES)
-
-    def on_done(self, command: Command, result: Measured | None) -> None:
-        if result is not None:
-            volume_ready(command.subject_id, result)
-
-    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
-        volume_failed(command.subject_id, refusal.code, refusal.message)
-
-
-@register
-class RemoveVolume(VolumeCommand):
-    """Remove a deleted volume's directory, then its row."""
-
-    kind, is_cleanup = REMOVE, True
-
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> None:
-        storage.remove(str(volume.pk))
-
-    def on_done(self, command: Command, result: None) -> None:
-        volume_gone(command.subject_id)
-
-
-@register
-class MeasureVolume(VolumeCommand):
-    """Measure how much a volume holds."""
-
-    kind, max_tries = MEASURE, 1
-
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured | None:
-        with suppress(DeadlineExceeded):
-            return storage.measure(str(volume.pk), budget_of(run, MEASURED_SECONDS), MEASURED_FILES)
-        return None
-
-    def on_done(self, command: Command, result: Measured | None) -> None:
-        if result is not None:
-            volume_measured(command.subject_id, result)
-
-
-@contextmanager
-def _refusals() -> Iterator[None]:
-    """Translate what blocks a storage backend into a refusal of the command."""
-    try:
-        yield
-    except Blocked as blocked:
-        raise CommandRefused(blocked.code, blocked.detail, is_passing=True) from blocked
-    except ContentMissing as missing:
-        raise CommandRefused("content_missing", str(missing)) from missing

@@ -3,10 +3,13 @@
 from controlplane.loop.steps import LoopStep
 from datasets.actions.code_aging import remove_old_code
 from datasets.actions.lake_collection import collect_all_lakes
+from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events
 from datasets.actions.volume_care import measure_volumes
 
 STEPS = (
     LoopStep("code-aging", remove_old_code, every_seconds=600),
     LoopStep("lake-collection", collect_all_lakes, every_seconds=3600),
     LoopStep("volume-measuring", measure_volumes, every_seconds=30),
+    LoopStep("snapshot-events", snapshot_on_events, every_seconds=2),
+    LoopStep("snapshot-aging", remove_old_snapshots, every_seconds=60),
 )

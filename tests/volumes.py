@@ -6,6 +6,7 @@ from typing import Any
 from controlplane.access import SYSTEM
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.models import Command, Project
+from datasets.actions.snapshots import take_snapshot
 from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume
 from datasets.queries.volumes import SNAPSHOT, VOLUME, storage_of
@@ -34,6 +35,14 @@ def make_volume(
     write(volume, files or {})
     volume.refresh_from_db()
     return volume
+
+
+def make_snapshot(volume: Volume) -> Snapshot:
+    """A snapshot that is ready."""
+    snapshot = take_snapshot(volume, actor=SYSTEM)
+    work()
+    snapshot.refresh_from_db()
+    return snapshot
 
 
 def directory_of(volume: Volume) -> Path:

@@ -111,6 +111,10 @@ GROUPS = (
             Command("volume keep", "volumes:keep", "Limit how many snapshots of events are kept"),
             Command("volume clone", "volumes:clone", "Make a volume of what another one holds"),
             Command("volume delete", "volumes:delete", "Delete a volume with its content"),
+            Command("snapshot create", "snapshots:create", "Take a snapshot of a volume"),
+            Command("snapshot list", "snapshots:list_", "List snapshots"),
+            Command("snapshot restore", "snapshots:restore", "Make a new volume of a snapshot"),
+            Command("snapshot delete", "snapshots:delete", "Delete a snapshot"),
         ),
     ),
     Group(

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from datasets.api import code, contents, datasets, volume_contents, volumes
+from datasets.api import code, contents, datasets, snapshots, volume_contents, volumes
 
 urlpatterns = [
     path("projects/<str:name>/code", code.ProjectCodeTrees.as_view(), name="project-code"),
@@ -43,6 +43,9 @@ urlpatterns = [
     ),
     path("volumes/<str:volume_id>/files", volume_contents.VolumeFiles.as_view(), name="volume-files"),
     path("volumes/<str:volume_id>/content", volume_contents.VolumeContent.as_view(), name="volume-content"),
+    path("snapshots", snapshots.Snapshots.as_view(), name="snapshots"),
+    path("snapshots/<str:snapshot_id>", snapshots.SnapshotDetail.as_view(), name="snapshot"),
+    path("snapshots/<str:snapshot_id>/restore", snapshots.SnapshotRestore.as_view(), name="snapshot-restore"),
     path("projects/<str:name>/datasets", datasets.ProjectDatasets.as_view(), name="project-datasets"),
     path("versions/<str:version_id>", datasets.VersionDetail.as_view(), name="version"),
     path("versions/<str:version_id>/files", contents.VersionFiles.as_view(), name="version-files"),

@@ -67,8 +67,35 @@ VOLUME_FILE = record(
     size_bytes=INTEGER,
     modified_at=TIME,
 )
+SNAPSHOT = record(
+    "A volume at one moment. States: pending, ready, failed, deleting. `cause`: request, or the event of the job whose"
+    " `progress` at that moment it records. `consistency`: idle (no job had pods with it), quiesced (all had paused)"
+    " or crash (as after a power cut). `new_bytes`: of files that the snapshot before does not share.",
+    id=UUID,
+    name=STRING,
+    number=INTEGER,
+    project=STRING,
+    volume=STRING,
+    volume_id=nullable(UUID),
+    storage_class=STRING,
+    volume_bytes=INTEGER,
+    cause=STRING,
+    job_id=nullable(UUID),
+    job=nullable(STRING),
+    attempt=nullable(INTEGER),
+    progress=OBJECT,
+    consistency=nullable(STRING),
+    files=nullable(INTEGER),
+    size_bytes=nullable(INTEGER),
+    new_bytes=nullable(INTEGER),
+    created_by=STRING,
+    created_at=TIME,
+    ready_at=nullable(TIME),
+    status=STATUS,
+)
 COMPONENTS: dict[str, Schema] = {
     "StorageClass": STORAGE_CLASS,
     "Volume": VOLUME,
     "VolumeFile": VOLUME_FILE,
+    "Snapshot": SNAPSHOT,
 }

@@ -112,7 +112,16 @@ def _callers(*, is_declared: bool) -> list[tuple[str, str]]:
 
 def _targets(world: World, route: str) -> tuple[Target, ...]:
     """Both projects where the route names something of one; else the first, which then only says who asks."""
-    ids = ("job_id", "username", "token_id", "dataset_id", "version_id", "volume_id", "projects/<")
+    ids = (
+        "job_id",
+        "username",
+        "token_id",
+        "dataset_id",
+        "version_id",
+        "volume_id",
+        "snapshot_id",
+        "projects/<",
+    )
     names_one = any(name in route for name in ids)
     return world.targets if names_one else world.targets[:1]
 
@@ -205,6 +214,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:dataset_id>", str(target.version.dataset_id))
         .replace("<str:version_id>", str(target.version.pk))
         .replace("<str:volume_id>", str(target.volume.pk))
+        .replace("<str:snapshot_id>", str(target.snapshot.pk))
         .replace("<str:version>", "1")
         .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))
         .replace("<str:sha256>", "0" * 64)

@@ -12,7 +12,7 @@ from controlplane.access import SYSTEM
 from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.datasets import tag_version
-from datasets.models import DatasetVersion, Volume
+from datasets.models import DatasetVersion, Snapshot, Volume
 from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
@@ -20,7 +20,7 @@ from tests.cast import Cast, make_cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
 from tests.loop.plant import Plant
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 PEOPLE = ("anonymous", "chi", "vera", "ben", "ana", "root")
 ROLES = {
@@ -42,6 +42,7 @@ class Target:
     tree: str
     version: DatasetVersion
     volume: Volume
+    snapshot: Snapshot
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -124,7 +125,8 @@ def _world(plant: Plant, cast: Cast) -> World:
             _token(users[name], MARK[name]),
             trees[name],
             _version(projects[name], MARK[name]),
-            _volume(projects[name], MARK[name]),
+            volume := _volume(projects[name], MARK[name]),
+            make_snapshot(volume),
         )
         for name in MARK
     )

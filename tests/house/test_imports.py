@@ -116,6 +116,8 @@ LAYERS = {
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "datasets.loop_steps": "loop",
+    "datasets.volume_commands": "loop",
+    "datasets.snapshot_commands": "loop",
     "workloads": "workloads",
 }
 # what a module of an app is, where the table above does not say otherwise: a new app needs no line in it

@@ -15,7 +15,7 @@ from tests.builders import make_job, make_project, make_user
 from tests.cast import make_cast
 from tests.datasets import make_dataset
 from tests.loop.plant import Plant
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 COUNTS: dict[str, int] = json.loads((Path(__file__).parent / "query_counts.json").read_text())
 
@@ -39,7 +39,7 @@ def add_rows(plant: Plant, prefix: str, count: int) -> None:
         project = make_project(name, quota=0.2)
         make_user(name)
         make_dataset(project, "data")
-        make_volume(project, "data")
+        make_snapshot(make_volume(project, "data"))
         for share in ("a", "b"):
             make_job(project, f"{name}-{share}", gpus=0.2)
         make_job(project, f"{name}-big", gpus=8, workers=40)

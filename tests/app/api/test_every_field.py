@@ -9,7 +9,7 @@ from jobs.models import Job
 from tests.app.api.client import Api, name_in
 from tests.cast import Cast
 from tests.datasets import make_dataset
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 pytestmark = pytest.mark.django_db
 
@@ -87,6 +87,8 @@ def test_a_field_takes_no_value_that_breaks_the_server(
     )
     if "{dataset_id}" in path:
         path = path.replace("{dataset_id}", str(make_dataset(cast.project).pk))
+    if "{snapshot_id}" in path:
+        path = path.replace("{snapshot_id}", str(make_snapshot(make_volume(cast.project)).pk))
     if "{volume_id}" in path:
         path = path.replace("{volume_id}", str(make_volume(cast.project).pk))
     for value in NASTY:

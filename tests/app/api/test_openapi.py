@@ -19,7 +19,7 @@ from tests.builders import make_job
 from tests.cast import Cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 DOCUMENT = openapi_document()
 
@@ -95,6 +95,8 @@ READS = [
     "volumes",
     "volumes/{volume_id}",
     "volumes/{volume_id}/files",
+    "snapshots",
+    "snapshots/{snapshot_id}",
     "events",
     "audit",
     "telemetry/overview",
@@ -149,6 +151,8 @@ WRITES: list[tuple[str, str, Any]] = [
     ("POST", "volumes/{volume_id}/access-mode", {"access_mode": "ReadWriteMany"}),
     ("POST", "volumes/{volume_id}/service-tier", {"service_tier": "ultra"}),
     ("DELETE", "volumes/{volume_id}", None),
+    ("POST", "snapshots/{snapshot_id}/restore", {"name": "back"}),
+    ("DELETE", "snapshots/{snapshot_id}", None),
     ("PATCH", "jobs/{job_id}", {"labels": {"a": "b"}}),
     ("POST", "jobs/{job_id}/clone", None),
     ("POST", "jobs/{job_id}/suspend", None),
@@ -197,6 +201,9 @@ def _path(template: str, job: Job, root: Api) -> str:
         version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
         path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
         path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
+    if "{snapshot_id}" in path:
+        volume = find_volume(job.project, "data") or make_volume(job.project)
+        path = path.replace("{snapshot_id}", str((volume.snapshots.first() or make_snapshot(volume)).pk))
     if "{volume_id}" in path:
         volume = find_volume(job.project, "data") or make_volume(job.project, files={"a.txt": "alpha"})
         path = path.replace("{volume_id}", str(volume.pk))

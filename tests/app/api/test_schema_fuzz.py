@@ -21,7 +21,7 @@ from tests.app.api.placing import place
 from tests.cast import Cast
 from tests.code_trees import make_tree
 from tests.datasets import make_dataset, make_version
-from tests.volumes import make_volume
+from tests.volumes import make_snapshot, make_volume
 
 pytestmark = [pytest.mark.django_db, pytest.mark.slow]
 
@@ -59,7 +59,8 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     there = {"job_id": str(job.pk), "username": "ben", "token_id": "1", "tag": "golden", "version": "1"}
     there["tree"] = make_tree(cast.project, {"train.py": b""})
     there |= {"dataset_id": str(version.dataset_id), "version_id": str(version.pk), "sha256": "0" * 64}
-    there["volume_id"] = str(make_volume(cast.project, "fuzzed", {"a.txt": "alpha"}).pk)
+    volume = make_volume(cast.project, "fuzzed", {"a.txt": "alpha"})
+    there |= {"volume_id": str(volume.pk), "snapshot_id": str(make_snapshot(volume).pk)}
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)

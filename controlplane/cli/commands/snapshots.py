@@ -1,0 +1,134 @@
+"""`yard snapshot ...`: volumes as they were at a moment."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.commands.volumes import find_volume, size_text, wait_ready
+from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+_MEASURES = ("epoch", "step", "accuracy", "loss")
+
+
+def _metrics(row: Row) -> str:
+    found = row["progress"]
+    return " ".join(f"{name}={found[name]}" for name in _MEASURES if found.get(name) is not None)
+
+
+COLUMNS = (
+    Column("NAME", lambda row: row["name"]),
+    Column("STATE", lambda row: row["status"]["state"]),
+    Column("CAUSE", lambda row: row["cause"]),
+    Column("JOB", lambda row: row["job"] or ""),
+    Column("PROGRESS", _metrics),
+    Column("SIZE", lambda row: size_text(row["size_bytes"]), is_number=True),
+    Column("NEW", lambda row: size_text(row["new_bytes"]), is_number=True),
+    Column("CONSISTENCY", lambda row: row["consistency"] or ""),
+    Column("AGE", lambda row: formats.age(row["created_at"])),
+    Column("MESSAGE", lambda row: row["status"]["message"], is_wide=True),
+    Column("ID", lambda row: row["id"], is_wide=True),
+)
+
+
+def create_arguments(parser: Parser) -> None:
+    """A volume."""
+    parser.examples = ["yard snapshot create data", "yard snapshot create data --wait"]
+    parser.add_argument("volume", metavar="VOLUME")
+    _waits(parser)
+
+
+def create(args: Namespace, session: Session) -> int:
+    """Take a snapshot of a volume; jobs that write to it go on."""
+    volume = find_volume(session, args.volume)
+    snapshot = session.client.post("snapshots", {"volume": volume["id"]})
+    if args.wait:
+        snapshot = wait_ready(session, f"snapshots/{snapshot['id']}", args.timeout)
+    state = "is ready" if snapshot["status"]["state"] == "ready" else "is being taken"
+    session.output.object(snapshot, f"snapshot {snapshot['name']} {state}")
+    session.output.say(f"restore it: yard snapshot restore {snapshot['name']} --to NAME")
+    return DONE
+
+
+def list_arguments(parser: Parser) -> None:
+    """Of the project, of a volume or of a job."""
+    parser.examples = [
+        "yard snapshot list",
+        "yard snapshot list --volume data",
+        "yard snapshot list --job train1",
+    ]
+    parser.add_argument("--volume", metavar="VOLUME", help="of this volume")
+    parser.add_argument("--job", metavar="JOB", help="of this job")
+
+
+def list_(args: Namespace, session: Session) -> int:
+    """List snapshots, newest first."""
+    query: dict[str, Any] = {"project": session.project, "volume": args.volume, "job": args.job}
+    given = {name: value for name, value in query.items() if value is not None}
+    session.output.objects(session.client.pages("snapshots", given, 500), COLUMNS)
+    return DONE
+
+
+def restore_arguments(parser: Parser) -> None:
+    """A snapshot, and the name of the volume to make."""
+    parser.examples = ["yard snapshot restore data@3 --to data-back --wait"]
+    parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
+    parser.add_argument("--to", required=True, metavar="NAME", help="the new volume")
+    _waits(parser)
+
+
+def restore(args: Namespace, session: Session) -> int:
+    """Make a new volume of a snapshot. The snapshot and its volume stay as they are."""
+    snapshot = find_snapshot(session, args.snapshot)
+    volume = session.client.post(f"snapshots/{snapshot['id']}/restore", {"name": args.to})
+    if args.wait:
+        volume = wait_ready(session, f"volumes/{volume['id']}", args.timeout)
+    state = "is ready" if volume["status"]["state"] == "ready" else "is being made"
+    session.output.object(volume, f"volume {args.to} {state}")
+    like = f"--like {snapshot['job']} " if snapshot["job"] else "... "
+    session.output.say(f"run on it: yard submit NAME {like}--pvc {args.to}:PATH")
+    return DONE
+
+
+def delete_arguments(parser: Parser) -> None:
+    """A snapshot."""
+    parser.examples = ["yard snapshot delete data@3 --yes"]
+    parser.add_argument("snapshot", metavar="SNAPSHOT", help="such as data@3")
+    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete a snapshot."""
+    snapshot = find_snapshot(session, args.snapshot)
+    if not args.yes:
+        raise CliError(
+            f"{args.snapshot} cannot be had back",
+            USAGE,
+            f"to delete it: yard snapshot delete {args.snapshot} --yes",
+        )
+    answer = session.client.delete(f"snapshots/{snapshot['id']}")
+    session.output.object(answer, f"snapshot {args.snapshot} is being deleted")
+    return DONE
+
+
+def find_snapshot(session: Session, name: str) -> Row:
+    """The snapshot that VOLUME@NUMBER means."""
+    volume, _, number = name.rpartition("@")
+    query: dict[str, Any] = {"project": session.project, "volume": volume, "number": number, "limit": 1}
+    rows: list[Row] = session.get("snapshots", **query)["results"] if volume and number.isdecimal() else []
+    if not rows:
+        raise CliError(
+            f"there is no snapshot {name!r} in {session.project}", NOT_FOUND, "see: yard snapshot list"
+        )
+    return rows[0]
+
+
+def _waits(parser: Parser) -> None:
+    parser.add_argument("--wait", action="store_true", help="until it is ready")
+    parser.add_argument(
+        "--timeout", type=duration_seconds, metavar="TIME", help="of --wait; exit code 7 after it"
+    )

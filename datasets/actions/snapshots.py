@@ -1,0 +1,174 @@
+"""Verbs on snapshots. One function, one transaction, one event each; what touches files is a command."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.db.models import Max
+from django.utils import timezone
+
+from controlplane.access import Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Conflict
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Event, Project
+from datasets.actions.volumes import create_volume, refuse_while_copied
+from datasets.models import Snapshot, Volume
+from datasets.models.volumes import DELETING, FAILED, PENDING, READY
+from datasets.queries.volumes import SNAPSHOT
+from datasets.storage.volumes import Taken
+from jobs.models import Job
+
+TAKE, REMOVE = "datasets.take_snapshot", "datasets.remove_snapshot"
+REQUEST = "request"
+# Of one volume; storage systems have such a limit too (1,023 on ONTAP).
+SNAPSHOTS_MOST = 1000
+LONGEST_MESSAGE = 1000
+
+
+def take_snapshot(
+    volume: Volume, *, actor: Actor, cause: str = REQUEST, mark: str = "", job: Job | None = None
+) -> Snapshot:
+    """Write a snapshot that is to be taken, and the command that takes it. `job`: whose progress it records; for a
+    request the one that holds the volume. Raises Conflict."""
+    with transaction.atomic():
+        reread(volume, lock=True)
+        if volume.state != READY:
+            raise Conflict(
+                "volume_not_ready", f"{volume.name} is {volume.state}; nothing can be taken of it."
+            )
+        if volume.snapshots.count() >= SNAPSHOTS_MOST:
+            detail = f"{volume.name} has {SNAPSHOTS_MOST} snapshots; delete some first."
+            raise Conflict("too_many_snapshots", detail)
+        snapshot = Snapshot.objects.create(
+            project_id=volume.project_id,
+            volume=volume,
+            volume_name=volume.name,
+            number=_next_number(volume.project_id, volume.name),
+            storage_class=volume.storage_class,
+            volume_bytes=volume.size_bytes,
+            cause=cause,
+            mark=mark,
+            created_by=actor.name,
+            **_about_job(job or _writer(volume)),
+        )
+        Command.objects.create(kind=TAKE, subject_kind=SNAPSHOT, subject_id=str(snapshot.pk))
+        write_audit(actor, "snapshot.create", SNAPSHOT, str(snapshot.pk), after=_about(snapshot))
+        happened("snapshot.created", snapshot, actor.name)
+    return snapshot
+
+
+def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
+    """Create a volume of what the snapshot holds; the snapshot and its volume stay. Raises Conflict."""
+    with transaction.atomic():
+        reread(snapshot, lock=True)
+        if snapshot.state != READY:
+            raise Conflict(
+                "snapshot_not_ready", f"{snapshot} is {snapshot.state}; restore it when it is ready."
+            )
+        source = snapshot.volume
+        fields = {"name": name, "size": snapshot.volume_bytes, "storage_class": snapshot.storage_class}
+        if source is not None:
+            fields |= {"access_mode": source.access_mode, "service_tier": source.service_tier}
+        origin = {
+            "kind": SNAPSHOT,
+            "id": str(snapshot.pk),
+            "name": str(snapshot),
+            "size_bytes": snapshot.size_bytes,
+        }
+        return create_volume(snapshot.project, fields, actor=actor, origin=origin)
+
+
+def delete_snapshot(snapshot: Snapshot, *, actor: Actor) -> None:
+    """Delete a snapshot; what others share with it stays theirs. Raises Conflict while a volume is made of it."""
+    with transaction.atomic():
+        reread(snapshot, lock=True)
+        if snapshot.state == DELETING:
+            return
+        refuse_while_copied(SNAPSHOT, str(snapshot.pk), str(snapshot))
+        Command.objects.about(SNAPSHOT, snapshot.pk).cancel()
+        Snapshot.objects.filter(pk=snapshot.pk).update(state=DELETING)
+        reread(snapshot)
+        Command.objects.create(kind=REMOVE, subject_kind=SNAPSHOT, subject_id=str(snapshot.pk))
+        write_audit(actor, "snapshot.delete", SNAPSHOT, str(snapshot.pk), before=_about(snapshot))
+        happened("snapshot.deleting", snapshot, actor.name)
+
+
+def snapshot_ready(snapshot_id: str, taken: Taken, consistency: str) -> None:
+    """Record a snapshot that is on disk. Call it in the transaction that ends the command."""
+    fields = {
+        "files": taken.files,
+        "size_bytes": taken.size_bytes,
+        "new_bytes": taken.new_bytes,
+        "message": taken.notes[:LONGEST_MESSAGE],
+        "consistency": consistency,
+        "ready_at": timezone.now(),
+    }
+    if Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(state=READY, **fields):
+        happened("snapshot.ready", Snapshot.objects.get(pk=snapshot_id), "system")
+
+
+def snapshot_failed(snapshot_id: str, reason: str, message: str) -> None:
+    """Record why a snapshot could not be taken. Call it in the transaction that ends the command."""
+    words = {"reason": reason, "message": message[:LONGEST_MESSAGE]}
+    if Snapshot.objects.filter(pk=snapshot_id, state=PENDING).update(state=FAILED, **words):
+        happened("snapshot.failed", Snapshot.objects.get(pk=snapshot_id), "system")
+
+
+def snapshot_gone(snapshot_id: str) -> None:
+    """Forget a snapshot whose files are removed. Call it in the transaction that ends the command."""
+    snapshot = Snapshot.objects.filter(pk=snapshot_id, state=DELETING).first()
+    if snapshot is not None:
+        event = _event("snapshot.deleted", snapshot, "system")
+        snapshot.delete()
+        Event.objects.append([event])
+        wake()
+
+
+def find_snapshot(project: Project, name: str) -> Snapshot | None:
+    """Return a project's snapshot by its name, such as data@3."""
+    volume, _, number = name.rpartition("@")
+    if not number.isdecimal() or len(number) > 9:
+        return None
+    return Snapshot.objects.filter(project=project, volume_name=volume, number=int(number)).first()
+
+
+def happened(kind: str, snapshot: Snapshot, actor: str) -> None:
+    """Append the event of a change, last in the transaction, and wake the loop."""
+    Event.objects.append([_event(kind, snapshot, actor)])
+    wake()
+
+
+def _next_number(project_id: int, volume_name: str) -> int:
+    """Return the number of the next snapshot of a name; the caller has locked the volume."""
+    earlier = Snapshot.objects.filter(project=project_id, volume_name=volume_name)
+    return int(earlier.aggregate(last=Max("number", default=0))["last"]) + 1
+
+
+def _writer(volume: Volume) -> Job | None:
+    """Return the newest job that has pods with the volume."""
+    held = volume.uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
+    use = held.select_related("job").order_by("-job__submit_rank").first()
+    return use.job if use else None
+
+
+def _about_job(job: Job | None) -> Mapping[str, Any]:
+    if job is None:
+        return {}
+    return {"job": job, "job_name": job.name, "attempt": job.attempt, "progress": job.progress}
+
+
+def _about(snapshot: Snapshot) -> dict[str, Any]:
+    return {"name": str(snapshot), "cause": snapshot.cause, "job": snapshot.job_name}
+
+
+def _event(kind: str, snapshot: Snapshot, actor: str) -> Event:
+    verb = kind.partition(".")[2]
+    return Event(
+        kind=kind,
+        project_id=snapshot.project_id,
+        job_id=snapshot.job_id,
+        actor=actor,
+        message=f"Snapshot {snapshot}: {verb}.",
+        data={"snapshot": str(snapshot.pk), "name": str(snapshot), "volume": str(snapshot.volume_id or "")},
+    )

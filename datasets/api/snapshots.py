@@ -1,0 +1,69 @@
+"""Snapshots over REST."""
+
+from controlplane import fields
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import STRING, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.models import Role
+from datasets.access import snapshot_for, visible_snapshots, volume_for
+from datasets.actions.snapshots import delete_snapshot, restore_snapshot, take_snapshot
+from datasets.api.volume_schemas import SNAPSHOT
+from datasets.queries.volumes import snapshot_rows, snapshot_shape, snapshot_shapes, volume_shape
+
+NEW_SNAPSHOT = {"volume": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True)}
+RESTORE = {"name": BodyField(fields.dns_label(63), {**STRING, "maxLength": 63}, is_required=True)}
+SNAPSHOTS = Listing(
+    SNAPSHOT,
+    {"created_at": ("created_at", "id"), "number": ("number", "id")},
+    "-created_at",
+    {
+        "project": Filter("project__name__in", query.texts("Of these projects.")),
+        "volume": Filter("volume_name__in", query.texts("Of volumes with these names.")),
+        "number": Filter("number", query.whole(1, 1 << 31, "With this number.")),
+        "job": Filter("job_name__in", query.texts("Of jobs with these names.")),
+        "cause": Filter("cause__in", query.texts("Of these causes.")),
+        "state": Filter("state__in", query.texts("In these states.")),
+    },
+)
+
+
+class Snapshots(ApiView):
+    """Snapshots of every project that the caller may see."""
+
+    @operation(
+        "List snapshots, newest first", answer=SNAPSHOTS.schema("Snapshot"), query=SNAPSHOTS.parameters()
+    )
+    def get(self, call: Call) -> Answer:
+        return paged(
+            call, visible_snapshots(call.actor), SNAPSHOTS, fetch=snapshot_rows, shape=snapshot_shapes
+        )
+
+    @operation("Take a snapshot of a volume (its id)", answer=ref("Snapshot"), status=201, body=NEW_SNAPSHOT)
+    def post(self, call: Call) -> Answer:
+        volume = volume_for(call.actor, call.body["volume"], needed=Role.MEMBER)
+        return Answer(snapshot_shape(take_snapshot(volume, actor=call.actor)), 201)
+
+
+class SnapshotDetail(ApiView):
+    """One snapshot, by id."""
+
+    @operation("A snapshot", answer=ref("Snapshot"))
+    def get(self, call: Call, snapshot_id: str) -> Answer:
+        return Answer(snapshot_shape(snapshot_for(call.actor, snapshot_id)))
+
+    @operation("Delete a snapshot; what others share with it stays", answer=ref("Snapshot"))
+    def delete(self, call: Call, snapshot_id: str) -> Answer:
+        snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.OWNER)
+        delete_snapshot(snapshot, actor=call.actor)
+        return Answer(snapshot_shape(snapshot))
+
+
+class SnapshotRestore(ApiView):
+    """A volume as it was."""
+
+    @operation("Make a new volume of a snapshot", answer=ref("Volume"), status=201, body=RESTORE)
+    def post(self, call: Call, snapshot_id: str) -> Answer:
+        snapshot = snapshot_for(call.actor, snapshot_id, needed=Role.MEMBER)
+        return Answer(volume_shape(restore_snapshot(snapshot, call.body["name"], actor=call.actor)), 201)

@@ -1,0 +1,81 @@
+"""Handlers that take and remove snapshots."""
+
+from typing import Any
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import CommandHandler, register
+from controlplane.commands.run import CommandRun
+from controlplane.models import Command
+from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_gone, snapshot_ready
+from datasets.models import Snapshot
+from datasets.models.volumes import READY
+from datasets.queries.volumes import running_jobs, storage_of
+from datasets.storage.quiesce import quiesced
+from datasets.storage.volumes import FolderVolumes, Taken
+from datasets.volume_commands import DATA, budget_of, refusals
+
+# How a snapshot relates to what was written at that time.
+IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"
+
+
+@register
+class TakeSnapshot(CommandHandler):
+    """Copy what changed in a volume since its last snapshot, while programs that take part pause."""
+
+    kind, queue = TAKE, DATA
+
+    def run(self, run: CommandRun) -> tuple[Taken, str] | None:
+        snapshot = Snapshot.objects.select_related("volume").filter(pk=run.command.subject_id).first()
+        if snapshot is None:
+            return None
+        if snapshot.volume is None:
+            raise CommandRefused("volume_gone", "The volume was deleted before the snapshot was taken.")
+        with refusals():
+            return self._take(snapshot, storage_of(snapshot.project_id, snapshot.storage_class), run)
+
+    def on_done(self, command: Command, result: tuple[Taken, str] | None) -> None:
+        if result is not None:
+            snapshot_ready(command.subject_id, *result)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        snapshot_failed(command.subject_id, refusal.code, refusal.message)
+
+    def _take(self, snapshot: Snapshot, storage: FolderVolumes, run: CommandRun) -> tuple[Taken, str]:
+        assert snapshot.volume is not None
+        key, volume, total = str(snapshot.pk), str(snapshot.volume_id), snapshot.volume.used_bytes
+
+        def report(files: int, size_bytes: int) -> None:
+            run.report(size_bytes, total, f"{files} files")
+
+        writers = running_jobs(snapshot.volume)
+        if not writers:
+            taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
+            # a job that began meanwhile has written into what was copied
+            return taken, CRASH if running_jobs(snapshot.volume) else IDLE
+        with quiesced(storage.path(volume), key, writers) as is_quiet:
+            taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
+            is_quiet = is_quiet and running_jobs(snapshot.volume) == writers
+        return taken, QUIESCED if is_quiet else CRASH
+
+
+@register
+class RemoveSnapshot(CommandHandler):
+    """Remove a deleted snapshot's files, then its row."""
+
+    kind, queue, is_cleanup = REMOVE, DATA, True
+
+    def run(self, run: CommandRun) -> Any:
+        snapshot = Snapshot.objects.filter(pk=run.command.subject_id).first()
+        if snapshot is not None:
+            with refusals():
+                storage_of(snapshot.project_id, snapshot.storage_class).remove_snapshot(str(snapshot.pk))
+
+    def on_done(self, command: Command, result: Any) -> None:
+        snapshot_gone(command.subject_id)
+
+
+def _before(snapshot: Snapshot) -> str | None:
+    """Return the newest snapshot of the same volume whose files can be shared."""
+    earlier = Snapshot.objects.filter(volume=snapshot.volume_id, state=READY)
+    key = earlier.order_by("-number").values_list("pk", flat=True).first()
+    return str(key) if key else None

@@ -1,0 +1,183 @@
+"""Snapshots over REST: taken, listed, restored, deleted; on events of jobs; kept by rules; and after kills."""
+
+from datetime import timedelta
+
+import pytest
+from django.utils import timezone
+
+from controlplane.models import Command
+from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
+from datasets.models import Snapshot, Volume, VolumeUse
+from datasets.storage import volumes as storage_module
+from jobs.models import Attempt, Job
+from tests.builders import make_job
+from tests.volumes import make_snapshot, make_volume, read, tree_of, work, write
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
+MOUNT = [{"volume": "data", "mount_path": "/mnt"}]
+
+
+@pytest.fixture
+def volume(cast) -> Volume:
+    return make_volume(cast.project, files={"model.pt": "weights"})
+
+
+def watched_job(cast, *events: str, **fields) -> Job:
+    """A job that mounts the volume and has begun."""
+    job = make_job(cast.project, "train1", cast.ben, volumes=MOUNT, snapshot_on=list(events))
+    Job.objects.filter(pk=job.pk).update(attempt=1, state="running", **fields)
+    job.refresh_from_db()
+    return job
+
+
+def taken() -> list[tuple[str, str]]:
+    snapshot_on_events()
+    return list(Snapshot.objects.order_by("number").values_list("cause", "mark"))
+
+
+def test_a_snapshot_is_taken_listed_and_restored_to_a_new_volume(api, cast, volume):
+    ben = api("ben")
+    made = ben.post("snapshots", {"volume": str(volume.pk)})
+    assert (made.status, made.body["name"], made.body["status"]["state"]) == (201, "data@1", "pending")
+    assert ben.post(f"snapshots/{made.body['id']}/restore", {"name": "early"}).code == "snapshot_not_ready"
+    work()
+    write(volume, {"model.pt": "worse"})
+    [shown] = api("vera").get("snapshots?volume=data").body["results"]
+    assert (shown["status"]["state"], shown["consistency"], shown["files"]) == ("ready", "idle", 1)
+    restored = ben.post(f"snapshots/{shown['id']}/restore", {"name": "back"})
+    assert (restored.status, restored.body["origin"]["name"]) == (201, "data@1")
+    assert api("ana").delete(f"snapshots/{shown['id']}").code == "snapshot_in_use"
+    work()
+    assert read(Volume.objects.get(name="back")) == {"model.pt": "weights"}
+    assert read(volume) == {"model.pt": "worse"}
+    assert ben.post(f"snapshots/{shown['id']}/restore", {"name": "back"}).code == "name_in_use"
+
+
+def test_a_snapshot_outlives_its_volume_and_is_restored_without_it(api, cast, volume):
+    snapshot = make_snapshot(volume)
+    assert api("ana").delete(f"volumes/{volume.pk}").status == 200
+    work()
+    snapshot.refresh_from_db()
+    assert (snapshot.volume, snapshot.state) == (None, "ready")
+    api("ben").post(f"snapshots/{snapshot.pk}/restore", {"name": "data"})
+    work()
+    again = Volume.objects.get()
+    assert (again.name, read(again)) == ("data", {"model.pt": "weights"})
+    assert make_snapshot(again).number == 2
+
+
+def test_roles_and_other_projects(api, cast, volume):
+    snapshot = make_snapshot(volume)
+    assert api("vera").post("snapshots", {"volume": str(volume.pk)}).status == 403
+    assert api("chi").post("snapshots", {"volume": str(volume.pk)}).status == 404
+    assert api("chi").get(f"snapshots/{snapshot.pk}").status == 404
+    assert api("ben").delete(f"snapshots/{snapshot.pk}").status == 403
+    tree = tree_of(snapshot)
+    assert api("ana").delete(f"snapshots/{snapshot.pk}").body["status"]["state"] == "deleting"
+    work()
+    assert not tree.exists()
+    assert not Snapshot.objects.exists()
+
+
+def test_a_snapshot_that_cannot_be_taken_says_why_and_blocks_nothing(api, cast, volume, monkeypatch):
+    def full(*_, **__):
+        raise OSError(28, "No space left on device")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(storage_module, "sync_file_system", full)
+        patch.setattr("datasets.snapshot_commands.TakeSnapshot.max_tries", 1)
+        failed = make_snapshot(volume)
+    assert (failed.state, failed.reason) == ("failed", "disk_full")
+    assert "make room" in failed.message
+    assert make_snapshot(volume).state == "ready"
+    assert api("ana").delete(f"snapshots/{failed.pk}").status == 200
+
+
+def test_a_worker_killed_between_the_files_and_the_row_leaves_one_snapshot(volume, monkeypatch):
+    """The files are there, the row is not yet written: the next worker finds them and writes it."""
+
+    class Killed(BaseException):
+        pass
+
+    def killed(*_):
+        raise Killed
+
+    with monkeypatch.context() as patch:
+        patch.setattr("datasets.snapshot_commands.snapshot_ready", killed)
+        with pytest.raises(Killed):
+            make_snapshot(volume)
+    [snapshot] = Snapshot.objects.all()
+    assert snapshot.state == "pending"
+    assert tree_of(snapshot).is_dir()
+    write(volume, {"later": "not in it"})
+    Command.objects.filter(kind="datasets.take_snapshot").update(
+        state="pending", claim_expires_at=None, sent_at=None
+    )
+    work()
+    snapshot.refresh_from_db()
+    assert (snapshot.state, snapshot.files) == ("ready", 1)
+
+
+def test_success_preemption_epochs_and_the_best_metric_make_one_snapshot_each(cast, volume):
+    job = watched_job(
+        cast, "success", "preempt", "epoch", "best_metric", progress={"epoch": 1, "accuracy": 0.5}
+    )
+    assert taken() == [("epoch", "epoch:1:1"), ("best_metric", "best:0.5")]
+    assert len(taken()) == 2
+    Job.objects.update(progress={"epoch": 2, "accuracy": 0.4})
+    assert taken()[2:] == [("epoch", "epoch:1:2")]
+    Attempt.objects.create(
+        job=job, number=1, ended_at=timezone.now(), reason="preempted", outcome="disrupted"
+    )
+    Job.objects.update(state="queued", progress={})
+    assert taken()[3:] == [("preempt", "preempt:1")]
+    Job.objects.update(state="succeeded", attempt=2, progress={"epoch": 2, "accuracy": 0.6})
+    assert taken()[4:] == [("success", "success"), ("epoch", "epoch:2:2"), ("best_metric", "best:0.6")]
+    assert not VolumeUse.objects.filter(is_watched=True).exists()
+    work()
+    best = Snapshot.objects.get(mark="best:0.6")
+    assert (best.job_name, best.attempt, best.progress["accuracy"], best.state) == ("train1", 2, 0.6, "ready")
+
+
+def test_a_job_that_failed_or_asked_for_nothing_makes_no_snapshot(cast, volume):
+    watched_job(cast, "success")
+    Job.objects.update(state="failed")
+    assert taken() == []
+
+
+def test_the_first_metric_that_a_job_reports_is_the_one_that_counts():
+    assert better({"loss": 0.5}, {}) == {"name": "loss", "value": 0.5}
+    assert better({"loss": 0.6}, {"name": "loss", "value": 0.5}) is None
+    assert better({"loss": 0.4, "accuracy": 0.9}, {"name": "loss", "value": 0.5}) == {
+        "name": "loss",
+        "value": 0.4,
+    }
+    assert better({"accuracy": 0.9}, {"name": "accuracy", "value": 0.9}) is None
+    assert better({"accuracy": True, "loss": "low"}, {}) is None
+
+
+def test_rules_remove_the_oldest_snapshots_of_events_and_never_requested_ones(cast, volume):
+    requested = make_snapshot(volume)
+    job = watched_job(cast, "epoch")
+    for epoch in range(1, 5):
+        Job.objects.filter(pk=job.pk).update(progress={"epoch": epoch})
+        snapshot_on_events()
+    work()
+    Volume.objects.update(keep_last=3)
+    remove_old_snapshots()
+    work()
+    assert list(Snapshot.objects.order_by("number").values_list("number", flat=True)) == [1, 3, 4, 5]
+    Volume.objects.update(keep_days=7)
+    Snapshot.objects.filter(number__lte=4).update(created_at=timezone.now() - timedelta(days=8))
+    remove_old_snapshots()
+    work()
+    assert [one.number for one in Snapshot.objects.order_by("number")] == [requested.number, 5]
+    assert (tree_of(Snapshot.objects.get(number=5)) / "model.pt").read_text() == "weights"
+
+
+def test_an_event_without_a_ready_volume_takes_nothing_and_ends(cast, volume):
+    watched_job(cast, "success")
+    Job.objects.update(state="succeeded")
+    Volume.objects.update(state="failed")
+    assert taken() == []
+    assert not VolumeUse.objects.filter(is_watched=True).exists()
