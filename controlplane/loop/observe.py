@@ -158,6 +158,7 @@ def _job_view(
         memory_mib=spec["memory_mib"],
         extras=_extras(spec.get("extra_resources", {})),
         node_pool=spec["node_pool"],
+        expected_runtime_seconds=_expected_runtime(spec),
         not_before=_seconds(row["not_before"]),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         avoid=tuple(sorted(refused)),
@@ -170,6 +171,12 @@ def _job_view(
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else tuple(holders.by_job.get(row["id"], ())),
     )
+
+
+def _expected_runtime(spec: Mapping[str, Any]) -> int | None:
+    """Return the declared run time, at most the time limit."""
+    known = (spec.get("expected_runtime_seconds"), spec.get("max_runtime_seconds"))
+    return min((seconds for seconds in known if seconds is not None), default=None)
 
 
 def _extras(wanted: Mapping[str, str]) -> Extras:

@@ -10,9 +10,9 @@ from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.host_shortage import pods_after, pods_on
-from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy
+from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude
 
-Bound = tuple[int, int, int, tuple[int, ...]]
+Bound = tuple[int, int, int, int, tuple[int, ...]]
 
 
 class NodeCandidates:
@@ -86,7 +86,7 @@ class Candidates(dict[str, list[Candidate]]):
     def lowest_priorities(self) -> dict[str, int]:
         """Return the lowest priority of the candidates of each project."""
         return {
-            account.name: min(priority for _, _, priority, _ in classes)
+            account.name: min(priority for _, _, priority, *_ in classes)
             for account, classes in self._projects.items()
             if classes
         }
@@ -150,9 +150,10 @@ def cheapest_first(classes: Iterable[SortedClass]) -> Iterator[Candidate]:
     return merge(*classes, key=_cost_alone)
 
 
-def _cost_alone(candidate: Candidate) -> tuple[int, int, int, str]:
+def _cost_alone(candidate: Candidate) -> tuple[int, int, int, int, str]:
     """What `preemption_cost` compares where a single job is stopped."""
-    return (candidate.milli_gpus, candidate.work_lost, -candidate.job.submit_rank, candidate.job.id)
+    lost = candidate.work_lost
+    return (magnitude(lost), candidate.milli_gpus, lost, -candidate.job.submit_rank, candidate.job.id)
 
 
 class NodeIndex:
@@ -224,22 +225,21 @@ def lower_bound(request: Request, local: NodeCandidates, more: int) -> Bound:
     real = local.candidates
     gains = [len(candidate.on_node(name)) for candidate in real]
     if missing <= 0 or not real:
-        return (0, 0, 0, ())
+        return (0, 0, 0, 0, ())
     if missing <= max(gains):
-        return (
-            1,
-            min([item.milli_gpus for item in real]),
-            min([item.work_lost for item in real]),
-            (min([-item.job.submit_rank for item in real]),),
-        )
+        lost, newest = min([item.work_lost for item in real]), min([-item.job.submit_rank for item in real])
+        return magnitude(lost), 1, min([item.milli_gpus for item in real]), lost, (newest,)
     fewest = 0
     for gain in sorted(gains, reverse=True):
         if missing <= 0:
             break
         fewest, missing = fewest + 1, missing - gain
+    lost = sum(sorted(item.work_lost for item in real)[:fewest])
+    milli_gpus = sum(sorted(item.milli_gpus for item in real)[:fewest])
     return (
+        magnitude(lost),
         fewest,
-        sum(sorted(item.milli_gpus for item in real)[:fewest]),
-        sum(sorted(item.work_lost for item in real)[:fewest]),
+        milli_gpus,
+        lost,
         tuple(sorted(-item.job.submit_rank for item in real)[:fewest]),
     )

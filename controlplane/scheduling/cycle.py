@@ -6,6 +6,7 @@ Read `decide` from top to bottom. The rules behind each phase: README.md.
 from __future__ import annotations
 
 from collections.abc import Hashable, Iterable, Sequence
+from contextlib import nullcontext
 
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
@@ -15,6 +16,7 @@ from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
 from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.reservation import reserve
 from controlplane.scheduling.search import find_victims
 from controlplane.scheduling.together import MAX_JOBS, serve_together
 from controlplane.scheduling.victims import (
@@ -34,6 +36,7 @@ def decide(view: ClusterView) -> Plan:
     compared."""
     cycle = _Cycle(view)
     cycle.redeem_promises()
+    cycle.reserve_for_oldest()
     cycle.serve_in_share()
     cycle.widen_in_share()
     cycle.serve_idle()
@@ -51,7 +54,7 @@ class _Cycle:
         self._classes, self._impossible = line_up(view, self._state.accounts)
         # those that may be tried now; the others are only explained
         self._ready = [one for one in self._classes if self._is_ready(one)]
-        self._no_room: set[tuple[Request, bool]] = set()
+        self._no_room: set[tuple[Request, bool, bool]] = set()
         # failed searches for victims, with the number of changes of capacity before them
         self._no_victims: dict[Hashable, int] = {}
         # the lowest priority that runs in each project
@@ -93,6 +96,22 @@ class _Cycle:
         if not self._start_now(item.of(len(placements))):
             self._state.roll_back(mark)
 
+    # The oldest gang that cannot start gets a time and a place; jobs that would delay it are bound by that.
+
+    def reserve_for_oldest(self) -> None:
+        """Reserve for the oldest gang that has no room, if the ends of running jobs are expected."""
+        state = self._state
+        heads = [one.head for one in self._ready if one.at < len(one.jobs) and one.head.is_gang]
+        heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
+        waiting = (item for item in heads if not self._is_refused(item) and not self._fits(item))
+        state.reservation = reserve(self._view, waiting, state.capacity.soon)
+
+    def _fits(self, item: Waiting) -> bool:
+        return self._find(item, is_soon=False) is not None or self._find(item, is_soon=True) is not None
+
+    def _is_kept_back(self, item: Waiting) -> bool:
+        return self._state.binding(item) is not None
+
     # Phase 2: jobs inside their project's share, in turn: on free capacity, else on capacity that is being freed,
     # else on capacity taken from jobs that ran before this cycle.
 
@@ -112,7 +131,7 @@ class _Cycle:
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
-                queue.close((item.request, ReclaimPolicy(item).signature))
+                queue.close((item.request, ReclaimPolicy(item).signature, self._is_kept_back(item)))
 
     def _is_owed(self, one: JobClass) -> bool:
         """Return whether the next job of a class is inside its project's share, or can be by replacing other
@@ -137,7 +156,7 @@ class _Cycle:
                 queue.put_back()
                 self._reopen(queue, item, victims)
             else:
-                queue.close((item.request, None))
+                queue.close((item.request, None, self._is_kept_back(item)))
 
     def _reopen(self, queue: QueueIterator, taker: Waiting, victims: frozenset[Candidate]) -> None:
         """Take in again the classes that a reclaim gave a chance: those of the givers, which hold less now, and,
@@ -208,6 +227,7 @@ class _Cycle:
         state, mark = self._state, self._state.mark()
         promised = [item for item, _ in state.promises.values()]
         started = self._started()
+        beside = [item for item in (*started, *promised) if state.binding(item) and not state.is_in_gap(item)]
         are_few = len(promised) + len(started) <= MAX_JOBS
         for item in promised:
             state.release(item)
@@ -220,7 +240,8 @@ class _Cycle:
         else:
             is_served = all(self._serve(item) for item in promised)
         self._forget()
-        if is_served and state.attribute_preempts():
+        is_kept = is_served and not any(state.is_in_gap(item) for item in beside)
+        if is_kept and state.attribute_preempts():
             self.widen_in_share()
             return True
         state.roll_back(mark)
@@ -307,11 +328,13 @@ class _Cycle:
     def _find(self, item: Waiting, *, is_soon: bool) -> tuple[PodPlacement, ...] | None:
         """Return where the job fits. Requests that do not fit are remembered: capacity only shrinks until a
         job is stopped."""
-        key = (item.request, is_soon)
+        reservation = self._state.binding(item)
+        key = (item.request, is_soon, reservation is not None)
         if key in self._no_room:
             return None
         capacity = self._state.capacity.soon if is_soon else self._state.capacity.now
-        placements = place(item.request, capacity, item.job.avoid)
+        find = place if reservation is None else reservation.place
+        placements = find(item.request, capacity, item.job.avoid)
         if placements is None:
             self._no_room.add(key)
         return placements
@@ -328,9 +351,7 @@ class _Cycle:
         jobs of the project and needs to: so a lower priority never runs in its place."""
         if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
             return False
-        if self._find(item, is_soon=False) is not None or self._find(item, is_soon=True) is not None:
-            return False
-        return self._find_swap(item) is not None
+        return not self._fits(item) and self._find_swap(item) is not None
 
     def _find_swap(self, item: Waiting) -> frozenset[Candidate] | None:
         """Return lower-priority jobs of the project that the job could replace inside its project's share."""
@@ -395,7 +416,9 @@ class _Cycle:
         state.release(item) if is_soon else state.unstart(item)
         most = most_pods(item, is_held=not is_soon, is_sure=is_sure)
         capacity = state.capacity.soon if is_soon else state.capacity.now
-        placements = widest(item, capacity, most) if most > len(before) else None
+        reservation = state.binding(item, is_idle=not is_sure)
+        with nullcontext() if reservation is None else reservation.kept(capacity):
+            placements = widest(item, capacity, most) if most > len(before) else None
         if placements is None or len(placements) <= len(before):
             state.roll_back(mark)
         elif is_soon:

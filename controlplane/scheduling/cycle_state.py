@@ -18,6 +18,7 @@ from controlplane.scheduling.capacity import WHOLE_GPU, open_capacity
 from controlplane.scheduling.limits import is_bound
 from controlplane.scheduling.order import JobClass, Waiting, by_project
 from controlplane.scheduling.plan import Preempt, Share, Start
+from controlplane.scheduling.reservation import Reservation
 from controlplane.scheduling.victims import (
     Candidate,
     Kind,
@@ -42,6 +43,7 @@ class CycleState:
         self.preempts: dict[str, Preempt] = {}
         self.victims: dict[str, Candidate] = {}
         self.promises: dict[str, Promise] = {}
+        self.reservation: Reservation | None = None
         # Whether any candidate could.
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
@@ -110,10 +112,24 @@ class CycleState:
             return self.promises[item.job.id][1]
         return self.starts[item.job.id].placements if item.job.id in self.starts else ()
 
+    def binding(self, item: Waiting, *, is_idle: bool = False) -> Reservation | None:
+        """Return the reservation if the job must not delay it; None once its gang has room in this plan.
+        `is_idle`: for elastic growth on idle capacity, which every reservation binds."""
+        held = self.reservation
+        if held is None or held.item.job.id in self.starts or held.item.job.id in self.promises:
+            return None
+        return held if held.binds(item, is_idle=is_idle) else None
+
+    def is_in_gap(self, item: Waiting) -> bool:
+        """Return whether a job of this plan uses nodes on which the reservation's gang is to start."""
+        nodes = {pod.node for pod in self.reservation.placements} if self.reservation is not None else set()
+        return any(pod.node in nodes for pod in self.placements_of(item))
+
     def start(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Start the job now at this place."""
         job, account = item.job, item.account
         milli_gpus = _milli_gpus(placements)
+        self._count_later(job, placements)
         self.capacity.start(job, placements)
         account.start(milli_gpus, job.is_preemptible)
         # what cannot be taken back is always inside the quota: the others borrow
@@ -139,7 +155,12 @@ class CycleState:
         job, start = item.job, self.starts.pop(item.job.id)
         item.account.start(-_milli_gpus(start.placements), job.is_preemptible)
         self.capacity.start(job, start.placements, 1)
+        self._count_later(job, start.placements, 1)
         return start
+
+    def _count_later(self, job: JobView, placements: Sequence[PodPlacement], sign: int = -1) -> None:
+        if self.reservation is not None and job.id != self.reservation.item.job.id:
+            self.reservation.count(job, placements, sign)
 
     def promise(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         """Reserve capacity that is partly still held by stopping jobs."""
@@ -247,6 +268,7 @@ class CycleState:
 
     def _reserve(self, item: Waiting, placements: tuple[PodPlacement, ...]) -> None:
         self.capacity.reserve(item.job, placements)
+        self._count_later(item.job, placements)
         item.account.promise(_milli_gpus(placements), item.job.is_preemptible)
         self.promises[item.job.id] = (item, placements)
 
@@ -254,6 +276,7 @@ class CycleState:
         _, placements = self.promises.pop(item.job.id)
         item.account.promise(-_milli_gpus(placements), item.job.is_preemptible)
         self.capacity.reserve(item.job, placements, 1)
+        self._count_later(item.job, placements, 1)
 
     def _stop(self, victim: Candidate, preempt: Preempt) -> None:
         self._remove_candidate(victim)
@@ -275,7 +298,10 @@ class CycleState:
             return
         milli_gpus = held_milli_gpus(job)
         lost = work_lost(job, milli_gpus, self.view.now)
-        self._index_candidate(Candidate(job, account, job.placements, milli_gpus, lost))
+        is_fresh = (
+            job.started_at is not None and job.started_at + self.view.min_runtime_seconds > self.view.now
+        )
+        self._index_candidate(Candidate(job, account, job.placements, milli_gpus, lost, is_fresh=is_fresh))
 
     def _index_candidate(self, candidate: Candidate) -> None:
         self.can_shrink = self.can_shrink or candidate.can_shrink

@@ -20,6 +20,7 @@ from controlplane.scheduling.view import JobView
 
 SHOWN = 3
 """How many jobs ahead, and holders, a Hold names."""
+SHOWN_SECONDS = 600
 
 _BEFORE_PREEMPTED = frozenset(
     list(reasons.QUEUED_REASONS)[: list(reasons.QUEUED_REASONS).index(reasons.PREEMPTED)]
@@ -107,6 +108,7 @@ class Explainer:
         size = {"pods": item.request.pods, "most_pods": item.job.pods} if item.is_elastic else {}
         return {
             **size,
+            **self._own_reservation(item),
             "project": account.name,
             "request_milli_gpus": item.milli_gpus,
             "allocated_milli_gpus": account.allocated,
@@ -116,6 +118,13 @@ class Explainer:
             "total_milli_gpus": self._state.total_milli_gpus,
             "withheld_milli_gpus": self._state.withheld_milli_gpus,
         }
+
+    def _own_reservation(self, item: Waiting) -> dict[str, Any]:
+        """Return the time and the place at which the job is to start, if the reservation is its own."""
+        own, starts = self._state.reservation, self._state.starts
+        if own is None or own.item.job.id != item.job.id or item.job.id in {*starts, *self._state.promises}:
+            return {}
+        return {"reserved_at": _shown_time(own.at), "reserved": [asdict(pod) for pod in own.placements]}
 
     def _reason(self, item: Waiting) -> tuple[str, dict[str, Any]]:
         if item.job.id in self._state.promises:
@@ -131,6 +140,10 @@ class Explainer:
         refusal = self._refusals.get(item.job.id) or self._refuse(item)
         if refusal is not None:
             return refusal.code, refusal.details
+        reservation = self._state.binding(item)
+        if reservation is not None and place(item.request, self._state.capacity.now) is not None:
+            held_for = {**_reserved_for(reservation.item.job), "reserved_at": _shown_time(reservation.at)}
+            return reasons.RESERVED_FOR_OLDER_GANG, {**self._numbers(item.request), **held_for}
         if item.request not in self._causes:
             self._causes[item.request] = self._cause(item.request)
         code, numbers = self._causes[item.request]
@@ -151,20 +164,22 @@ class Explainer:
             return over_limit(item, is_held=True) or over_quota(item, is_held=True)
         return None
 
-    def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
-        """Return why no room was found for a request, with what is free. Independent of the job's project:
-        fair share is checked later."""
+    def _numbers(self, request: Request) -> dict[str, Any]:
         room = self._state.capacity.now
-        fit = pods_that_fit(request, room, request.pods) if request.pods > 1 else 0
-        numbers: dict[str, Any] = {
+        return {
             "free_milli_gpus": room.free_milli_gpus(request.pools),
             "largest_free_milli_gpus": _largest_free(room, request),
             "pods": request.pods,
-            "pods_that_fit": fit,
+            "pods_that_fit": pods_that_fit(request, room, request.pods) if request.pods > 1 else 0,
         }
+
+    def _cause(self, request: Request) -> tuple[str, dict[str, Any]]:
+        """Return why no room was found for a request, with what is free. Independent of the job's project:
+        fair share is checked later."""
+        room, numbers = self._state.capacity.now, self._numbers(request)
         if self._state.promises and place(request, self._room_without_promises()) is not None:
             return reasons.RESERVED_FOR_OLDER_GANG, {**numbers, **self._first_promised()}
-        if fit > 0:
+        if numbers["pods_that_fit"] > 0:
             return reasons.GANG_DOES_NOT_FIT, numbers
         too_small = self._too_small_for(request)
         is_shut_out = not any(
@@ -191,12 +206,16 @@ class Explainer:
         return self._without_promises
 
     def _first_promised(self) -> dict[str, str]:
-        job = next(item.job for item, _ in self._state.promises.values())
-        return {
-            "reserved_for": job.id,
-            "reserved_for_name": job.label,
-            "reserved_for_project": job.project,
-        }
+        return _reserved_for(next(item.job for item, _ in self._state.promises.values()))
+
+
+def _reserved_for(job: JobView) -> dict[str, str]:
+    return {"reserved_for": job.id, "reserved_for_name": job.label, "reserved_for_project": job.project}
+
+
+def _shown_time(at: int) -> int:
+    """Round a time up to SHOWN_SECONDS: details that changed with every cycle would be written every cycle."""
+    return -(-at // SHOWN_SECONDS) * SHOWN_SECONDS
 
 
 def out_of_line(impossible: Iterable[tuple[JobView, Refusal]]) -> list[Hold]:

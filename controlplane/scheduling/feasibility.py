@@ -23,6 +23,7 @@ from controlplane.scheduling.fit import (
     without,
 )
 from controlplane.scheduling.order import JobClass, job_key
+from controlplane.scheduling.runtimes import rounded_up
 from controlplane.scheduling.view import ClusterView, JobView, NodeView, ProjectView, SharingMode
 
 _OF_DEVICES = ("gpus", "gpu_memory", "gpu_share")
@@ -162,12 +163,16 @@ def _largest_whole(mode: SharingMode) -> int:
     return 0 if mode.is_single and mode.parts > 1 else 1
 
 
-_ALIKE = attrgetter(
+_attributes = attrgetter(
     "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "milli_cpus", "memory_mib",
     "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "is_waiting_for_volume",
     "volume_wait", "not_before", "promised", "was_preempted_by", "was_preempted_by_project",
 )  # fmt: skip
-"""What a verdict about a queued job depends on: jobs that agree in it share one verdict."""
+
+
+def _alike(job: JobView) -> tuple[Any, ...]:
+    """Return what a verdict about a queued job depends on: jobs that agree in it share one verdict."""
+    return (*_attributes(job), rounded_up(job.expected_runtime_seconds))
 
 
 def line_up(
@@ -179,7 +184,7 @@ def line_up(
     members: dict[tuple[Any, ...], list[JobView]] = {}
     for job in view.jobs:
         if job.state == "queued":
-            members.setdefault(_ALIKE(job), []).append(job)
+            members.setdefault(_alike(job), []).append(job)
     classes: list[JobClass] = []
     impossible: list[tuple[JobView, Refusal]] = []
     for jobs in members.values():

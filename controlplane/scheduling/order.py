@@ -16,9 +16,9 @@ from controlplane.scheduling.view import JobView
 
 Key = tuple[bool, bool, int, bool, float, float, float, int, str]
 JobKey = tuple[int, int, str]
-Cause = tuple[Request, Hashable] | None
-"""What a class was closed for: its request had no room, and a policy of this signature found no victims (None: none was
-asked)."""
+Cause = tuple[Request, Hashable, bool] | None
+"""What a class was closed for: its request had no room (beside the reservation, where the last is true), and a policy
+of this signature found no victims (None: none was asked)."""
 _Entry = tuple[Key, bool, str, int]
 """(place in the order, whether it is a department, name, version): stale when the version has gone on."""
 
@@ -45,6 +45,11 @@ class Waiting:
     def is_elastic(self) -> bool:
         """Return whether it could use more pods than its minimum."""
         return self.request.pods < self.job.pods
+
+    @property
+    def is_gang(self) -> bool:
+        """Return whether it needs several pods, or several devices on one node, at once."""
+        return self.request.pods > 1 or self.request.whole_devices > 1
 
     @property
     def wanted_milli_gpus(self) -> int:

@@ -265,7 +265,11 @@ def _reserved(details: Details) -> str:
         details.get("reserved_for_project"),
     )
     keeper = f"job {name}" if name else f"a job of {project}" if project else "an older job"
-    return f"The free GPUs are kept for {keeper}, which is first in line."
+    at = details.get("reserved_at")
+    if at is None:
+        return f"The free GPUs are kept for {keeper}, which is first in line."
+    when = f"{datetime.fromtimestamp(at, UTC):%d %b %H:%M} UTC"
+    return f"The free GPUs are kept for {keeper}, expected to start by {when}; this job may run longer than that."
 
 
 def _backing_off(details: Details) -> str:

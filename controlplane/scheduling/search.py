@@ -23,7 +23,14 @@ from controlplane.scheduling.candidates import (
 from controlplane.scheduling.capacity import WHOLE_GPU, FreeCapacity
 from controlplane.scheduling.fit import Request, pods_that_fit
 from controlplane.scheduling.host_shortage import missing_on, part_of, pods_after
-from controlplane.scheduling.victims import Candidate, Cost, VictimClass, VictimPolicy, preemption_cost
+from controlplane.scheduling.victims import (
+    Candidate,
+    Cost,
+    VictimClass,
+    VictimPolicy,
+    magnitude,
+    preemption_cost,
+)
 
 MAX_STEPS = 2000
 MAX_NODES = 16
@@ -106,18 +113,21 @@ def _search_indexed(
     candidates: Candidates,
     givers: Mapping[VictimClass, SortedClass],
 ) -> frozenset[Candidate] | None:
-    """Search for one pod, which needs one node: the cheapest job that is enough alone, else by nodes up to the first
-    whose bound is above the best set."""
+    """Search for one pod, which needs one node: the cheapest job that is enough alone if it loses little, else by
+    nodes up to the first whose bound is above the best set."""
     short = request.whole_devices - room.most_whole(request.pools)
     large_enough = [same for same in givers.values() if same.most_devices >= short]
-    for one in cheapest_first(large_enough):
-        if _is_enough(request, room, one):
-            return frozenset((one,))
     found: dict[str, NodeCandidates] = {}
     search = _Search(request, gate, found, 1)
+    single = next((one for one in cheapest_first(large_enough) if _is_enough(request, room, one)), None)
+    if single is not None:
+        if not magnitude(single.work_lost):
+            return frozenset((single,))
+        # several jobs may lose less work together
+        search.offer(frozenset((single,)))
     with closing(candidates.index(request, room).ascending()) as nodes:
         for bound, node in nodes:
-            if search.best_harm is not None and bound > search.best_harm[:4]:
+            if search.best_harm is not None and bound > search.best_harm[:5]:
                 break
             here = [one for one in candidates[node.name] if one.victim_class in givers]
             if here and could_host(request, node, here):
@@ -143,7 +153,7 @@ def _search_one_pod(search: _Search, ordered: Sequence[NodeCandidates]) -> None:
     """Search for one more pod, which needs one node: visit nodes by their bound and stop when none can be
     better."""
     for local in ordered:
-        if search.best_harm is not None and local.bound > search.best_harm[:4]:
+        if search.best_harm is not None and local.bound > search.best_harm[:5]:
             return
         for victims in _options(search.request, local, 1):
             search.offer(victims)
@@ -248,7 +258,8 @@ def _branch(search: _Search, tree: _Branching, at: int, chosen: frozenset[Candid
     if at == len(tree.nodes) or tree.room_left[at] < missing:
         return
     fewest = ceil(missing / tree.most) if tree.most else 0
-    if search.best_harm and len(chosen) + fewest > search.best_harm[0]:
+    lost = magnitude(sum(victim.work_lost for victim in chosen))
+    if search.best_harm and (lost, len(chosen) + fewest) > search.best_harm[:2]:
         return
     local = tree.nodes[at]
     for more in range(min(missing, local.room_for), 0, -1):
@@ -299,7 +310,7 @@ def _device_options(request: Request, local: NodeCandidates, more: int) -> Itera
 
 
 def _share_options(request: Request, local: NodeCandidates) -> Iterator[frozenset[Candidate]]:
-    """Return for each device the fewest holders whose shares are enough."""
+    """Return for each device the holders whose shares are enough together."""
     for position, free in enumerate(local.node.free):
         missing = request.share_of(local.node.modes[position]) - free
         if missing <= local.by_device()[1][position]:
@@ -313,7 +324,10 @@ def _holders_worth(local: NodeCandidates, position: int, missing: int) -> Iterat
         holder: sum(milli_gpus for held, milli_gpus in holder.on_node(name) if held == index)
         for holder in holders
     }
-    for count in range(len(holders) + 1):
+    if missing <= 0:
+        yield frozenset()
+        return
+    for count in range(1, len(holders) + 1):
         if comb(len(holders), count) > MAX_CHOICES:
             holders.sort(key=lambda item: -worth[item])
         enough = [
@@ -321,9 +335,7 @@ def _holders_worth(local: NodeCandidates, position: int, missing: int) -> Iterat
             for chosen in _bounded(combinations(holders, count))
             if sum(worth[item] for item in chosen) >= missing
         ]
-        if enough:
-            yield from enough
-            return
+        yield from enough
 
 
 def _bounded(choices: Iterator[tuple[Candidate, ...]]) -> Iterator[tuple[Candidate, ...]]:

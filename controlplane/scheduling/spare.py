@@ -44,7 +44,7 @@ def spare_placements(
     view: ClusterView, plan: Plan, job: JobView, count: int, first_rank: int
 ) -> tuple[PodPlacement, ...]:
     """Return places for up to `count` more pods of an active job, with ranks from `first_rank`: on nodes of
-    its pools, first those with most of its pods, then the fullest. Capacity that the plan starts or reserves
+    its pools, first those with most of its pods, then the fullest. Capacity that the plan starts, promises or reserves
     is taken. A job of device shares has one pod and never grows."""
     if not view.is_engine_reachable or 0 < job.milli_gpus < 1000 or job.gpu_memory_mib is not None:
         return ()
@@ -88,8 +88,9 @@ def _taken(
         for placement in start.placements:
             yield by_id[start.job], placement
     for hold in plan.holds:
-        for placement in placements_from_lists(hold.details.get("promised", ())):
-            yield by_id[hold.job], placement
+        for key in ("promised", "reserved"):
+            for placement in placements_from_lists(hold.details.get(key, ())):
+                yield by_id[hold.job], placement
 
 
 def _pools(view: ClusterView, job: JobView) -> frozenset[str]:

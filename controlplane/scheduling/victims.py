@@ -1,7 +1,7 @@
 """Policies of reclaim and preemption: which running jobs may be stopped for another, and what that costs.
 
-The cheapest set: fewest jobs; then fewest milli-GPUs; then least work lost since the last checkpoint; then
-newest.
+The cheapest set: least work lost since the last checkpoint, in powers of two of a GPU-hour; then fewest jobs; then
+fewest milli-GPUs; then least work lost exactly; then newest.
 """
 
 from __future__ import annotations
@@ -15,14 +15,18 @@ from controlplane.scheduling.accounts import Account, most_inside
 from controlplane.scheduling.order import Waiting
 from controlplane.scheduling.view import JobView, PodPlacement
 
-VictimClass = tuple[str, int, int, bool]
-"""(project, milli-GPUs, priority, whether it can shrink): a policy gives one verdict for all candidates of a class."""
+VictimClass = tuple[str, int, int, bool, bool]
+"""(project, milli-GPUs, priority, whether it can shrink, whether it is fresh): a policy gives one verdict for all
+candidates of a class."""
 Kind = Literal["reclaim", "preempt"]
-Cost = tuple[int, int, int, tuple[int, ...], tuple[str, ...]]
+Cost = tuple[int, int, int, int, tuple[int, ...], tuple[str, ...]]
+# Less work than this is not worth stopping one job more.
+GPU_HOUR = 3600 * 1000
 
 
 class Candidate:
-    """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or its start."""
+    """A running job that could be stopped. `work_lost`: milli-GPU-seconds since its last checkpoint or its start.
+    `is_fresh`: it has not run for the minimum run time, which protects it from takers above their quota."""
 
     __slots__ = ("_devices", "account", "job", "milli_gpus", "placements", "victim_class", "work_lost")
 
@@ -33,6 +37,8 @@ class Candidate:
         placements: tuple[PodPlacement, ...],
         milli_gpus: int,
         work_lost: int,
+        *,
+        is_fresh: bool = False,
     ) -> None:
         self.job = job
         self.account = account
@@ -40,7 +46,7 @@ class Candidate:
         self.milli_gpus = milli_gpus
         self.work_lost = work_lost
         can_shrink = job.min_pods is not None and len(placements) > job.min_pods
-        self.victim_class = (account.name, milli_gpus, job.priority, can_shrink)
+        self.victim_class = (account.name, milli_gpus, job.priority, can_shrink, is_fresh)
         self._devices: dict[str, tuple[tuple[int, int], ...]] = {}
         for placement in placements:
             known = self._devices.get(placement.node, ())
@@ -54,6 +60,11 @@ class Candidate:
     def nodes(self) -> list[str]:
         """Return the names of the nodes that it uses, sorted."""
         return sorted(self._devices)
+
+    @property
+    def is_fresh(self) -> bool:
+        """Return whether it is protected from takers above their quota."""
+        return self.victim_class[4]
 
     @property
     def can_shrink(self) -> bool:
@@ -72,13 +83,20 @@ def work_lost(job: JobView, milli_gpus: int, now: int) -> int:
 def preemption_cost(victims: Iterable[Candidate]) -> Cost:
     """Return the cost of a set; smaller is better. Newer jobs are stopped first; ids break ties."""
     real = tuple(victims)
+    lost = sum(victim.work_lost for victim in real)
     return (
+        magnitude(lost),
         len(real),
         sum(victim.milli_gpus for victim in real),
-        sum(victim.work_lost for victim in real),
+        lost,
         tuple(sorted(-victim.job.submit_rank for victim in real)),
         tuple(sorted(victim.job.id for victim in real)),
     )
+
+
+def magnitude(work_lost: int) -> int:
+    """Return the power of two below which this work is, in GPU-hours: sets within a factor of two are alike."""
+    return (work_lost // GPU_HOUR).bit_length()
 
 
 class VictimPolicy(Protocol):
@@ -173,6 +191,7 @@ class ReclaimPolicy:
         self._account = item.account
         self._request = item.milli_gpus
         self._gain = item.milli_gpus - (item.job.was_preempted_by is not None)
+        self._is_in_quota = all(one.is_in_quota_with(item.milli_gpus) for one in item.account.line())
 
     def is_open(self) -> bool:
         """Return whether the job may reclaim at all: its project stays within its fair share with it."""
@@ -200,7 +219,8 @@ class ReclaimPolicy:
     def may_give(self, candidate: Candidate) -> bool:
         """Return whether the victim is of another project, and every account above it holds more than it must
         keep."""
-        return self.concerns(candidate.account) and self.accepts((candidate,))
+        is_protected = candidate.is_fresh and not self._is_in_quota
+        return self.concerns(candidate.account) and not is_protected and self.accepts((candidate,))
 
     def accepts(self, victims: Collection[Candidate]) -> bool:
         """Return whether the jobs can be stopped one after another, in the order that is most favourable to

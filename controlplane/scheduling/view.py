@@ -132,6 +132,7 @@ class JobView:
     where an earlier cycle reserved capacity for this queued job, as in its last recorded Hold; it stays
     reserved. `avoid`: nodes on which the cluster has just refused the job; used only if nothing else fits.
     `volume_wait`: details of `waiting_for_volume`.
+    `expected_runtime_seconds`: declared or learned, None when unknown; of a preempted job what is left of it.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
     `name` is for sentences only.
     """
@@ -182,6 +183,7 @@ class ClusterView:
     """The complete input of one decision. `now` is in Unix seconds; a decision reads no other clock.
 
     `usage_weight_milli` is how strongly past usage lowers a surplus share (1,000 = the usual k of 1).
+    `min_runtime_seconds`: for so long after its start a job is not reclaimed for a project above its quota.
     """
 
     name: str
@@ -192,6 +194,7 @@ class ClusterView:
     jobs: tuple[JobView, ...] = ()
     is_engine_reachable: bool = True
     usage_weight_milli: int = 1000
+    min_runtime_seconds: int = 0
 
 
 def view_to_dict(view: ClusterView) -> dict[str, Any]:

@@ -8,7 +8,9 @@ from dataclasses import replace
 
 from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.feasibility import FeasibilityCheck
+from controlplane.scheduling.order import job_key
 from controlplane.scheduling.plan import Hold, Plan
+from controlplane.scheduling.runtimes import ends_by, expected_end, rounded_up
 from controlplane.scheduling.view import (
     ClusterView,
     JobView,
@@ -128,7 +130,8 @@ def each_newcomer_needs_its_victims(view: ClusterView, plan: Plan) -> bool:
 
 
 def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
-    """No held job fits into what is free and not promised."""
+    """No held job fits into what is free, not promised, and not kept for an older gang (see
+    who_waits_for_a_gang_would_delay_it)."""
     by_id = {job.id: job for job in view.jobs}
     rooms = Rooms(view, [job for job in view.jobs if job.state == "active"])
     for start in plan.starts:
@@ -148,8 +151,61 @@ def nothing_idle_is_kept_back(view: ClusterView, plan: Plan) -> bool:
     return not any(
         _may_start(view, plan, by_id[hold.job], hold) and fit_together([_job(check, by_id[hold.job])], free)
         for hold in plan.holds
-        if not hold.is_promised and hold.queue_position is not None
+        if not hold.is_promised and hold.queue_position is not None and not _is_kept_back(hold)
     )
+
+
+def _is_kept_back(hold: Hold) -> bool:
+    """Return whether the job waits for the gang that has the reservation."""
+    return "reserved_at" in hold.details and "reserved_for" in hold.details
+
+
+def who_waits_for_a_gang_would_delay_it(view: ClusterView, plan: Plan) -> bool:
+    """A job that is kept back for an older gang is later in the gang's project, or borrows, and would run
+    beyond the gang's time; the gang has one reservation and is not the same job."""
+    jobs, holds = {job.id: job for job in view.jobs}, {hold.job: hold for hold in plan.holds}
+    if sum("reserved" in hold.details for hold in plan.holds) > 1:
+        return False
+    for hold in filter(_is_kept_back, plan.holds):
+        gang, job = jobs[hold.details["reserved_for"]], jobs[hold.job]
+        expected = job.expected_runtime_seconds
+        is_long = (
+            expected is None or view.now + (rounded_up(expected) or 0) > hold.details["reserved_at"] - 600
+        )
+        is_later = job_key(job) > job_key(gang)
+        is_bound = is_later if job.project == gang.project else _borrows(hold)
+        if not (is_long and is_bound and "reserved" in holds[gang.id].details):
+            return False
+    return True
+
+
+def _borrows(hold: Hold) -> bool:
+    numbers = hold.details
+    with_job = numbers["allocated_milli_gpus"] + numbers["request_milli_gpus"]
+    quota = numbers["quota_milli_gpus"]
+    return with_job > numbers["fair_share_milli_gpus"] and quota is not None and with_job > quota
+
+
+def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
+    """At its time the gang fits at its place, beside what runs on and the bound jobs of this plan that do."""
+    jobs, gone = {job.id: job for job in view.jobs}, {one.job for one in plan.preempts}
+    for hold in plan.holds:
+        if "reserved" not in hold.details:
+            continue
+        at, gang = hold.details["reserved_at"], jobs[hold.job]
+        placed = {start.job: start.placements for start in plan.starts}
+        placed |= {one.job: _promised(one) for one in plan.holds if one.is_promised}
+        rooms = Rooms(
+            view, [job for job in _staying(view, gone) if (expected_end(job, view.now) or at + 1) > at]
+        )
+        for name, placements in placed.items():
+            job = jobs[name]
+            is_own = job.project == gang.project
+            if is_own and job_key(job) > job_key(gang) and not ends_by(job, view.now, at):
+                rooms.take_all(job, placements)
+        if not rooms.take_all(gang, placements_from_lists(hold.details["reserved"])):
+            return False
+    return True
 
 
 def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:
@@ -251,6 +307,8 @@ PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
         victims_are_needed,
         each_newcomer_needs_its_victims,
         nothing_idle_is_kept_back,
+        who_waits_for_a_gang_would_delay_it,
+        the_reservation_is_kept,
         gangs_are_whole,
         order_and_ids_do_not_matter,
         nothing_is_double_booked,

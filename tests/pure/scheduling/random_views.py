@@ -37,11 +37,25 @@ def random_view(seed: int) -> ClusterView:
         )
     running = _running(dice, nodes, projects, style, dice.randint(0, 6))
     queued = tuple(_job(dice, f"q{rank}", 100 + rank, projects, style) for rank in range(dice.randint(1, 6)))
+    if seed % 8 > 1:
+        # drawn from dice of its own, so that the clusters of earlier seeds stay as they were
+        times = random.Random(-seed)
+        running, queued = (tuple(_timed(times, job) for job in jobs) for jobs in (running, queued))
     if dice.random() < 0.1:
         at = dice.randrange(len(queued))
         late = replace(queued[at], not_before=NOW + 100)
         queued = (*queued[:at], late, *queued[at + 1 :])
     return ClusterView("random", NOW, nodes, projects, departments, (*running, *queued))
+
+
+def _timed(dice: random.Random, job: JobView) -> JobView:
+    """Return the job with an expected run time, mostly; running jobs then end at round times."""
+    if dice.random() < 0.2:
+        return job
+    if job.started_at is None:
+        return replace(job, expected_runtime_seconds=dice.choice((600, 1800, 3600, 7200)))
+    end = NOW + 200 + dice.choice((-1200, 600, 1200, 3000, 6000))
+    return replace(job, expected_runtime_seconds=max(1, end - job.started_at))
 
 
 def _node(dice: random.Random, rank: int) -> NodeView:

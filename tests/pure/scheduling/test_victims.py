@@ -112,6 +112,35 @@ def test_one_job_of_two_gpus_goes_and_not_two_newer_ones():
     assert names(plan.preempts) == ["b1"]
 
 
+def test_a_small_claim_takes_fresh_jobs_and_not_a_day_of_work():
+    """The example of the rule: two jobs that ran for ten seconds, not one of eight GPUs with 24 hours of work."""
+    day = running(job("b1", "b", 8), ("n0", range(8)), started_at=0)
+    fresh = [running(job(f"b{rank}", "b", 1), ("n1", [rank]), started_at=86_390) for rank in (2, 3)]
+    older = [running(job(f"b{rank}", "b", 1), ("n1", [rank]), started_at=0) for rank in (0, 1, 4, 5, 6, 7)]
+    projects = [project("a", 2), project("b", 0)]
+    plan = decide(view(nodes(2), projects, [day, *fresh, *older, job("a9", "a", 2)], now=86_400))
+    assert names(plan.preempts) == ["b2", "b3"]
+
+
+def test_work_within_a_factor_of_two_does_not_cost_one_job_more():
+    one = running(job("b1", "b", 2), ("n0", [0, 1]), started_at=0)
+    two = [running(job(f"b{rank}", "b", 1), ("n0", [rank]), started_at=7200) for rank in (2, 3)]
+    projects = [project("a", 2), project("b", 0)]
+    plan = decide(view([node("n0", 4)], projects, [one, *two, job("a9", "a", 2)], now=36_000))
+    assert names(plan.preempts) == ["b1"]
+
+
+def test_a_fresh_job_is_safe_from_a_project_above_its_quota_only():
+    jobs = [running(job(f"b{rank}", "b", 1), ("n0", [rank]), started_at=400) for rank in range(4)]
+    projects = [project("a", 1, weight=1), project("b", 0, weight=1)]
+    cluster = view([node("n0", 4)], projects, [*jobs, job("a8", "a", 2)], now=1000)
+    assert len(decide(cluster).preempts) == 2
+    assert not decide(replace(cluster, min_runtime_seconds=601)).preempts
+    assert len(decide(replace(cluster, min_runtime_seconds=600)).preempts) == 2
+    inside = replace(cluster, jobs=(*jobs, job("a8", "a", 1)), min_runtime_seconds=601)
+    assert len(decide(inside).preempts) == 1
+
+
 def test_the_least_work_since_a_checkpoint_is_lost_then_the_newest_goes():
     b1 = running(job("b1", "b", 1), ("n0", [0]), started_at=100)
     b2 = running(job("b2", "b", 1), ("n0", [1]), started_at=900)
@@ -268,6 +297,4 @@ def brute_force(request, state, gate):
                     room.give(pod, victim.job)
             if place(request, room) is not None and gate.accepts(victims):
                 fitting.append(frozenset(victims))
-        if fitting:
-            return min(fitting, key=preemption_cost)
-    return None
+    return min(fitting, key=preemption_cost, default=None)

@@ -1,0 +1,151 @@
+"""Reservation and backfill: a time and a place for the oldest gang that cannot start.
+
+The time is the first at which, by expected ends, the whole gang fits; the place is where it fits then. A job that is
+bound by the reservation starts only if it ends by then, or beside the gang. Capacity that reclaim frees has another
+mechanism: `promised` (see cycle_state).
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from itertools import islice
+
+from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
+from controlplane.scheduling.fit import Request, place
+from controlplane.scheduling.order import Waiting, job_key
+from controlplane.scheduling.runtimes import ends_by, expected_end
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+
+# Gangs that are tried, oldest first, until one has a time: the others wait for ends that nobody can predict.
+TRIED = 4
+
+
+class Reservation:
+    """The time `at` and the place at which `item` is expected to start.
+
+    `later`: what is free on the nodes of the place at that time, beside the gang and the jobs of this plan that
+    run on: nothing that is bound and runs longer may use more.
+    """
+
+    __slots__ = ("_later", "_now", "at", "item", "placements")
+
+    def __init__(
+        self, item: Waiting, at: int, placements: tuple[PodPlacement, ...], room: FreeCapacity, now: int
+    ) -> None:
+        self.item = item
+        self.at = at
+        self.placements = placements
+        self._now = now
+        for placement in placements:
+            room.take(placement, item.job)
+        orders = {room.positions[placement.node] for placement in placements}
+        self._later: dict[int, NodeCapacity] = {order: room.nodes[order] for order in sorted(orders)}
+
+    def binds(self, item: Waiting, *, is_idle: bool = False) -> bool:
+        """Return whether a job must not delay the gang: a later one of its project, or one that borrows; not
+        if it ends in time. `is_idle`: for growth on idle capacity, which is bound for every project."""
+        if item.job.id == self.item.job.id or ends_by(item.job, self._now, self.at):
+            return False
+        is_own = item.account is self.item.account
+        return job_key(item.job) > job_key(self.item.job) if is_own else is_idle or not item.is_in_share
+
+    def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
+        """Take from the later capacity what a job of the plan holds then; with `sign` 1 undo that."""
+        if ends_by(job, self._now, self.at):
+            return
+        for node in self._later.values():
+            for placement in placements:
+                if placement.node == node.name:
+                    node.change_host(job, sign)
+                    for index, milli_gpus in placement.devices:
+                        node.free[node.indexes.index(index)] += sign * milli_gpus
+
+    @contextmanager
+    def kept(self, room: FreeCapacity) -> Iterator[FreeCapacity]:
+        """Leave out of `room`, for the time being, what the gang needs."""
+        before = {order: room.nodes[order].copy() for order in self._later}
+        for order, node in self._later.items():
+            room.set_to_least(order, before[order], node)
+        try:
+            yield room
+        finally:
+            for order, node in before.items():
+                room.set_to_least(order, node, node)
+
+    def place(
+        self, request: Request, room: FreeCapacity, avoid: Collection[str] = ()
+    ) -> tuple[PodPlacement, ...] | None:
+        """Return where a gang fits beside the reservation, or None."""
+        with self.kept(room):
+            return place(request, room, avoid)
+
+
+def reserve(view: ClusterView, gangs: Iterable[Waiting], soon: FreeCapacity) -> Reservation | None:
+    """Return the reservation of the first of these gangs, oldest first, that has a time; None if none has."""
+    ends = expected_ends(view)
+    if not ends:
+        return None
+    found = (_earliest(item, ends, soon, view.now) for item in islice(gangs, TRIED))
+    return next((one for one in found if one is not None), None)
+
+
+def expected_ends(view: ClusterView) -> list[tuple[int, JobView]]:
+    """Return the running jobs whose end is expected, with that time, in order."""
+    ends = [
+        (end, job)
+        for job in view.jobs
+        if job.state == "active" and not job.is_stopping and (end := expected_end(job, view.now)) is not None
+    ]
+    return sorted(ends, key=lambda pair: (pair[0], pair[1].submit_rank, pair[1].id))
+
+
+def _earliest(
+    item: Waiting, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity, now: int
+) -> Reservation | None:
+    """Find by bisection the first expected end after which the gang fits: what fits once fits after more
+    ends."""
+    earliest = _lower_bound(item.request, ends, soon)
+    if earliest is None:
+        return None
+    times = sorted({end for end, _ in ends})
+    low, high = bisect_left(times, earliest), len(times) - 1
+    step, found = low, None
+    while low <= high:
+        room = _room_at(times[step], ends, soon)
+        placements = place(item.request, room)
+        if placements is not None:
+            found = Reservation(item, times[step], placements, room, now)
+            high = step - 1
+        else:
+            low = step + 1
+        step = (low + high) // 2
+    return found
+
+
+def _room_at(at: int, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity) -> FreeCapacity:
+    room = soon.copy()
+    for end, job in ends:
+        if end > at:
+            break
+        for placement in job.placements:
+            room.give(placement, job)
+    return room
+
+
+def _lower_bound(request: Request, ends: Sequence[tuple[int, JobView]], soon: FreeCapacity) -> int | None:
+    """Return a time before which too few nodes can have enough whole devices free; None if they never have."""
+    needed = request.whole_devices
+    if not needed:
+        return 0
+    free_at: dict[str, list[int]] = {}
+    for node in soon.nodes:
+        if node.is_open and (not request.pools or node.pool in request.pools):
+            free_at[node.name] = [0] * node.whole
+    for end, job in ends:
+        for placement in job.placements:
+            if placement.node in free_at:
+                free_at[placement.node] += [end] * len(placement.devices)
+    times = sorted(at for node in free_at.values() for at in sorted(node)[needed - 1 :: needed])
+    return times[request.pods - 1] if len(times) >= request.pods else None
