@@ -77,7 +77,13 @@ class Output:
     def say(self, text: str) -> None:
         """Write a message to standard error, after flushing the answers before it."""
         self.flush()
-        print("\n".join(map(terminal.visible, text.split("\n"))), file=self._stderr, flush=True)
+        self.aside(text)
+
+    def aside(self, text: str) -> None:
+        """Write a message to standard error and leave standard output alone; safe on another thread."""
+        print(
+            "\n".join(map(terminal.visible, text.split("\n"))) + "\n", end="", file=self._stderr, flush=True
+        )
 
     def flush(self) -> None:
         """Hand what was written to the reader."""

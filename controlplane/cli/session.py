@@ -28,10 +28,14 @@ class Session:
     def client(self) -> Client:
         """Return the server, authenticated as the settings say."""
         if self._client is None:
-            from controlplane.cli.client import Client
-
-            self._client = Client(self.config.url, self.config.token)
+            self._client = self.new_client()
         return self._client
+
+    def new_client(self) -> Client:
+        """Return another connection to the server, for another thread."""
+        from controlplane.cli.client import Client
+
+        return Client(self.config.url, self.config.token)
 
     def close(self) -> None:
         """Close the connection, if there was one."""

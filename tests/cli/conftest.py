@@ -50,8 +50,11 @@ def settings(server: ScriptedServer, tmp_path: Path, monkeypatch: pytest.MonkeyP
 
 
 @pytest.fixture
-def yard(settings: Path, capsys: pytest.CaptureFixture[str]) -> Callable[..., Ran]:
-    """Run a command line in this process."""
+def yard(
+    settings: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> Callable[..., Ran]:
+    """Run a command line in this process. A slow machine is no silence of a followed log."""
+    monkeypatch.setattr("controlplane.cli.silence.QUIET_SECONDS", 3600.0)
 
     def run(*argv: str) -> Ran:
         capsys.readouterr()

@@ -3,22 +3,27 @@
 import json
 import threading
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from tests.waiting import wait_until
+
 
 @dataclass(frozen=True)
 class Reply:
-    """One answer. `body` is sent as JSON, or as it is when bytes; `is_cut` breaks the connection instead."""
+    """One answer, once `when` holds. `body` is sent as JSON, or as it is when bytes; `is_cut` breaks the connection
+    instead.
+    """
 
     status: int = 200
     body: Any = None
     headers: dict[str, str] = field(default_factory=dict)
     is_cut: bool = False
+    when: Callable[[], bool] = lambda: True
 
 
 @dataclass(frozen=True)
@@ -98,7 +103,9 @@ def scripted_server() -> Iterator[ScriptedServer]:
                 dict(self.headers),
                 json.loads(raw) if raw else None,
             )
-            self._send(server_state.answer(asked))
+            reply = server_state.answer(asked)
+            wait_until(reply.when, what="the moment of a scripted answer")
+            self._send(reply)
 
         def _send(self, reply: Reply) -> None:
             if reply.is_cut:

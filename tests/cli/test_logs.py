@@ -141,9 +141,13 @@ def test_the_log_of_a_queued_job_says_aside_why_it_waits(server, yard):
 
 
 def test_a_new_attempt_is_announced_aside(server, yard):
-    server.on("GET", PATH, events(("attempt", {"attempt": 2}), ("end", {"state": "succeeded"})))
+    server.on(
+        "GET",
+        PATH,
+        events(("attempt", {"attempt": 2}), ("line", line(1, "a")), ("end", {"state": "succeeded"})),
+    )
     ran = yard("logs", JOB_ID, "-f")
-    assert (ran.out, ran.err) == ("", "[attempt 2]\n")
+    assert (ran.out, ran.err) == ("a\n", "[attempt 2]\n")
 
 
 def test_pieces_of_a_long_line_are_joined(server, yard):

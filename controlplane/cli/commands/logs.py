@@ -14,6 +14,7 @@ from controlplane.cli.lookup import FINAL_STATES, is_id, job_id, newest_job
 from controlplane.cli.output import Output, as_json
 from controlplane.cli.parsing import Parser
 from controlplane.cli.session import Session
+from controlplane.cli.silence import SilenceReporter, state_sentence
 from controlplane.cli.sse import resuming
 
 PAGE_LINES = 1000
@@ -56,31 +57,47 @@ def logs_arguments(parser: Parser) -> None:
 def logs(args: Namespace, session: Session) -> int:
     """Print and end, or follow until the job ends."""
     selection = Selection(args.rank, args.attempt, args.tail, args.search, args.timestamps, args.raw)
-    identifier = _job_with_log(session, args.name)
+    identifier, said = _job_with_log(session, args.name)
     if args.follow:
-        follow(session, identifier, selection)
+        if not follow(session, identifier, selection, said):
+            _explain_emptiness(session, identifier, selection)
     elif session.output.is_data:
         session.output.data(_whole(session, identifier, selection))
-    else:
-        for page in _pages(session, identifier, selection):
-            _print_gaps(session.output, page.get("gaps") or [])
-            _print(session.output, page["lines"], selection)
+    elif not _print_pages(session, identifier, selection) and not said:
+        _explain_emptiness(session, identifier, selection)
     return DONE
 
 
-def _job_with_log(session: Session, name: str) -> str:
-    """Return the job's id. A queued job may have printed nothing yet: its reason goes to standard error. An id is
-    taken as it is, without a request.
+def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
+    """Say what became of a job whose log has nothing to show. Its state explains no single attempt."""
+    if selection.attempt is not None:
+        return
+    nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
+    session.output.say(f"{state_sentence(session.get(f'jobs/{identifier}'))} (it {nothing})")
+
+
+def _job_with_log(session: Session, name: str) -> tuple[str, str]:
+    """Return the job's id, and what was said about it on standard error: a queued job may have printed nothing yet.
+    An id is taken as it is, without a request.
     """
     if is_id(name):
-        return name
+        return name, ""
     job = newest_job(session, name)
-    status = job.get("status") or {}
-    if status.get("state") == "queued":
-        session.output.say(
-            f"{name} is queued: {(status.get('reason') or {}).get('message') or 'no reason yet'}"
-        )
-    return str(job["id"])
+    said = state_sentence(job) if job["status"]["state"] == "queued" else ""
+    if said:
+        session.output.say(said)
+    return str(job["id"]), said
+
+
+def _print_pages(session: Session, identifier: str, selection: Selection) -> bool:
+    """Print the log; return whether it has a line or a gap."""
+    is_any = False
+    for page in _pages(session, identifier, selection):
+        gaps = page.get("gaps") or []
+        _print_gaps(session.output, gaps)
+        _print(session.output, page["lines"], selection)
+        is_any = is_any or bool(gaps or page["lines"])
+    return is_any
 
 
 def attach_arguments(parser: Parser) -> None:
@@ -102,21 +119,33 @@ def _add_raw(parser: Parser) -> None:
     )
 
 
-def follow(session: Session, identifier: str, selection: Selection) -> None:
-    """Print lines until the job has ended; resume after a broken connection, and follow new attempts."""
+def follow(session: Session, identifier: str, selection: Selection, said: str = "") -> bool:
+    """Print lines until the job has ended; resume after a broken connection, and follow new attempts. While the log is
+    silent, its job's state and reason go to standard error, unless they are what was `said`. Return whether the log
+    had a line.
+    """
     query: dict[str, str | int | bool | None] = {**_chosen(selection), "tail": selection.tail, "follow": True}
-    while _follow_log(session, f"jobs/{identifier}/logs", query, selection):
-        query["tail"] = None
-        session.pause(NEXT_ATTEMPT_SECONDS)
+    reporter = SilenceReporter(session, identifier, said)
+    try:
+        while _follow_log(session, f"jobs/{identifier}/logs", query, selection, reporter):
+            query["tail"] = None
+            session.pause(NEXT_ATTEMPT_SECONDS)
+        return reporter.has_printed
+    finally:
+        reporter.close()
 
 
-def _follow_log(session: Session, path: str, query: Query, selection: Selection) -> bool:
+def _follow_log(
+    session: Session, path: str, query: Query, selection: Selection, reporter: SilenceReporter
+) -> bool:
     """Print one log to its end. True when the job goes on in an attempt that this stream does not show: a stream that
     was resumed stays with the attempt that it was resumed in."""
     for event in resuming(session.client, path, query, session.pause):
         data = json.loads(event.data) if event.data else {}
         if event.name == "end":
             return selection.attempt is None and data.get("state") not in (None, *FINAL_STATES)
+        if event.name in ("line", "gap"):
+            reporter.heard()
         _show(session.output, event.name, data, selection)
     return False
 

@@ -1,0 +1,84 @@
+"""What a followed job does while its log is silent: its state and reason, on standard error."""
+
+from __future__ import annotations
+
+import threading
+import time
+from typing import TYPE_CHECKING, Any
+
+from controlplane.cli.errors import CliError
+from controlplane.cli.lookup import FINAL_STATES
+from controlplane.cli.session import Session
+
+if TYPE_CHECKING:
+    from controlplane.cli.client import Client
+
+QUIET_SECONDS = 1.0
+# Between looks at the job: a job that has begun to print is silent often.
+LOOK_SECONDS, LOOK_PRINTING_SECONDS = 2.0, 10.0
+
+
+def state_sentence(job: dict[str, Any]) -> str:
+    """Return the job's state with its reason, as a line for a person."""
+    status = job["status"]
+    state, reason = status["state"], (status.get("reason") or {}).get("message")
+    verb = state.replace("_", " ") if state in FINAL_STATES else f"is {state}"
+    missing = "no reason yet" if state == "queued" else ""
+    return ": ".join(filter(None, [f"{job['name']} {verb}", reason or missing]))
+
+
+class SilenceReporter:
+    """Print the job's state after QUIET_SECONDS without output, and again when the sentence changes. `said` is a
+    sentence that was printed already. Reads the job on a thread and a connection of its own, and not before the
+    silence: most logs cost no request.
+    """
+
+    def __init__(self, session: Session, identifier: str, said: str = "") -> None:
+        self._session = session
+        self._path = f"jobs/{identifier}"
+        self._said = said
+        self.has_printed = False
+        self._heard_at = time.monotonic()
+        # Held while printing, so that nothing is printed after `close`.
+        self._lock = threading.Lock()
+        self._closed = threading.Event()
+        threading.Thread(target=self._watch, name="silence", daemon=True).start()
+
+    def heard(self) -> None:
+        """Note that the log printed a line."""
+        with self._lock:
+            self._heard_at, self.has_printed, self._said = time.monotonic(), True, ""
+
+    def close(self) -> None:
+        """Stop; nothing is printed after the return."""
+        with self._lock:
+            self._closed.set()
+
+    def _watch(self) -> None:
+        client = self._session.new_client()
+        pause = QUIET_SECONDS
+        while not self._closed.wait(pause):
+            pause = self._heard_at + QUIET_SECONDS - time.monotonic()
+            if pause <= 0:
+                self._look(client)
+                pause = LOOK_PRINTING_SECONDS if self.has_printed else LOOK_SECONDS
+        client.close()
+
+    def _look(self, client: Client) -> None:
+        try:
+            job = client.get(self._path)
+        except CliError:
+            # The log's own connection reports what is wrong with the server, and the next look may succeed.
+            return
+        with self._lock:
+            if self._is_news(job):
+                self._said = state_sentence(job)
+                self._session.output.aside(self._said)
+
+    def _is_news(self, job: dict[str, Any]) -> bool:
+        state = job["status"]["state"]
+        # That a job runs is news only to a reader who has not seen it print.
+        is_expected = state == "running" and self.has_printed and not self._said
+        is_over = state in FINAL_STATES or self._closed.is_set()
+        is_silent = time.monotonic() - self._heard_at >= QUIET_SECONDS
+        return is_silent and not is_over and not is_expected and state_sentence(job) != self._said
