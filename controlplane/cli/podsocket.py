@@ -9,7 +9,17 @@ from typing import Any
 from controlplane.cli.errors import CONFLICT, DONE, FAILED, FORBIDDEN, UNREACHABLE, CliError
 from controlplane.cli.websocket import NORMAL_CLOSURE, Closed
 
-_EXIT_CODES = {"not_running": CONFLICT, "signed_out": FORBIDDEN, "engine_unreachable": UNREACHABLE}
+# What a shell reports for a program that it cannot find, or not start.
+_NOT_FOUND, _NOT_STARTED = 127, 126
+_EXIT_CODES = {
+    "not_running": CONFLICT,
+    "signed_out": FORBIDDEN,
+    "engine_unreachable": UNREACHABLE,
+    "command_not_found": _NOT_FOUND,
+    "no_shell": _NOT_FOUND,
+    "command_not_executable": _NOT_STARTED,
+    "working_dir_missing": _NOT_STARTED,
+}
 _NO_STATUS = 1005
 
 

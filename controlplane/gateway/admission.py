@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import logging
 import socket
 import time
@@ -12,12 +13,13 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import DatabaseError
 
 from controlplane.access import Actor, Forbidden, NotVisible, job_for
 from controlplane.engines.base import REACHES_PORTS, Engine, EngineRefused, EngineUnreachable
 from controlplane.gateway.limits import connect_on_thread
 from controlplane.live.asgi import Scope
+from controlplane.live.database_thread import on_own_connection
 from controlplane.live.identity import Credential, identify
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.models import Role
@@ -47,7 +49,22 @@ class NotSignedIn(Exception):
 
 
 class NoAnswer(Exception):
-    """No server listens on the port, or it does not speak HTTP."""
+    """No server listens on the port, or it does not speak HTTP. `status`: 503 where a retry is useful, 502 where the
+    way to the port is broken, 504 where it leads to no answer in time.
+    """
+
+    def __init__(self, message: str, status: int = 503) -> None:
+        super().__init__(message)
+        self.status = status
+
+
+def connection_failure(error: OSError, otherwise: str) -> NoAnswer:
+    """Return what an error of a connection to a port means; `otherwise`: any error without a meaning of its own."""
+    if isinstance(error, TimeoutError):
+        return NoAnswer("the connection to it timed out", 504)
+    if error.errno in (errno.EHOSTUNREACH, errno.ENETUNREACH, errno.EHOSTDOWN, errno.ENETDOWN):
+        return NoAnswer(f"its node cannot be reached: {error.strerror}", 502)
+    return NoAnswer(otherwise)
 
 
 class NotRunning(Exception):
@@ -86,8 +103,8 @@ class Service:
             raise NoAnswer(refusal.message.rstrip(".")) from refusal
         except EngineUnreachable as error:
             raise NoAnswer(f"its cluster does not answer: {error}") from error
-        except (OSError, TimeoutError) as error:
-            raise NoAnswer("nothing listens on the port yet") from error
+        except OSError as error:
+            raise connection_failure(error, "nothing listens on the port yet") from error
         finally:
             if opening is not None:
                 opening.add_done_callback(_close_unless(opening.done()))
@@ -112,7 +129,7 @@ async def in_engine(work: Callable[..., T], *arguments: object) -> T:
 
 async def in_thread(work: Callable[..., T], *arguments: object) -> T:
     """Run a function that reads the database, off the event loop."""
-    return await asyncio.get_running_loop().run_in_executor(_thread, _guarded, work, *arguments)
+    return await asyncio.get_running_loop().run_in_executor(_thread, on_own_connection, work, *arguments)
 
 
 async def admit_service(credential: Credential | None, job_id: str, port: int) -> Service:
@@ -215,12 +232,3 @@ def running_pod(job: Job, rank: int) -> Pod:
             f"{job.name} has no running pod of rank {rank}; its state is {job.state}.", may_come=may_come
         )
     return pod
-
-
-def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """Run on the thread, which keeps its database connection until an error."""
-    try:
-        return work(*arguments)
-    except (DatabaseError, InterfaceError):
-        connections.close_all()
-        raise

@@ -8,15 +8,16 @@ with a byte, 1 for standard output and 2 for error output, and ends with {"op":"
 
 from __future__ import annotations
 
-import asyncio
 import re
+from collections.abc import Awaitable, Callable, Iterator
 from urllib.parse import parse_qs
 
 from controlplane.access import Actor
 from controlplane.engines.base import INVALID_POD, EngineRefused, Process
-from controlplane.gateway.admission import in_engine, in_thread, until_refused
-from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
-from controlplane.live.asgi import Receive, Scope, Send
+from controlplane.gateway.admission import in_engine, in_thread
+from controlplane.gateway.podsocket import enter, number, write_all
+from controlplane.gateway.program import serve_program
+from controlplane.live.asgi import Message, Receive, Scope, Send
 from controlplane.live.identity import Credential
 from jobs.actions import record_command
 from jobs.models import Job
@@ -40,41 +41,25 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)
         return await in_engine(engine.run_command, pod_name, command)
 
-    found = await opened(scope, receive, send, PATH, run)
-    if found is None:
-        return
-    process, credential, job_id = found
-    works = {
-        "output": _show(process, send),
-        "keys": _feed(process, receive),
-        "rights": until_refused(credential, job_id),
-    }
-    await serve(scope, receive, send, close=process.close, **works)
+    await serve_program(scope, receive, send, PATH, run, read_output, _take_input)
 
 
-async def _show(process: Process, send: Send) -> None:
-    """Send both outputs to the client, at the client's pace."""
-    while True:
-        await readable(process.fileno())
-        try:
-            while (piece := process.read())[1]:
-                await send({"type": "websocket.send", "bytes": bytes([piece[0]]) + piece[1]})
-                # `send` suspends only while the client lags behind.
-                await asyncio.sleep(0)
-        except (EOFError, OSError):
-            # An OSError: the client has left, which `_feed` notices too.
-            return
+def read_output(process: Process) -> Iterator[bytes]:
+    """Yield what both outputs have now, each piece behind the number of its output."""
+    while (piece := process.read())[1]:
+        yield bytes([piece[0]]) + piece[1]
 
 
-async def _feed(process: Process, receive: Receive) -> None:
-    """Send input to the command until the client leaves."""
+def _take_input(process: Process) -> Callable[[Message], Awaitable[None]]:
+    """Return what sends input to the command until the end of it."""
     is_open = True
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return
+
+    async def take(message: Message) -> None:
+        nonlocal is_open
         if is_open and message.get("text") == END_OF_INPUT:
             is_open = False
             process.close_input()
         elif is_open:
             await write_all(message.get("bytes") or b"", process.write, process.input_fileno())
+
+    return take

@@ -10,6 +10,7 @@ from contextlib import ExitStack
 from controlplane.gateway.admission import admit_service, until_refused
 from controlplane.gateway.limits import exchanging
 from controlplane.gateway.podsocket import ENDED, accept, end_rights, first_of, opened
+from controlplane.http.departure import until_gone
 from controlplane.live.asgi import Receive, Scope, Send
 from controlplane.live.identity import Credential
 
@@ -38,7 +39,9 @@ async def _serve(
     """Carry bytes until either side ends or the right to be here does."""
     await accept(scope, receive, send)
     port, client = _from_port(stream, send), _to_port(stream, receive)
-    ended = await first_of(port=port, client=client, rights=until_refused(credential, job_id))
+    ended = await first_of(
+        port=port, client=client, rights=until_refused(credential, job_id), gone=until_gone(scope)
+    )
     if ended == "port":
         await send({"type": "websocket.close", "code": ENDED})
     elif ended == "rights":

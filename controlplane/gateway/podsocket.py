@@ -74,45 +74,20 @@ def enter(
     return engine_of(pod), pod.name
 
 
-async def serve(
-    scope: Scope,
-    receive: Receive,
-    send: Send,
-    *,
-    output: Coroutine[Any, Any, None],
-    keys: Coroutine[Any, Any, None],
-    rights: Coroutine[Any, Any, None],
-    close: Callable[[], int | None],
-) -> None:
-    """Accept the socket and copy bytes until the program's output ends, the client leaves (`keys` ends) or its access
-    ends; then `close` the program and send its exit code or the reason.
-    """
-    try:
-        await accept(scope, receive, send)
-        ended = await first_of(output=output, client=keys, rights=rights)
-    finally:
-        for work in (output, keys, rights):
-            # Where the handshake failed, none of them has begun.
-            work.close()
-        exit_code = await asyncio.get_running_loop().run_in_executor(None, close)
-    if ended == "output":
-        await end(send, {"op": "exit", "exit_code": exit_code}, ENDED)
-    elif ended == "rights":
-        await end_rights(send)
-
-
 async def end_rights(send: Send) -> None:
     """Close with the reason that the client's access has ended."""
     await end(send, {"op": "error", "code": "signed_out", "detail": NO_LONGER}, SIGNED_OUT)
 
 
 async def first_of(**works: Coroutine[Any, Any, None]) -> str:
-    """Run all tasks until one ends, cancel the others, and return its name; the client's leaving takes precedence."""
+    """Run all tasks until one ends, cancel the others, and return its name; the client's leaving ("client" or "gone")
+    takes precedence.
+    """
     tasks = {name: asyncio.create_task(work) for name, work in works.items()}
     try:
         await asyncio.wait(tasks.values(), return_when=asyncio.FIRST_COMPLETED)
         done = [name for name, task in tasks.items() if task.done()]
-        return "client" if "client" in done else done[0]
+        return next((name for name in ("client", "gone") if name in done), done[0])
     finally:
         for task in tasks.values():
             task.cancel()

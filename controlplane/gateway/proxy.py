@@ -41,6 +41,7 @@ from controlplane.gateway.pages import (
 )
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.gateway.upstream import ClientLeft, Exchange, exchange
+from controlplane.http.departure import until_gone
 from controlplane.live.asgi import (
     Headers,
     Message,
@@ -146,15 +147,18 @@ async def _forward(
             request = asyncio.create_task(pod.send(scope["method"], asked.target, headers, receive))
             response = asyncio.create_task(_carry_answer(pod, reply))
             rights = asyncio.create_task(until_refused(credential, service.job_id))
-            await _first_of(response, request, rights)
+            gone = asyncio.create_task(until_gone(scope))
+            await _first_of(response, request, rights, gone)
             if rights.done() and not rights.cancelled() and not reply.is_started:
                 await refuse_access(scope, send, Forbidden("You may no longer use this job."))
     except TooManyRequests as error:
         await refuse(scope, send, 429, error.code, str(error), may_come=True, job_url=asked.job_url)
     except NoAnswer as error:
+        if reply.is_started:
+            return
         detail = f"Port {service.port} of the job does not answer: {error}."
         code = "service_not_answering"
-        await refuse(scope, send, 503, code, detail, may_come=True, job_url=asked.job_url)
+        await refuse(scope, send, error.status, code, detail, may_come=True, job_url=asked.job_url)
 
 
 class _Reply:

@@ -8,14 +8,16 @@ Binary frames carry what is typed and what is shown. Text frames are JSON: the c
 from __future__ import annotations
 
 import re
+from collections.abc import Awaitable, Callable, Iterator
 
 import orjson
 
 from controlplane.access import Actor
 from controlplane.engines.base import Shell
-from controlplane.gateway.admission import in_engine, in_thread, until_refused
-from controlplane.gateway.podsocket import enter, number, opened, readable, serve, write_all
-from controlplane.live.asgi import Receive, Scope, Send, query
+from controlplane.gateway.admission import in_engine, in_thread
+from controlplane.gateway.podsocket import enter, number, write_all
+from controlplane.gateway.program import serve_program
+from controlplane.live.asgi import Message, Receive, Scope, Send, query
 from controlplane.live.identity import Credential
 from jobs.actions import record_shell
 from jobs.models import Job
@@ -38,41 +40,25 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         engine, pod_name = await in_thread(enter, credential, match["job_id"], rank, scope, record)
         return await in_engine(engine.open_shell, pod_name, columns, rows)
 
-    found = await opened(scope, receive, send, PATH, open_shell)
-    if found is None:
-        return
-    shell, credential, job_id = found
-    works = {
-        "output": _show(shell, send),
-        "keys": _type(shell, receive),
-        "rights": until_refused(credential, job_id),
-    }
-    await serve(scope, receive, send, close=shell.close, **works)
+    await serve_program(scope, receive, send, PATH, open_shell, _read_output, _take_input)
 
 
-async def _show(shell: Shell, send: Send) -> None:
-    """Send output to the client, at the client's pace."""
-    while True:
-        await readable(shell.fileno())
-        data = shell.read()
-        if not data:
-            return
-        try:
-            await send({"type": "websocket.send", "bytes": data})
-        except OSError:
-            # The client has left, which `_type` notices too.
-            return
+def _read_output(shell: Shell) -> Iterator[bytes]:
+    data = shell.read()
+    if not data:
+        raise EOFError
+    yield data
 
 
-async def _type(shell: Shell, receive: Receive) -> None:
-    """Send keys to the shell until the client leaves."""
-    while True:
-        message = await receive()
-        if message["type"] == "websocket.disconnect":
-            return
+def _take_input(shell: Shell) -> Callable[[Message], Awaitable[None]]:
+    """Return what sends keys to the shell and resizes its terminal."""
+
+    async def take(message: Message) -> None:
         if message.get("text") is not None:
             _resize(shell, message["text"])
         await write_all(message.get("bytes") or b"", shell.write, shell.fileno())
+
+    return take
 
 
 def _resize(shell: Shell, text: str) -> None:

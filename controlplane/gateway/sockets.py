@@ -13,6 +13,7 @@ from websockets.typing import Subprotocol
 from controlplane.gateway.admission import NoAnswer, Service
 from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.upstream import public_address
+from controlplane.http.departure import until_gone
 from controlplane.live.asgi import Headers, Receive, Scope, Send, refuse_websocket
 from controlplane.live.identity import BEARER
 
@@ -72,7 +73,7 @@ async def _carry(
     try:
         await receive()  # websocket.connect
         await send({"type": "websocket.accept", "subprotocol": chosen})
-        ending = await _join(pod, receive, send, rights)
+        ending = await _join(pod, receive, send, rights, until_gone(scope))
         if ending is not None:
             await send({"type": "websocket.close", "code": ending[0], "reason": ending[1]})
     finally:
@@ -83,6 +84,8 @@ async def _carry(
 
 def _refusal_status(error: Exception) -> int:
     """Return the status of the pod server's refusal; 503 for any other failure."""
+    if isinstance(error, NoAnswer):
+        return error.status
     status = error.response.status_code if isinstance(error, InvalidStatus) else 503
     return status if 400 <= status < 500 else 503
 
@@ -94,17 +97,21 @@ def _subprotocols(scope: Scope) -> list[str]:
 
 
 async def _join(
-    pod: ClientConnection, receive: Receive, send: Send, rights: Coroutine[Any, Any, None]
+    pod: ClientConnection,
+    receive: Receive,
+    send: Send,
+    rights: Coroutine[Any, Any, None],
+    gone: Coroutine[Any, Any, None],
 ) -> tuple[int, str] | None:
     """Copy messages both ways. Return how to close the browser's side; None if it closed itself."""
     up = asyncio.create_task(_to_pod(pod, receive))
     down = asyncio.create_task(_to_browser(pod, send))
-    watch = asyncio.create_task(rights)
-    tasks = {up, down, watch}
+    watch, leaving = asyncio.create_task(rights), asyncio.create_task(gone)
+    tasks = {up, down, watch, leaving}
     try:
         await asyncio.wait(tasks, return_when=asyncio.FIRST_COMPLETED)
-        if up.done():
-            await pod.close(*up.result())
+        if up.done() or leaving.done():
+            await pod.close(*(up.result() if up.done() else (GOING_AWAY, "")))
             return None
         return (SIGNED_OUT, "signed out") if watch.done() else down.result()
     finally:

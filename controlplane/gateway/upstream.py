@@ -9,12 +9,13 @@ from contextlib import asynccontextmanager
 
 import h11
 
-from controlplane.gateway.admission import NoAnswer, Service
+from controlplane.gateway.admission import NoAnswer, Service, connection_failure
 from controlplane.gateway.limits import exchanging
 from controlplane.live.asgi import Headers, Receive
 
 READ_BYTES = 64 * 1024
 MOST_HEADER_BYTES = 64 * 1024
+STALL_SECONDS = 30.0
 
 
 class ClientLeft(Exception):
@@ -68,17 +69,37 @@ class Exchange:
         """Ignore a closed connection: a server may respond before it has read the whole body."""
         try:
             self._writer.write(self._http.send(event) or b"")
-            await self._writer.drain()
-        except (ConnectionError, h11.LocalProtocolError) as error:
+            await self._drain()
+        except (OSError, h11.LocalProtocolError) as error:
             if isinstance(event, h11.Request):
-                raise NoAnswer(f"the request could not be sent: {error}") from error
+                words = f"the request could not be sent: {error}"
+                raise (
+                    connection_failure(error, words) if isinstance(error, OSError) else NoAnswer(words)
+                ) from error
+
+    async def _drain(self) -> None:
+        """Wait for room for more of the request. A client that left behind it is not seen, so that a server that takes
+        nothing raises NoAnswer in the end.
+        """
+        waiting = self._writer.transport.get_write_buffer_size()
+        while True:
+            try:
+                async with asyncio.timeout(STALL_SECONDS):
+                    await self._writer.drain()
+                return
+            except TimeoutError as error:
+                before, waiting = waiting, self._writer.transport.get_write_buffer_size()
+                if waiting >= before:
+                    raise NoAnswer(f"it took nothing of the request for {STALL_SECONDS:g} s", 504) from error
 
     async def _next(self) -> h11.Event:
         try:
             while (event := self._http.next_event()) is h11.NEED_DATA:
                 self._http.receive_data(await self._reader.read(READ_BYTES))
-        except (h11.RemoteProtocolError, ConnectionError) as error:
+        except h11.RemoteProtocolError as error:
             raise NoAnswer(f"the server's answer is not HTTP: {error}") from error
+        except OSError as error:
+            raise connection_failure(error, f"the connection broke: {error}") from error
         if not isinstance(event, h11.Event):
             raise NoAnswer("the server switched to another protocol")
         return event

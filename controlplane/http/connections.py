@@ -21,10 +21,14 @@ import orjson
 import uvicorn
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResponseCycle
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
+from websockets.http11 import Request
 
+from controlplane.http.departure import LEFT, has_hung_up
 from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
 
 SWEEP_SECONDS = 0.5
+# Between probes of a websocket that is not being read.
+PROBE_SECONDS = 2.0
 LINGER_SECONDS = (
     1.0  # what a refused client still sends is read, or it would see a reset instead of the answer
 )
@@ -83,6 +87,7 @@ class OpenConnections:
         self._count = 0
         self._by_address: Counter[str] = Counter()
         self._http: dict[LimitedHttp, None] = {}
+        self._websockets: dict[LimitedWebsocket, None] = {}
         # For a request, the longest first. The first key of a dict is found slowly once others before it were removed.
         self._waiting: OrderedDict[LimitedHttp, None] = OrderedDict()
         self._sweeper: asyncio.TimerHandle | None = None
@@ -116,6 +121,15 @@ class OpenConnections:
         if connection is not None:
             self.release(connection)
 
+    def upgrade(self, websocket: "LimitedWebsocket") -> None:
+        """Watch a connection that became a websocket."""
+        self._websockets[websocket] = None
+
+    def leave_websocket(self, address: str, websocket: "LimitedWebsocket") -> None:
+        """Remove an ended websocket."""
+        self._websockets.pop(websocket, None)
+        self.leave(address)
+
     def release(self, connection: "LimitedHttp") -> None:
         """Keep counting a connection that became a websocket, but exempt it from idle closing."""
         self._http.pop(connection, None)
@@ -138,7 +152,9 @@ class OpenConnections:
         now = asyncio.get_running_loop().time()
         for connection in list(self._http):
             connection.check(now)
-        if self._http:
+        for websocket in list(self._websockets):
+            websocket.check(now)
+        if self._http or self._websockets:
             self._sweep_later()
 
 
@@ -156,11 +172,13 @@ class LimitedHttp(HttpToolsProtocol):
         self._stalled_at: float | None = None
         self._unsent = self._head_bytes = self._partial_bytes = 0
         self._is_in_head, self._is_refused = True, False
+        self._left = asyncio.Event()
         if refusal := self._open.enter(self, self._address):
             self._refuse(*refusal)
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
+        self._left.set()
         self._open.leave(self._address, self)
 
     def data_received(self, data: bytes) -> None:
@@ -183,6 +201,7 @@ class LimitedHttp(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         super().on_message_begin()
+        self.scope[LEFT] = self._left  # type: ignore[literal-required]  # ours
         self._is_in_head, self._head_since = True, self._received_at
         self._head_bytes = self._partial_bytes = 0
 
@@ -227,8 +246,10 @@ class LimitedHttp(HttpToolsProtocol):
         elif self._is_in_head and now - self._head_since > limits.head_seconds:
             self._refuse(408, "headers_too_slow", f"Send the headers within {limits.head_seconds:g} s.")
         elif (
-            self._is_body_awaited and now - self._received_at > limits.body_idle_seconds
-        ) or self._is_stalled(now):
+            (self._is_body_awaited and now - self._received_at > limits.body_idle_seconds)
+            or self._is_stalled(now)
+            or (self.flow.read_paused and has_hung_up(self.transport))
+        ):
             self.drop()
 
     def drop(self) -> None:
@@ -296,6 +317,30 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
     config: ServerConfig
     late_bytes = 0
 
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        super().connection_made(transport)
+        self._left, self._probed_at = asyncio.Event(), self.loop.time()
+        self.config.open_connections.upgrade(self)
+
+    def handle_connect(self, event: Request) -> None:
+        super().handle_connect(event)
+        if not self.close_sent:
+            # The application has not begun yet.
+            self.scope[LEFT] = self._left  # type: ignore[literal-required]  # ours
+
+    def check(self, now: float) -> None:
+        """Close the connection of a client that left while its messages wait to be read. With a full window its end
+        does not arrive either, but its system refuses whatever we send.
+        """
+        if not self.read_paused or self.close_sent:
+            self._probed_at = now
+        elif has_hung_up(self.transport):
+            self.transport.abort()
+        elif now - self._probed_at > PROBE_SECONDS and self.handshake_complete:
+            self._probed_at = now
+            self.conn.send_ping(b"probe")
+            self.transport.write(b"".join(self.conn.data_to_send()))
+
     def data_received(self, data: bytes) -> None:
         if self.close_sent:
             self.late_bytes += len(data)
@@ -311,6 +356,11 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
             self.handshake_complete = True
 
     def keepalive_timeout(self) -> None:
+        if self.read_paused:
+            # The answer may be behind messages that wait for a slow program in a pod.
+            self.pong_timer = self.pending_ping_payload = None
+            self.schedule_ping()
+            return
         super().keepalive_timeout()
         if self.transport.get_write_buffer_size():
             # A close would wait without end for a client that does not read.
@@ -318,7 +368,8 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
     def connection_lost(self, exc: Exception | None) -> None:
         super().connection_lost(exc)
-        self.config.open_connections.leave(address_key(self.client))
+        self._left.set()
+        self.config.open_connections.leave_websocket(address_key(self.client), self)
 
 
 class HeadRefused(Exception):

@@ -13,9 +13,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import connections
 
 from controlplane.live import topics
+from controlplane.live.database_thread import on_own_connection
 from controlplane.live.feeds import Feed, Key, Reader, SubscribeRequest, TickResult, Update
 from controlplane.live.frames import error_frame
 from controlplane.live.identity import Credential, Identity, identify
@@ -81,7 +82,9 @@ class Hub:
 
     async def in_thread(self, work: Callable[..., T], *arguments: object) -> T:
         """Run a function that reads the database on the hub's thread."""
-        return await asyncio.get_running_loop().run_in_executor(self._thread, _guarded, work, *arguments)
+        return await asyncio.get_running_loop().run_in_executor(
+            self._thread, on_own_connection, work, *arguments
+        )
 
     def attach(self, listener: Listener) -> None:
         """Add a listener without subscriptions."""
@@ -307,15 +310,6 @@ class Hub:
                 and now - feed.empty_since > self.pace.keep
             ):
                 del self._feeds[key]
-
-
-def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """Run on the hub's thread, which keeps its database connection until an error."""
-    try:
-        return work(*arguments)
-    except (DatabaseError, InterfaceError):
-        connections.close_all()
-        raise
 
 
 _hub: Hub | None = None

@@ -6,7 +6,9 @@ from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import Any, TypeVar
 
-from django.db import DatabaseError, InterfaceError, connections
+from django.db import connections
+
+from controlplane.live.database_thread import on_own_connection
 
 T = TypeVar("T")
 
@@ -23,7 +25,9 @@ class SharedReads:
         """Return the result of `work`, possibly a shared one of this key. Raises what `work` raised."""
         reading = self._reads.get(key)
         if reading is None:
-            reading = asyncio.get_running_loop().run_in_executor(self._executor, _guarded, work, *arguments)
+            reading = asyncio.get_running_loop().run_in_executor(
+                self._executor, on_own_connection, work, *arguments
+            )
             self._reads[key] = reading
             reading.add_done_callback(partial(self._expire_after, seconds, key))
         result: T = await asyncio.shield(reading)
@@ -49,12 +53,3 @@ class SharedReads:
     def _expire(self, key: Hashable, reading: asyncio.Future[Any]) -> None:
         if self._reads.get(key) is reading:
             del self._reads[key]
-
-
-def _guarded(work: Callable[..., T], *arguments: object) -> T:
-    """Run on the thread, which keeps its database connection until an error."""
-    try:
-        return work(*arguments)
-    except (DatabaseError, InterfaceError):
-        connections.close_all()
-        raise

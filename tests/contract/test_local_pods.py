@@ -7,6 +7,7 @@ import os
 import select
 import socket
 from collections.abc import Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -303,3 +304,32 @@ def test_a_pod_that_has_ended_has_no_shell(case: EngineCase):
     with pytest.raises(EngineRefused) as refusal:
         case.engine.open_shell(spec.name, 80, 24)
     assert refusal.value.code == base.POD_NOT_RUNNING
+
+
+@pytest.mark.parametrize(
+    ("change", "code", "words"),
+    [
+        (
+            {"work_dir": "/no/such/place"},
+            base.WORKING_DIR_MISSING,
+            "/no/such/place is not usable: No such file",
+        ),
+        ({"work_dir": "/etc/passwd"}, base.WORKING_DIR_MISSING, "/etc/passwd is not usable: Not a directory"),
+        ({"env": {"PATH": "/no/such/place"}}, base.COMMAND_NOT_FOUND, "The pod"),
+        ({"env": {"PATH": os.defpath, "A": "x" * 200_000}}, base.COMMAND_NOT_EXECUTABLE, "longer than"),
+    ],
+)
+def test_what_cannot_be_started_is_refused_in_words(case: EngineCase, monkeypatch, change, code, words):
+    spec = case.start(*FOREVER)
+    case.wait_running(spec)
+    prepared, pid = case.engine._running(spec.name)
+    monkeypatch.setattr(case.engine, "_running", lambda _name: (replace(prepared, **change), pid))
+    opened = len(os.listdir("/proc/self/fd"))
+    for start in (
+        lambda: case.engine.run_command(spec.name, ["true"]),
+        lambda: case.engine.open_shell(spec.name, 80, 24),
+    ):
+        with pytest.raises(EngineRefused, match=words) as refusal:
+            start()
+        assert refusal.value.code == code
+    assert len(os.listdir("/proc/self/fd")) == opened

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import json
 import re
+import select
+import socket
 from pathlib import Path
+from urllib.parse import urlencode
 
 import pytest
 from websockets.exceptions import InvalidStatus
@@ -162,6 +165,32 @@ def test_nothing_of_a_shell_is_left_when_the_client_leaves(yard: Yard):
         pid = int(found[1])
         assert Path(f"/proc/{pid}").exists()
     wait_until(lambda: not Path(f"/proc/{pid}").exists(), what="the end of the shell's child")
+
+
+DEAF = "trap '' HUP; echo pid-$$-; exec sleep 987654"
+
+
+def leave_behind_unread(client: ClientConnection) -> None:
+    """Send messages until the server reads no more, then end the connection as a client does that is killed."""
+    frame, sent = b"\x82\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000, 0
+    while select.select([], [client.socket], [], 1)[1]:
+        sent += client.socket.send(frame[sent % len(frame) :], socket.MSG_DONTWAIT)
+    client.socket.shutdown(socket.SHUT_RDWR)
+
+
+@pytest.mark.parametrize(
+    "path", ["/ws/shell/{}", "/ws/exec/{}?" + urlencode([("command", word) for word in ("sh", "-c", DEAF)])]
+)
+def test_a_client_that_leaves_a_program_that_reads_nothing_is_noticed(yard: Yard, path: str):
+    """The program's input is full, so that the gateway reads no further message, the last one included."""
+    with yard.own_socket(path.format(yard.job_id), yard.ana) as client:
+        if "shell" in path:
+            client.send(f"stty raw -echo; {DEAF}\n".encode())
+        output = b""
+        while not (found := re.search(rb"pid-(\d+)-", output)):
+            output += read_until(client, b"-")
+        leave_behind_unread(client)
+    wait_until(lambda: not Path(f"/proc/{int(found[1])}").exists(), what="the end of the program")
 
 
 @pytest.mark.parametrize("path", ["/ws/shell/{}", "/ws/exec/{}?command=%00", "/ws/forward/{}/8888"])

@@ -14,7 +14,7 @@ from websockets.asyncio.server import ServerConnection, serve
 
 from controlplane.engines.base import Process
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission, command, limits
+from controlplane.gateway import admission, command, limits, program
 from controlplane.gateway.admission import NoAnswer, NotSignedIn, NotVisible, Service, until_refused
 from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.sockets import carry_websocket
@@ -133,7 +133,7 @@ async def test_a_command_that_prints_without_pause_leaves_turns_to_others():
     async def send(_message: Message) -> None:
         """A client that takes everything at once."""
 
-    showing = asyncio.create_task(command._show(cast(Process, process), send))
+    showing = asyncio.create_task(program.show(cast(Process, process), command.read_output, send))
     while not showing.done():
         turns += 1
         await asyncio.sleep(0)

@@ -3,16 +3,20 @@
 from __future__ import annotations
 
 import asyncio
+import errno
 import socket
 import threading
 
 import pytest
 
+from controlplane.config.service_hosts import ServiceAddress
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
-from controlplane.gateway import admission
+from controlplane.gateway import admission, forward, proxy, sockets, upstream
 from controlplane.gateway.admission import NoAnswer, NotRunning, Service, find_service
 from controlplane.gateway.upstream import exchange, public_address
+from controlplane.http.departure import LEFT, until_gone
+from controlplane.live.asgi import Message
 from controlplane.live.identity import Credential
 from jobs.models import Pod
 from tests.builders import make_job, make_project
@@ -72,17 +76,114 @@ async def test_a_request_goes_through_a_tunnel(tunnel):
 
 
 @pytest.mark.parametrize(
-    ("error", "words"),
+    ("error", "words", "status"),
     [
-        (EngineRefused("pod_not_running", "Pod x is not running."), "Pod x is not running"),
-        (EngineUnreachable("no route"), "its cluster does not answer: no route"),
-        (ConnectionRefusedError(), "nothing listens on the port yet"),
+        (EngineRefused("pod_not_running", "Pod x is not running."), "Pod x is not running", 503),
+        (EngineUnreachable("no route"), "its cluster does not answer: no route", 503),
+        (ConnectionRefusedError(), "nothing listens on the port yet", 503),
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), "the connection to it timed out", 504),
+        (
+            OSError(errno.EHOSTUNREACH, "No route to host"),
+            "its node cannot be reached: No route to host",
+            502,
+        ),
+        (OSError(errno.ENETUNREACH, "Network is unreachable"), "its node cannot be reached", 502),
     ],
 )
-async def test_what_keeps_a_port_from_opening_is_said_in_words(tunnel, error, words):
+async def test_what_keeps_a_port_from_opening_is_said_in_words(tunnel, error, words, status):
     tunnel.error = error
-    with pytest.raises(NoAnswer, match=words):
+    with pytest.raises(NoAnswer, match=words) as refusal:
         await service(tunnel).connect()
+    assert refusal.value.status == status
+
+
+@pytest.mark.parametrize(
+    ("error", "status"),
+    [
+        (TimeoutError(errno.ETIMEDOUT, "Connection timed out"), 504),
+        (OSError(errno.EHOSTUNREACH, "No route to host"), 502),
+        (ConnectionResetError(errno.ECONNRESET, "Connection reset by peer"), 503),
+    ],
+)
+@pytest.mark.parametrize("accept", ["text/html", "application/json"])
+async def test_a_connection_that_breaks_is_a_named_refusal(tunnel, monkeypatch, error, status, accept):
+    async def read(_reader, _size):
+        raise error
+
+    async def wait():
+        await asyncio.Event().wait()
+
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    monkeypatch.setattr(asyncio.StreamReader, "read", read)
+    monkeypatch.setattr(proxy, "until_refused", lambda *_: wait())
+    scope = {"method": "GET", "headers": [(b"accept", accept.encode())], "scheme": "http", "path": "/"}
+    asked = proxy.Asked(ServiceAddress("job", 8888), b"/", "http://job-8888.localhost", "http://localhost")
+    await proxy._forward(scope, wait, send, asked, service(tunnel), Credential("token", "x"))
+    start, body = sent[0], sent[1]["body"]
+    assert start["status"] == status
+    assert (b"retry-after", b"2") in start["headers"]
+    assert b"Port 8888 of the job does not answer" in body
+    assert (b"<!doctype html>" in body) == (accept == "text/html")
+
+
+class Deaf:
+    """A pod's websocket that takes no message."""
+
+    def __init__(self) -> None:
+        self.closed: list[tuple[int, str]] = []
+
+    async def send(self, _message: object) -> None:
+        await asyncio.Event().wait()
+
+    async def recv(self) -> None:
+        await asyncio.Event().wait()
+
+    async def close(self, code: int, reason: str) -> None:
+        self.closed.append((code, reason))
+
+
+async def test_a_client_that_leaves_a_port_that_reads_nothing_is_noticed(monkeypatch):
+    """Whichever way: as bytes of a forwarded port, or as messages of a websocket."""
+    left, messages = asyncio.Event(), 0
+
+    async def wait(*_unused: object) -> None:
+        await asyncio.Event().wait()
+
+    async def receive() -> Message:
+        nonlocal messages
+        messages += 1
+        asyncio.get_running_loop().call_later(0.05, left.set)
+        return {"type": "websocket.receive", "bytes": b"x" * 1_000_000}
+
+    monkeypatch.setattr(forward, "until_refused", wait)
+    near, far = socket.socketpair()
+    near.setblocking(False)
+    scope, sent = {LEFT: left, "subprotocols": []}, asyncio.Queue()
+    async with asyncio.timeout(30):
+        await forward._serve(scope, receive, sent.put, near, Credential("token", "x"), "job")
+        pod = Deaf()
+        left.clear()
+        assert await sockets._join(pod, receive, wait, wait(), until_gone(scope)) is None
+    assert pod.closed == [(sockets.GOING_AWAY, "")]
+    near.close()
+    far.close()
+
+
+async def test_a_server_that_takes_nothing_of_a_request_is_no_answer(tunnel, monkeypatch):
+    monkeypatch.setattr(upstream, "STALL_SECONDS", 0.05)
+
+    async def receive() -> Message:
+        return {"type": "http.request", "body": b"x" * 1_000_000, "more_body": True}
+
+    async with exchange(service(tunnel)) as pod:
+        headers = [(b"host", pod.address.encode()), (b"transfer-encoding", b"chunked")]
+        with pytest.raises(NoAnswer, match="took nothing of the request") as refusal:
+            await pod.send("POST", b"/x", headers, receive)
+    assert refusal.value.status == 504
 
 
 async def test_an_engine_that_is_slow_holds_nobody_else_up(tunnel, monkeypatch):

@@ -20,6 +20,7 @@ LAYERS = {
     "controlplane.http": "http",
     "controlplane.http.connections": "plain",
     "controlplane.config": "plain",
+    "controlplane.http.departure": "plain",
     "controlplane.http.fair_queue": "plain",
     "controlplane.http.header_limits": "pure",
     "controlplane.http.password_routes": "pure",

@@ -1,5 +1,6 @@
 """What an anonymous client may cost: heads, cookies, half-open connections, bodies that never end, password hashes."""
 
+import select
 import socket
 import threading
 from collections.abc import Iterator
@@ -11,6 +12,7 @@ import controlplane.http.wsgi_bridge
 from controlplane import asgi
 from controlplane.actions.sign_in import forget_attempts
 from controlplane.http.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
+from controlplane.http.departure import until_gone
 from controlplane.http.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
 from controlplane.http.throttle import Throttle
 from tests.live.server import Server, running
@@ -144,6 +146,52 @@ def test_a_client_that_does_not_read_is_ended():
 
     with running(QUICK, endless) as server, open_socket(server, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"):
         assert ended.wait(30)  # what is sent to a connection that was ended is dropped
+
+
+def deaf(left: threading.Event):
+    """Return an application that reads nothing of what the client sends after the start."""
+
+    async def application(scope, receive, send) -> None:
+        if scope["type"] == "lifespan":
+            await asgi.application(scope, receive, send)
+            return
+        if scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.accept"})
+        await until_gone(scope)
+        left.set()
+
+    return application
+
+
+def test_a_websocket_client_that_leaves_behind_unread_messages_is_noticed():
+    """The end of its connection is behind them, and does not arrive while there is no room."""
+    frame = b"\x82\xfe" + (60_000).to_bytes(2, "big") + bytes(4) + b"x" * 60_000
+    left, sent = threading.Event(), 0
+    with running(QUICK, deaf(left)) as server:
+        client = open_socket(server, UPGRADE)
+        assert b" 101 " in client.recv(4096)
+        while select.select([], [client], [], 0.3)[1]:
+            sent += client.send(frame[sent % len(frame) :], socket.MSG_DONTWAIT)
+        assert not left.is_set()
+        client.close()
+        assert left.wait(60)
+
+
+def test_a_client_that_leaves_behind_an_unread_body_is_noticed():
+    left = threading.Event()
+    with running(QUICK, deaf(left)) as server:
+        head = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 99999999\r\n\r\n"
+        open_socket(server, head + b"x" * 200_000).close()
+        assert left.wait(60)
+
+
+def test_a_websocket_whose_messages_wait_may_answer_pings_late():
+    connection = LimitedWebsocket.__new__(LimitedWebsocket)
+    scheduled = []
+    connection.read_paused, connection.schedule_ping = True, lambda: scheduled.append(1)
+    connection.keepalive_timeout()
+    assert (scheduled, connection.pending_ping_payload) == ([1], None)
 
 
 def test_a_websocket_whose_client_neither_reads_nor_answers_pings_is_ended(monkeypatch):

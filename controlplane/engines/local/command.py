@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from controlplane.engines.base import RUN_SCRIPT, STDERR, STDOUT
 from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared
-from controlplane.engines.local.shell import entering
+from controlplane.engines.local.shell import start_program
 
 _ENDING_SECONDS = 2.0
 
@@ -22,16 +22,9 @@ class LocalProcess:
     """See engines.base.Process. `fileno` is an epoll descriptor, readable when either output is."""
 
     def __init__(self, prepared: Prepared, pid: int, command: Sequence[str]) -> None:
-        self._process = subprocess.Popen(
-            [*entering(prepared, pid), "sh", "-c", RUN_SCRIPT, "sh", *command],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            cwd=prepared.work_dir,
-            env=dict(prepared.env),
-            start_new_session=True,
-            umask=processes.POD_UMASK,
-        )
+        words = ["sh", "-c", RUN_SCRIPT, "sh", *command]
+        pipe = subprocess.PIPE
+        self._process = start_program(words, prepared, pid, stdin=pipe, stdout=pipe, stderr=pipe)
         stdin, stdout, stderr = self._process.stdin, self._process.stdout, self._process.stderr
         if stdin is None or stdout is None or stderr is None:
             raise AssertionError("Popen gives every pipe that it was asked for")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 import select
@@ -12,6 +13,8 @@ import subprocess
 import sys
 import termios
 
+from controlplane.engines import base
+from controlplane.engines.base import EngineRefused
 from controlplane.engines.local import processes
 from controlplane.engines.local.records import Prepared, own_mounts
 
@@ -42,27 +45,54 @@ def entering(prepared: Prepared, pid: int) -> list[str]:
     ]
 
 
+def start_program(
+    words: list[str], prepared: Prepared, pid: int, *, stdin: int, stdout: int, stderr: int
+) -> subprocess.Popen[bytes]:
+    """Start a program beside the pod's process, in a session of its own. Raises EngineRefused."""
+    try:
+        return subprocess.Popen(
+            [*entering(prepared, pid), *words],
+            stdin=stdin,
+            stdout=stdout,
+            stderr=stderr,
+            cwd=prepared.work_dir,
+            env=dict(prepared.env),
+            start_new_session=True,
+            umask=processes.POD_UMASK,
+        )
+    except OSError as error:
+        raise _refusal(error, prepared) from error
+
+
+def _refusal(error: OSError, prepared: Prepared) -> EngineRefused:
+    """Return in words why the system started no program."""
+    reason = error.strerror or str(error)
+    if error.filename == prepared.work_dir:
+        return EngineRefused(
+            base.WORKING_DIR_MISSING,
+            f"The pod's working directory {prepared.work_dir} is not usable: {reason}.",
+        )
+    if isinstance(error, FileNotFoundError):
+        return EngineRefused(base.COMMAND_NOT_FOUND, f"The pod has no program {error.filename!r}.")
+    if error.errno == errno.E2BIG:
+        reason = "its words and the pod's environment are longer than the system takes"
+    return EngineRefused(base.COMMAND_NOT_EXECUTABLE, f"The command could not be started: {reason}.")
+
+
 class LocalShell:
     """See engines.base.Shell."""
 
     def __init__(self, prepared: Prepared, pid: int, columns: int, rows: int) -> None:
+        program = _shell_of(prepared)
         self._master, slave = os.openpty()
         os.set_blocking(self._master, False)
+        words = [sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, program, os.path.basename(program)]
         try:
             self.resize(columns, rows)
-            path = prepared.env.get("PATH")
-            program = next(found for name in SHELLS if (found := shutil.which(name, path=path)))
-            words = [sys.executable, "-I", "-S", "-c", _TAKE_TERMINAL, program, os.path.basename(program)]
-            self._process = subprocess.Popen(
-                [*entering(prepared, pid), *words],
-                stdin=slave,
-                stdout=slave,
-                stderr=slave,
-                cwd=prepared.work_dir,
-                env=dict(prepared.env),
-                start_new_session=True,
-                umask=processes.POD_UMASK,
-            )
+            self._process = start_program(words, prepared, pid, stdin=slave, stdout=slave, stderr=slave)
+        except EngineRefused:
+            os.close(self._master)
+            raise
         finally:
             os.close(slave)
         self._ticks = getattr(processes.find(self._process.pid), "start_ticks", 0)
@@ -111,6 +141,14 @@ class LocalShell:
         except subprocess.TimeoutExpired:
             return None
         return code if code >= 0 else 128 - code
+
+
+def _shell_of(prepared: Prepared) -> str:
+    """Return the path of the best shell of the pod. Raises EngineRefused."""
+    for name in SHELLS:
+        if found := shutil.which(name, path=prepared.env.get("PATH")):
+            return found
+    raise EngineRefused(base.COMMAND_NOT_FOUND, f"The pod's PATH has no shell ({' or '.join(SHELLS)}).")
 
 
 def _wait_readable(fd: int) -> None:

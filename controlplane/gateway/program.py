@@ -1,0 +1,82 @@
+"""What a terminal and a command in a pod share: output to the client, input from it, and the end of either."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+from collections.abc import Awaitable, Callable, Iterator
+from typing import Protocol, TypeVar
+
+from controlplane.gateway.admission import until_refused
+from controlplane.gateway.podsocket import ENDED, Opening, accept, end, end_rights, first_of, opened, readable
+from controlplane.http.departure import until_gone
+from controlplane.live.asgi import Message, Receive, Scope, Send
+
+
+class Program(Protocol):
+    """What runs in the pod. `fileno` becomes readable when there is output."""
+
+    def fileno(self) -> int: ...
+
+    def close(self) -> int | None: ...
+
+
+P = TypeVar("P", bound=Program)
+# Returns the output that is there as binary messages; raises EOFError or OSError at its end.
+ReadOutput = Callable[[P], Iterator[bytes]]
+# Returns what handles each message of the client.
+TakeInput = Callable[[P], Callable[[Message], Awaitable[None]]]
+
+
+async def serve_program(
+    scope: Scope,
+    receive: Receive,
+    send: Send,
+    path: re.Pattern[str],
+    opening: Opening[P],
+    read_output: ReadOutput[P],
+    take_input: TakeInput[P],
+) -> None:
+    """Open a program in a pod and copy bytes until its output ends, the client leaves or its access ends; then close
+    the program and send its exit code or the reason.
+    """
+    found = await opened(scope, receive, send, path, opening)
+    if found is None:
+        return
+    program, credential, job_id = found
+    ended = ""
+    try:
+        await accept(scope, receive, send)
+        ended = await first_of(
+            output=show(program, read_output, send),
+            client=_feed(take_input(program), receive),
+            rights=until_refused(credential, job_id),
+            # The program may not read its input, and then neither do we the client's messages.
+            gone=until_gone(scope),
+        )
+    finally:
+        exit_code = await asyncio.get_running_loop().run_in_executor(None, program.close)
+    if ended == "output":
+        await end(send, {"op": "exit", "exit_code": exit_code}, ENDED)
+    elif ended == "rights":
+        await end_rights(send)
+
+
+async def show(program: P, read_output: ReadOutput[P], send: Send) -> None:
+    """Send output to the client, at the client's pace, until it ends."""
+    while True:
+        await readable(program.fileno())
+        try:
+            for piece in read_output(program):
+                await send({"type": "websocket.send", "bytes": piece})
+                # `send` suspends only while the client lags behind.
+                await asyncio.sleep(0)
+        except (EOFError, OSError):
+            # An OSError: the client has left, which another task notices too.
+            return
+
+
+async def _feed(take: Callable[[Message], Awaitable[None]], receive: Receive) -> None:
+    """Pass the client's messages on until it leaves."""
+    while (message := await receive())["type"] != "websocket.disconnect":
+        await take(message)
