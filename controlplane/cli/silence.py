@@ -38,16 +38,16 @@ class SilenceReporter:
         self._path = f"jobs/{identifier}"
         self._said = said
         self.has_printed = False
-        self._heard_at = time.monotonic()
+        self._last_line_at = time.monotonic()
         # Held while printing, so that nothing is printed after `close`.
         self._lock = threading.Lock()
         self._closed = threading.Event()
         threading.Thread(target=self._watch, name="silence", daemon=True).start()
 
-    def heard(self) -> None:
+    def note_line(self) -> None:
         """Note that the log printed a line."""
         with self._lock:
-            self._heard_at, self.has_printed, self._said = time.monotonic(), True, ""
+            self._last_line_at, self.has_printed, self._said = time.monotonic(), True, ""
 
     def close(self) -> None:
         """Stop; nothing is printed after the return."""
@@ -58,7 +58,7 @@ class SilenceReporter:
         client = self._session.new_client()
         pause = QUIET_SECONDS
         while not self._closed.wait(pause):
-            pause = self._heard_at + QUIET_SECONDS - time.monotonic()
+            pause = self._last_line_at + QUIET_SECONDS - time.monotonic()
             if pause <= 0:
                 self._look(client)
                 pause = LOOK_PRINTING_SECONDS if self.has_printed else LOOK_SECONDS
@@ -80,5 +80,5 @@ class SilenceReporter:
         # That a job runs is news only to a reader who has not seen it print.
         is_expected = state == "running" and self.has_printed and not self._said
         is_over = state in FINAL_STATES or self._closed.is_set()
-        is_silent = time.monotonic() - self._heard_at >= QUIET_SECONDS
+        is_silent = time.monotonic() - self._last_line_at >= QUIET_SECONDS
         return is_silent and not is_over and not is_expected and state_sentence(job) != self._said

@@ -145,7 +145,7 @@ def _follow_log(
         if event.name == "end":
             return selection.attempt is None and data.get("state") not in (None, *FINAL_STATES)
         if event.name in ("line", "gap"):
-            reporter.heard()
+            reporter.note_line()
         _show(session.output, event.name, data, selection)
     return False
 
