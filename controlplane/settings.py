@@ -55,6 +55,7 @@ try:
     STORAGE_CLASSES = storage_classes(env.json_object(os.environ, "TRAINYARD_STORAGE_CLASSES"), STATE_DIR)
 except ValueError as error:
     raise env.SettingInvalid(f"TRAINYARD_STORAGE_CLASSES: {error}") from error
+CACHE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_CACHE_DIR")).resolve()  # versions beside the GPUs
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")

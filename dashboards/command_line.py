@@ -62,6 +62,11 @@ def _repeated(spec: Mapping[str, Any]) -> Iterator[str]:
         yield from ("--resource", f"{name}={value}")
     for name, value in (spec.get("labels") or {}).items():
         yield from ("-l", f"{name}={value}")
+    mounts = spec.get("datasets") or ()
+    for mount in mounts:
+        yield from ("--dataset", f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}")
+    if any(mount.get("cached") for mount in mounts):
+        yield "--cached"
     for port in spec.get("ports") or ():
         yield from ("--port", str(port["port"] if isinstance(port, Mapping) else port))
 

@@ -8,7 +8,7 @@ from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
 from controlplane.models import Role
-from datasets.models import Dataset, DatasetVersion, Snapshot, Volume
+from datasets.models import Cache, Dataset, DatasetVersion, Snapshot, Volume
 
 H = TypeVar("H", Volume, Snapshot)
 
@@ -82,6 +82,22 @@ def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
     if not Role.is_at_least(held, needed):
         raise Forbidden(f"This needs the role {needed} in {row.project.name}; you are {held}.")
     return row
+
+
+def visible_caches(actor: Actor) -> QuerySet[Cache]:
+    """Return the caches of the datasets the actor may read."""
+    return Cache.objects.filter(version__dataset__in=visible_datasets(actor))
+
+
+def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cache:
+    """Return a cache by id, with its version, dataset, project and location. Raises NotVisible or Forbidden."""
+    missing = NotVisible("There is no such cache that you can see.")
+    rows = Cache.objects.select_related("version__dataset__project", "location__cluster")
+    cache = rows.filter(pk=_key(cache_id, missing)).first()
+    if cache is None:
+        raise missing
+    require_role(actor, cache.version.dataset, needed, missing)
+    return cache
 
 
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:

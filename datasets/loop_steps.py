@@ -1,6 +1,7 @@
-"""Work of the loop for data: remove code and content of datasets that nothing needs."""
+"""Work of the loop for data: remove code and content of datasets that nothing needs, and look after caches."""
 
 from controlplane.loop.steps import LoopStep
+from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.code_aging import remove_old_code
 from datasets.actions.lake_collection import collect_all_lakes
 from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_events
@@ -12,4 +13,5 @@ STEPS = (
     LoopStep("volume-measuring", measure_volumes, every_seconds=30),
     LoopStep("snapshot-events", snapshot_on_events, every_seconds=2),
     LoopStep("snapshot-aging", remove_old_snapshots, every_seconds=60),
+    LoopStep("caches", keep_caches, every_seconds=15),
 )

@@ -13,6 +13,7 @@ from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
+from datasets.actions.caches import use_datasets
 from datasets.actions.code import use_trees
 from datasets.actions.mounting import bind_volumes, note_uses
 from datasets.queries.code import SCHEME
@@ -21,6 +22,7 @@ from jobs.admission import (
     Refusals,
     check_room_in_queue,
     code_unknown,
+    datasets_unknown,
     images_unknown,
     names_in_use,
     names_twice,
@@ -69,6 +71,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
             bind_volumes(project, specs, actor)
             jobs = _new_jobs(project, specs, actor)
             note_uses(jobs)
+            use_datasets(jobs)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
         _check_names(project, specs, where)
@@ -88,6 +91,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
     refusals += too_large(project, specs) + images_unknown(project, specs)
     refusals += paths_not_allowed(specs) + names_twice(specs) + code_unknown(project, specs)
     refusals += volumes_refused(project, specs)
+    refusals += datasets_unknown(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))
     check_room_in_queue(project, len(specs))

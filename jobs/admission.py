@@ -6,7 +6,7 @@ cached value suffices to accept when there is ample room; a refusal is based on 
 
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Generic, TypeVar
 
 from django.conf import settings
@@ -19,7 +19,9 @@ from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from datasets.actions.mounting import known_volumes, volume_refusals
+from datasets.queries.caches import holds_caches
 from datasets.queries.code import code_fields, digest_of, find_tree
+from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
 from jobs.kinds.mounts import normal_path
 from jobs.models import Job
@@ -132,6 +134,30 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
         else:
             detail = f"{project.name} has no such code; upload it, as `yard submit --code DIR` does."
             refused.append((place, FieldError("/code/tree", "code_unknown", detail)))
+    return refused
+
+
+def datasets_unknown(project: Project, specs: Specs) -> Refusals:
+    """Refuse datasets that jobs of the project may not mount, versions that there are not, and all datasets on clusters
+    whose pods do not get them. A spec's `version` becomes the number that its tag or `latest` means now."""
+    mounts = [
+        (place, index, each) for place, spec in specs.items() for index, each in enumerate(spec["datasets"])
+    ]
+    if not mounts:
+        return []
+    if not holds_caches(project.cluster):
+        detail = (
+            f"{project.cluster.name} mounts no datasets yet; bring the data in the image or on a host path."
+        )
+        return [(place, FieldError("/datasets", "datasets_not_supported", detail)) for place, _, _ in mounts]
+    found = mountable_versions(project, {(each["dataset"], each["version"]) for _, _, each in mounts})
+    refused: Refusals = []
+    for place, index, each in mounts:
+        version = found[each["dataset"], each["version"]]
+        if isinstance(version, FieldError):
+            refused.append((place, replace(version, pointer=f"/datasets/{index}{version.pointer}")))
+            continue
+        each |= {"asked": each["version"], "version": version.number, "version_id": str(version.pk)}
     return refused
 
 

@@ -41,6 +41,7 @@ def own_volumes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 def own_lakes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Lakes of this test alone."""
     monkeypatch.setattr("django.conf.settings.LAKE_DIR", tmp_path / "lakes")
+    monkeypatch.setattr("django.conf.settings.CACHE_DIR", tmp_path / "caches")
     monkeypatch.setattr("datasets.queries.lake._lakes", {})
     monkeypatch.setattr("datasets.queries.lake._manifests", OrderedDict())
     return tmp_path / "lakes"

@@ -115,6 +115,11 @@ SETTINGS = (
         ", tiers in MiB/s per TiB; empty: `standard`, below the state directory.",
     ),
     Setting(
+        "TRAINYARD_CACHE_DIR",
+        "caches",
+        "Directory of caches of datasets, beside the GPUs; a relative one is below the state directory.",
+    ),
+    Setting(
         "TRAINYARD_ALLOW_KUBECONFIG_EXEC",
         "no",
         "yes lets admins attach clusters whose kubeconfig runs a login program on the control plane's machines.",

@@ -20,6 +20,7 @@ from controlplane.scheduling.view import (
     ProjectView,
     placements_from_lists,
 )
+from datasets.queries.caches import DataProgress, data_waits
 from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
@@ -63,8 +64,10 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
     holders = _Placements(cluster)
     rows = _unfinished(cluster)
     refused, waits = _refused_nodes(cluster, now), volume_waits(cluster.pk)
+    data = data_waits(cluster)
     jobs = tuple(
-        _job_view(row, holders, refused.get(row["id"], ()), waits.get(row["id"], {})) for row in rows
+        _job_view(row, holders, refused.get(row["id"], ()), waits.get(row["id"], {}), data.get(row["id"]))
+        for row in rows
     )
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
@@ -135,7 +138,11 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str
 
 
 def _job_view(
-    row: Mapping[str, Any], holders: _Placements, refused: Iterable[str], volume_wait: Mapping[str, str]
+    row: Mapping[str, Any],
+    holders: _Placements,
+    refused: Iterable[str],
+    volume_wait: Mapping[str, str],
+    data_wait: DataProgress | None,
 ) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
     # a preempted job asks for its room again as soon as it is told to stop
@@ -160,6 +167,8 @@ def _job_view(
         node_pool=spec["node_pool"],
         expected_runtime_seconds=_expected_runtime(spec),
         not_before=_seconds(row["not_before"]),
+        is_waiting_for_data=data_wait is not None,
+        data_progress=data_wait or (),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
         avoid=tuple(sorted(refused)),
         is_waiting_for_volume=bool(volume_wait),

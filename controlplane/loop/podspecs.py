@@ -18,6 +18,7 @@ from controlplane.engines.base import (
 )
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
+from datasets.queries.caches import dataset_mounts
 from datasets.queries.code import digest_of
 from datasets.queries.volumes import volume_path
 from jobs.kinds.base import PodShape
@@ -64,7 +65,10 @@ def start_payload(
         "grace_seconds": STOP_GRACE_SECONDS,
         "log_path": str(log_path(settings.LOG_DIR, str(job.pk), job.attempt, shape.rank)),
         "code": _code(job),
-        "mounts": [list(_mount(job.project_id, mount)) for mount in job.spec.get("volumes", ())],
+        "mounts": [
+            *(list(_mount(job.project_id, mount)) for mount in job.spec.get("volumes", ())),
+            *dataset_mounts(job),
+        ],
     }
 
 

@@ -56,7 +56,7 @@ def is_bound(item: Waiting) -> bool:
 def not_ready(job: JobView) -> Refusal | None:
     """Return a refusal while data or another prerequisite of the job is not ready."""
     if job.is_waiting_for_data:
-        return Refusal(reasons.WAITING_FOR_DATA, {})
+        return Refusal(reasons.WAITING_FOR_DATA, dict(job.data_progress))
     if job.is_waiting_for_volume:
         return Refusal(reasons.WAITING_FOR_VOLUME, dict(job.volume_wait))
     return None

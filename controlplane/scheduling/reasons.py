@@ -18,6 +18,7 @@ NO_SUCH_NODE_POOL = "no_such_node_pool"
 OVER_GPU_LIMIT = "over_gpu_limit"
 INTERACTIVE_OVER_QUOTA = "interactive_over_quota"
 WAITING_FOR_DATA = "waiting_for_data"
+DATASET_GONE = "dataset_gone"
 WAITING_FOR_VOLUME = "waiting_for_volume"
 PREEMPTED = "preempted"
 WAITING_FOR_RECLAIM = "waiting_for_reclaim"
@@ -159,7 +160,20 @@ def _interactive_over_quota(details: Details) -> str:
 
 
 def _waiting_for_data(details: Details) -> str:
-    return "Its datasets are still being brought to the cluster. It starts when they are there."
+    dataset, percent, left = (details.get(name) for name in ("dataset", "percent", "eta_seconds"))
+    if details.get("data_state") == "failed":
+        return f"Its dataset {dataset} could not be brought to the cluster: {details.get('message')} It is tried again."
+    if dataset is None or percent is None:
+        what = f"Its dataset {dataset} is" if dataset else "Its datasets are"
+        return f"{what} still to be brought to the cluster. It starts when the files are there."
+    when = "It starts then" if left is None else f"About {_duration(int(left))} left; it starts then"
+    return f"Its dataset {dataset} is being brought to the cluster: {percent} % are there. {when}."
+
+
+def _duration(seconds: int) -> str:
+    if seconds < 120:
+        return f"{seconds} s"
+    return f"{seconds // 60} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
 
 
 def _waiting_for_volume(details: Details) -> str:
@@ -397,6 +411,14 @@ POD_REASONS = _table(
 REASONS = {
     **QUEUED_REASONS,
     **POD_REASONS,
+    **_table(
+        (
+            DATASET_GONE,
+            "Dataset gone",
+            "error",
+            _said("A dataset that it mounts was deleted or is not shared any more."),
+        ),
+    ),
     **_table(
         (STARTED_IN_QUOTA, "Started", "info", _started_in_quota),
         (STARTED_OVER_QUOTA, "Started over quota", "info", _started_over_quota),

@@ -134,7 +134,7 @@ class JobView:
     `volume_wait`: details of `waiting_for_volume`.
     `expected_runtime_seconds`: declared or learned, None when unknown; of a preempted job what is left of it.
     `was_preempted_by` is the id of the job that took its GPUs (and its project), until it starts again.
-    `name` is for sentences only.
+    `data_progress`: details of the reason while `is_waiting_for_data`. `name` is for sentences only.
     """
 
     id: str
@@ -155,6 +155,7 @@ class JobView:
     expected_runtime_seconds: int | None = None
     not_before: int | None = None
     is_waiting_for_data: bool = False
+    data_progress: tuple[tuple[str, str | int], ...] = ()
     is_waiting_for_volume: bool = False
     volume_wait: tuple[tuple[str, str], ...] = ()
     is_stopping: bool = False
@@ -232,8 +233,9 @@ def _project(data: Mapping[str, Any]) -> ProjectView:
 def _job(data: Mapping[str, Any]) -> JobView:
     pods = {name: placements_from_lists(data[name]) for name in ("placements", "promised")}
     wait = tuple((name, value) for name, value in data.get("volume_wait", ()))
-    plain = {"avoid": tuple(data.get("avoid", ())), "extras": _extras(data), "volume_wait": wait}
-    return JobView(**{**data, **pods, **plain})
+    progress = tuple((name, value) for name, value in data.get("data_progress", ()))
+    plain = {"avoid": tuple(data.get("avoid", ())), "extras": _extras(data)}
+    return JobView(**{**data, **pods, **plain, "volume_wait": wait, "data_progress": progress})
 
 
 def placements_from_lists(data: Iterable[Mapping[str, Any]]) -> tuple[PodPlacement, ...]:

@@ -28,6 +28,8 @@ SECONDS = ("max_runtime_seconds", "expected_runtime_seconds", "ttl_seconds_after
 TEXT = ("name", "kind", "image", "working_dir", "node_pool")
 PAIRS = ("env", "labels", "extra_resources")
 MORE = (
+    "datasets",
+    "cached",
     "min_workers",
     "max_workers",
     "ports",
@@ -42,7 +44,7 @@ MORE = (
     "large_shm",
 )  # behind "Ports, limits, …"
 # Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
-LONG_FIELDS = ("command", *PAIRS, "secret_env", "image_pull_secrets")
+LONG_FIELDS = ("command", "datasets", *PAIRS, "secret_env", "image_pull_secrets")
 LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
 DEFAULTS = {
     "kind": DEFAULT.name,
@@ -87,7 +89,7 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     body: dict[str, Any] = {name: filled[name] for name in TEXT if name in filled}
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
     readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
-    readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words}
+    readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words, "datasets": _datasets}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
     for name in sorted(readers.keys() & filled.keys()):
         try:
@@ -100,6 +102,8 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
             errors[name] = _help(name)
     if filled.get("preemptible") in ("yes", "no"):
         body["preemptible"] = filled["preemptible"] == "yes"
+    for mount in body.get("datasets", ()):
+        mount["cached"] = bool(filled.get("cached"))
     return body | ({"large_shm": True} if filled.get("large_shm") else {}), errors
 
 
@@ -115,6 +119,11 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
         f"{name}={source['secret']}:{source['key']}"
         for name, source in (body.get("secret_env") or {}).items()
     )
+    mounts = body.get("datasets") or ()
+    fields["datasets"] = "\n".join(
+        f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}" for mount in mounts
+    )
+    fields["cached"] = "on" if any(mount["cached"] for mount in mounts) else ""
     fields["image_pull_secrets"] = ", ".join(body.get("image_pull_secrets") or ())
     fields["command"] = shlex.join([*(body.get("command") or ()), *(body.get("args") or ())])
     fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
@@ -276,6 +285,18 @@ def _secret_pairs(text: str) -> dict[str, dict[str, str]]:
     return pairs
 
 
+def _datasets(text: str) -> list[dict[str, Any]]:
+    mounts = []
+    for number, line in enumerate(text.splitlines(), 1):
+        source, colon, path = line.strip().rpartition(":")
+        name, _at, version = source.partition("@")
+        if line.strip() and not (name and path):
+            raise LineUnreadable(number, line.strip())
+        if colon:
+            mounts.append({"dataset": name, "version": version or "latest", "mount_path": path})
+    return mounts
+
+
 def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:
     """The filled lines of NAME=VALUE: their numbers, text, names and values."""
     for number, line in enumerate(text.splitlines(), 1):
@@ -302,6 +323,8 @@ def _help(name: str) -> str:
         return _("Write port numbers, such as 8888, 6006.")
     if name == "secret_env":
         return _("Write one NAME=SECRET:KEY a line.")
+    if name == "datasets":
+        return _("Write one NAME@VERSION:PATH a line.")
     if name in PAIRS:
         return _("Write one NAME=VALUE a line.")
     return _("Write a duration such as 30m, 2h or 1d.")

@@ -12,6 +12,7 @@ from controlplane.loop.wake import wake
 from controlplane.models import Event, Project
 from datasets.manifests import Diff, Manifest, ManifestInvalid, checked, compare, decode
 from datasets.models import Dataset, DatasetTag, DatasetVersion
+from datasets.queries.caches import users_of, uses_of
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import ContentMissing
 
@@ -45,8 +46,15 @@ def edit_dataset(dataset: Dataset, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_dataset(dataset: Dataset, *, actor: Actor) -> None:
-    """Delete a dataset with all its versions. Its content is collected later, unless another version has it."""
+    """Delete a dataset with all its versions. Its content is collected later, unless another version has it. Raises
+    Conflict while unfinished jobs mount it."""
     with transaction.atomic():
+        # jobs that are being submitted hold this lock: they are seen, or find the dataset gone
+        reread(dataset, lock=True)
+        uses = uses_of(dataset.versions.all())
+        if uses.exists():
+            users = users_of(uses, dataset.project)
+            raise Conflict("dataset_in_use", f"{dataset.name} is used by {users}; delete it afterwards.")
         write_audit(actor, "dataset.delete", "dataset", str(dataset.pk), before={"name": dataset.name})
         event = _event("dataset.deleted", dataset, actor)
         dataset.delete()

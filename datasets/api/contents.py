@@ -1,6 +1,5 @@
 """What is in a version, and how content comes in and out. Bodies are bytes, not JSON: they pass without a copy."""
 
-import mimetypes
 from collections.abc import Mapping
 from typing import Any
 from urllib.parse import quote
@@ -20,6 +19,7 @@ from datasets.actions.datasets import keep_manifest
 from datasets.ingest.packs import PackInvalid, pack_index
 from datasets.manifests import DIGEST_BYTES, Entry, Manifest, compare
 from datasets.models import DatasetVersion
+from datasets.previews import media_type
 from datasets.queries.datasets import child_shape, diff_shape, find_version
 from datasets.queries.lake import lake_of, manifest_named
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
@@ -37,8 +37,6 @@ FILES = {
     "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),
     "count": query.whole(1, DIGESTS_MOST, "Files at most.", default=1000),
 }
-# What a browser may show of a user's file: pictures that hold no script.
-PICTURES = frozenset({"image/png", "image/jpeg", "image/gif", "image/webp", "image/bmp"})
 
 
 class BytesParser(BaseParser):
@@ -335,17 +333,17 @@ def _entry(version: DatasetVersion, path: str | None, place: int | None) -> Entr
 def _file_response(version: DatasetVersion, entry: Entry) -> HttpResponseBase:
     lake = _lake(version.dataset.project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
-    media = mimetypes.guess_type(name)[0]
-    is_picture = media in PICTURES
+    media = media_type(name)
     pieces = (
         lake.read(entry.digest, at, PIECE_BYTES) for at in range(0, max(1, entry.size_bytes), PIECE_BYTES)
     )
-    response = StreamingHttpResponse(pieces, content_type=media if is_picture else BYTES)
+    response = StreamingHttpResponse(pieces, content_type=media or BYTES)
     response.headers["Content-Length"] = str(entry.size_bytes)
     # a user's file never runs in our origin: what is no plain picture is saved
-    kind = "inline" if is_picture else "attachment"
+    kind = "inline" if media else "attachment"
     response.headers["Content-Disposition"] = f"{kind}; filename*=UTF-8''{quote(name)}"
     response.headers["X-Content-Type-Options"] = "nosniff"
+    response.headers["Content-Security-Policy"] = "sandbox; default-src 'none'"
     response.headers["Cache-Control"] = "private, max-age=3600, immutable"
     return response
 

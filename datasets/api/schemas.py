@@ -114,6 +114,51 @@ VERIFICATION = record(
     damaged=listed(STRING),
     is_intact=BOOLEAN,
 )
+CACHE = record(
+    "A version at a location. `is_kept`: false for one that goes with the jobs that it was made for. `progress`: bytes"
+    " of the version that are there, and `moved_bytes` that this fill brought. `charged_bytes`: its part of contents"
+    " that several caches share. `expires_at`: when it is removed if no job uses it.",
+    id=UUID,
+    dataset_id=UUID,
+    dataset=STRING,
+    project=STRING,
+    version=INTEGER,
+    version_id=UUID,
+    location=STRING,
+    state={**STRING, "enum": ["queued", "filling", "ready", "failed", "evicting"]},
+    reason=record("Why it failed.", code=STRING, message=STRING),
+    is_pinned=BOOLEAN,
+    is_kept=BOOLEAN,
+    hits=INTEGER,
+    progress=record(
+        "How far its fill is.",
+        files=INTEGER,
+        total_files=INTEGER,
+        bytes=INTEGER,
+        total_bytes=INTEGER,
+        moved_bytes=INTEGER,
+        bytes_per_second=INTEGER,
+        eta_seconds=nullable(INTEGER),
+    ),
+    charged_bytes=INTEGER,
+    created_by=STRING,
+    created_at=TIME,
+    ready_at=nullable(TIME),
+    used_at=TIME,
+    expires_at=nullable(TIME),
+)
+CACHE_LOCATION = record(
+    "Where caches of a cluster are. `room_bytes` null: as much as the disk has. `free_bytes`: what more fits. Caches"
+    " that no job used for `unused_days` are removed.",
+    name=STRING,
+    cluster=STRING,
+    room_bytes=nullable(INTEGER),
+    used_bytes=INTEGER,
+    free_bytes=INTEGER,
+    unused_days=INTEGER,
+    caches=INTEGER,
+    hits=INTEGER,
+)
 COMPONENTS: dict[str, Schema] = {
     "CodeEntry": CODE_ENTRY,
     "CodeUpload": CODE_UPLOAD,
@@ -124,4 +169,6 @@ COMPONENTS: dict[str, Schema] = {
     "DatasetDiff": VERSION_DIFF,
     "DatasetVerification": VERIFICATION,
     **volume_schemas.COMPONENTS,
+    "Cache": CACHE,
+    "CacheLocation": CACHE_LOCATION,
 }

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from datasets.api import code, contents, datasets, snapshots, volume_contents, volumes
+from datasets.api import caches, code, contents, datasets, snapshots, volume_contents, volumes
 
 urlpatterns = [
     path("projects/<str:name>/code", code.ProjectCodeTrees.as_view(), name="project-code"),
@@ -54,4 +54,10 @@ urlpatterns = [
     path("versions/<str:version_id>/manifest", contents.VersionManifest.as_view(), name="version-manifest"),
     path("versions/<str:version_id>/pack", contents.VersionPack.as_view(), name="version-pack"),
     path("versions/<str:version_id>/verify", contents.VersionVerify.as_view(), name="version-verify"),
+    path("caches", caches.Caches.as_view(), name="caches"),
+    path("caches/<str:cache_id>", caches.CacheDetail.as_view(), name="cache"),
+    path("caches/<str:cache_id>/pin", caches.CachePin.as_view(), name="cache-pin"),
+    path("caches/<str:cache_id>/unpin", caches.CacheUnpin.as_view(), name="cache-unpin"),
+    path("cache-locations", caches.CacheLocations.as_view(), name="cache-locations"),
+    path("cache-locations/<str:name>", caches.CacheLocationDetail.as_view(), name="cache-location"),
 ]

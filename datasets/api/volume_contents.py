@@ -1,6 +1,5 @@
 """The files of a volume over REST: listed and downloaded, while jobs may write them."""
 
-import mimetypes
 from collections.abc import Iterator
 from datetime import UTC, datetime
 from typing import Any, BinaryIO
@@ -13,8 +12,9 @@ from controlplane.api import query
 from controlplane.api.json_schema import BOOLEAN, listed, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from datasets.access import volume_for
-from datasets.api.contents import BINARY, BYTES, PICTURES, PIECE_BYTES
+from datasets.api.contents import BINARY, BYTES, PIECE_BYTES
 from datasets.models import Volume
+from datasets.previews import media_type
 from datasets.queries.datasets import shown
 from datasets.queries.volumes import storage_of
 from datasets.storage.base import ContentMissing
@@ -73,10 +73,8 @@ def file_response(volume: Volume, path: str) -> HttpResponseBase:
     except ContentMissing as error:
         raise NotVisible(str(error)) from error
     name = path.rpartition("/")[2]
-    guessed = mimetypes.guess_type(name)[0]
-    is_picture = guessed in PICTURES
-    kind = guessed if is_picture and guessed else BYTES
-    way = "inline" if is_picture else "attachment"
+    media = media_type(name)
+    kind, way = (media, "inline") if media else (BYTES, "attachment")
     headers = {
         "Content-Disposition": f"{way}; filename*=UTF-8''{quote(name, safe='')}",
         "Content-Length": str(size),

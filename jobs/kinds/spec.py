@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane import fields
 from controlplane.fields import FieldError, Reader
-from jobs.kinds import cluster_fields, code, mounts
+from jobs.kinds import cluster_fields, code, data, mounts
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400
@@ -64,7 +64,7 @@ FIELDS: dict[str, Field] = {
     "labels": Field(fields.mapped(fields.LABEL_NAMES, fields.text(63), 64), {}),
     "ports": Field(fields.listed(fields.port, 20), ()),
     "volumes": Field(fields.listed(mounts.mount, 50), ()),
-    "datasets": Field(fields.not_yet("datasets"), ()),
+    "datasets": Field(fields.listed(data.wanted, 20), ()),
     "snapshot_on": Field(fields.listed(mounts.snapshot_event, 4), ()),
     "code": Field(fields.optional(code.wanted), None),
 }
@@ -102,9 +102,10 @@ def _check_together(spec: dict[str, Any], body: Mapping[str, Any]) -> list[Field
         for name in spec["secret_env"]
         if name in spec["env"]
     ]
-    places = [mount["mount_path"] for mount in spec["volumes"]]
+    places = [mount["mount_path"] for mount in (*spec["volumes"], *spec["datasets"])]
     if len(places) != len(set(places)):
-        errors.append(FieldError("/volumes", "mounted_twice", "Two mounts have the same mount_path."))
+        field = "/datasets" if spec["datasets"] else "/volumes"
+        errors.append(FieldError(field, "mounted_twice", "Two mounts have the same mount_path."))
     spec["gpus"] = spec["gpus"] or 0
     is_share = spec["gpu_memory_mib"] is not None or 0 < spec["gpus"] < 1000
     if is_share and spec["workers"] > 1:

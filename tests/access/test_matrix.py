@@ -19,6 +19,7 @@ OTHER_ROUTES = {"metrics"}  # for Prometheus, with a token of its own: tests/app
 NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it is the project
     "clusters/": ("memory",),
     "nodes/": ("dgx1-1",),
+    "cache-locations/": ("memory",),
     "departments/": ("research",),
     "charts/nodes/": ("dgx1-1",),
     "charts/jobs/": tuple(CURVES),
@@ -120,6 +121,7 @@ def _targets(world: World, route: str) -> tuple[Target, ...]:
         "version_id",
         "volume_id",
         "snapshot_id",
+        "cache_id",
         "projects/<",
     )
     names_one = any(name in route for name in ids)
@@ -215,6 +217,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:version_id>", str(target.version.pk))
         .replace("<str:volume_id>", str(target.volume.pk))
         .replace("<str:snapshot_id>", str(target.snapshot.pk))
+        .replace("<str:cache_id>", str(target.cache.pk))
         .replace("<str:version>", "1")
         .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))
         .replace("<str:sha256>", "0" * 64)

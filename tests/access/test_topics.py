@@ -68,4 +68,4 @@ async def _deliver(frame: object) -> None:
 
 
 def _filled(name: str, target: Target) -> str:
-    return name.format(project=target.project.name, job=target.job.pk)
+    return name.format(project=target.project.name, job=target.job.pk, dataset=target.version.dataset_id)

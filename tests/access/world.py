@@ -11,8 +11,9 @@ from django.test import Client
 from controlplane.access import SYSTEM
 from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
+from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
-from datasets.models import DatasetVersion, Snapshot, Volume
+from datasets.models import Cache, DatasetVersion, Snapshot, Volume
 from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
@@ -43,6 +44,7 @@ class Target:
     version: DatasetVersion
     volume: Volume
     snapshot: Snapshot
+    cache: Cache
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -117,6 +119,7 @@ def _world(plant: Plant, cast: Cast) -> World:
         name: make_tree(projects[name], {f"{mark}-file.py": mark.encode()}, commit=f"{mark}-commit")
         for name, mark in MARK.items()
     }
+    versions = {name: _version(projects[name], mark) for name, mark in MARK.items()}
     targets = tuple(
         Target(
             projects[name],
@@ -124,9 +127,10 @@ def _world(plant: Plant, cast: Cast) -> World:
             users[name],
             _token(users[name], MARK[name]),
             trees[name],
-            _version(projects[name], MARK[name]),
+            versions[name],
             volume := _volume(projects[name], MARK[name]),
             make_snapshot(volume),
+            cache_version(versions[name], location_for(plant.cluster), actor=SYSTEM),
         )
         for name in MARK
     )

@@ -11,6 +11,7 @@ from django.urls import URLPattern, URLResolver, get_resolver
 
 from dashboards.pages.jobs import TABS
 from tests.browser.conftest import Yard
+from tests.browser.datasets import fill_datasets
 from tests.waiting import wait_until
 
 LONG = "a-rather-long-name-for-a-job-of-the-kind-that-people-do-choose"
@@ -64,6 +65,15 @@ PAGES: dict[str, tuple[str, ...]] = {
     "cluster-new": ("/new/cluster",),
     "cluster": ("/clusters/local", f"/clusters/{AWAY}"),
     "cluster-edit": (f"/clusters/{AWAY}/edit",),
+    "dataset-list": ("/datasets",),
+    "dataset-page": ("/datasets/{dataset}", "/datasets/{no versions}"),
+    "dataset-files": (
+        "/datasets/{dataset}/files?file=readme.txt",
+        "/datasets/{dataset}/files?path=images&file=images/scan.png",
+    ),
+    "dataset-diff": ("/datasets/{dataset}/diff",),
+    "dataset-delete": ("/datasets/{dataset}/delete",),
+    "cache-clear": ("/caches/{cache}/clear",),
     "users": ("/users",),
     "user": ("/users/ana",),
     "user-verb": ("/users/ana/do/lock",),
@@ -76,7 +86,15 @@ WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
         *("metrics", "logout", "node-card"),
-        *("job-verb", "member-set", "node-verb", "cluster-verb", "token-revoke"),
+        *(
+            "job-verb",
+            "member-set",
+            "node-verb",
+            "dataset-cache",
+            "cache-verb",
+            "cluster-verb",
+            "token-revoke",
+        ),
     }
 )
 MISSING = "/no/such/page"
@@ -84,7 +102,7 @@ MISSING = "/no/such/page"
 ADDRESSES = [
     *(("root", address) for addresses in PAGES.values() for address in addresses),
     ("root", MISSING),
-    *(("vera", address) for address in ("/jobs/{running}", "/projects/team-a")),
+    *(("vera", address) for address in ("/jobs/{running}", "/projects/team-a", "/datasets/{dataset}")),
     *(("chi", address) for address in ("/", "/jobs", "/projects", "/tokens")),
     *((SIGNED_OUT, address) for address in WHEN_SIGNED_OUT.values()),
 ]
@@ -116,7 +134,7 @@ def fill(yard: Yard) -> dict[str, str]:
     for state, job in jobs.items():
         yard.wait_for(job, "running" if state in JOBS_BY_KIND else state, "stopped")
     yard.call("POST", "/nodes/dgx1-2/cordon")
-    return jobs
+    return jobs | fill_datasets(yard)
 
 
 def _submit(yard: Yard, state: str) -> str:

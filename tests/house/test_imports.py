@@ -106,6 +106,10 @@ LAYERS = {
     "datasets": "root",
     "datasets.code_manifest": "pure",
     "datasets.manifests": "pure",
+    "datasets.aging": "pure",
+    "datasets.cache_shares": "pure",
+    "datasets.previews": "pure",
+    "datasets.templatetags": "pages",
     "datasets.access": "access",
     "datasets.ingest": "portable",
     "datasets.code_archive": "plain",
@@ -119,6 +123,7 @@ LAYERS = {
     "datasets.loop_steps": "loop",
     "datasets.volume_commands": "loop",
     "datasets.snapshot_commands": "loop",
+    "datasets.cache_commands": "loop",
     "workloads": "workloads",
 }
 # what a module of an app is, where the table above does not say otherwise: a new app needs no line in it

@@ -39,6 +39,7 @@ def submit_arguments(parser: Parser) -> None:
         "yard submit hyper2 -i quickstart -g 0.5 -e EPOCHS=3 --logs",
         "yard submit notebook -i jupyter -g 1 --interactive --port 8888",
         "yard submit train1 -i python --code . -g 1 -- python train.py",
+        "yard submit train3 -g 1 --dataset chest-xray@golden:/data --cached -- python train.py /data",
         "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
         "yard submit train2 --like train1 -e EPOCHS=20",
         "yard submit train3 -i quickstart -g 1 --pvc data:/mnt --pvc standard:10Gi:/checkpoints",
@@ -373,9 +374,11 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         "--dataset",
         action="append",
         metavar="NAME[@VERSION]:PATH",
-        help=_NOT_YET,
+        help="mount a version of a dataset read-only; the job starts once its files are beside the GPUs",
     )
-    group.add_argument("--cached", action="store_true", help=_NOT_YET)
+    group.add_argument(
+        "--cached", action="store_true", help="keep these files beside the GPUs for the next jobs"
+    )
     group.add_argument(
         "--snapshot-on",
         action="append",

@@ -30,6 +30,7 @@ NASTY: list[Any] = [
     {"a": {"b": []}},
 ]
 VALID: dict[str, dict[str, Any]] = {
+    "caches": {"version_id": "00000000-0000-4000-8000-000000000000"},
     "login": {"username": "ben", "password": "wrong"},
     "tokens": {"name": "ci"},
     "users": {"username": "dan"},

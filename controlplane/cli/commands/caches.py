@@ -1,0 +1,197 @@
+"""`yard dataset cache` and its kin: versions beside the GPUs."""
+
+from __future__ import annotations
+
+import sys
+import time
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.commands.datasets import find_dataset, find_version
+from controlplane.cli.dataset_sync import size_text
+from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
+from controlplane.cli.parsing import Parser, duration_seconds
+from controlplane.cli.session import Session
+from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener
+from controlplane.cli.tables import Column, Row
+
+UNFINISHED = ("queued", "filling")
+
+
+def _state(row: Row) -> str:
+    progress = row["progress"]
+    if row["state"] != "filling" or not progress["total_bytes"]:
+        return str(row["state"])
+    return f"filling {100 * progress['bytes'] // progress['total_bytes']} %"
+
+
+CACHE_COLUMNS = (
+    Column("DATASET", lambda row: f"{row['dataset']}@{row['version']}"),
+    Column("PROJECT", lambda row: row["project"]),
+    Column("LOCATION", lambda row: row["location"]),
+    Column("STATE", _state),
+    Column("SIZE", lambda row: size_text(row["progress"]["total_bytes"]), is_number=True),
+    Column("CHARGED", lambda row: size_text(row["charged_bytes"]), is_number=True),
+    Column("HITS", lambda row: row["hits"], is_number=True),
+    Column("PINNED", lambda row: "yes" if row["is_pinned"] else "no"),
+    Column("USED", lambda row: formats.age(row["used_at"])),
+    Column("MESSAGE", lambda row: row["reason"]["message"], is_wide=True),
+    Column("ID", lambda row: row["id"], is_wide=True),
+)
+LOCATION_COLUMNS = (
+    Column("LOCATION", lambda row: row["name"]),
+    Column("CLUSTER", lambda row: row["cluster"]),
+    Column("USED", lambda row: size_text(row["used_bytes"]), is_number=True),
+    Column("FITS", lambda row: size_text(row["free_bytes"]), is_number=True),
+    Column("CACHES", lambda row: row["caches"], is_number=True),
+    Column("HITS", lambda row: row["hits"], is_number=True),
+    Column("DAYS", lambda row: row["unused_days"], is_number=True),
+)
+
+
+def cache_arguments(parser: Parser) -> None:
+    """A version, and where to."""
+    parser.examples = ["yard dataset cache chest-xray@3", "yard dataset cache chest-xray --wait"]
+    _add_version(parser)
+    parser.add_argument("--wait", action="store_true", help="stay until it is ready, or exit 1 if it fails")
+    parser.add_argument("--timeout", type=duration_seconds, metavar="TIME", help="of --wait; then exit 7")
+
+
+def cache(args: Namespace, session: Session) -> int:
+    """Bring a version's files beside the GPUs, so that jobs need not wait for them."""
+    version = find_version(session, args.version)
+    body = {"version_id": version["id"], "location": args.location}
+    made = session.client.post("caches", {name: value for name, value in body.items() if value})
+    if args.wait and made["state"] in UNFINISHED:
+        made = _wait(session, made, args.timeout)
+    session.output.object(made, _said(made))
+    return FAILED if made["state"] == "failed" else DONE
+
+
+def uncache_arguments(parser: Parser) -> None:
+    """A version, and from where."""
+    parser.examples = ["yard dataset uncache chest-xray@3"]
+    _add_version(parser)
+
+
+def uncache(args: Namespace, session: Session) -> int:
+    """Remove a version's files from beside the GPUs, or break their way there off; the version stays in the lake."""
+    for each in _find(session, args):
+        removed = session.client.delete(f"caches/{each['id']}")
+        session.output.object(removed, f"{_name(each)} is being removed from {each['location']}")
+    return DONE
+
+
+def pin_arguments(parser: Parser) -> None:
+    """A version, and where."""
+    parser.examples = ["yard dataset pin chest-xray@golden"]
+    _add_version(parser)
+
+
+def pin(args: Namespace, session: Session) -> int:
+    """Keep a cache from being removed by age or for room."""
+    for each in _find(session, args):
+        pinned = session.client.post(f"caches/{each['id']}/pin", {})
+        session.output.object(pinned, f"{_name(each)} is pinned at {each['location']}")
+    return DONE
+
+
+def unpin_arguments(parser: Parser) -> None:
+    """A version, and where."""
+    parser.examples = ["yard dataset unpin chest-xray@golden"]
+    _add_version(parser)
+
+
+def unpin(args: Namespace, session: Session) -> int:
+    """Let a cache be removed by age or for room again."""
+    for each in _find(session, args):
+        unpinned = session.client.post(f"caches/{each['id']}/unpin", {})
+        session.output.object(unpinned, f"{_name(each)} is no longer pinned at {each['location']}")
+    return DONE
+
+
+def caches_arguments(parser: Parser) -> None:
+    """A dataset, or all."""
+    parser.examples = [
+        "yard dataset caches",
+        "yard dataset caches chest-xray",
+        "yard dataset caches --locations",
+    ]
+    parser.add_argument("name", metavar="NAME", nargs="?", help="of this dataset; default: of the project's")
+    parser.add_argument("-A", "--all-projects", action="store_true", help="of every dataset that you may see")
+    parser.add_argument("--locations", action="store_true", help="the room of locations instead")
+
+
+def caches(args: Namespace, session: Session) -> int:
+    """List caches with their state and size."""
+    if args.locations:
+        session.output.objects(session.client.pages("cache-locations", {}, 500), LOCATION_COLUMNS)
+        return DONE
+    query: Row = {} if args.all_projects else {"project": session.project}
+    if args.name:
+        dataset = find_dataset(session, args.name)
+        query = {"project": dataset["project"], "dataset": dataset["name"]}
+    session.output.objects(session.client.pages("caches", query, 500), CACHE_COLUMNS)
+    return DONE
+
+
+def _add_version(parser: Parser) -> None:
+    parser.add_argument("version", metavar="NAME[@VERSION]")
+    parser.add_argument("--location", metavar="L", help="see: yard dataset caches --locations")
+
+
+def _find(session: Session, args: Namespace) -> list[Row]:
+    version = find_version(session, args.version)
+    query: Row = {"version_id": version["id"]}
+    if args.location:
+        query["location"] = args.location
+    rows: list[Row] = session.get("caches", **query)["results"]
+    if not rows:
+        raise CliError(f"{args.version} is not cached", NOT_FOUND, "see: yard dataset caches")
+    return rows
+
+
+def _wait(session: Session, made: Row, timeout_seconds: float | None) -> Row:
+    deadline = None if timeout_seconds is None else time.monotonic() + timeout_seconds
+    changes = ChangeListener(session.client, f"dataset:{made['dataset_id']}")
+    try:
+        while made["state"] in UNFINISHED:
+            left = SILENCE_SECONDS if deadline is None else min(SILENCE_SECONDS, deadline - time.monotonic())
+            if left <= 0:
+                raise CliError(f"{_name(made)} is still {made['state']}", TIMED_OUT)
+            changes.wait(left)
+            made = session.get(f"caches/{made['id']}")
+            _show_progress(made)
+        return made
+    finally:
+        changes.close()
+        if sys.stderr.isatty():
+            print("\r\x1b[K", end="", file=sys.stderr)
+
+
+def _show_progress(made: Row) -> None:
+    if not sys.stderr.isatty():
+        return
+    at = made["progress"]
+    left = "" if at["eta_seconds"] is None else f", {at['eta_seconds']} s left"
+    line = (
+        f"{made['state']}: {at['files']:,} of {at['total_files']:,} files, {size_text(at['bytes'])} of"
+        f" {size_text(at['total_bytes'])}, {size_text(at['bytes_per_second'])}/s{left}"
+    )
+    print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
+
+
+def _said(made: Row) -> str:
+    if made["state"] == "failed":
+        return f"{_name(made)} could not be brought to {made['location']}: {made['reason']['message']}"
+    words: dict[str, Any] = {
+        "ready": "is at",
+        "queued": "is to be brought to",
+        "filling": "is being brought to",
+    }
+    return f"{_name(made)} {words.get(made['state'], made['state'] + ' at')} {made['location']}"
+
+
+def _name(made: Row) -> str:
+    return f"{made['dataset']}@{made['version']}"

@@ -1,0 +1,97 @@
+"""What the loop does for caches: have brought what jobs wait for, remove what is too old, and end jobs without data."""
+
+from datetime import datetime, timedelta
+
+from django.db import transaction
+
+from controlplane.access import SYSTEM
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Event
+from controlplane.scheduling.reasons import DATASET_GONE, describe
+from datasets.actions.caches import EVICT_CACHE, TREE, cache_event, ensure_wanted, evict, refill
+from datasets.aging import Aged, too_old
+from datasets.models import Cache, CacheLocation
+from datasets.queries.caches import key_of, store_of, wanted_versions, without_their_data
+from datasets.storage.base import Blocked
+from jobs import lifecycle
+from jobs.transitions import request_transition
+
+# A failed fill that a job waits for is tried again after this long.
+RETRY = timedelta(minutes=1)
+
+
+def keep_caches(now: datetime) -> None:
+    """Do what is due at every location. Safe to repeat."""
+    _end_jobs_without_data()
+    for location in CacheLocation.objects.select_related("cluster"):
+        ensure_wanted(location.cluster)
+        _retry_failed(location, now)
+        _age_out(location, now)
+        _remove_unknown(location)
+
+
+def aged_caches(location: CacheLocation) -> list[Aged]:
+    """Return the caches of a location that hold room."""
+    wanted = wanted_versions(location.cluster)
+    rows = Cache.objects.filter(location=location, state__in=(Cache.READY, Cache.FAILED))
+    return [
+        Aged(
+            str(cache.pk),
+            cache.used_at,
+            cache.charged_bytes,
+            cache.version_id in wanted,
+            cache.is_pinned,
+            cache.is_kept,
+        )
+        for cache in rows
+    ]
+
+
+def _end_jobs_without_data() -> None:
+    for use in without_their_data().select_related("job__project"):
+        message = f"{use.dataset_name}@{use.number}: {describe(DATASET_GONE)}"
+        with transaction.atomic():
+            event = request_transition(
+                use.job,
+                next_state=lifecycle.FAILED,
+                reason=DATASET_GONE,
+                message=message,
+                details={"dataset": f"{use.dataset_name}@{use.number}"},
+                actor=SYSTEM,
+            )
+            Event.objects.append([event] if event else [])
+
+
+def _retry_failed(location: CacheLocation, now: datetime) -> None:
+    wanted = wanted_versions(location.cluster)
+    failed = Cache.objects.filter(location=location, state=Cache.FAILED, changed_at__lt=now - RETRY)
+    for cache in failed.filter(version__in=wanted):
+        with transaction.atomic():
+            refill(cache)
+            wake()
+
+
+def _age_out(location: CacheLocation, now: datetime) -> None:
+    keys = too_old(aged_caches(location), now, location.unused_days)
+    if not keys:
+        return
+    with transaction.atomic():
+        Event.objects.append([cache_event("cache.evicting", cache, SYSTEM) for cache in evict(keys)])
+        wake()
+
+
+def _remove_unknown(location: CacheLocation) -> None:
+    """Order the removal of trees whose dataset or project was deleted."""
+    try:
+        found = store_of(location).keys()
+    except Blocked:
+        return
+    known = {key_of(version) for version in location.caches.values_list("version_id", flat=True)}
+    for key in sorted(found - known):
+        subject = f"{location.pk}/{key}"
+        with transaction.atomic():
+            if Command.objects.about(TREE, subject).of_kinds([EVICT_CACHE]).unfinished().exists():
+                continue
+            payload = {"location": location.pk, "key": key}
+            Command.objects.create(kind=EVICT_CACHE, subject_kind=TREE, subject_id=subject, payload=payload)
+            wake()

@@ -1,0 +1,162 @@
+"""Caches, and the locations that they are at."""
+
+from typing import Any
+from uuid import UUID
+
+from django.db.models import QuerySet
+
+from controlplane import fields
+from controlplane.access import NotVisible, require_admin, require_write
+from controlplane.api import query
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import INTEGER, STRING, nullable, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.models import Cluster, Role
+from datasets.access import cache_for, version_for, visible_caches
+from datasets.actions.caches import cache_version, clear_cache, edit_location, location_for, pin_cache
+from datasets.api.schemas import CACHE, CACHE_LOCATION
+from datasets.models import Cache, CacheLocation
+from datasets.queries.caches import (
+    cache_rows,
+    cache_shape,
+    cache_shapes,
+    location_rows,
+    location_shapes,
+)
+
+LONGEST_DAYS = 3650
+CACHES = Listing(
+    CACHE,
+    {"created_at": ("created_at", "id"), "used_at": ("used_at", "id")},
+    "-created_at",
+    {
+        "dataset": Filter("version__dataset__name__in", query.texts("Of datasets with these names.")),
+        "project": Filter(
+            "version__dataset__project__name__in", query.texts("Of datasets of these projects.")
+        ),
+        "location": Filter("location__name__in", query.texts("At these locations.")),
+        "state": Filter("state__in", query.choices(Cache.STATES, "In these states.")),
+        "version_id": Filter("version_id__in", query.texts("Of these versions, by id.")),
+    },
+)
+LOCATIONS = Listing(CACHE_LOCATION, {"name": ("name",)}, "name")
+NEW_CACHE = {
+    "version_id": BodyField(fields.text(36), {**STRING, "format": "uuid"}, is_required=True),
+    "location": BodyField(fields.text(63), STRING),
+}
+CHANGES = {
+    "room_bytes": BodyField(fields.optional(fields.whole(0, query.BIGGEST)), nullable(INTEGER)),
+    "unused_days": BodyField(fields.whole(1, LONGEST_DAYS), {**INTEGER, "minimum": 1}),
+}
+
+
+class Caches(ApiView):
+    """Caches of all datasets that the caller may see."""
+
+    @operation("List caches", answer=CACHES.schema("Cache"), query=CACHES.parameters())
+    def get(self, call: Call) -> Answer:
+        _check_ids(call.query["version_id"])
+        return paged(call, visible_caches(call.actor), CACHES, fetch=cache_rows, shape=cache_shapes)
+
+    @operation(
+        "Bring a version to a location, its project's own by default; one that is there is the answer",
+        answer=ref("Cache"),
+        status=201,
+        body=NEW_CACHE,
+    )
+    def post(self, call: Call) -> Answer:
+        require_write(call.actor)
+        version = version_for(call.actor, call.body["version_id"], needed=Role.MEMBER)
+        cluster = version.dataset.project.cluster
+        if name := call.body.get("location"):
+            cluster = _cluster(name)
+        cache = cache_version(version, location_for(cluster), actor=call.actor)
+        return Answer(cache_shape(cache), 201)
+
+
+class CacheDetail(ApiView):
+    """One cache."""
+
+    @operation("A cache", answer=ref("Cache"))
+    def get(self, call: Call, cache_id: str) -> Answer:
+        return Answer(cache_shape(cache_for(call.actor, cache_id)))
+
+    @operation("Remove a cache, or break its fill off; the version stays in the lake", answer=ref("Cache"))
+    def delete(self, call: Call, cache_id: str) -> Answer:
+        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
+        return Answer(cache_shape(clear_cache(cache, actor=call.actor)))
+
+
+class CachePin(ApiView):
+    """Keeping a cache."""
+
+    @operation("Keep a cache from being removed by age or for room", answer=ref("Cache"))
+    def post(self, call: Call, cache_id: str) -> Answer:
+        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
+        return Answer(cache_shape(pin_cache(cache, True, actor=call.actor)))
+
+
+class CacheUnpin(ApiView):
+    """No longer keeping a cache."""
+
+    @operation("Let a cache be removed by age or for room", answer=ref("Cache"))
+    def post(self, call: Call, cache_id: str) -> Answer:
+        cache = cache_for(call.actor, cache_id, needed=Role.MEMBER)
+        return Answer(cache_shape(pin_cache(cache, False, actor=call.actor)))
+
+
+class CacheLocations(ApiView):
+    """Where caches are."""
+
+    @operation(
+        "List cache locations with their room and hits",
+        answer=LOCATIONS.schema("CacheLocation"),
+        query=LOCATIONS.parameters(),
+    )
+    def get(self, call: Call) -> Answer:
+        return paged(call, CacheLocation.objects.all(), LOCATIONS, fetch=location_rows, shape=location_shapes)
+
+
+class CacheLocationDetail(ApiView):
+    """One location."""
+
+    @operation("A cache location", answer=ref("CacheLocation"))
+    def get(self, call: Call, name: str) -> Answer:
+        return Answer(_shape(_location(name)))
+
+    @operation("Change a location's room or age limit", answer=ref("CacheLocation"), body=CHANGES)
+    def patch(self, call: Call, name: str) -> Answer:
+        require_admin(call.actor)
+        location = _location(name)
+        if call.body:
+            edit_location(location, call.body, actor=call.actor)
+        return Answer(_shape(location))
+
+
+def _location(name: str) -> CacheLocation:
+    location = location_rows(CacheLocation.objects.filter(name=name))
+    if not location:
+        raise NotVisible(f"There is no cache location named {name!r}.")
+    return location[0]
+
+
+def _shape(location: CacheLocation) -> dict[str, Any]:
+    return location_shapes([location])[0]
+
+
+def _cluster(name: str) -> Cluster:
+    """Return the cluster of a location; one that has none yet has its own name for it."""
+    by_location: QuerySet[Cluster] = Cluster.objects.filter(detached_at=None, cache_location__name=name)
+    cluster = by_location.first() or Cluster.objects.filter(detached_at=None, name=name).first()
+    if cluster is None:
+        raise NotVisible(f"There is no cache location named {name!r}.")
+    return cluster
+
+
+def _check_ids(keys: list[str] | None) -> None:
+    for key in keys or ():
+        try:
+            UUID(key)
+        except ValueError as error:
+            raise NotVisible("There is no such version that you can see.") from error

@@ -1,0 +1,187 @@
+"""Commands about caches: fill and remove."""
+
+import time
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.commands.errors import Cancelled, CommandRefused
+from controlplane.commands.registry import CommandHandler, register
+from controlplane.commands.run import CommandRun
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Event
+from datasets.actions.cache_upkeep import aged_caches
+from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
+from datasets.aging import to_make_room
+from datasets.cache_shares import Charges, charges
+from datasets.manifests import Manifest
+from datasets.models import Cache, CacheLocation
+from datasets.queries.caches import free_bytes, key_of, store_of, wanted_versions
+from datasets.queries.lake import lake_of, manifest_named
+from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing
+from datasets.storage.cache import CacheStore, Progress
+from datasets.volume_commands import DATA
+
+LONGEST_MESSAGE = 500
+MAKING_ROOM = "making_room"
+# At least, between two reports of a fill.
+REPORT_SECONDS = 1.0
+
+
+@register
+class FillCache(CommandHandler):
+    """Bring a version beside the GPUs. A repeat goes on with the contents that are there."""
+
+    kind, queue = FILL_CACHE, DATA
+
+    def run(self, run: CommandRun) -> Charges[str] | None:
+        rows = Cache.objects.select_related("version__dataset__project", "location__cluster")
+        cache = rows.filter(pk=run.command.subject_id).first()
+        if cache is None or not _begin(cache):
+            return None
+        project, version = cache.version.dataset.project, cache.version
+        try:
+            manifest = manifest_named(project, version.manifest)
+            store = store_of(cache.location)
+            _make_room(cache, store, manifest)
+            report = _Reporter(run, cache)
+            budget = Budget(is_cancelled=lambda: not _goes_on(run))
+            store.fill(key_of(version.pk), lake_of(project), manifest, budget, report)
+        except (ContentMissing, ContentDamaged) as error:
+            detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
+            raise CommandRefused("content_missing", detail) from error
+        except Blocked as blocked:
+            raise CommandRefused(blocked.code, blocked.detail) from blocked
+        return charges(store.manifests())
+
+    def on_done(self, command: Command, result: Charges[str] | None) -> None:
+        cache = _cache_of(command)
+        if result is None or cache is None:
+            return
+        version, now = cache.version, timezone.now()
+        done = {"files_done": version.files, "bytes_done": version.size_bytes}
+        rows = Cache.objects.filter(pk=cache.pk, state=Cache.FILLING)
+        if rows.update(state=Cache.READY, changed_at=now, ready_at=now, used_at=now, **done):
+            _write_charges(cache.location, result)
+            _happened("cache.ready", cache)
+
+    def may_retry(self, command: Command, refusal: CommandRefused) -> bool:
+        return refusal.code == MAKING_ROOM or super().may_retry(command, refusal)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        cache = _cache_of(command)
+        if cache is None:
+            return
+        words = {"reason": refusal.code, "message": refusal.message[:LONGEST_MESSAGE]}
+        rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
+        if rows.update(state=Cache.FAILED, changed_at=timezone.now(), **words):
+            _happened("cache.failed", cache)
+
+
+@register
+class EvictCache(CommandHandler):
+    """Remove a version's files from a location; a cache that a new job wants meanwhile is filled again."""
+
+    kind, queue, is_cleanup = EVICT_CACHE, DATA, True
+
+    def run(self, run: CommandRun) -> Charges[str] | None:
+        location = CacheLocation.objects.filter(pk=run.command.payload["location"]).first()
+        if location is None:
+            return None
+        store = store_of(location)
+        store.remove(run.command.payload["key"])
+        return charges(store.manifests())
+
+    def on_done(self, command: Command, result: Charges[str] | None) -> None:
+        location = CacheLocation.objects.filter(pk=command.payload["location"]).first()
+        if location is None or result is None:
+            return
+        _write_charges(location, result)
+        cache = Cache.objects.filter(version=command.payload["key"], location=location, state=Cache.EVICTING)
+        found = cache.select_related("version__dataset", "location__cluster").first()
+        if found is None:
+            return
+        _happened("cache.evicted", found)
+        if found.version_id in wanted_versions(location.cluster):
+            refill(found)
+        else:
+            found.delete()
+
+
+class _Reporter:
+    """Writes how far a fill is: at most once a second, to the row and to the live feed."""
+
+    def __init__(self, run: CommandRun, cache: Cache) -> None:
+        self._run, self._cache = run, cache
+        self._began = self._wrote = time.monotonic()
+
+    def __call__(self, progress: Progress) -> None:
+        now = time.monotonic()
+        if now - self._wrote < REPORT_SECONDS:
+            return
+        self._wrote = now
+        self._run.report(progress.bytes_done, self._cache.version.size_bytes)
+        rows = Cache.objects.filter(pk=self._cache.pk, state=Cache.FILLING)
+        updated = rows.update(
+            files_done=progress.files,
+            bytes_done=progress.bytes_done,
+            bytes_moved=progress.bytes_moved,
+            bytes_per_second=int(progress.bytes_done / (now - self._began)),
+        )
+        if not updated:
+            # cleared, or its dataset was deleted
+            raise Cancelled
+        _happened("cache.progressed", self._cache)
+
+
+def _begin(cache: Cache) -> bool:
+    rows = Cache.objects.filter(pk=cache.pk, state__in=(Cache.QUEUED, Cache.FILLING))
+    if not rows.update(state=Cache.FILLING, changed_at=timezone.now()):
+        return False
+    _happened("cache.filling", cache)
+    return True
+
+
+def _goes_on(run: CommandRun) -> bool:
+    run.raise_if_cancelled()
+    return True
+
+
+def _make_room(cache: Cache, store: CacheStore, manifest: Manifest) -> None:
+    """Have old caches removed where the new one does not fit. Raises CommandRefused: at once where it can never fit,
+    and to be tried again while room is being made."""
+    location = CacheLocation.objects.select_related("cluster").get(pk=cache.location_id)
+    lacking = store.lacking_bytes(manifest)
+    short = lacking - free_bytes(location)
+    if short <= 0:
+        return
+    others = [one for one in aged_caches(location) if one.key != str(cache.pk)]
+    keys = to_make_room(others, short)
+    if keys is None and not location.caches.filter(state=Cache.EVICTING).exists():
+        detail = (
+            f"{location.name} has room for {free_bytes(location)} bytes more, and {lacking} are needed. Pinned caches"
+            " and those that jobs use stay: unpin one, or give it more room."
+        )
+        raise CommandRefused("no_room", detail)
+    with transaction.atomic():
+        Event.objects.append([cache_event("cache.evicting", one, SYSTEM) for one in evict(keys or ())])
+        wake()
+    raise CommandRefused(MAKING_ROOM, "Older caches are being removed first.", is_passing=True)
+
+
+def _write_charges(location: CacheLocation, found: Charges[str]) -> None:
+    CacheLocation.objects.filter(pk=location.pk).update(used_bytes=found.used_bytes)
+    for cache in Cache.objects.filter(location=location).order_by("pk"):
+        charged = found.by_cache.get(key_of(cache.version_id), 0)
+        Cache.objects.filter(pk=cache.pk).exclude(charged_bytes=charged).update(charged_bytes=charged)
+
+
+def _cache_of(command: Command) -> Cache | None:
+    rows = Cache.objects.select_related("version__dataset", "location")
+    return rows.filter(pk=command.subject_id).first()
+
+
+def _happened(kind: str, cache: Cache) -> None:
+    Event.objects.append([cache_event(kind, cache, SYSTEM)])
+    wake()

@@ -1,0 +1,39 @@
+"""What caches of one location cost, from their manifests. Pure."""
+
+from collections import Counter
+from collections.abc import Hashable, Mapping
+from dataclasses import dataclass
+from typing import Generic, TypeVar
+
+from datasets.manifests import DIGEST_BYTES, Manifest
+
+K = TypeVar("K", bound=Hashable)
+
+
+@dataclass(frozen=True, slots=True)
+class Charges(Generic[K]):
+    """`used_bytes`: contents of all caches, each counted once. `by_cache`: a content that n caches share costs each the
+    n-th part; rounded down, so together they are at most `used_bytes`."""
+
+    used_bytes: int
+    by_cache: Mapping[K, int]
+
+
+def charges(manifests: Mapping[K, Manifest]) -> Charges[K]:
+    """Return what caches with these manifests take of their location."""
+    contents = {key: _sizes(manifest) for key, manifest in manifests.items()}
+    sharing = Counter(digest for sizes in contents.values() for digest in sizes)
+    used = {digest: size for sizes in contents.values() for digest, size in sizes.items()}
+    parts = {
+        key: int(sum(size / sharing[digest] for digest, size in sizes.items()))
+        for key, sizes in contents.items()
+    }
+    return Charges(sum(used.values()), parts)
+
+
+def _sizes(manifest: Manifest) -> dict[bytes, int]:
+    digests = manifest.digests
+    return {
+        digests[place * DIGEST_BYTES : (place + 1) * DIGEST_BYTES]: size
+        for place, size in enumerate(manifest.sizes)
+    }

@@ -1,0 +1,37 @@
+"""The live topic of a dataset: its newest version, and its caches with their progress."""
+
+import uuid
+
+from controlplane.live.registry import Reading, TopicKind, Touch
+from datasets.models import Cache, Dataset
+from datasets.queries.caches import cache_rows, cache_shapes
+from datasets.queries.datasets import dataset_shape
+
+
+def read_dataset(dataset_id: str, _project_id: int) -> Reading | None:
+    """Return a dataset and its caches."""
+    dataset = Dataset.objects.select_related("project").filter(pk=dataset_id).first()
+    if dataset is None:
+        return None
+    caches = cache_shapes(cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("created_at")))
+    return Reading(
+        {"dataset": {dataset_id: dataset_shape(dataset)}, "caches": {each["id"]: each for each in caches}}
+    )
+
+
+def _dataset_id(subject: str) -> str | None:
+    try:
+        return str(uuid.UUID(subject)) if len(subject) in (32, 36) else None
+    except ValueError:
+        return None
+
+
+def _project_of(dataset_id: str) -> int | None:
+    return Dataset.objects.filter(pk=dataset_id).values_list("project_id", flat=True).first()
+
+
+def _is_touched(touch: Touch) -> bool:
+    return bool(touch.event.data.get("dataset") == touch.subject)
+
+
+TOPICS = (TopicKind("dataset", _dataset_id, _project_of, read_dataset, _is_touched),)

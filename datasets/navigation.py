@@ -1,0 +1,22 @@
+"""Navigation entries of the pages of data."""
+
+from django.utils.translation import gettext_noop
+
+from controlplane.access import Actor
+from dashboards.pages.navigation import NavigationEntry
+from datasets.access import visible_datasets
+
+
+def _datasets(actor: Actor) -> int:
+    return visible_datasets(actor).count()
+
+
+ENTRIES = (
+    NavigationEntry(
+        "dataset-list",
+        gettext_noop("Datasets"),
+        35,
+        _datasets,
+        gettext_noop("datasets that you may see"),
+    ),
+)

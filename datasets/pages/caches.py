@@ -1,0 +1,82 @@
+"""Buttons of caches: bring a version beside the GPUs, keep it there, remove it."""
+
+from django.contrib import messages
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.access import Actor, NotVisible
+from controlplane.actions.errors import Invalid
+from controlplane.models import Role
+from dashboards.pages.asking import Question, ask
+from dashboards.pages.base_page import attempt, signed_in
+from datasets.access import cache_for, dataset_for
+from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
+from datasets.queries.datasets import find_version
+from datasets.templatetags.data import size
+
+
+@require_POST
+@signed_in
+def cache_new(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
+    """Bring a version to the location of its project's cluster."""
+    dataset = dataset_for(actor, dataset_id, needed=Role.MEMBER)
+    version = find_version(dataset, request.POST.get("version", ""))
+    if version is None:
+        messages.error(request, _("{name} has no such version.").format(name=dataset.name))
+        return redirect("dataset-page", dataset.pk)
+    try:
+        location = location_for(dataset.project.cluster)
+    except Invalid as refusal:
+        messages.error(request, str(refusal.errors[0].detail))
+        return redirect("dataset-page", dataset.pk)
+    done = _("Version {number} is being brought to {location}.")
+    attempt(
+        request,
+        lambda: cache_version(version, location, actor=actor),
+        done.format(number=version.number, location=location.name),
+    )
+    return redirect("dataset-page", dataset.pk)
+
+
+@require_POST
+@signed_in
+def cache_verb(request: HttpRequest, actor: Actor, cache_id: str, verb: str) -> HttpResponseBase:
+    """Pin or unpin."""
+    cache = cache_for(actor, cache_id, needed=Role.MEMBER)
+    is_pinned = verb == "pin"
+    done = (
+        _("Pinned: it stays until it is unpinned.") if is_pinned else _("It is removed when no job uses it.")
+    )
+    attempt(request, lambda: pin_cache(cache, is_pinned, actor=actor), done)
+    return redirect("dataset-page", cache.version.dataset_id)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpResponseBase:
+    """Ask, then remove a cache."""
+    cache = cache_for(actor, cache_id, needed=Role.MEMBER)
+    back = reverse("dataset-page", args=[cache.version.dataset_id])
+    name = f"{cache.version.dataset.name}@{cache.version.number}"
+    if request.method == "POST":
+        done = _("{name} is being removed from {location}.").format(name=name, location=cache.location.name)
+        try:
+            attempt(request, lambda: clear_cache(cache, actor=actor), done)
+        except NotVisible:
+            messages.success(request, done)
+        return redirect(back)
+    words = _(
+        "About {size} beside the GPUs become free. The version stays in the lake, and the next job that mounts it"
+    )
+    question = Question(
+        title=_("Remove {name} from {location}?").format(name=name, location=cache.location.name),
+        sentences=[
+            words.format(size=size(cache.charged_bytes)) + " " + _("waits until it was brought again.")
+        ],
+        back=back,
+        do=_("Remove the cache"),
+    )
+    return ask(request, actor, question)

@@ -1,0 +1,150 @@
+"""What is in a version: directories, files with a preview, and what differs between two versions."""
+
+from typing import Any
+from urllib.parse import urlencode
+
+from django.http import HttpRequest, HttpResponseBase
+from django.urls import reverse
+from django.utils.translation import gettext as _
+
+from controlplane.access import Actor, NotVisible
+from dashboards.pages.base_page import show, signed_in
+from datasets.access import dataset_for
+from datasets.manifests import LINK, Entry, Manifest, compare
+from datasets.models import Dataset, DatasetVersion
+from datasets.pages.datasets import dataset_context
+from datasets.previews import PREVIEW_BYTES, is_picture, text_of
+from datasets.queries.datasets import LATEST, child_shape, diff_shape, find_version, shown, version_shape
+from datasets.queries.lake import lake_of, manifest_named
+from datasets.storage.base import ContentMissing
+
+CHILDREN_SHOWN, PATHS_SHOWN = 200, 200
+# A larger picture is offered for download only.
+PICTURE_MOST_BYTES = 20 << 20
+
+
+@signed_in
+def dataset_files(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
+    """A directory of a version, and beside it the file that was chosen: `?version=3&path=images&file=images/a.png`."""
+    dataset = dataset_for(actor, dataset_id)
+    version = _version(dataset, request.GET.get("version", LATEST))
+    manifest = _manifest(version)
+    directory = request.GET.get("path", "").strip("/").encode()
+    after = request.GET.get("after", "").encode()
+    children = [] if manifest is None else manifest.children(directory, after, CHILDREN_SHOWN + 1)
+    entry = None if manifest is None else manifest.find(request.GET.get("file", "").encode())
+    context = {
+        **dataset_context(actor, dataset),
+        "version": version_shape(version),
+        "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
+        "is_missing": manifest is None,
+        "directory": shown(directory),
+        "crumbs": _crumbs(dataset, version, directory),
+        "children": [
+            _row(dataset, version, directory, child_shape(directory, child))
+            for child in children[:CHILDREN_SHOWN]
+        ],
+        "next": _address(dataset, version, path=shown(directory), after=shown(children[-2].name))
+        if len(children) > CHILDREN_SHOWN
+        else "",
+        "file": None if entry is None else _preview(version, entry),
+    }
+    return show(request, actor, "datasets/files.html", context)
+
+
+@signed_in
+def dataset_diff(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
+    """What differs between two versions: `?before=3&after=4`; the newest and its parent without them."""
+    dataset = dataset_for(actor, dataset_id)
+    after = _version(dataset, request.GET.get("after", LATEST))
+    asked = request.GET.get("before", str(after.parent.number if after.parent else 0))
+    before = None if asked == "0" else _version(dataset, asked)
+    old = Manifest.empty() if before is None else _manifest(before)
+    new = _manifest(after)
+    found = None
+    if old is not None and new is not None:
+        number = before.number if before else 0
+        found = diff_shape(number, after.number, compare(old, new), PATHS_SHOWN)
+    context = {
+        **dataset_context(actor, dataset),
+        "before": before.number if before else 0,
+        "after": after.number,
+        "numbers": range(dataset.latest, max(0, dataset.latest - 100), -1),
+        "diff": found,
+        "sorts": [] if found is None else _sorts(found),
+    }
+    return show(request, actor, "datasets/diff.html", context)
+
+
+def _sorts(found: dict[str, Any]) -> list[dict[str, Any]]:
+    labels = (("added", _("Added")), ("changed", _("Changed")), ("removed", _("Removed")))
+    return [
+        {
+            "label": label,
+            "count": found["counts"][name],
+            "paths": found[name],
+            "more": found["counts"][name] - len(found[name]),
+        }
+        for name, label in labels
+    ]
+
+
+def _version(dataset: Dataset, name: str) -> DatasetVersion:
+    version = find_version(dataset, name)
+    if version is None:
+        raise NotVisible(f"{dataset.name} has no version {name[:80]!r}.")
+    return version
+
+
+def _manifest(version: DatasetVersion) -> Manifest | None:
+    try:
+        return manifest_named(version.dataset.project, version.manifest)
+    except ContentMissing:
+        return None
+
+
+def _row(
+    dataset: Dataset, version: DatasetVersion, directory: bytes, child: dict[str, Any]
+) -> dict[str, Any]:
+    is_directory = child["kind"] == "directory"
+    below = {"path": child["path"]} if is_directory else {"path": shown(directory), "file": child["path"]}
+    return child | {"is_directory": is_directory, "url": _address(dataset, version, **below)}
+
+
+def _crumbs(dataset: Dataset, version: DatasetVersion, directory: bytes) -> list[tuple[str, str]]:
+    names = [name for name in shown(directory).split("/") if name]
+    return [
+        (name, _address(dataset, version, path="/".join(names[: place + 1])))
+        for place, name in enumerate(names)
+    ]
+
+
+def _address(dataset: Dataset, version: DatasetVersion, **fields: str) -> str:
+    filled = {"version": str(version.number)} | {name: text for name, text in fields.items() if text}
+    return f"{reverse('dataset-files', args=[dataset.pk])}?{urlencode(filled)}"
+
+
+def _preview(version: DatasetVersion, entry: Entry) -> dict[str, Any]:
+    """Return what the page shows of one file: a picture by address, the beginning of a text, or neither."""
+    name = shown(entry.path)
+    content = reverse("api:version-content", args=[version.pk])
+    found: dict[str, Any] = {
+        "path": name,
+        "name": name.rpartition("/")[2],
+        "size_bytes": entry.size_bytes,
+        "sha256": entry.digest.hex(),
+        "url": f"{content}?{urlencode({'path': entry.path})}",
+        "is_link": entry.kind == LINK,
+        "is_picture": is_picture(name) and entry.size_bytes <= PICTURE_MOST_BYTES,
+        "text": None,
+    }
+    if found["is_picture"]:
+        return found
+    try:
+        beginning = lake_of(version.dataset.project).read(entry.digest, 0, PREVIEW_BYTES)
+    except ContentMissing:
+        return found | {"is_missing": True}
+    return found | {
+        "text": text_of(beginning, is_whole=entry.size_bytes <= PREVIEW_BYTES),
+        "is_cut": entry.size_bytes > PREVIEW_BYTES,
+    }

@@ -1,0 +1,86 @@
+"""Pages of datasets: the list, one dataset with its history, caches and jobs, and its deletion."""
+
+from typing import Any
+
+from django.http import HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.views.decorators.http import require_http_methods
+
+from controlplane.access import Actor, role_in, visible_project_ids
+from controlplane.models import Role
+from dashboards.lists.table import list_page
+from dashboards.pages.asking import Question, ask
+from dashboards.pages.base_page import attempt, show, signed_in
+from datasets.access import dataset_for, visible_datasets
+from datasets.actions.datasets import delete_dataset
+from datasets.models import Cache, Dataset
+from datasets.pages.lists import DATASETS
+from datasets.queries.caches import cache_rows, cache_shapes, jobs_with
+from datasets.queries.datasets import dataset_shape, version_rows, version_shapes
+
+VERSIONS_SHOWN, JOBS_SHOWN = 100, 50
+
+
+@signed_in
+def dataset_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Datasets of the actor's projects, and shared ones."""
+    page = list_page(DATASETS, actor, visible_datasets(actor), request.GET.dict())
+    return show(request, actor, "datasets/datasets.html", {"page": page})
+
+
+@signed_in
+def dataset_page(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
+    """One dataset: its versions, caches, and the jobs that mount it."""
+    dataset = dataset_for(actor, dataset_id)
+    versions = version_shapes(version_rows(dataset.versions.order_by("-number")[:VERSIONS_SHOWN]))
+    caches = cache_shapes(
+        cache_rows(Cache.objects.filter(version__dataset=dataset).order_by("-created_at", "pk"))
+    )
+    cached = {each["version"]: each for each in caches}
+    visible = visible_project_ids(actor)
+    context = {
+        **dataset_context(actor, dataset),
+        "versions": [version | {"cache": cached.get(version["number"])} for version in versions],
+        "has_more_versions": dataset.latest > len(versions),
+        "caches": caches,
+        "uses": jobs_with(dataset, None if visible is None else list(visible))[:JOBS_SHOWN],
+    }
+    return show(request, actor, "datasets/dataset.html", context)
+
+
+@require_http_methods(["GET", "HEAD", "POST"])
+@signed_in
+def dataset_delete(request: HttpRequest, actor: Actor, dataset_id: str) -> HttpResponseBase:
+    """Ask, then delete a dataset with all its versions."""
+    dataset = dataset_for(actor, dataset_id, needed=Role.OWNER)
+    if request.method == "POST":
+        done = _("{name} is deleted.").format(name=dataset.name)
+        if attempt(request, lambda: delete_dataset(dataset, actor=actor), done):
+            return redirect("dataset-list")
+        return redirect("dataset-page", dataset.pk)
+    question = Question(
+        title=_("Delete {name}?").format(name=dataset.name),
+        sentences=[
+            _("All of its {count} versions go, with their caches. This cannot be undone.").format(
+                count=dataset.latest
+            ),
+            _("Jobs that have ended keep the name and number of the version that they used."),
+        ],
+        back=reverse("dataset-page", args=[dataset.pk]),
+        do=_("Delete the dataset"),
+    )
+    return ask(request, actor, question)
+
+
+def dataset_context(actor: Actor, dataset: Dataset) -> dict[str, Any]:
+    """Return what every page of a dataset shows of it."""
+    role = role_in(actor, dataset.project)
+    return {
+        "dataset": dataset_shape(dataset),
+        "project": dataset.project,
+        "is_inside": role is not None,
+        "is_member": Role.is_at_least(role, Role.MEMBER),
+        "is_owner": Role.is_at_least(role, Role.OWNER),
+    }

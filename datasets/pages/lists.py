@@ -1,0 +1,113 @@
+"""The list of datasets."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import F, OuterRef, QuerySet, Subquery, Sum
+from django.db.models.functions import Coalesce
+from django.urls import reverse
+from django.utils.html import format_html
+from django.utils.translation import gettext_lazy as _
+from django.utils.translation import ngettext
+
+from controlplane.access import Actor, visible_project_ids
+from controlplane.models import Project
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
+from datasets.models import Dataset, DatasetVersion
+from datasets.queries.datasets import dataset_shapes
+from datasets.templatetags.data import size
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    visible = visible_project_ids(actor)
+    datasets = in_order(Dataset.objects.select_related("project"), pks)
+    return [
+        row
+        | {"key": row["id"], "palette_index": dataset.project.palette_index}
+        | {"is_inside": visible is None or dataset.project_id in visible}
+        for dataset, row in zip(datasets, dataset_shapes(datasets), strict=True)
+    ]
+
+
+def _name(row: Row) -> str:
+    name = cells.link(reverse("dataset-page", args=[row["id"]]), row["name"])
+    if not row["description"]:
+        return name
+    return format_html('{}<div class="second small">{}</div>', name, row["description"])
+
+
+def _project(row: Row) -> str:
+    return cells.chip(row["palette_index"], row["project"], is_link=row["is_inside"])
+
+
+def _newest(column: str) -> Any:
+    """A value of the newest version, as an expression to sort by."""
+    newest = DatasetVersion.objects.filter(dataset=OuterRef("pk"), number=OuterRef("latest"))
+    return lambda at: Subquery(newest.values(column)[:1])
+
+
+def _or_zero(column: str) -> Any:
+    newest = _newest(column)
+    return lambda at: Coalesce(newest(at), 0)
+
+
+def _shared(row: Row) -> str:
+    return str(_("everyone")) if row["is_shared"] else str(_("project"))
+
+
+def _summary(datasets: QuerySet[Dataset]) -> str:
+    newest = DatasetVersion.objects.filter(dataset__in=datasets.order_by(), number=F("dataset__latest"))
+    found = datasets.count()
+    text = ngettext(
+        "{count} dataset, newest versions: {size}", "{count} datasets, newest versions: {size}", found
+    )
+    total = newest.aggregate(total=Sum("size_bytes", default=0))["total"]
+    return text.format(count=formats.number(found), size=size(total))
+
+
+def _in_project(datasets: QuerySet[Dataset], name: str) -> QuerySet[Dataset]:
+    return datasets.filter(project__name=name)
+
+
+def _projects(actor: Actor) -> QuerySet[Project]:
+    visible = visible_project_ids(actor)
+    return Project.objects.all() if visible is None else Project.objects.filter(pk__in=visible)
+
+
+DATASETS = ListView(
+    name="datasets",
+    order="name",
+    unique="id",
+    rows=_rows,
+    summary=_summary,
+    empty="datasets/empty/datasets.html",
+    filters=(
+        Filter("q", _("Name contains"), lambda datasets, text: datasets.filter(name__icontains=text)),
+        Filter("project", _("Any project"), _in_project, named(_projects)),
+    ),
+    columns=(
+        Column("name", _("Dataset"), _name, "name"),
+        Column("project", _("Project"), _project, "project__name"),
+        Column("latest", _("Versions"), cells.number("latest"), "latest", css="num"),
+        Column("files", _("Files"), cells.number("files"), _or_zero("files"), css="num", falls=True),
+        Column(
+            "size",
+            _("Size"),
+            lambda row: size(row["size_bytes"]),
+            _or_zero("size_bytes"),
+            css="num",
+            falls=True,
+        ),
+        Column(
+            "updated",
+            _("Updated"),
+            cells.ago("updated_at"),
+            _newest("created_at"),
+            falls=True,
+            is_nullable=True,
+        ),
+        Column("shared", _("Readable by"), _shared, "is_shared"),
+    ),
+)

@@ -1,0 +1,221 @@
+"""Questions about caches, answered as plain data in the shape of the REST contract."""
+
+import shutil
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+from django.conf import settings
+from django.db.models import F, Q, QuerySet
+
+from controlplane.engines.kinds import engine_kind
+from controlplane.models import Cluster, Project
+from datasets.models import Cache, CacheLocation, Dataset, DatasetUse, DatasetVersion
+from datasets.storage.cache import CacheStore
+from jobs.lifecycle import FINAL_STATES, QUEUED
+from jobs.models import Job
+
+UNFINISHED = ~Q(job__state__in=FINAL_STATES)
+NAMED = 5
+# Details of the reason of a job that waits for data.
+DataProgress = tuple[tuple[str, str | int], ...]
+
+
+def holds_caches(cluster: Cluster) -> bool:
+    """Return whether jobs of this cluster can mount directories of the control plane's machine."""
+    return engine_kind(cluster.engine).mounts_volumes
+
+
+def directory_of(location: CacheLocation) -> Path:
+    """Return the directory of a location."""
+    return Path(location.directory or settings.CACHE_DIR / str(location.cluster_id))
+
+
+def store_of(location: CacheLocation) -> CacheStore:
+    """Return the caches of a location. Raises Blocked."""
+    return CacheStore(directory_of(location))
+
+
+def key_of(version_id: object) -> str:
+    """Return the name of a version's tree."""
+    return str(version_id)
+
+
+def uses_of(rows: QuerySet[DatasetVersion] | Iterable[DatasetVersion]) -> QuerySet[DatasetUse]:
+    """Return the mounts of these versions in unfinished jobs."""
+    return DatasetUse.objects.filter(UNFINISHED, version__in=rows)
+
+
+def users_of(uses: QuerySet[DatasetUse], project: Project) -> str:
+    """Return which jobs these are, as a reader of `project` may know them: its own by name, others by project."""
+    rows = uses.order_by("job__submit_rank").values_list("job__name", "job__project__name").distinct()
+    found = [f"job {job}" if owner == project.name else f"a job of {owner}" for job, owner in rows[:100]]
+    names = list(dict.fromkeys(found))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return ", ".join(names[:NAMED]) + more
+
+
+def data_waits(cluster: Cluster) -> Mapping[str, DataProgress]:
+    """Return the queued jobs whose datasets are not ready at the cluster's location, by id, with details of the first
+    of them: two queries at most."""
+    rows = DatasetUse.objects.filter(job__state=QUEUED, job__project__cluster=cluster).order_by("pk")
+    uses = list(rows.values_list("job_id", "version_id", "dataset_name", "number"))
+    if not uses:
+        return {}
+    versions = {version for _, version, _, _ in uses}
+    caches = {
+        cache.version_id: cache
+        for cache in Cache.objects.filter(location__cluster=cluster, version__in=versions).select_related(
+            "version"
+        )
+    }
+    waits: dict[str, DataProgress] = {}
+    for job, version, name, number in uses:
+        cache = caches.get(version)
+        if str(job) not in waits and (cache is None or cache.state != Cache.READY):
+            waits[str(job)] = (("dataset", f"{name}@{number}"), *_progress_details(cache))
+    return waits
+
+
+def _progress_details(cache: Cache | None) -> DataProgress:
+    """Return coarse numbers: each change of them is written to the rows of all jobs that wait."""
+    if cache is None:
+        return ()
+    if cache.state == Cache.FAILED:
+        return (("data_state", cache.state), ("message", cache.message))
+    if cache.state != Cache.FILLING:
+        return (("data_state", cache.state),)
+    percent = 10 * (10 * cache.bytes_done // max(1, cache.version.size_bytes))
+    left = _eta_seconds(cache)
+    eta = () if left is None else (("eta_seconds", _coarse(left)),)
+    return (("data_state", cache.state), ("percent", percent), *eta)
+
+
+def _coarse(seconds: int) -> int:
+    step = 10 if seconds < 120 else 60
+    return -(-seconds // step) * step
+
+
+def _eta_seconds(cache: Cache) -> int | None:
+    if cache.state != Cache.FILLING or not cache.bytes_per_second:
+        return None
+    return max(0, cache.version.size_bytes - cache.bytes_done) // cache.bytes_per_second
+
+
+def dataset_mounts(job: Job) -> list[list[Any]]:
+    """Return [source, mount path, True] for each dataset of a job whose caches are ready."""
+    if not job.spec.get("datasets"):
+        return []
+    location = CacheLocation.objects.get(cluster=job.project.cluster_id)
+    store = store_of(location)
+    uses = DatasetUse.objects.filter(job=job, version__isnull=False).order_by("pk")
+    return [
+        [str(store.tree(key_of(version))), path, True]
+        for version, path in uses.values_list("version_id", "mount_path")
+    ]
+
+
+def jobs_with(dataset: Dataset, project_ids: Sequence[int] | None) -> QuerySet[DatasetUse]:
+    """Return the mounts of a dataset in jobs of these projects (None: all), newest job first."""
+    uses = DatasetUse.objects.filter(version__dataset=dataset).select_related("job__project", "job__user")
+    uses = uses if project_ids is None else uses.filter(job__project__in=project_ids)
+    return uses.order_by("-job__submit_rank", "pk")
+
+
+def cache_rows(rows: QuerySet[Cache]) -> list[Cache]:
+    """Read caches with what `cache_shapes` shows."""
+    return list(rows.select_related("version__dataset__project", "location"))
+
+
+def cache_shapes(caches: Sequence[Cache]) -> list[dict[str, Any]]:
+    """Return caches as REST shows them."""
+    return [cache_shape(cache) for cache in caches]
+
+
+def cache_shape(cache: Cache) -> dict[str, Any]:
+    """Return one cache as REST shows it."""
+    version = cache.version
+    days = None if cache.is_pinned or cache.state != Cache.READY else cache.location.unused_days
+    return {
+        "id": str(cache.pk),
+        "dataset_id": str(version.dataset_id),
+        "dataset": version.dataset.name,
+        "project": version.dataset.project.name,
+        "version": version.number,
+        "version_id": str(version.pk),
+        "location": cache.location.name,
+        "state": cache.state,
+        "reason": {"code": cache.reason, "message": cache.message},
+        "is_pinned": cache.is_pinned,
+        "is_kept": cache.is_kept,
+        "hits": cache.hits,
+        "progress": {
+            "files": cache.files_done,
+            "total_files": version.files,
+            "bytes": cache.bytes_done,
+            "total_bytes": version.size_bytes,
+            "moved_bytes": cache.bytes_moved,
+            "bytes_per_second": cache.bytes_per_second,
+            "eta_seconds": _eta_seconds(cache),
+        },
+        "charged_bytes": cache.charged_bytes,
+        "created_by": cache.created_by,
+        "created_at": cache.created_at,
+        "ready_at": cache.ready_at,
+        "used_at": cache.used_at,
+        "expires_at": None if days is None else cache.used_at + timedelta(days=days),
+    }
+
+
+def location_rows(rows: QuerySet[CacheLocation]) -> list[CacheLocation]:
+    """Read locations with what `location_shapes` shows."""
+    return list(rows.select_related("cluster"))
+
+
+def location_shapes(locations: Sequence[CacheLocation]) -> list[dict[str, Any]]:
+    """Return locations as REST shows them: one query for any number."""
+    rows = Cache.objects.filter(location__in=locations).values_list("location_id", "state", "hits")
+    counts: defaultdict[int, int] = defaultdict(int)
+    hits: defaultdict[int, int] = defaultdict(int)
+    for location, _, found in rows:
+        counts[location] += 1
+        hits[location] += found
+    return [_location_shape(one, counts[one.pk], hits[one.pk]) for one in locations]
+
+
+def _location_shape(location: CacheLocation, caches: int, hits: int) -> dict[str, Any]:
+    return {
+        "name": location.name,
+        "cluster": location.cluster.name,
+        "room_bytes": location.room_bytes,
+        "used_bytes": location.used_bytes,
+        "free_bytes": free_bytes(location),
+        "unused_days": location.unused_days,
+        "caches": caches,
+        "hits": hits,
+    }
+
+
+def free_bytes(location: CacheLocation) -> int:
+    """Return how much more fits: what the room leaves, and at most what the disk has free."""
+    path = directory_of(location)
+    while not path.exists():
+        path = path.parent
+    disk = shutil.disk_usage(path).free
+    return (
+        disk if location.room_bytes is None else max(0, min(disk, location.room_bytes - location.used_bytes))
+    )
+
+
+def wanted_versions(cluster: Cluster) -> set[Any]:
+    """Return the ids of versions that unfinished jobs of the cluster mount."""
+    uses = DatasetUse.objects.filter(UNFINISHED, version__isnull=False, job__project__cluster=cluster)
+    return set(uses.values_list("version_id", flat=True))
+
+
+def without_their_data() -> QuerySet[DatasetUse]:
+    """Return the mounts of queued jobs whose dataset was deleted, or is another project's and shared no more."""
+    foreign = Q(version__dataset__is_shared=False) & ~Q(version__dataset__project=F("job__project"))
+    return DatasetUse.objects.filter(Q(version=None) | foreign, job__state=QUEUED)

@@ -1,0 +1,61 @@
+"""Which versions jobs of a project may mount, and what to say of those that they may not."""
+
+from collections.abc import Iterable, Mapping
+
+from django.db.models import Q, QuerySet
+
+from controlplane.fields import FieldError
+from controlplane.models import Project
+from datasets.models import Dataset, DatasetVersion
+from datasets.queries.datasets import find_version
+
+NAMED = 10
+
+
+def mountable(project: Project) -> QuerySet[Dataset]:
+    """Return the datasets that jobs of a project may mount: its own, and shared ones."""
+    return Dataset.objects.filter(Q(project=project) | Q(is_shared=True)).select_related("project")
+
+
+def mountable_versions(
+    project: Project, names: Iterable[tuple[str, str]]
+) -> Mapping[tuple[str, str], DatasetVersion | FieldError]:
+    """Return the version that each (dataset, version) means for jobs of a project, or why there is none. The pointer is
+    relative to the mount."""
+    return {(dataset, version): _find(project, dataset, version) for dataset, version in sorted(names)}
+
+
+def _find(project: Project, name: str, version: str) -> DatasetVersion | FieldError:
+    owner, _, plain = name.rpartition("/")
+    rows = mountable(project).filter(project__name=owner or project.name, name=plain)
+    dataset = rows.first()
+    if dataset is None:
+        return FieldError(
+            "/dataset",
+            "dataset_unknown",
+            f"Jobs of {project.name} can mount no dataset {name}. {_known(project)}",
+        )
+    if not dataset.latest:
+        detail = f"{name} has no version yet; make one with: yard dataset sync DIR --name {plain}"
+        return FieldError("/version", "dataset_version_unknown", detail)
+    return find_version(dataset, version) or FieldError(
+        "/version", "dataset_version_unknown", _versions(dataset, version)
+    )
+
+
+def _known(project: Project) -> str:
+    own = list(
+        Dataset.objects.filter(project=project).order_by("name").values_list("name", flat=True)[: NAMED + 1]
+    )
+    shared = Dataset.objects.filter(is_shared=True).exclude(project=project).order_by("project__name", "name")
+    names = own + [f"{owner}/{name}" for owner, name in shared.values_list("project__name", "name")[:NAMED]]
+    if not names:
+        return "It has none; make one with: yard dataset init NAME DIR"
+    more = ", ..." if len(names) > NAMED else ""
+    return f"There are: {', '.join(names[:NAMED])}{more}."
+
+
+def _versions(dataset: Dataset, version: str) -> str:
+    tags = list(dataset.tags.order_by("name").values_list("name", flat=True)[:NAMED])
+    tagged = f" and the tags {', '.join(tags)}" if tags else ""
+    return f"{dataset.name} has no version {version}; it has the numbers 1 to {dataset.latest}{tagged}."

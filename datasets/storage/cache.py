@@ -1,0 +1,332 @@
+"""Caches of one location: versions as trees of read-only files that share contents by hard link.
+
+    contents/ab/cdef...  one content each, checked against its digest; "x" at the end: executable
+    manifests/<key>      of every tree that is there or being made
+    trees/<key>          the files of a version, hard links into `contents`
+    staging/             files before they get their name
+    locks/<key>          held while a tree is made or removed
+
+A tree appears whole, by rename, after a flush. A process killed at any moment leaves contents that the next fill
+checks and uses. Removal and fills of different trees run at once: a fill notices a content that was removed under it
+and stores it again.
+"""
+
+import errno
+import fcntl
+import os
+import shutil
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from dataclasses import dataclass
+from hashlib import sha256
+from itertools import groupby
+from pathlib import Path
+from uuid import uuid4
+
+from datasets.ingest.reader import FileChanged, hash_file
+from datasets.ingest.tree import stays_inside
+from datasets.manifests import EXECUTABLE, LINK, Entry, Manifest, decode
+from datasets.storage.base import UNLIMITED, Budget, ContentDamaged
+from datasets.storage.contents import WHOLE, Located
+from datasets.storage.files import (
+    READ_ONLY,
+    blocked,
+    copy_file,
+    hard_link,
+    reflink,
+    sync_file_system,
+    write_new,
+)
+from datasets.storage.folder import FolderLake
+
+THREADS = 4
+PART = ".part"
+# Contents of one piece of work.
+_AT_ONCE = 200
+_FOLDERS = ("contents", "manifests", "trees", "staging", "locks")
+
+
+@dataclass(frozen=True, slots=True)
+class Progress:
+    """How far a fill is: files and bytes of the version that are there, and bytes that were brought."""
+
+    files: int
+    bytes_done: int
+    bytes_moved: int
+
+
+Report = Callable[[Progress], None]
+
+
+class CacheStore:
+    """The caches below a directory that this process can write."""
+
+    def __init__(self, root: Path) -> None:
+        self.root = root
+        try:
+            for name in _FOLDERS:
+                (root / name).mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            raise blocked(error) from error
+
+    def tree(self, key: str) -> Path:
+        """Return where a version's files are once it is filled."""
+        return self.root / "trees" / key
+
+    def keys(self) -> set[str]:
+        """Return what is there, whole or in part."""
+        return {path.name for path in (self.root / "manifests").iterdir()}
+
+    def manifests(self) -> dict[str, Manifest]:
+        """Return the manifests of all trees that are whole."""
+        found = {key: self._manifest(key) for key in self.keys() if self.tree(key).is_dir()}
+        return {key: manifest for key, manifest in found.items() if manifest is not None}
+
+    def lacking_bytes(self, manifest: Manifest) -> int:
+        """Return the bytes of contents that a fill would have to bring."""
+        return sum(size for name, size in _contents(manifest).items() if not self._content(name).exists())
+
+    def fill(
+        self,
+        key: str,
+        lake: FolderLake,
+        manifest: Manifest,
+        budget: Budget = UNLIMITED,
+        report: Report = lambda progress: None,
+    ) -> None:
+        """Make a version's tree; one that is there is left. Contents that other trees or an earlier fill brought are
+        not brought again. Raises ContentMissing, ContentDamaged, Blocked and what `budget` raises; what was brought
+        until then stays for the next fill."""
+        try:
+            with self._locked(key):
+                if not self.tree(key).is_dir():
+                    self._write_manifest(key, manifest)
+                    _Fill(self, lake, manifest, budget, report).run(self.tree(key))
+        except OSError as error:
+            raise blocked(error) from error
+
+    def remove(self, key: str) -> int:
+        """Remove a tree, whole or in part, with the contents that no other tree names. Return the bytes freed."""
+        with self._locked(key):
+            manifest = self._manifest(key)
+            gone = self.root / "staging" / uuid4().hex
+            if self.tree(key).is_dir():
+                os.rename(self.tree(key), gone)
+            for path in (gone, self.tree(key + PART)):
+                shutil.rmtree(path, ignore_errors=True)
+            (self.root / "manifests" / key).unlink(missing_ok=True)
+            return 0 if manifest is None else self._remove_contents(manifest)
+
+    def trusted(self) -> set[str]:
+        """Return the contents that a whole tree names: they were checked and flushed."""
+        return {name for manifest in self.manifests().values() for name in _contents(manifest)}
+
+    def content(self, name: str) -> Path:
+        """Return the file of a content, with its directory made."""
+        path = self._content(name)
+        path.parent.mkdir(exist_ok=True)
+        return path
+
+    @contextmanager
+    def staged(self) -> Iterator[Path]:
+        """Yield a name for a new file, which is removed unless it was renamed."""
+        fresh = self.root / "staging" / uuid4().hex
+        try:
+            yield fresh
+        finally:
+            fresh.unlink(missing_ok=True)
+
+    def _content(self, name: str) -> Path:
+        return self.root / "contents" / name[:2] / name[2:]
+
+    def _manifest(self, key: str) -> Manifest | None:
+        try:
+            return decode((self.root / "manifests" / key).read_bytes())
+        except FileNotFoundError:
+            return None
+
+    def _write_manifest(self, key: str, manifest: Manifest) -> None:
+        with self.staged() as fresh:
+            write_new(fresh, manifest.encode())
+            os.rename(fresh, self.root / "manifests" / key)
+
+    def _remove_contents(self, manifest: Manifest) -> int:
+        # of fills under way too
+        others = (self._manifest(key) for key in self.keys())
+        live = {name for other in others if other is not None for name in _contents(other)}
+        freed = 0
+        for name, size in _contents(manifest).items():
+            if name not in live:
+                self._content(name).unlink(missing_ok=True)
+                freed += size
+        return freed
+
+    @contextmanager
+    def _locked(self, key: str) -> Iterator[None]:
+        with open(self.root / "locks" / key, "a") as file:  # closing it unlocks
+            fcntl.flock(file, fcntl.LOCK_EX)
+            yield
+
+
+class _Fill:
+    """One tree that is being made."""
+
+    def __init__(
+        self, store: CacheStore, lake: FolderLake, manifest: Manifest, budget: Budget, report: Report
+    ) -> None:
+        self._store, self._lake, self._manifest = store, lake, manifest
+        self._budget, self._report = budget, report
+        self._sizes = _contents(manifest)
+        self._files: dict[str, int] = {}
+        for entry in manifest.entries():
+            if entry.kind != LINK:
+                self._files[_name(entry)] = self._files.get(_name(entry), 0) + 1
+        self._done = Progress(0, 0, 0)
+
+    def run(self, tree: Path) -> None:
+        part = tree.with_name(tree.name + PART)
+        shutil.rmtree(part, ignore_errors=True)
+        lacking = self._lacking()
+        self._bring(lacking)
+        sync_file_system(self._store.root)
+        self._link(part)
+        sync_file_system(self._store.root)
+        os.rename(part, tree)
+
+    def _lacking(self) -> list[str]:
+        """Return the contents to bring. Those that a killed fill left are read again: they may never have reached the
+        disk."""
+        trusted, lacking = self._store.trusted(), []
+        for name, size in self._sizes.items():
+            self._budget.check()
+            if name in trusted or self._is_intact(name, size):
+                self._note([name], 0)
+            else:
+                lacking.append(name)
+        return lacking
+
+    def _is_intact(self, name: str, size: int) -> bool:
+        path = self._store.content(name)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                if hash_file(file.fileno(), size) == _digest(name):
+                    return True
+        except FileNotFoundError:
+            return False
+        except FileChanged:
+            pass
+        path.unlink(missing_ok=True)
+        return False
+
+    def _bring(self, names: Iterable[str]) -> None:
+        wanted: dict[bytes, list[str]] = {}
+        for name in names:
+            wanted.setdefault(_digest(name), []).append(name)
+        located = self._lake.locate(wanted)
+        with ThreadPoolExecutor(THREADS) as threads:
+            try:
+                for brought in threads.map(lambda piece: self._piece(piece, wanted), _pieces(located)):
+                    self._note(brought, sum(self._sizes[name] for name in brought))
+            except BaseException:
+                threads.shutdown(cancel_futures=True)
+                raise
+
+    def _piece(self, located: Sequence[Located], wanted: dict[bytes, list[str]]) -> list[str]:
+        self._budget.check()
+        source = self._lake.path_of(located[0])
+        with open(source, "rb", buffering=0) as file:
+            for one in located:
+                for name in wanted[one.digest]:
+                    self._store_one(name, one, source, file.fileno())
+        return [name for one in located for name in wanted[one.digest]]
+
+    def _store_one(self, name: str, located: Located, source: Path, descriptor: int) -> None:
+        mode = READ_ONLY | 0o111 if name.endswith("x") else READ_ONLY
+        with self._store.staged() as fresh:
+            if located.pack == WHOLE:
+                if hash_file(descriptor, located.size_bytes) != located.digest:
+                    raise ContentDamaged(located.digest)
+                _share(source, fresh, mode)
+            else:
+                content = os.pread(descriptor, located.size_bytes, located.offset)
+                if sha256(content).digest() != located.digest:
+                    raise ContentDamaged(located.digest)
+                write_new(fresh, content, mode=mode)
+                fresh.chmod(mode)
+            os.rename(fresh, self._store.content(name))
+
+    def _note(self, names: Sequence[str], moved: int) -> None:
+        done = self._done
+        self._done = Progress(
+            done.files + sum(self._files[name] for name in names),
+            done.bytes_done + sum(self._files[name] * self._sizes[name] for name in names),
+            done.bytes_moved + moved,
+        )
+        self._report(self._done)
+
+    def _link(self, part: Path) -> None:
+        root = os.fsencode(part)
+        part.mkdir()
+        for directory in sorted({path.rpartition(b"/")[0] for path in self._manifest.paths} - {b""}):
+            os.makedirs(os.path.join(root, directory), exist_ok=True)
+        for place, entry in enumerate(self._manifest.entries()):
+            if place % _AT_ONCE == 0:
+                self._budget.check()
+            target = os.path.join(root, entry.path)
+            if entry.kind == LINK:
+                _make_link(target, entry, self._lake.read(entry.digest))
+            else:
+                self._link_file(_name(entry), target)
+
+    def _link_file(self, name: str, target: bytes) -> None:
+        source = self._store.content(name)
+        try:
+            os.link(source, target)
+        except FileNotFoundError:
+            # removed with another tree in this moment
+            self._bring([name])
+            os.link(source, target)
+        except OSError as error:
+            # a content that is there more often than the file system permits links to it
+            if error.errno != errno.EMLINK:
+                raise
+            copy_file(source, Path(os.fsdecode(target)))
+            os.chmod(target, source.stat().st_mode & 0o777)
+
+
+def _share(source: Path, fresh: Path, mode: int) -> None:
+    # a hard link has the mode of the lake's own file: an executable needs another one
+    is_shared = reflink(source, fresh) or (mode == READ_ONLY and hard_link(source, fresh))
+    if not is_shared:
+        copy_file(source, fresh)
+    if fresh.stat().st_mode & 0o777 != mode:
+        fresh.chmod(mode)
+
+
+def _make_link(path: bytes, entry: Entry, target: bytes) -> None:
+    directory, slash, _ = entry.path.rpartition(b"/")
+    if sha256(target).digest() != entry.digest or not stays_inside(directory + slash, target):
+        raise ContentDamaged(entry.digest)
+    os.symlink(target, path)
+
+
+def _name(entry: Entry) -> str:
+    return entry.digest.hex() + ("x" if entry.kind == EXECUTABLE else "")
+
+
+def _digest(name: str) -> bytes:
+    return bytes.fromhex(name.removesuffix("x"))
+
+
+def _contents(manifest: Manifest) -> dict[str, int]:
+    """Return the contents of a version's files by their name in the store, with their sizes."""
+    return {_name(entry): entry.size_bytes for entry in manifest.entries() if entry.kind != LINK}
+
+
+def _pieces(located: Sequence[Located]) -> Iterator[Sequence[Located]]:
+    """Split contents into pieces of work: of one pack each, or a single one that is a file of its own."""
+    for pack, group in groupby(located, key=lambda one: one.pack):
+        contents = list(group)
+        step = 1 if pack == WHOLE else _AT_ONCE
+        yield from (contents[start : start + step] for start in range(0, len(contents), step))

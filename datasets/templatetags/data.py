@@ -1,0 +1,49 @@
+"""How sizes and caches look on a page."""
+
+from typing import Any
+
+from django import template
+from django.utils.html import format_html
+from django.utils.safestring import SafeString
+from django.utils.translation import gettext, gettext_noop
+
+from dashboards import formats
+from datasets.models import Cache
+
+register = template.Library()
+UNITS = ("B", "kB", "MB", "GB")
+LOOKS = {
+    Cache.QUEUED: (gettext_noop("Queued"), "warning"),
+    Cache.FILLING: (gettext_noop("Filling"), "accent"),
+    Cache.READY: (gettext_noop("Ready"), "good"),
+    Cache.FAILED: (gettext_noop("Failed"), "bad"),
+    Cache.EVICTING: (gettext_noop("Being removed"), "second"),
+}
+
+
+@register.filter
+def size(size_bytes: int | None) -> str:
+    """Format bytes: 4200000 -> "4.2 MB"."""
+    if size_bytes is None:
+        return formats.NOTHING
+    amount = float(size_bytes)
+    for unit in UNITS:
+        if amount < 1000:
+            text = formats.number(int(amount)) if unit == "B" or amount >= 100 else f"{amount:.1f}"
+            return f"{text}\N{NO-BREAK SPACE}{unit}"
+        amount /= 1000
+    return f"{amount:.1f}\N{NO-BREAK SPACE}TB"
+
+
+@register.simple_tag
+def cache_badge(state: str) -> SafeString:
+    """The state of a cache, with its colour."""
+    label, colour = LOOKS[state]
+    return format_html('<span class="badge {}">{}</span>', colour, gettext(label))
+
+
+@register.filter
+def done_share(progress: dict[str, Any]) -> float:
+    """The share of a version's bytes that are there, 0 to 1."""
+    total: int = progress["total_bytes"]
+    return 1.0 if not total else float(progress["bytes"]) / total

@@ -1,0 +1,51 @@
+"""Reader of a dataset that a job mounts. Pure."""
+
+from typing import Any
+
+from controlplane import fields
+from controlplane.fields import Refused
+from jobs.kinds.mounts import normal_path
+
+LATEST = "latest"
+# What a job shows of its dataset may be sent back with it, and has no effect.
+_SHOWN = frozenset({"asked", "version_id"})
+_name = fields.dns_label(63)
+_number = fields.whole(1, 1 << 31)
+
+
+def wanted(value: Any) -> dict[str, Any]:
+    """Read {"dataset": "chest-xray", "version": "latest", "cached": true, "mount_path": "/data"}. The version is a
+    number, a tag or `latest`; PROJECT/NAME is a dataset that another project shares."""
+    if not isinstance(value, dict):
+        raise Refused(
+            "not_an_object",
+            'A dataset is {"dataset": "chest-xray", "version": "latest", "mount_path": "/data"}.',
+        )
+    for name in value:
+        if name not in {"dataset", "version", "cached", "mount_path"} | _SHOWN:
+            words = "A dataset has dataset, version, cached and mount_path."
+            raise Refused("unknown_field", words, f"/{fields.pointer_part(name)}")
+    for name in ("dataset", "mount_path"):
+        if name not in value:
+            raise Refused("required", f"Give the {name} of the dataset.", f"/{name}")
+    path = normal_path(fields.inside(fields.absolute_path, value["mount_path"], "/mount_path"))
+    if path == "/":
+        raise Refused("mounts_over_root", "Mount below the root directory.", "/mount_path")
+    return {
+        "dataset": fields.inside(_dataset, value["dataset"], "/dataset"),
+        "version": fields.inside(_version, value.get("version", LATEST), "/version"),
+        "cached": fields.inside(fields.switch, value.get("cached", False), "/cached"),
+        "mount_path": path,
+    }
+
+
+def _dataset(value: Any) -> str:
+    if not isinstance(value, str) or value.count("/") > 1:
+        raise Refused("not_a_dataset", "Name a dataset, or PROJECT/NAME for one that another project shares.")
+    for part in value.split("/"):
+        _name(part)
+    return value
+
+
+def _version(value: Any) -> str:
+    return str(_number(value)) if isinstance(value, int) else str(fields.text(63)(value))

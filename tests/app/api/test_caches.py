@@ -1,0 +1,95 @@
+"""Caches over REST: roles, lists, pins, room, and datasets of a submission."""
+
+import pytest
+
+from datasets.models import Cache, Dataset
+from tests.datasets import make_dataset, make_version
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture(autouse=True)
+def own_lake(own_lakes):
+    """Ids of projects come again after each test's rollback; their lakes do not."""
+
+
+@pytest.fixture
+def dataset(cast) -> Dataset:
+    dataset = make_dataset(cast.project)
+    make_version(dataset, {"a": "one"})
+    return dataset
+
+
+def body(dataset: Dataset) -> dict[str, str]:
+    return {"version_id": str(dataset.versions.get().pk)}
+
+
+def test_members_cache_pin_and_clear_and_viewers_read(api, cast, dataset):
+    assert api("vera").post("caches", body(dataset)).status == 403
+    assert api("chi").post("caches", body(dataset)).status == 404
+    made = api("ben").post("caches", body(dataset))
+    assert made.status == 201
+    assert (made.body["dataset"], made.body["version"], made.body["location"]) == ("xray", 1, "memory")
+    assert (made.body["state"], made.body["progress"]["total_bytes"]) == ("queued", 3)
+    path = f"caches/{made.body['id']}"
+    assert api("vera").get(path).body == made.body
+    assert api("ben").post(f"{path}/pin", {}).body["is_pinned"] is True
+    assert api("ben").post(f"{path}/unpin", {}).body["is_pinned"] is False
+    assert api("vera").delete(path).status == 403
+    assert api("ben").delete(path).body["state"] == "evicting"
+
+
+def test_lists_show_what_the_caller_may_see(api, cast, dataset):
+    api("ben").post("caches", body(dataset))
+    shared = make_dataset(cast.other, "atlas", is_shared=True)
+    make_version(shared, {"b": "two"})
+    assert api("chi").post("caches", body(shared)).status == 201
+    assert [row["dataset"] for row in api("chi").get("caches").body["results"]] == ["atlas"]
+    assert [row["dataset"] for row in api("vera").get("caches").body["results"]] == ["atlas", "xray"]
+    assert [row["dataset"] for row in api("vera").get("caches?project=team-a").body["results"]] == ["xray"]
+    assert api("vera").get("caches?version_id=1").status == 404
+    assert api("vera").get("caches?state=lost").status == 400
+
+
+def test_a_location_is_edited_by_admins(api, cast, dataset):
+    api("ben").post("caches", body(dataset) | {"location": "memory"})
+    [location] = api("vera").get("cache-locations").body["results"]
+    assert (location["name"], location["caches"], location["unused_days"]) == ("memory", 1, 1)
+    assert location["free_bytes"] > 0
+    assert api("ana").patch("cache-locations/memory", {"unused_days": 7}).status == 403
+    changed = api("root").patch("cache-locations/memory", {"unused_days": 7, "room_bytes": 100})
+    assert (changed.body["unused_days"], changed.body["room_bytes"], changed.body["free_bytes"]) == (
+        7,
+        100,
+        100,
+    )
+    assert api("root").patch("cache-locations/memory", {"unused_days": 0}).status == 400
+    assert api("ben").post("caches", body(dataset) | {"location": "elsewhere"}).status == 404
+
+
+def test_a_job_shows_the_version_that_it_mounts(api, cast, dataset):
+    job = {"name": "job", "kind": "train", "image": "quickstart"}
+    mount = {"dataset": "xray", "version": "latest", "cached": True, "mount_path": "/data"}
+    made = api("ben").post("projects/team-a/jobs", job | {"datasets": [mount]})
+    assert made.status == 201
+    [shown] = made.body["datasets"]
+    assert shown == mount | {
+        "version": 1,
+        "asked": "latest",
+        "version_id": str(dataset.versions.get().pk),
+    }
+    assert Cache.objects.get().is_kept
+    again = api("ben").post("projects/team-a/jobs", job | {"name": "again", "datasets": [shown]})
+    assert again.body["datasets"][0]["version"] == 1
+    twice = api("ben").post("projects/team-a/jobs", job | {"name": "twice", "datasets": [mount, mount]})
+    assert twice.body["errors"][0]["code"] == "mounted_twice"
+    in_use = api("ana").delete(f"datasets/{dataset.pk}")
+    assert (in_use.status, in_use.body["code"]) == (409, "dataset_in_use")
+
+
+def test_a_dry_run_reserves_nothing(api, cast, dataset):
+    job = {"name": "job", "kind": "train", "image": "quickstart"}
+    mount = {"dataset": "xray", "mount_path": "/data"}
+    assert api("ben").post("projects/team-a/jobs?dry_run=true", job | {"datasets": [mount]}).status == 200
+    assert api("ben").post("caches?dry_run=true", body(dataset)).status == 200
+    assert not Cache.objects.exists()

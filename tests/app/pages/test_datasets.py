@@ -1,0 +1,103 @@
+"""Pages of datasets: what they show to whom, previews, and what their buttons do."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.test import Client
+
+from datasets.models import Cache, Dataset
+from datasets.previews import is_picture, text_of
+from tests.cast import Cast
+from tests.datasets import make_dataset, make_version
+
+pytestmark = pytest.mark.django_db
+
+
+@pytest.fixture
+def dataset(cast: Cast, own_lakes: Path) -> Dataset:
+    dataset = make_dataset(cast.project, "xray")
+    make_version(dataset, {"a.txt": "alpha", "sub/b.svg": "<svg onload='x'/>", "zero.bin": "a\0b"}, "first")
+    make_version(dataset, {"a.txt": "other", "sub/c.txt": "<script>x</script>"}, "second")
+    return dataset
+
+
+def get(cast: Cast, name: str, path: str) -> Any:
+    client = Client()
+    client.force_login(getattr(cast, name))
+    return client.get(path)
+
+
+def post(cast: Cast, name: str, path: str, **fields: str) -> Any:
+    client = Client()
+    client.force_login(getattr(cast, name))
+    return client.post(path, fields)
+
+
+def test_the_list_shows_what_the_user_may_see(cast: Cast, dataset: Dataset):
+    make_dataset(cast.other, "secret")
+    make_dataset(cast.other, "atlas", is_shared=True)
+    text = get(cast, "vera", "/datasets").content.decode()
+    assert "xray" in text
+    assert "atlas" in text
+    assert "secret" not in text
+    assert "atlas" not in get(cast, "vera", "/datasets?project=team-a").content.decode()
+    for sort in ("name", "-size", "updated", "-files", "shared", "latest", "project"):
+        assert get(cast, "vera", f"/datasets?sort={sort}").status_code == 200
+
+
+def test_a_member_has_buttons_and_a_viewer_reads(cast: Cast, dataset: Dataset):
+    path = f"/datasets/{dataset.pk}"
+    text = {name: get(cast, name, path).content.decode() for name in ("vera", "ben", "ana")}
+    assert all("first" in each and "second" in each for each in text.values())
+    assert [f"{path}/cache" in text[name] for name in text] == [False, True, True]
+    assert [f"{path}/delete" in text[name] for name in text] == [False, False, True]
+
+
+def test_files_are_shown_as_text_or_not_at_all(cast: Cast, dataset: Dataset):
+    path = f"/datasets/{dataset.pk}/files"
+    page = get(cast, "vera", f"{path}?path=sub&file=sub/c.txt").content.decode()
+    assert "&lt;script&gt;x" in page
+    assert "<script>x" not in page
+    page = get(cast, "vera", f"{path}?version=1&path=sub&file=sub/b.svg").content.decode()
+    assert "<img" not in page
+    assert "&lt;svg onload" in page
+    assert "no preview" in get(cast, "vera", f"{path}?version=1&file=zero.bin").content.decode()
+    assert get(cast, "vera", f"{path}?version=7").status_code == 404
+    assert get(cast, "vera", f"{path}?path=../../etc&file=/etc/passwd").status_code == 200
+
+
+def test_versions_are_compared(cast: Cast, dataset: Dataset):
+    page = get(cast, "vera", f"/datasets/{dataset.pk}/diff").content.decode()
+    for path in ("sub/c.txt", "sub/b.svg", "a.txt"):
+        assert path in page
+    assert get(cast, "vera", f"/datasets/{dataset.pk}/diff?before=0&after=1").status_code == 200
+    assert get(cast, "vera", f"/datasets/{dataset.pk}/diff?before=9").status_code == 404
+
+
+def test_buttons_cache_pin_remove_and_delete(cast: Cast, dataset: Dataset):
+    path = f"/datasets/{dataset.pk}"
+    assert post(cast, "ben", f"{path}/cache", version="1").status_code == 302
+    cache = Cache.objects.get()
+    assert (cache.version.number, cache.state) == (1, "queued")
+    post(cast, "ben", f"/caches/{cache.pk}/do/pin")
+    cache.refresh_from_db()
+    assert cache.is_pinned
+    assert "Remove xray@1 from memory?" in get(cast, "ben", f"/caches/{cache.pk}/clear").content.decode()
+    post(cast, "ben", f"/caches/{cache.pk}/clear")
+    cache.refresh_from_db()
+    assert cache.state == "evicting"
+    assert "Delete xray?" in get(cast, "ana", f"{path}/delete").content.decode()
+    assert post(cast, "ana", f"{path}/delete").status_code == 302
+    assert not Dataset.objects.filter(pk=dataset.pk).exists()
+
+
+def test_what_a_preview_takes_for_a_picture_or_a_text():
+    assert [is_picture(name) for name in ("a.png", "a.JPG", "a.svg", "a.html", "a", "a.tiff")] == [
+        True,
+        True,
+    ] + [False] * 4
+    assert text_of("ä".encode()[:1], is_whole=False) == ""
+    assert text_of("xä".encode()[:2], is_whole=True) is None
+    assert text_of(b"a\0", is_whole=True) is None
+    assert text_of("grün".encode(), is_whole=True) == "grün"

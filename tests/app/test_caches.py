@@ -1,0 +1,304 @@
+"""Caches of datasets: jobs that wait for them, one fill for all, aging, room, and deletion."""
+
+from collections.abc import Iterator
+from datetime import timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from django.utils import timezone
+
+from controlplane.access import SYSTEM
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.commands.dispatch import carry_out_due
+from controlplane.loop.cycle import run_cycle
+from controlplane.models import Command, Project
+from datasets.actions.cache_upkeep import keep_caches
+from datasets.actions.caches import (
+    EVICT_CACHE,
+    FILL_CACHE,
+    cache_version,
+    clear_cache,
+    location_for,
+    pin_cache,
+)
+from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
+from datasets.cache_commands import FillCache
+from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
+from datasets.queries.caches import cache_shape, dataset_mounts, directory_of
+from jobs.actions import clone_body, stop_job, submit_job
+from jobs.models import Job
+from tests.cast import Cast, make_cast
+from tests.datasets import make_dataset, make_version
+from tests.loop.plant import Plant
+from tests.waiting import wait_until
+
+LONG = (FILL_CACHE, EVICT_CACHE)
+ONE, TWO = {"a": "one", "b": "same"}, {"a": "two!", "b": "same"}
+
+
+@pytest.fixture
+def plant(db: None, own_lakes: Path) -> Iterator[Plant]:
+    plant = Plant()
+    yield plant
+    plant.close()
+
+
+@pytest.fixture
+def people(plant: Plant) -> Cast:
+    return make_cast()
+
+
+@pytest.fixture
+def xray(people: Cast) -> Dataset:
+    dataset = make_dataset(people.project)
+    make_version(dataset, ONE)
+    make_version(dataset, TWO)
+    return dataset
+
+
+def submit(cast: Cast, name: str = "job", project: Project | None = None, **mount: Any) -> Job:
+    mounts = [{"dataset": "xray", "mount_path": "/data", **mount}]
+    body = {"name": name, "kind": "train", "image": "quickstart", "gpus": 1, "datasets": mounts}
+    project = project or cast.project
+    return submit_job(project, body, actor=cast.actor("ana" if project == cast.project else "chi"))
+
+
+def refusal(cast: Cast, **mount: Any) -> tuple[str, str, str]:
+    with pytest.raises(Invalid) as refused:
+        submit(cast, "refused", **mount)
+    [error] = refused.value.errors
+    return error.pointer, error.code, error.detail
+
+
+def work() -> None:
+    """Carry out all long commands. They are due by the database's clock, which may be some milliseconds behind."""
+    wait_until(lambda: not (carry_out_due() or Command.objects.of_kinds(LONG).unfinished().exists()))
+
+
+def files_of(job: Job) -> dict[str, str]:
+    [(source, _, is_read_only)] = dataset_mounts(job)
+    assert is_read_only
+    return {path.name: path.read_text() for path in Path(source).iterdir()}
+
+
+def test_a_job_waits_for_its_dataset_and_starts_when_the_files_are_there(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    job = submit(people)
+    run_cycle(plant.clock())
+    job.refresh_from_db()
+    assert (job.state, job.reason) == ("queued", "waiting_for_data")
+    assert job.details["dataset"] == "xray@2"
+    assert "xray@2 is still to be brought" in job.message
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert files_of(job) == TWO
+    [pod] = Command.objects.filter(kind="start_pod")
+    assert pod.payload["mounts"] == dataset_mounts(job)
+
+
+def test_latest_and_tags_are_written_down_as_numbers(people: Cast, xray: Dataset):
+    tag_version(xray, "golden", xray.versions.get(number=1), actor=SYSTEM)
+    jobs = [submit(people, f"job-{asked}", version=asked) for asked in ("latest", "golden", "1")]
+    make_version(xray, {"c": "new"})
+    assert [job.spec["datasets"][0]["version"] for job in jobs] == [2, 1, 1]
+    assert [job.spec["datasets"][0]["asked"] for job in jobs] == ["latest", "golden", "1"]
+    again = submit_job(people.project, clone_body(jobs[0], "again"), actor=people.actor("ben"))
+    assert again.spec["datasets"][0]["version"] == 2
+
+
+def test_what_cannot_be_mounted_is_refused_with_what_there_is(people: Cast, xray: Dataset):
+    make_version(make_dataset(people.other, "secret"), ONE)
+    make_version(make_dataset(people.other, "atlas", is_shared=True), ONE)
+    tag_version(xray, "golden", xray.versions.get(number=1), actor=SYSTEM)
+    pointer, code, detail = refusal(people, dataset="x-ray")
+    assert (pointer, code) == ("/datasets/0/dataset", "dataset_unknown")
+    assert "There are: xray, team-b/atlas." in detail
+    assert refusal(people, dataset="team-b/secret")[1] == "dataset_unknown"
+    assert refusal(people, dataset="secret")[1] == "dataset_unknown"
+    pointer, code, detail = refusal(people, version="9")
+    assert (pointer, code) == ("/datasets/0/version", "dataset_version_unknown")
+    assert "numbers 1 to 2 and the tags golden" in detail
+    assert refusal(people, mount_path="/")[:2] == ("/datasets/0/mount_path", "mounts_over_root")
+    assert refusal(people, mount_path="data")[:2] == ("/datasets/0/mount_path", "not_an_absolute_path")
+    assert refusal(people, colour="red")[:2] == ("/datasets/0/colour", "unknown_field")
+    assert not DatasetUse.objects.exists()
+    shared = submit(people, "shared", dataset="team-b/atlas")
+    assert shared.spec["datasets"][0]["dataset"] == "team-b/atlas"
+
+
+def test_clusters_whose_pods_cannot_mount_datasets_say_so(people: Cast, xray: Dataset):
+    people.project.cluster.engine = "kubernetes"
+    assert refusal(people)[:2] == ("/datasets", "datasets_not_supported")
+
+
+def test_two_requests_for_one_cache_make_one_fill(people: Cast, xray: Dataset, plant: Plant):
+    location = location_for(plant.cluster)
+    version = xray.versions.get(number=2)
+    cache = cache_version(version, location, actor=people.actor("ana"))
+    assert cache_version(version, location, actor=people.actor("ben")).pk == cache.pk
+    submit(people, cached=True)
+    assert Command.objects.filter(kind=FILL_CACHE).count() == 1
+    work()
+    submit(people, "second", cached=True)
+    cache.refresh_from_db()
+    assert (cache.state, cache.hits) == ("ready", 1)
+    assert Command.objects.filter(kind=FILL_CACHE).count() == 1
+
+
+def test_content_that_versions_share_is_stored_once_and_charged_in_parts(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    location = location_for(plant.cluster)
+    caches = [cache_version(version, location, actor=SYSTEM) for version in xray.versions.order_by("number")]
+    work()
+    for cache in caches:
+        cache.refresh_from_db()
+    location.refresh_from_db()
+    # "one" + "same" + "two!", of which "same" is shared
+    assert location.used_bytes == 3 + 4 + 4
+    assert [cache.charged_bytes for cache in caches] == [3 + 2, 4 + 2]
+    assert caches[1].bytes_done == cache_shape(caches[1])["progress"]["total_bytes"] == 8
+    trees = [directory_of(location) / "trees" / str(cache.version_id) / "b" for cache in caches]
+    assert trees[0].stat().st_ino == trees[1].stat().st_ino
+    clear_cache(caches[0], actor=SYSTEM)
+    work()
+    location.refresh_from_db()
+    assert location.used_bytes == 8
+    assert not trees[0].exists()
+    assert trees[1].read_text() == "same"
+    assert len([path for path in (directory_of(location) / "contents").rglob("*") if path.is_file()]) == 2
+
+
+def test_what_an_unfinished_job_wants_is_neither_cleared_nor_deleted(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    job = submit(people, cached=True)
+    cache = Cache.objects.get()
+    with pytest.raises(Conflict, match="used by job job"):
+        clear_cache(cache, actor=people.actor("ana"))
+    with pytest.raises(Conflict, match="used by job job; delete it afterwards"):
+        delete_dataset(xray, actor=people.actor("ana"))
+    work()
+    Cache.objects.update(used_at=timezone.now() - timedelta(days=9))
+    keep_caches(timezone.now())
+    work()
+    assert Cache.objects.get().state == "ready"
+    stop_job(job, actor=people.actor("ana"))
+    Cache.objects.update(used_at=timezone.now() - timedelta(days=9))
+    keep_caches(timezone.now())
+    work()
+    assert not Cache.objects.exists()
+    delete_dataset(xray, actor=people.actor("ana"))
+
+
+def test_a_pinned_cache_does_not_age_and_one_for_a_job_alone_goes_soon(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    location = location_for(plant.cluster)
+    pinned = cache_version(xray.versions.get(number=1), location, actor=SYSTEM)
+    pin_cache(pinned, True, actor=SYSTEM)
+    job = submit(people)
+    work()
+    stop_job(job, actor=SYSTEM)
+    long_ago = timezone.now() - timedelta(hours=1)
+    Cache.objects.update(used_at=long_ago)
+    keep_caches(timezone.now())
+    work()
+    assert [cache.pk for cache in Cache.objects.all()] == [pinned.pk]
+    Cache.objects.update(used_at=timezone.now() - timedelta(days=30))
+    keep_caches(timezone.now())
+    assert Cache.objects.get().state == "ready"
+    pin_cache(pinned, False, actor=SYSTEM)
+    keep_caches(timezone.now() + timedelta(days=2))
+    work()
+    assert not Cache.objects.exists()
+
+
+def test_a_cache_that_does_not_fit_takes_the_place_of_the_oldest_or_says_what_is_missing(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(FillCache, "backoff_seconds", (0,))
+    location = location_for(plant.cluster)
+    CacheLocation.objects.update(room_bytes=10)
+    old = cache_version(xray.versions.get(number=1), location, actor=SYSTEM)
+    work()
+    make_version(xray, {"c": "8 bytes."})
+    new = cache_version(xray.versions.get(number=3), location, actor=SYSTEM)
+    work()
+    assert not Cache.objects.filter(pk=old.pk).exists()
+    new.refresh_from_db()
+    assert new.state == "ready"
+    make_version(xray, {"c": "more than ten bytes"})
+    too_large = cache_version(xray.versions.get(number=4), location, actor=SYSTEM)
+    work()
+    too_large.refresh_from_db()
+    assert (too_large.state, too_large.reason) == ("failed", "no_room")
+    assert "19 are needed" in too_large.message
+    new.refresh_from_db()
+    assert new.state == "ready"
+
+
+def test_a_failed_fill_is_in_the_reason_and_is_tried_again(people: Cast, xray: Dataset, plant: Plant):
+    CacheLocation.objects.create(cluster=plant.cluster, name="small", room_bytes=1)
+    job = submit(people)
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.reason == "waiting_for_data"
+    assert "could not be brought to the cluster: small has room for 1 bytes more" in job.message
+    CacheLocation.objects.update(room_bytes=None)
+    keep_caches(timezone.now() + timedelta(minutes=2))
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.state == "running"
+
+
+def test_a_job_whose_dataset_is_gone_ends_with_the_reason(people: Cast, xray: Dataset, plant: Plant):
+    make_version(make_dataset(people.other, "atlas", is_shared=True), ONE)
+    unshared = submit(people, "unshared", dataset="team-b/atlas")
+    job = submit(people)
+    edit_dataset(Dataset.objects.get(name="atlas"), {"is_shared": False}, actor=SYSTEM)
+    # as the deletion of its project does it
+    Dataset.objects.filter(pk=xray.pk).delete()
+    run_cycle(plant.clock())
+    assert plant.states() == {"job": "queued", "unshared": "queued"}
+    keep_caches(timezone.now())
+    for each, name in ((job, "xray@2"), (unshared, "team-b/atlas@1")):
+        each.refresh_from_db()
+        assert (each.state, each.reason) == ("failed", "dataset_gone")
+        assert each.message.startswith(f"{name}: A dataset that it mounts was deleted")
+
+
+def test_files_of_a_deleted_dataset_are_removed(people: Cast, xray: Dataset, plant: Plant):
+    location = location_for(plant.cluster)
+    cache_version(xray.versions.get(number=1), location, actor=SYSTEM)
+    work()
+    delete_dataset(xray, actor=SYSTEM)
+    keep_caches(timezone.now())
+    work()
+    assert [
+        path for path in directory_of(location).rglob("*") if path.is_file() and path.parent.name != "locks"
+    ] == []
+
+
+def test_a_cache_that_is_cleared_while_a_new_job_wants_it_is_filled_again(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    location = location_for(plant.cluster)
+    cache = cache_version(xray.versions.get(number=2), location, actor=SYSTEM)
+    work()
+    clear_cache(cache, actor=SYSTEM)
+    job = submit(people)
+    run_cycle(plant.clock())
+    job.refresh_from_db()
+    assert job.reason == "waiting_for_data"
+    work()
+    plant.settle(2)
+    job.refresh_from_db()
+    assert job.state == "running"
+    assert files_of(job) == TWO

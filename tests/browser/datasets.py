@@ -1,0 +1,69 @@
+"""Datasets of the instance that the browser tests look at: two versions with a picture and texts, one without any."""
+
+import struct
+import urllib.request
+import zlib
+from hashlib import sha256
+
+from datasets.manifests import FILE, Entry, make_manifest
+from tests.browser.conftest import Yard
+from tests.datasets import pack_of
+from tests.waiting import wait_until
+
+
+def picture(width: int = 96, height: int = 64) -> bytes:
+    """A grey ramp as PNG."""
+    rows = b"".join(b"\0" + bytes(255 * at // width for at in range(width)) for _ in range(height))
+
+    def chunk(kind: bytes, data: bytes) -> bytes:
+        return struct.pack(">I", len(data)) + kind + data + struct.pack(">I", zlib.crc32(kind + data))
+
+    head = struct.pack(">IIBBBBB", width, height, 8, 0, 0, 0, 0)
+    return (
+        b"\x89PNG\r\n\x1a\n"
+        + chunk(b"IHDR", head)
+        + chunk(b"IDAT", zlib.compress(rows))
+        + chunk(b"IEND", b"")
+    )
+
+
+FILES = {
+    "readme.txt": b"Chest X-rays, labelled by two readers.\n" * 20,
+    "labels.csv": b"name,label\nscan.png,healthy\n",
+    "images/scan.png": picture(),
+    "weights.bin": bytes(range(256)) * 40,
+}
+
+
+def fill_datasets(yard: Yard) -> dict[str, str]:
+    """Make the datasets and a cache that is ready; return their ids."""
+    dataset = yard.call(
+        "POST", "/projects/team-a/datasets", {"name": "chest-xray", "description": "Labelled scans"}
+    )
+    first = _sync(yard, dataset["id"], 0, FILES, "first labelling")
+    _sync(
+        yard, dataset["id"], 1, FILES | {"labels.csv": b"name,label\nscan.png,ill\n", "more.txt": b"more"}, ""
+    )
+    yard.call("POST", f"/datasets/{dataset['id']}/tags", {"name": "golden", "version": "1"})
+    empty = yard.call("POST", "/projects/team-a/datasets", {"name": "empty", "is_shared": True})
+    cache = yard.call("POST", "/caches", {"version_id": first})["id"]
+    wait_until(lambda: yard.call("GET", f"/caches/{cache}")["state"] == "ready", 30, "the cache")
+    return {"dataset": dataset["id"], "no versions": empty["id"], "cache": cache}
+
+
+def _sync(yard: Yard, dataset: str, parent: int, files: dict[str, bytes], message: str) -> str:
+    _send(yard, f"/datasets/{dataset}/content/packs", pack_of(*sorted(set(files.values()))))
+    manifest = make_manifest(
+        Entry(path.encode(), FILE, len(content), sha256(content).digest()) for path, content in files.items()
+    )
+    _send(yard, f"/datasets/{dataset}/content/manifests", manifest.encode())
+    body = {"manifest": manifest.hash, "parent": parent, "message": message}
+    version: str = yard.call("POST", f"/datasets/{dataset}/versions", body)["id"]
+    return version
+
+
+def _send(yard: Yard, path: str, content: bytes) -> None:
+    headers = {"Authorization": f"Bearer {yard.server.token}", "Content-Type": "application/octet-stream"}
+    request = urllib.request.Request(f"{yard.server.url}/api/v1{path}", content, headers, method="PUT")
+    with urllib.request.urlopen(request, timeout=20) as answer:
+        assert answer.status == 200

@@ -1,0 +1,177 @@
+"""Caches of a location: what trees hold, what a killed or cancelled fill leaves, and what is verified."""
+
+import os
+import subprocess
+import sys
+from hashlib import sha256
+from pathlib import Path
+
+import pytest
+
+from datasets.manifests import EXECUTABLE, FILE, LINK, Entry, Manifest, make_manifest
+from datasets.storage.base import Budget, Cancelled, ContentDamaged
+from datasets.storage.cache import CacheStore, Progress
+from datasets.storage.folder import WHOLE_BYTES, FolderLake
+from tests.datasets import pack_of
+
+LARGE = os.urandom(WHOLE_BYTES + 1)
+FILES = {
+    "large": (FILE, LARGE),
+    "run.sh": (EXECUTABLE, b"#!/bin/sh"),
+    "sub/a": (FILE, b"alpha"),
+    "sub/again": (FILE, b"alpha"),
+    "empty": (FILE, b""),
+    "link": (LINK, b"sub/a"),
+}
+# Fills with a program that is killed once it has brought half of the contents.
+KILLED = """
+import os, signal, sys
+from pathlib import Path
+from datasets.manifests import decode
+from datasets.storage.cache import CacheStore
+from datasets.storage.folder import FolderLake
+def report(progress):
+    if progress.files >= 100:
+        os.kill(os.getpid(), signal.SIGKILL)
+lake, store, manifest = map(Path, sys.argv[1:])
+CacheStore(store).fill("v", FolderLake(lake), decode(manifest.read_bytes()), report=report)
+"""
+
+
+@pytest.fixture
+def lake(tmp_path: Path):
+    opened = FolderLake(tmp_path / "lake")
+    yield opened
+    opened.close()
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> CacheStore:
+    return CacheStore(tmp_path / "caches")
+
+
+def kept(lake: FolderLake, files: dict[str, tuple[int, bytes]]) -> Manifest:
+    """The manifest of files whose contents are in the lake."""
+    small = {content for _, content in files.values() if len(content) <= WHOLE_BYTES}
+    lake.put_pack(memoryview(pack_of(*sorted(small))))
+    for content in {content for _, content in files.values()} - small:
+        lake.put_part(sha256(content).digest(), 0, memoryview(content), len(content))
+    return make_manifest(
+        Entry(path.encode(), kind, len(content), sha256(content).digest())
+        for path, (kind, content) in files.items()
+    )
+
+
+def many(lake: FolderLake, count: int = 400) -> Manifest:
+    contents = [f"content {number}".encode() for number in range(count)]
+    for start in range(0, count, 50):
+        lake.put_pack(memoryview(pack_of(*contents[start : start + 50])))
+    return make_manifest(
+        Entry(f"{number:04}".encode(), FILE, len(content), sha256(content).digest())
+        for number, content in enumerate(contents)
+    )
+
+
+def test_a_tree_has_the_files_of_the_version_read_only(lake: FolderLake, store: CacheStore):
+    reports: list[Progress] = []
+    store.fill("v", lake, kept(lake, FILES), report=reports.append)
+    tree = store.tree("v")
+    assert {str(path.relative_to(tree)) for path in tree.rglob("*") if not path.is_dir()} == set(FILES)
+    for name, (kind, content) in FILES.items():
+        assert (tree / name).read_bytes() == (b"alpha" if kind == LINK else content)
+    assert os.readlink(tree / "link") == "sub/a"
+    modes = {name: (tree / name).stat().st_mode & 0o777 for name in ("large", "sub/a", "run.sh")}
+    assert modes == {"large": 0o444, "sub/a": 0o444, "run.sh": 0o555}
+    assert (tree / "sub/a").stat().st_ino == (tree / "sub/again").stat().st_ino
+    # links hold no bytes of their own
+    total = sum(len(content) for kind, content in FILES.values() if kind != LINK)
+    assert (reports[-1].files, reports[-1].bytes_done) == (5, total)
+
+
+def test_a_second_version_brings_only_what_is_new(lake: FolderLake, store: CacheStore):
+    store.fill("one", lake, kept(lake, FILES))
+    reports: list[Progress] = []
+    second = kept(lake, FILES | {"sub/a": (FILE, b"other")})
+    assert store.lacking_bytes(second) == len(b"other")
+    store.fill("two", lake, second, report=reports.append)
+    assert reports[-1].bytes_moved == len(b"other")
+    assert store.remove("one") == 0
+    assert (store.tree("two") / "sub/again").read_bytes() == b"alpha"
+    assert store.remove("two") == sum(
+        map(len, {content for kind, content in FILES.values()} | {b"other"})
+    ) - len(b"sub/a")
+    assert not [path for path in (store.root / "contents").rglob("*") if path.is_file()]
+    assert store.keys() == set()
+
+
+def test_removing_a_cache_leaves_the_lake_whole(lake: FolderLake, store: CacheStore):
+    """Large contents are hard links where the file system cannot share extents."""
+    manifest = kept(lake, FILES)
+    store.fill("v", lake, manifest)
+    store.remove("v")
+    found = lake.verify(manifest.contents())
+    assert (found.missing, found.quarantined) == ([], [])
+
+
+def test_a_fill_that_was_killed_goes_on_with_what_is_there(
+    lake: FolderLake, store: CacheStore, tmp_path: Path
+):
+    manifest = many(lake)
+    (tmp_path / "manifest").write_bytes(manifest.encode())
+    for _ in range(3):
+        arguments = [str(lake.root), str(store.root), str(tmp_path / "manifest")]
+        # the first 100 of the second and third run are those that are there already
+        assert subprocess.run([sys.executable, "-c", KILLED, *arguments], check=False).returncode == -9
+        assert not store.tree("v").exists()
+    reports: list[Progress] = []
+    store.fill("v", lake, manifest, report=reports.append)
+    assert reports[-1].files == 400
+    assert reports[-1].bytes_moved < reports[-1].bytes_done
+    assert len(list(store.tree("v").iterdir())) == 400
+
+
+def test_content_that_a_killed_fill_left_damaged_is_brought_again(lake: FolderLake, store: CacheStore):
+    manifest = kept(lake, FILES)
+    left = store.content(sha256(b"alpha").hexdigest())
+    left.write_bytes(b"ALPHA")
+    store.fill("v", lake, manifest)
+    assert (store.tree("v") / "sub/a").read_bytes() == b"alpha"
+
+
+def test_a_cancelled_fill_ends_between_two_pieces(lake: FolderLake, store: CacheStore):
+    manifest, reports = many(lake), list[Progress]()
+    budget = Budget(is_cancelled=lambda: bool(reports))
+    with pytest.raises(Cancelled):
+        store.fill("v", lake, manifest, budget, reports.append)
+    assert not store.tree("v").exists()
+    assert store.keys() == {"v"}
+    store.remove("v")
+    assert store.keys() == set()
+
+
+def test_damaged_content_of_the_lake_is_not_served(lake: FolderLake, store: CacheStore):
+    manifest = kept(lake, FILES)
+    [located] = lake.locate([sha256(LARGE).digest()])
+    path = lake.path_of(located)
+    path.chmod(0o644)
+    path.write_bytes(b"x" * len(LARGE))
+    with pytest.raises(ContentDamaged):
+        store.fill("v", lake, manifest)
+    assert not store.tree("v").exists()
+
+
+def test_content_that_is_removed_under_a_fill_is_stored_again(
+    lake: FolderLake, store: CacheStore, monkeypatch: pytest.MonkeyPatch
+):
+    store.fill("one", lake, kept(lake, FILES))
+    second, makedirs = kept(lake, FILES | {"sub/b": (FILE, b"new")}), os.makedirs
+    # as by the removal of another tree that did not see this fill begin
+    content = store.content(sha256(b"alpha").hexdigest())
+
+    def remove_first(*arguments: object, **options: object) -> None:
+        content.unlink(missing_ok=True)
+        makedirs(*arguments, **options)
+
+    monkeypatch.setattr("os.makedirs", remove_first)
+    store.fill("two", lake, second)
+    assert (store.tree("two") / "sub/a").read_bytes() == b"alpha"
