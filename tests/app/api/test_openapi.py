@@ -7,7 +7,9 @@ import jsonschema_rs
 import pytest
 from django.core.management import call_command
 
+from controlplane.access import SYSTEM
 from controlplane.api.openapi import openapi_document
+from datasets.actions.caches import cache_version, location_for
 from datasets.queries.datasets import find_dataset
 from datasets.queries.volumes import find_volume
 from jobs.models import Job
@@ -91,6 +93,10 @@ READS = [
     "versions/{version_id}",
     "versions/{version_id}/files",
     "versions/{version_id}/diff",
+    "caches",
+    "caches/{cache_id}",
+    "cache-locations",
+    "cache-locations/{name}",
     "storage-classes",
     "volumes",
     "volumes/{volume_id}",
@@ -143,6 +149,10 @@ WRITES: list[tuple[str, str, Any]] = [
     ("PATCH", "datasets/{dataset_id}", {"description": "x"}),
     ("POST", "datasets/{dataset_id}/tags", {"name": "golden", "version": "latest"}),
     ("POST", "versions/{version_id}/verify", None),
+    ("POST", "caches/{cache_id}/pin", None),
+    ("POST", "caches/{cache_id}/unpin", None),
+    ("DELETE", "caches/{cache_id}", None),
+    ("PATCH", "cache-locations/{name}", {"room_bytes": 1 << 40}),
     ("DELETE", "datasets/{dataset_id}", None),
     ("POST", "volumes", {"project": "team-a", "name": "scans", "size": "1Gi"}),
     ("PATCH", "volumes/{volume_id}", {"keep_last": 3}),
@@ -201,6 +211,11 @@ def _path(template: str, job: Job, root: Api) -> str:
         version = make_version(dataset, {"a.txt": "alpha", "sub/b.txt": "beta"})
         path = path.replace("{dataset_id}", str(dataset.pk)).replace("{version_id}", str(version.pk))
         path = path.replace("{version}", "1").replace("{sha256}", "0" * 64)
+    if "cache" in template:
+        dataset = find_dataset(job.project, "xray") or make_dataset(job.project)
+        version = dataset.versions.first() or make_version(dataset, {"a.txt": "alpha"})
+        location = location_for(job.project.cluster)
+        path = path.replace("{cache_id}", str(cache_version(version, location, actor=SYSTEM).pk))
     if "{snapshot_id}" in path:
         volume = find_volume(job.project, "data") or make_volume(job.project)
         path = path.replace("{snapshot_id}", str((volume.snapshots.first() or make_snapshot(volume)).pk))

@@ -13,7 +13,12 @@ def test_what_is_not_there_keeps_the_navigation_for_who_is_signed_in(yard: Yard,
 
 
 def test_the_numbers_beside_the_navigation_are_what_the_pages_list(yard: Yard, visit: Visit):
-    assert visit(yard.cast.chi).get("/counts.json").json() == {"jobs": 0, "projects": 2, "nodes": 2}
+    assert visit(yard.cast.chi).get("/counts.json").json() == {
+        "jobs": 0,
+        "projects": 2,
+        "dataset-list": 0,
+        "nodes": 2,
+    }
     assert visit(yard.cast.root).get("/counts.json").json()["jobs"] == 2
 
 

@@ -101,3 +101,11 @@ def test_what_a_preview_takes_for_a_picture_or_a_text():
     assert text_of("xä".encode()[:2], is_whole=True) is None
     assert text_of(b"a\0", is_whole=True) is None
     assert text_of("grün".encode(), is_whole=True) == "grün"
+
+
+@pytest.mark.parametrize("nasty", ["%FF%FE", "9" * 60, "..%2F..%2Fetc", "%C3%A9" * 400, "-1", "%2F%2F"])
+def test_addresses_that_name_nothing_are_no_fault(cast: Cast, dataset: Dataset, nasty: str):
+    for field in ("version", "path", "file", "after"):
+        assert get(cast, "vera", f"/datasets/{dataset.pk}/files?{field}={nasty}").status_code in (200, 404)
+    for field in ("before", "after"):
+        assert get(cast, "vera", f"/datasets/{dataset.pk}/diff?{field}={nasty}").status_code in (200, 404)

@@ -1,17 +1,21 @@
 """Every page at every address, with values that no database and no calendar takes: refused, never a fault of ours."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 
 import pytest
 from django.test import Client
-from django.urls import URLPattern
+from django.urls import URLPattern, URLResolver
 from django.utils.regex_helper import normalize
 
+from controlplane.access import SYSTEM
 from controlplane.actions.accounts import issue_token
 from controlplane.models import User
 from dashboards.urls import urlpatterns
+from datasets.actions.caches import cache_version, location_for
 from tests.app.pages.conftest import Yard
 from tests.cast import PASSWORD
+from tests.datasets import make_dataset, make_version
 
 Visit = Callable[[User | None], Client]
 
@@ -41,12 +45,14 @@ FORM = "application/x-www-form-urlencoded"
 
 
 @pytest.fixture
-def places(yard: Yard) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
+def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
     """Every address of the pages as a template, its parameters, and values for them that exist."""
     token, _secret = issue_token(yard.cast.root, "t", actor=yard.cast.actor("root"))
+    version = make_version(make_dataset(yard.cast.project), {"a.txt": "alpha"})
+    cache = cache_version(version, location_for(yard.cast.project.cluster), actor=SYSTEM)
+    verbs = {"jobs": "resume", "caches": "pin"}
     found = []
-    for pattern in urlpatterns:
-        assert isinstance(pattern, URLPattern)
+    for pattern in _patterns(urlpatterns):
         for template, parameters in normalize(pattern.pattern.regex.pattern):
             names = {
                 "charts/projects": "team-a",
@@ -61,7 +67,9 @@ def places(yard: Yard) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
                 "username": "ana",
                 "token_id": str(token.pk),
                 "tab": "logs",
-                "verb": "resume" if template.startswith("jobs") else "unlock",
+                "verb": verbs.get(template.partition("/")[0], "unlock"),
+                "dataset_id": str(version.dataset_id),
+                "cache_id": str(cache.pk),
                 "secret": "guess",
                 "metric": "memory",
                 "theme": "dark",
@@ -69,6 +77,14 @@ def places(yard: Yard) -> list[tuple[str, tuple[str, ...], dict[str, str]]]:
             found.append((template, tuple(parameters), real))
     assert len(found) > 30
     return found
+
+
+def _patterns(found: Sequence[URLPattern | URLResolver]) -> Iterator[URLPattern]:
+    for one in found:
+        if isinstance(one, URLPattern):
+            yield one
+        else:
+            yield from _patterns(one.url_patterns)
 
 
 def visits(
