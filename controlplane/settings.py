@@ -56,6 +56,7 @@ try:
 except ValueError as error:
     raise env.SettingInvalid(f"TRAINYARD_STORAGE_CLASSES: {error}") from error
 CACHE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_CACHE_DIR")).resolve()  # versions beside the GPUs
+GIT_SOURCES = env.items(os.environ, "TRAINYARD_GIT_SOURCES")
 HOST_PATHS = env.items(os.environ, "TRAINYARD_HOST_PATHS")
 BOOTSTRAP_TOKEN = env.text(os.environ, "TRAINYARD_BOOTSTRAP_TOKEN")
 CLUSTERS = env.text(os.environ, "TRAINYARD_CLUSTERS")

@@ -26,7 +26,7 @@ def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
 def dataset_for(actor: Actor, dataset_id: str, *, needed: str = Role.VIEWER) -> Dataset:
     """Return a dataset by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
     missing = NotVisible("There is no such dataset that you can see.")
-    dataset = Dataset.objects.select_related("project").filter(pk=_key(dataset_id, missing)).first()
+    dataset = Dataset.objects.select_related("project").filter(pk=uuid_of(dataset_id, missing)).first()
     if dataset is None:
         raise missing
     require_role(actor, dataset, needed, missing)
@@ -37,7 +37,7 @@ def version_for(actor: Actor, version_id: str, *, needed: str = Role.VIEWER) -> 
     """Return a version by id, with its dataset and project. Raises NotVisible or Forbidden."""
     missing = NotVisible("There is no such version that you can see.")
     rows = DatasetVersion.objects.select_related("dataset__project", "parent")
-    version = rows.filter(pk=_key(version_id, missing)).first()
+    version = rows.filter(pk=uuid_of(version_id, missing)).first()
     if version is None:
         raise missing
     require_role(actor, version.dataset, needed, missing)
@@ -60,14 +60,14 @@ def volume_for(actor: Actor, volume_id: str, *, needed: str = Role.VIEWER) -> Vo
     """Return a volume by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
     missing = NotVisible("There is no such volume that you can see.")
     rows = visible_volumes(actor).select_related("project__cluster")
-    return _held(actor, rows.filter(pk=_key(volume_id, missing)).first(), needed, missing)
+    return _held(actor, rows.filter(pk=uuid_of(volume_id, missing)).first(), needed, missing)
 
 
 def snapshot_for(actor: Actor, snapshot_id: str, *, needed: str = Role.VIEWER) -> Snapshot:
     """Return a snapshot by id, with its project. Raises NotVisible (an id of the wrong shape too) or Forbidden."""
     missing = NotVisible("There is no such snapshot that you can see.")
     rows = visible_snapshots(actor).select_related("project__cluster", "volume")
-    return _held(actor, rows.filter(pk=_key(snapshot_id, missing)).first(), needed, missing)
+    return _held(actor, rows.filter(pk=uuid_of(snapshot_id, missing)).first(), needed, missing)
 
 
 def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
@@ -111,7 +111,8 @@ def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisibl
         raise Forbidden(f"This needs the role {needed} in {dataset.project.name}; you are {held}.")
 
 
-def _key(text: str, missing: NotVisible) -> uuid.UUID:
+def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:
+    """Parse an id of an address. Raises `missing` for one of the wrong shape."""
     try:
         return uuid.UUID(text)
     except ValueError as error:

@@ -4,12 +4,12 @@ from contextlib import suppress
 
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
-from datasets import cache_commands, snapshot_commands, volume_commands
+from datasets import cache_commands, code_commands, snapshot_commands, volume_commands
 from datasets.actions.lake_collection import COLLECT_LAKE, collect_lake
 from datasets.storage.base import DeadlineExceeded
 from datasets.volume_commands import DATA, refusals
 
-DECLARED = (volume_commands, snapshot_commands, cache_commands)
+DECLARED = (code_commands, volume_commands, snapshot_commands, cache_commands)
 
 
 @register

@@ -14,6 +14,8 @@ from controlplane.settings import *  # noqa: E402, F403  after the environment t
 
 ALLOWED_HOSTS = [*ALLOWED_HOSTS, "testserver"]  # noqa: F405  the host of Django's test client
 
+GIT_SOURCES = ["https://git.example.org/"]
+
 PASSWORD_HASHERS = [
     "django.contrib.auth.hashers.MD5PasswordHasher"
 ]  # 100 ms less for every user that a test makes

@@ -97,6 +97,12 @@ SETTINGS = (
         "",
         "Directories of the nodes that jobs may mount with `-v HOST:PATH`, separated by commas.",
     ),
+    Setting(
+        "TRAINYARD_GIT_SOURCES",
+        "",
+        "Beginnings of URLs of git repositories that `--git` may fetch, such as https://github.com/our-team, separated"
+        " by commas.",
+    ),
     Setting("TRAINYARD_CODE_MOST_MIB", "200", "Size that the code of one job may have, 1 to 10000."),
     Setting(
         "TRAINYARD_CODE_KEEP_DAYS",

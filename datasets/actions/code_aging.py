@@ -7,13 +7,15 @@ from django.db import transaction
 
 from controlplane.models import Project
 from datasets.code_store import ProjectCode, forget_project, project_ids, sweep_shared
-from datasets.models import CodeTree
+from datasets.models import CodeImport, CodeTree
 from datasets.queries.code import SCHEME, code_root
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 # Of uploads under way; contents that are younger stay, whoever needs them.
 GRACE = timedelta(hours=6)
+# What a fetch answered stands in its tree and in the audit log.
+KEEP_IMPORTS = timedelta(days=7)
 # Rows in one transaction.
 BATCH = 500
 
@@ -36,6 +38,7 @@ def remove_old_code(now: datetime) -> None:
         store.remove_except(kept, before)
         store.sweep(before)
     sweep_shared(root, before)
+    CodeImport.objects.filter(created_at__lt=now - KEEP_IMPORTS).delete()
 
 
 def _forget_rows(limit: datetime) -> int:

@@ -53,6 +53,20 @@ CODE_TREE = partial(
     "is_diff_cut",
 )
 
+CODE_IMPORT = record(
+    "A commit of a git repository on its way. `tree` and `commit` are there when it is ready, `reason` when it failed.",
+    id=UUID,
+    url=STRING,
+    ref=STRING,
+    state={**STRING, "enum": ["pending", "ready", "failed"]},
+    reason=nullable(record("Why there is no tree.", code=STRING, message=STRING)),
+    tree=nullable(STRING),
+    commit=STRING,
+    created_by=STRING,
+    created_at=TIME,
+    finished_at=nullable(TIME),
+)
+
 DATASET = record(
     "A named line of versions. `latest`: the newest version's number, 0 before the first; files and bytes are its.",
     id=UUID,
@@ -161,6 +175,7 @@ CACHE_LOCATION = record(
 )
 COMPONENTS: dict[str, Schema] = {
     "CodeEntry": CODE_ENTRY,
+    "CodeImport": CODE_IMPORT,
     "CodeUpload": CODE_UPLOAD,
     "CodeTree": CODE_TREE,
     "Dataset": DATASET,

@@ -2,7 +2,16 @@
 
 from django.urls import path
 
-from datasets.api import caches, code, contents, datasets, snapshots, volume_contents, volumes
+from datasets.api import (
+    caches,
+    code,
+    code_imports,
+    contents,
+    datasets,
+    snapshots,
+    volume_contents,
+    volumes,
+)
 
 urlpatterns = [
     path("projects/<str:name>/code", code.ProjectCodeTrees.as_view(), name="project-code"),
@@ -10,6 +19,12 @@ urlpatterns = [
     path("projects/<str:name>/code/<str:tree>/content", code.CodeContent.as_view(), name="code-content"),
     path("projects/<str:name>/code/<str:tree>/commit", code.CodeCommit.as_view(), name="code-commit"),
     path("projects/<str:name>/code/<str:tree>/archive", code.CodeArchive.as_view(), name="code-archive"),
+    path("projects/<str:name>/code-imports", code_imports.CodeImports.as_view(), name="code-imports"),
+    path(
+        "projects/<str:name>/code-imports/<str:import_id>",
+        code_imports.CodeImportDetail.as_view(),
+        name="code-import",
+    ),
     path("datasets", datasets.Datasets.as_view(), name="datasets"),
     path("datasets/<str:dataset_id>", datasets.DatasetDetail.as_view(), name="dataset"),
     path("datasets/<str:dataset_id>/versions", datasets.Versions.as_view(), name="dataset-versions"),

@@ -2,12 +2,14 @@
 
 from datasets.models.caches import Cache, CacheLocation, DatasetUse
 from datasets.models.code import CodeTree
+from datasets.models.code_imports import CodeImport
 from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 from datasets.models.volumes import Snapshot, Volume, VolumeUse
 
 __all__ = [
     "Cache",
     "CacheLocation",
+    "CodeImport",
     "CodeTree",
     "Dataset",
     "DatasetTag",

@@ -66,6 +66,8 @@ REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/jobs/batch": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/code": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>": {"GET": VIEWERS_READ},
+    "projects/<str:name>/code-imports": {"POST": MEMBERS_WRITE},
+    "projects/<str:name>/code-imports/<str:import_id>": {"GET": VIEWERS_READ},
     "projects/<str:name>/code/<str:tree>/content": {"PUT": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>/commit": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>/archive": {"GET": VIEWERS_READ},

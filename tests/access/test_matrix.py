@@ -218,6 +218,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:volume_id>", str(target.volume.pk))
         .replace("<str:snapshot_id>", str(target.snapshot.pk))
         .replace("<str:cache_id>", str(target.cache.pk))
+        .replace("<str:import_id>", str(target.code_import.pk))
         .replace("<str:version>", "1")
         .replace("<str:tag>", "-".join((target.version.dataset.name.split("-")[0], "tag")))
         .replace("<str:sha256>", "0" * 64)

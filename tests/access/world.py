@@ -13,7 +13,7 @@ from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
-from datasets.models import Cache, DatasetVersion, Snapshot, Volume
+from datasets.models import Cache, CodeImport, DatasetVersion, Snapshot, Volume
 from jobs.models import Job
 from tests.access.rules import Rule
 from tests.builders import make_job
@@ -45,6 +45,7 @@ class Target:
     volume: Volume
     snapshot: Snapshot
     cache: Cache
+    code_import: CodeImport
 
     def relation(self, person: str) -> str:
         """What somebody is to this project."""
@@ -131,6 +132,9 @@ def _world(plant: Plant, cast: Cast) -> World:
             volume := _volume(projects[name], MARK[name]),
             make_snapshot(volume),
             cache_version(versions[name], location_for(plant.cluster), actor=SYSTEM),
+            CodeImport.objects.create(
+                project=projects[name], url=f"https://{MARK[name]}.example/x", ref="main"
+            ),
         )
         for name in MARK
     )

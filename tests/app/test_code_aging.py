@@ -11,7 +11,7 @@ from django.utils import timezone
 from controlplane.models import Project
 from datasets.actions.code import begin_upload
 from datasets.actions.code_aging import remove_old_code
-from datasets.models import CodeTree
+from datasets.models import CodeImport, CodeTree
 from datasets.queries.code import code_root, find_tree
 from jobs.models import Job
 from tests.builders import make_job
@@ -92,3 +92,11 @@ def test_nothing_of_a_deleted_project_stays(cast: Cast):
     in_days(1)
     assert not (code_root() / "projects" / str(key)).exists()
     assert contents() == set()
+
+
+def test_what_a_fetch_answered_goes_after_a_week(cast: Cast):
+    row = CodeImport.objects.create(project=cast.project, url="https://git.example.org/x", ref="main")
+    in_days(6)
+    assert CodeImport.objects.filter(pk=row.pk).exists()
+    in_days(8)
+    assert not CodeImport.objects.filter(pk=row.pk).exists()

@@ -4,6 +4,7 @@ import json
 
 import pytest
 
+from controlplane.cli.code import repository
 from tests.cli.conftest import JOB_ID, job
 from tests.cli.scripted import Reply, events
 
@@ -147,3 +148,44 @@ def test_what_is_odd_about_a_job_is_told(server, yard):
     )
     ran = yard("submit", "hyper1", "-i", "mine:1", "--", "true")
     assert (ran.code, "warning: mine:1 is not in the catalogue." in ran.err) == (0, True)
+
+
+FETCH = {"id": "f1", "state": "pending", "reason": None, "tree": None, "commit": ""}
+READY = FETCH | {"state": "ready", "tree": "sha256:" + "a" * 64, "commit": "c" * 40}
+
+
+@pytest.mark.parametrize(
+    ("text", "asked"),
+    [
+        ("https://git.example.org/team/train@feature/x", ("https://git.example.org/team/train", "feature/x")),
+        ("https://git.example.org/team/train", ("https://git.example.org/team/train", "HEAD")),
+        ("ssh://git@git.example.org/train@v1", ("ssh://git@git.example.org/train", "v1")),
+    ],
+)
+def test_code_from_a_repository_is_fetched_by_the_server(yard, server, monkeypatch, text, asked):
+    monkeypatch.setattr(repository, "POLL_SECONDS", 0)
+    server.on("POST", "projects/team-a/code-imports", Reply(202, FETCH))
+    server.on("GET", "projects/team-a/code-imports/f1", FETCH, READY)
+    server.on("POST", "projects/team-a/jobs", Reply(201, job()))
+    run = yard("submit", "hyper1", "-i", "python", "--git", text)
+    assert run.code == 0, run.err
+    [request] = server.requests("POST", "projects/team-a/code-imports")
+    assert (request.body["url"], request.body["ref"]) == asked
+    [submitted] = server.requests("POST", "projects/team-a/jobs")
+    assert submitted.body["code"] == {"tree": READY["tree"], "commit": READY["commit"]}
+
+
+def test_a_repository_that_cannot_be_fetched_submits_nothing(yard, server):
+    reason = {"code": "git_failed", "message": "couldn't find remote ref nope"}
+    server.on(
+        "POST", "projects/team-a/code-imports", Reply(202, FETCH | {"state": "failed", "reason": reason})
+    )
+    run = yard("submit", "hyper1", "-i", "python", "--git", "https://git.example.org/train@nope")
+    assert (run.code, server.requests("POST", "projects/team-a/jobs")) == (1, [])
+    assert "couldn't find remote ref nope (git_failed)" in run.err
+
+
+def test_what_is_no_repository_is_not_asked_for(yard, server):
+    run = yard("submit", "hyper1", "-i", "python", "--git", "../train")
+    assert run.code == 2
+    assert "https://HOST/PATH@BRANCH" in run.err

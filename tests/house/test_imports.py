@@ -113,6 +113,7 @@ LAYERS = {
     "datasets.access": "access",
     "datasets.ingest": "portable",
     "datasets.code_archive": "plain",
+    "datasets.git_source": "plain",  # reads a repository into the code store's terms; knows neither models nor settings
     "datasets.code_store": "plain",  # as the log store: actions and api read and write it, engines read it
     "datasets.models": "models",
     "datasets.migrations": "models",
@@ -121,6 +122,7 @@ LAYERS = {
     "datasets.storage": "plain",  # as the log store: uploads are written into the lake by api, read by the engines
     "datasets.api": "api",
     "datasets.loop_steps": "loop",
+    "datasets.code_commands": "loop",
     "datasets.volume_commands": "loop",
     "datasets.snapshot_commands": "loop",
     "datasets.cache_commands": "loop",

@@ -41,6 +41,7 @@ def submit_arguments(parser: Parser) -> None:
         "yard submit train1 -i python --code . -g 1 -- python train.py",
         "yard submit train3 -g 1 --dataset chest-xray@golden:/data --cached -- python train.py /data",
         "yard submit job1 -g 2 --wait -- python train.py --lr 0.1",
+        "yard submit train1 -i python --git https://github.com/our-team/train@main -g 1 -- python train.py",
         "yard submit train2 --like train1 -e EPOCHS=20",
         "yard submit train3 -i quickstart -g 1 --pvc data:/mnt --pvc standard:10Gi:/checkpoints",
         "yard submit --file sweep.jsonl -i quickstart -g 1",
@@ -193,6 +194,10 @@ def _body(args: Namespace, session: Session, extra: dict[str, Any]) -> dict[str,
         from controlplane.cli.code.upload import bring_code
 
         given["code"] = bring_code(session, args.code, dict(os.environ))
+    if args.git is not None:
+        from controlplane.cli.code.repository import bring_repository
+
+        given["code"] = bring_repository(session, args.git)
     if args.like is None:
         return given
     from controlplane.cli.commands.like import spec_like
@@ -305,11 +310,17 @@ def _add_program(parser: Parser) -> None:
         "--image-pull-secret", action="append", metavar="SECRET", help="pull the image with it (Kubernetes)"
     )
     group.add_argument("--working-dir", metavar="DIR", help="where it starts")
-    group.add_argument(
+    source = group.add_mutually_exclusive_group()
+    source.add_argument(
         "--code",
         metavar="DIR",
         help="bring the files of this directory along, as the job's working directory: what git tracks or does not"
         " ignore, without git all; less what a .yardignore there names",
+    )
+    source.add_argument(
+        "--git",
+        metavar="URL@REF",
+        help="the same from a git repository that an admin allowed: a branch, a tag or a commit's full hash",
     )
     group.add_argument(
         "--like", metavar="JOB", help="as this job, its code included, but for what else is said here"

@@ -43,6 +43,7 @@ VALID: dict[str, dict[str, Any]] = {
     "departments": {"name": "sales"},
     "nodes/{name}": {"node_pool": None},
     "projects": {"name": "team-c"},
+    "projects/{name}/code-imports": {"url": "https://git.example.org/train"},
     "projects/{name}/members": {"user": "chi", "role": "viewer"},
     "projects/{name}/members/{username}": {"role": "viewer"},
     "projects/{name}/jobs": {"name": "hyper9", "kind": "train"},

@@ -10,6 +10,7 @@ from django.core.management import call_command
 from controlplane.access import SYSTEM
 from controlplane.api.openapi import openapi_document
 from datasets.actions.caches import cache_version, location_for
+from datasets.models import CodeImport
 from datasets.queries.datasets import find_dataset
 from datasets.queries.volumes import find_volume
 from jobs.models import Job
@@ -74,6 +75,7 @@ READS = [
     "projects/{name}/jobs",
     "projects/{name}/code",
     "projects/{name}/code/{tree}",
+    "projects/{name}/code-imports/{import_id}",
     "images",
     "jobs",
     "jobs/{job_id}",
@@ -145,6 +147,7 @@ WRITES: list[tuple[str, str, Any]] = [
     ),
     ("POST", "projects/{name}/code", {"files": [{"path": "a", "size": 1, "hash": "ab" * 32}]}),
     ("POST", "projects/{name}/code/{tree}/commit", {"commit": "9c1f2ab"}),
+    ("POST", "projects/{name}/code-imports", {"url": "https://git.example.org/train"}),
     ("POST", "projects/{name}/datasets", {"name": "scans"}),
     ("PATCH", "datasets/{dataset_id}", {"description": "x"}),
     ("POST", "datasets/{dataset_id}/tags", {"name": "golden", "version": "latest"}),
@@ -222,6 +225,9 @@ def _path(template: str, job: Job, root: Api) -> str:
     if "{volume_id}" in path:
         volume = find_volume(job.project, "data") or make_volume(job.project, files={"a.txt": "alpha"})
         path = path.replace("{volume_id}", str(volume.pk))
+    if "{import_id}" in path:
+        row = CodeImport.objects.create(project=job.project, url="https://git.example.org/x", ref="main")
+        path = path.replace("{import_id}", str(row.pk))
     if "{token_id}" in path:
         path = path.replace("{token_id}", str(root.get("tokens").body["results"][0]["id"]))
     return path + ("?metric=gpus_allocated&by=project" if path == "telemetry/series" else "")

@@ -1,0 +1,111 @@
+"""Code from a git repository: a request, and the work of fetching it."""
+
+import os
+import re
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from django.conf import settings
+from django.db import transaction
+from django.db.models import QuerySet
+from django.utils import timezone
+
+from controlplane.access import SYSTEM, Actor
+from controlplane.actions.audit import write_audit
+from controlplane.actions.errors import Invalid
+from controlplane.fields import FieldError
+from controlplane.models import Command, Project
+from datasets.actions.code import begin_upload, commit_tree
+from datasets.git_source import GitSource, is_allowed
+from datasets.models import CodeImport
+from datasets.queries.code import code_of
+
+IMPORT_CODE, CODE_IMPORT = "datasets.import_code", "code_import"  # kind and subject of the commands
+# Of the state directory: repositories while they are read.
+FOLDER = "git"
+REF = re.compile(r"[A-Za-z0-9_][A-Za-z0-9._/+-]{0,254}")
+COMMIT = re.compile(r"[0-9a-f]{40}|[0-9a-f]{64}")
+# What git may need of ours: certificates, proxies, keys and its configuration.
+PASSED = (
+    "PATH",
+    "HOME",
+    "SSL_CERT_FILE",
+    "SSL_CERT_DIR",
+    "http_proxy",
+    "https_proxy",
+    "no_proxy",
+    "SSH_AUTH_SOCK",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Imported:
+    """What a finished import found."""
+
+    digest: str
+    commit: str
+
+
+def request_import(project: Project, url: str, ref: str, *, actor: Actor) -> CodeImport:
+    """Have a commit fetched by a worker. Raises Invalid for a URL that no admin allowed and for what is no ref."""
+    if not is_allowed(url, settings.GIT_SOURCES):
+        detail = (
+            "No admin allowed this repository: TRAINYARD_GIT_SOURCES lists what the control plane may fetch."
+        )
+        raise Invalid(FieldError("/url", "repository_not_allowed", detail))
+    if not REF.fullmatch(ref) or ".." in ref:
+        raise Invalid(FieldError("/ref", "not_a_ref", "A ref is a branch, a tag or a commit's full hash."))
+    with transaction.atomic():
+        row = CodeImport.objects.create(project=project, url=url, ref=ref, created_by=actor.user)
+        Command.objects.create(kind=IMPORT_CODE, subject_kind=CODE_IMPORT, subject_id=str(row.pk))
+        after = {"project": project.name, "url": url, "ref": ref}
+        write_audit(actor, "code.import", "code_import", str(row.pk), after=after)
+    return row
+
+
+def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
+    """Fetch the commit into the project's part of the code store. Safe to repeat. `check` is called all the while, and
+    what it raises ends the work. Raises GitRefused, TreeRefused, Invalid."""
+    environment = {name: os.environ[name] for name in PASSED if name in os.environ}
+    work = settings.STATE_DIR / FOLDER
+    work.mkdir(mode=0o700, parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=work) as folder:
+        source = GitSource(Path(folder), environment)
+        commit = source.fetch(row.url, row.ref, settings.CODE_MOST_BYTES, check)
+        digest = _keep(row, check, source, commit)
+    is_hash = COMMIT.fullmatch(row.ref) is not None
+    about = {"commit": commit, "branch": "" if is_hash else row.ref, "repository": row.url, "source": "git"}
+    commit_tree(row.project, digest, about, actor=Actor(row.created_by) if row.created_by else SYSTEM)
+    return Imported(digest, commit)
+
+
+def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit: str) -> str:
+    """Put what the project lacks of the commit's files into the store; return the tree's digest."""
+    entries, names = source.entries(commit, check)
+    digest, missing = begin_upload(row.project, entries)
+    store = code_of(row.project)
+    with source.reader() as read:
+        for sha256 in missing:
+            check()
+            store.put(sha256, read(names[sha256]))
+    return digest
+
+
+def finish_import(import_id: str, found: Imported) -> None:
+    """Record the tree."""
+    _pending(import_id).update(
+        state=CodeImport.READY, digest=found.digest, commit=found.commit, finished_at=timezone.now()
+    )
+
+
+def fail_import(import_id: str, code: str, message: str) -> None:
+    """Record why there is no tree."""
+    _pending(import_id).update(
+        state=CodeImport.FAILED, reason=code, message=message[:500], finished_at=timezone.now()
+    )
+
+
+def _pending(import_id: str) -> QuerySet[CodeImport]:
+    return CodeImport.objects.filter(pk=import_id, state=CodeImport.PENDING)

@@ -1,0 +1,64 @@
+"""Code from git repositories over REST: ask for a commit, then ask for it until it is ready or failed."""
+
+from typing import Any
+
+from controlplane import fields
+from controlplane.access import NotVisible, project_for
+from controlplane.api.bodies import BodyField
+from controlplane.api.json_schema import STRING, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.models import Role
+from datasets.access import uuid_of
+from datasets.actions.code_imports import request_import
+from datasets.models import CodeImport
+from datasets.queries.code import SCHEME
+
+REQUEST = {
+    "url": BodyField(fields.text(500), {**STRING, "maxLength": 500}, is_required=True),
+    "ref": BodyField(fields.text(255), {**STRING, "maxLength": 255}),
+}
+
+
+class CodeImports(ApiView):
+    """Requests to fetch code."""
+
+    @operation(
+        "Fetch a commit of a git repository as a code tree",
+        answer=ref("CodeImport"),
+        status=202,
+        body=REQUEST,
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        row = request_import(project, call.body["url"], call.body.get("ref", "HEAD"), actor=call.actor)
+        return Answer(import_shape(row), 202)
+
+
+class CodeImportDetail(ApiView):
+    """One request."""
+
+    @operation("A fetch of code: pending, ready with its tree, or failed", answer=ref("CodeImport"))
+    def get(self, call: Call, name: str, import_id: str) -> Answer:
+        project = project_for(call.actor, name)
+        missing = NotVisible("There is no such fetch of code.")
+        rows = CodeImport.objects.filter(project=project, pk=uuid_of(import_id, missing))
+        row = rows.select_related("created_by").first()
+        if row is None:
+            raise missing
+        return Answer(import_shape(row))
+
+
+def import_shape(row: CodeImport) -> dict[str, Any]:
+    """Return a fetch as REST shows it."""
+    return {
+        "id": str(row.pk),
+        "url": row.url,
+        "ref": row.ref,
+        "state": row.state,
+        "reason": {"code": row.reason, "message": row.message} if row.reason else None,
+        "tree": SCHEME + row.digest if row.digest else None,
+        "commit": row.commit,
+        "created_by": row.created_by.username if row.created_by else "",
+        "created_at": row.created_at,
+        "finished_at": row.finished_at,
+    }

@@ -1,0 +1,235 @@
+"""Read one commit of a git repository that is fetched into a temporary directory.
+
+Objects are read from git's own store; nothing is checked out, so neither filters nor hooks of the repository run.
+Submodules and large files kept elsewhere (LFS) are not followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import resource
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import IO, Any, TypeAlias
+from urllib.parse import urlsplit
+
+from datasets.code_manifest import FILES_MOST, Entry, TreeRefused, file_entry, link_entry
+
+SCHEMES = ("https", "http", "ssh", "file")
+# A pack may hold more than the tree: earlier deltas, and what the tree's limit refuses later.
+PACK_ROOM = 4
+LONGEST_SECONDS = 600.0
+POLL_SECONDS = 0.2
+MESSAGE_MOST = 400
+_FETCHED = "refs/fetched/commit"
+_CHUNK_BYTES = 1 << 20
+_EXECUTABLE, _LINK, _SUBMODULE = b"100755", b"120000", b"160000"
+_ENVIRONMENT = {
+    "GIT_TERMINAL_PROMPT": "0",
+    "GIT_ASKPASS": "true",
+    "GIT_SSH_COMMAND": "ssh -o BatchMode=yes",
+    "LC_ALL": "C",
+}
+
+
+# A content's name to its pieces.
+Read: TypeAlias = Callable[[str], Iterator[bytes]]
+
+
+class GitRefused(Exception):
+    """The commit cannot be had; `code` says why."""
+
+    def __init__(self, code: str, detail: str) -> None:
+        super().__init__(detail)
+        self.code, self.detail = code, detail
+
+
+@dataclass(frozen=True, slots=True)
+class _Blob:
+    name: str
+    mode: bytes
+    path: str
+    size: int
+
+
+def is_allowed(url: str, sources: Sequence[str]) -> bool:
+    """Return whether an admin allowed the URL: it begins with one of the prefixes, at the end of a part of its path.
+    URLs with credentials, queries, `..` or escapes never are."""
+    parts = urlsplit(url)
+    is_plain = parts.scheme in SCHEMES and not (parts.query or parts.fragment or parts.password or "%" in url)
+    if not is_plain or ".." in parts.path.split("/") or (parts.username and parts.scheme != "ssh"):
+        return False
+    return any(url == source or url.startswith(source.rstrip("/") + "/") for source in sources)
+
+
+class GitSource:
+    """One commit, fetched into `folder`, which the caller makes and removes."""
+
+    def __init__(self, folder: Path, environment: Mapping[str, str]) -> None:
+        self._folder = folder
+        self._environment = {**environment, **_ENVIRONMENT}
+
+    def fetch(self, url: str, ref: str, most_bytes: int, check: Callable[[], None]) -> str:
+        """Fetch the commit that `ref` names, without history, and return its hash. `check` is called while git works
+        and may raise. Raises GitRefused."""
+        self._git("init", "--quiet", "--bare", ".")
+        allowed = ("-c", "protocol.allow=never", "-c", f"protocol.{urlsplit(url).scheme}.allow=always")
+        options = ("--quiet", "--depth=1", "--no-tags", "--no-recurse-submodules", "--no-write-fetch-head")
+        command = [
+            *allowed,
+            "-c",
+            "http.followRedirects=false",
+            "fetch",
+            *options,
+            "--",
+            url,
+            f"+{ref}:{_FETCHED}",
+        ]
+        self._fetch(command, most_bytes * PACK_ROOM, check)
+        return self._git("rev-parse", "--verify", "--quiet", f"{_FETCHED}^{{commit}}").decode().strip()
+
+    def entries(self, commit: str, check: Callable[[], None]) -> tuple[list[Entry], dict[str, str]]:
+        """Return the entries of the commit's tree, and git's name of each content by its SHA-256. Raises GitRefused,
+        TreeRefused."""
+        blobs = self._blobs(commit)
+        entries: list[Entry] = []
+        names: dict[str, str] = {}
+        with self.reader() as read:
+            for blob in blobs:
+                check()
+                entry = _entry(blob, read)
+                entries.append(entry)
+                names[entry.sha256] = blob.name
+        return entries, names
+
+    @contextmanager
+    def reader(self) -> Iterator[Read]:
+        """Yield a function that yields the content that git calls by a name, in pieces; one content at a time."""
+        with self._start(["cat-file", "--batch"], stdin=subprocess.PIPE, stdout=subprocess.PIPE) as git:
+            asked, answered = git.stdin, git.stdout
+            assert asked is not None
+            assert answered is not None
+            try:
+                yield partial(_read, asked, answered)
+            finally:
+                git.kill()
+
+    def _blobs(self, commit: str) -> list[_Blob]:
+        """Return the files and links of the commit's tree. Raises TreeRefused."""
+        listing = self._git("ls-tree", "-r", "-z", "--long", "--full-tree", commit).split(b"\0")[:-1]
+        if len(listing) > FILES_MOST:
+            raise TreeRefused("too_many_files", f"The commit has {len(listing)} files; at most {FILES_MOST}.")
+        return [blob for line in listing if (blob := _blob(line)) is not None]
+
+    def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
+        """Run a command of git's that writes no file larger than `most_bytes`. Raises GitRefused and what `check`
+        raises."""
+        ends_at = time.monotonic() + LONGEST_SECONDS
+        errors = self._folder / "errors"
+        with errors.open("wb") as file, self._start(command, stdout=subprocess.DEVNULL, stderr=file) as git:
+            try:
+                resource.prlimit(git.pid, resource.RLIMIT_FSIZE, (most_bytes, most_bytes))
+                while not _has_ended(git):
+                    check()
+                    if time.monotonic() > ends_at:
+                        raise GitRefused("git_too_slow", f"git took longer than {LONGEST_SECONDS:g} s.")
+            except BaseException:
+                # With its helpers; not reaped yet, so the group is its own.
+                os.killpg(git.pid, signal.SIGKILL)
+                raise
+        if git.returncode:
+            raise _failure(errors.read_text(errors="replace"), self._is_full(most_bytes), most_bytes)
+
+    def _is_full(self, most_bytes: int) -> bool:
+        return any(path.stat().st_size >= most_bytes for path in self._folder.rglob("*") if path.is_file())
+
+    def _git(self, *arguments: str) -> bytes:
+        with self._start(arguments, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as git:
+            output, errors = git.communicate(timeout=LONGEST_SECONDS)
+        if git.returncode:
+            raise GitRefused("git_failed", _last_line(errors.decode(errors="replace")))
+        return output
+
+    def _start(self, arguments: Sequence[str], **streams: Any) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                ["git", *arguments],
+                cwd=self._folder,
+                env=self._environment,
+                start_new_session=True,
+                **{"stdin": subprocess.DEVNULL, **streams},
+            )
+        except FileNotFoundError as error:
+            raise GitRefused(
+                "git_missing", "git is not installed where the control plane's workers run."
+            ) from error
+
+
+def _has_ended(git: subprocess.Popen[bytes]) -> bool:
+    try:
+        git.wait(POLL_SECONDS)
+    except subprocess.TimeoutExpired:
+        return False
+    return True
+
+
+def _blob(line: bytes) -> _Blob | None:
+    """Parse a line of `ls-tree --long`; None for a submodule. Raises TreeRefused."""
+    about, path = line.split(b"\t", 1)
+    mode, _, name, size = about.split()
+    if mode == _SUBMODULE:
+        return None
+    return _Blob(name.decode("ascii"), mode, _text(path), int(size))
+
+
+def _entry(blob: _Blob, read: Read) -> Entry:
+    if blob.mode == _LINK:
+        return link_entry(blob.path, _text(b"".join(read(blob.name))))
+    hashed = hashlib.sha256()
+    for piece in read(blob.name):
+        hashed.update(piece)
+    return file_entry(blob.path, blob.size, hashed.hexdigest(), is_executable=blob.mode == _EXECUTABLE)
+
+
+def _read(asked: IO[bytes], answered: IO[bytes], name: str) -> Iterator[bytes]:
+    asked.write(name.encode() + b"\n")
+    asked.flush()
+    header = answered.readline().split()
+    if len(header) != 3:
+        raise GitRefused("git_failed", f"git has no content {name}.")
+    left = int(header[2]) + 1  # a newline ends each content
+    while left:
+        piece = answered.read(min(left, _CHUNK_BYTES))
+        if not piece:
+            raise GitRefused("git_failed", f"git ended within the content {name}.")
+        left -= len(piece)
+        if content := piece if left else piece[:-1]:
+            yield content
+
+
+def _text(path: bytes) -> str:
+    try:
+        return path.decode()
+    except UnicodeDecodeError as error:
+        raise TreeRefused("not_utf8", f"The name {path!r} is not UTF-8.") from error
+
+
+def _failure(errors: str, is_full: bool, most_bytes: int) -> GitRefused:
+    if is_full:
+        detail = f"The commit needs more than {most_bytes >> 20} MiB in git's own store."
+        return GitRefused("repository_too_large", detail)
+    return GitRefused("git_failed", _last_line(errors))
+
+
+def _last_line(errors: str) -> str:
+    """Return what git says last."""
+    lines = [line.strip() for line in errors.splitlines() if line.strip()]
+    said = lines[-1] if lines else "git failed without a word"
+    return said.removeprefix("fatal: ")[:MESSAGE_MOST]
