@@ -93,7 +93,7 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
     """Return a cache by id, with its version, dataset, project and location. Raises NotVisible or Forbidden."""
     missing = NotVisible("There is no such cache that you can see.")
     rows = Cache.objects.select_related("version__dataset__project", "location__cluster")
-    cache = rows.filter(pk=_key(cache_id, missing)).first()
+    cache = rows.filter(pk=uuid_of(cache_id, missing)).first()
     if cache is None:
         raise missing
     require_role(actor, cache.version.dataset, needed, missing)
