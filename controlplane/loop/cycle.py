@@ -5,8 +5,9 @@ import time
 from collections.abc import Callable
 from datetime import datetime
 
-from controlplane.engines.base import EngineUnreachable
+from controlplane.engines.base import Engine, EngineUnreachable
 from controlplane.loop.claims import claim, keep, release
+from controlplane.loop.cluster_context import ClusterContext, context_of
 from controlplane.loop.cluster_warnings import warn_of_leftovers
 from controlplane.loop.decide import decide
 from controlplane.loop.engine_pool import attached_clusters, engine_for
@@ -35,10 +36,6 @@ CHEAP_SECONDS = 0.05
 LONGEST_SPARED_SECONDS = 5.0
 # Where nothing waits: of the time that a plan took beyond that, until the next.
 SPARED = 8
-
-_housekept_at: dict[int, datetime] = {}
-# When the last plan was ready and how long it took, in seconds.
-_planned: dict[int, tuple[float, float]] = {}
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
@@ -77,21 +74,21 @@ def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None])
 
 
 def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool:
-    nodes_with_orphans = _look(cluster, now)
+    context = context_of(cluster)
+    engine, nodes_with_orphans = _look(cluster, context, now)
     if not cluster.is_reachable:
         # An operator may have said that its nodes are dead.
         move_jobs(cluster, now)
     # For pods of jobs that ended or are to.
     on_orders()
-    if _can_wait(cluster):
+    if _can_wait(cluster, context):
         return False
     began = time.perf_counter()
     observation = observe(cluster, now, nodes_with_orphans)
     observe_ms = (time.perf_counter() - began) * 1000
-    decided = decide(cluster, observation, now)
-    _planned[cluster.pk] = (time.perf_counter(), time.perf_counter() - began)
+    decided = decide(cluster, engine, observation, now)
+    context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began
     began = time.perf_counter()
-    engine = engine_for(cluster) if cluster.is_reachable else None
     plan = shrink_victims(cluster, engine, decided.plan, now) if engine else decided.plan
     recorded = record(cluster, plan, observation, now, on_orders)
     if recorded.has_commands:
@@ -109,35 +106,36 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     return recorded.has_commands or decided.has_orders or has_grown
 
 
-def _can_wait(cluster: Cluster) -> bool:
+def _can_wait(cluster: Cluster, context: ClusterContext) -> bool:
     """Return whether planning can be postponed: no job is queued, and planning a large cluster is slow. Only the fair
     shares that users see could change.
     """
-    ready_at, took = _planned.get(cluster.pk, (0.0, 0.0))
-    is_recent = time.perf_counter() - ready_at < min(SPARED * (took - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
+    spared = min(SPARED * (context.plan_seconds - CHEAP_SECONDS), LONGEST_SPARED_SECONDS)
+    is_recent = time.perf_counter() - context.planned_at < spared
     return is_recent and not Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED).exists()
 
 
-def _look(cluster: Cluster, now: datetime) -> frozenset[str]:
-    """Reconcile with the engine's report; an engine that cannot be opened is unreachable. Return reconcile's result."""
+def _look(cluster: Cluster, context: ClusterContext, now: datetime) -> tuple[Engine | None, frozenset[str]]:
+    """Reconcile with the engine's report; an engine that cannot be opened is unreachable. Return the engine for the
+    rest of the pass, None when it is out of reach, and reconcile's result."""
     try:
         engine = engine_for(cluster)
     except EngineUnreachable as error:
         note_reachable(cluster, False, str(error))
-        return frozenset()
-    if _is_due(cluster, now):
+        return None, frozenset()
+    if _is_due(context, now):
         sync_nodes(cluster, engine, now)
         remove_expired(cluster, now)
         warn_of_leftovers(cluster)
     nodes = reconcile(cluster, engine, now)
     if cluster.is_reachable:
         keep_memberships(cluster, engine, now)
-    return nodes
+    return (engine if cluster.is_reachable else None), nodes
 
 
-def _is_due(cluster: Cluster, now: datetime) -> bool:
-    last = _housekept_at.get(cluster.pk)
+def _is_due(context: ClusterContext, now: datetime) -> bool:
+    last = context.housekept_at
     if last is not None and 0 <= (now - last).total_seconds() < HOUSEKEEPING_SECONDS:
         return False
-    _housekept_at[cluster.pk] = now
+    context.housekept_at = now
     return True

@@ -4,6 +4,7 @@ import time
 from dataclasses import dataclass
 from datetime import datetime
 
+from controlplane.engines.base import Engine
 from controlplane.engines.kinds import is_delegated
 from controlplane.loop.delegated import Offered, decide_by_cluster
 from controlplane.loop.observe import Observation
@@ -21,13 +22,11 @@ class Decided:
     has_orders: bool = False
 
 
-def decide(cluster: Cluster, seen: Observation, now: datetime) -> Decided:
+def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Decided:
     """Return the scheduler's decision on this observation."""
     began = time.perf_counter()
-    scheduler = decide_by_cluster if is_delegated(cluster.scheduler) else _decide_ourselves
-    offered = scheduler(cluster, seen, now)
+    if is_delegated(cluster.scheduler):
+        offered = decide_by_cluster(cluster, engine, seen, now)
+    else:
+        offered = Offered(decide_purely(seen.view), has_orders=False)
     return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)
-
-
-def _decide_ourselves(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
-    return Offered(decide_purely(seen.view), has_orders=False)

@@ -17,9 +17,8 @@ from django.db import transaction
 from controlplane.access import SYSTEM
 from controlplane.commands.errors import CommandRefused
 from controlplane.engines import base
-from controlplane.engines.base import PodReport, is_job_id
+from controlplane.engines.base import Engine, PodReport, is_job_id
 from controlplane.engines.kinds import is_delegated
-from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.loop.project_sync import unsynced_projects
@@ -52,9 +51,10 @@ class Offered:
     has_orders: bool
 
 
-def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Offered:
-    """Record what the cluster's scheduler has placed, and offer it the queued jobs."""
-    reports = _reports(cluster)
+def decide_by_cluster(cluster: Cluster, engine: Engine | None, seen: Observation, now: datetime) -> Offered:
+    """Record what the cluster's scheduler has placed, and offer it the queued jobs; no engine: it is out of reach and
+    gets no new offers."""
+    reports: Reports = {report.name: report for report in engine.pods()} if engine else {}
     queued = Job.objects.filter(project__cluster=cluster, state=lifecycle.QUEUED)
     attempts = {str(key): number for key, number in queued.values_list("pk", "attempt")}
     orders = _orders(attempts)
@@ -62,7 +62,11 @@ def decide_by_cluster(cluster: Cluster, seen: Observation, now: datetime) -> Off
     answer = decide_offers(seen.view, offers, _shared_devices(seen.view, reports.values()))
     started = {start.job for start in answer.plan.starts}
     wishes = [wish for wish in answer.wishes if wish.job not in started]
-    return Offered(answer.plan, _make_offers(cluster, wishes, seen.view, attempts, orders, reports, now))
+    # after the jobs: a project changes before a job is submitted to it
+    unsynced = unsynced_projects(cluster, engine, now) if engine else frozenset()
+    return Offered(
+        answer.plan, _make_offers(cluster, wishes, unsynced, seen.view, attempts, orders, reports, now)
+    )
 
 
 def open_offers(cluster: Cluster, orphans: Sequence[PodReport]) -> set[str]:
@@ -112,13 +116,6 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
         )
         if event is not None:
             Event.objects.append([event])
-
-
-def _reports(cluster: Cluster) -> Reports:
-    """Return the engine's current report; an engine that has just become unreachable gets no new offers."""
-    if not cluster.is_reachable:
-        return {}
-    return {report.name: report for report in engine_for(cluster).pods()}
 
 
 def _is_void(report: PodReport) -> bool:
@@ -194,6 +191,7 @@ def _shared_devices(view: ClusterView, reports: Iterable[PodReport]) -> dict[Gro
 def _make_offers(
     cluster: Cluster,
     wishes: Sequence[Wish],
+    unsynced: frozenset[str],
     view: ClusterView,
     attempts: Mapping[str, int],
     orders: Mapping[str, "_Order"],
@@ -203,9 +201,9 @@ def _make_offers(
     """Write start commands for queued jobs without an offer, and withdraw offers that no longer match their job; the
     next cycle offers those again. Return whether there are commands to execute.
 
-    Unsynced projects are read after the jobs: a project changes before a job is submitted to it.
+    Jobs of `unsynced` projects get no new offers.
     """
-    jobs, unsynced = {job.id: job for job in view.jobs}, unsynced_projects(cluster, now)
+    jobs = {job.id: job for job in view.jobs}
     avoided = _cordoned(cluster)
     fresh: list[Wish] = []
     for wish in wishes:

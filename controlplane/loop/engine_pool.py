@@ -23,17 +23,52 @@ class _Opened:
     engine: Engine
 
 
-_lock = threading.Lock()
-_opened: dict[int, _Opened] = {}
-_given: dict[int, Engine] = {}
+class EnginePool:
+    """The engines of one process, by cluster. Thread-safe."""
+
+    def __init__(self) -> None:
+        self._lock = threading.Lock()
+        self._opened: dict[int, _Opened] = {}
+
+    def engine_for(self, cluster: Cluster) -> Engine:
+        """See `engine_for` below."""
+        # the encrypted credentials: they need not be decrypted to see that they are unchanged
+        opened_with = (
+            cluster.engine,
+            cluster.name,
+            cluster.scheduler,
+            cluster.settings,
+            cluster.credentials,
+        )
+        words = repr((*opened_with, cluster.has_found("mpi_operator")))
+        known = self._opened.get(cluster.pk)
+        if known is not None and known.words == words:
+            return known.engine
+        with self._lock:
+            known = self._opened.get(cluster.pk)
+            if known is None or known.words != words:
+                self._close(cluster.pk)
+                known = self._opened[cluster.pk] = _Opened(words, _open(cluster))
+            return known.engine
+
+    def close(self, keep: Collection[int] = ()) -> None:
+        """Close all engines except those of the clusters with these primary keys."""
+        with self._lock:
+            for key in [key for key in self._opened if key not in keep]:
+                self._close(key)
+
+    def _close(self, key: int) -> None:
+        """Close an open engine. Errors are logged: they must not keep the next engine from opening."""
+        known = self._opened.pop(key, None)
+        if known is None:
+            return
+        try:
+            known.engine.close()
+        except Exception:
+            logger.exception("the engine of cluster %s could not be closed", key)
 
 
-def give_engine(cluster: Cluster, engine: Engine | None) -> None:
-    """Use this engine object for a cluster in this process (replays and tests), or stop doing so (None)."""
-    if engine is None:
-        _given.pop(cluster.pk, None)
-    else:
-        _given[cluster.pk] = engine
+POOL = EnginePool()
 
 
 def attached_clusters() -> Iterator[Cluster]:
@@ -49,27 +84,12 @@ def engine_for(cluster: Cluster) -> Engine:
 
     Raises EngineUnreachable when it cannot be opened, for example because the credentials cannot be decrypted.
     """
-    if cluster.pk in _given:
-        return _given[cluster.pk]
-    # what is sealed stays sealed while it is the same
-    opened_with = (cluster.engine, cluster.name, cluster.scheduler, cluster.settings, cluster.credentials)
-    words = repr((*opened_with, cluster.has_found("mpi_operator")))
-    known = _opened.get(cluster.pk)
-    if known is not None and known.words == words:
-        return known.engine
-    with _lock:
-        known = _opened.get(cluster.pk)
-        if known is None or known.words != words:
-            _close(cluster.pk)
-            known = _opened[cluster.pk] = _Opened(words, _open(cluster))
-        return known.engine
+    return POOL.engine_for(cluster)
 
 
 def close_engines(keep: Collection[int] = ()) -> None:
     """Close all engines except those of the clusters with these primary keys."""
-    with _lock:
-        for key in [key for key in _opened if key not in keep]:
-            _close(key)
+    POOL.close(keep)
 
 
 def _open(cluster: Cluster) -> Engine:
@@ -77,14 +97,3 @@ def _open(cluster: Cluster) -> Engine:
         return open_engine(cluster.engine, engine_settings(cluster), settings.STATE_DIR)
     except (CredentialsUnreadable, EngineRefused, ValueError) as error:
         raise EngineUnreachable(f"Cluster {cluster.name} cannot be opened: {error}") from error
-
-
-def _close(key: int) -> None:
-    """Close an open engine. Errors are logged: they must not keep the next engine from opening."""
-    known = _opened.pop(key, None)
-    if known is None:
-        return
-    try:
-        known.engine.close()
-    except Exception:
-        logger.exception("the engine of cluster %s could not be closed", key)

@@ -8,9 +8,8 @@ process compares with what it sent itself; repeating another process's sync is c
 import logging
 import threading
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from datetime import datetime
-from typing import TypeAlias
 from weakref import WeakKeyDictionary
 
 from controlplane.engines.base import (
@@ -21,6 +20,7 @@ from controlplane.engines.base import (
     ProjectReport,
 )
 from controlplane.loop.claims import claim, keep, release
+from controlplane.loop.cluster_context import Awaited, Numbers, context_of
 from controlplane.loop.cluster_warnings import set_warning
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster, Membership, Project
@@ -36,23 +36,10 @@ WITHOUT_IT = "Jobs of the other projects go on; those of this one may not start 
 # At most: a cluster that cannot be told, for whatever reason, must not stand still for it.
 HELD_SECONDS = 30
 
-Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
-"""What bounds a project's jobs: it without its members, and its department."""
-
-
-@dataclass(frozen=True, slots=True)
-class _Awaited:
-    """Numbers that a cluster lacks, and since when its project waits for them."""
-
-    numbers: Numbers
-    since: datetime
-
 
 sync_requested = threading.Event()  # set when a cluster lacks the latest numbers
 # an engine that opens anew was told nothing
 _sent: WeakKeyDictionary[Engine, Mapping[str, Numbers]] = WeakKeyDictionary()
-# By cluster, then project.
-_awaited: dict[int, Mapping[str, _Awaited]] = {}
 
 
 def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
@@ -65,7 +52,7 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
         return False
     outcomes = []
     try:
-        for cluster in sorted(attached_clusters(), key=lambda cluster: not _awaited.get(cluster.pk)):
+        for cluster in sorted(attached_clusters(), key=lambda cluster: not context_of(cluster).awaited):
             outcomes.append(_sync(cluster, on_synced))
             kept = keep(LEASE, token, LEASE_SECONDS)
             if kept is None:
@@ -77,17 +64,15 @@ def sync_projects_once(on_synced: Callable[[], None] = lambda: None) -> bool:
     return True
 
 
-def unsynced_projects(cluster: Cluster, now: datetime) -> frozenset[str]:
+def unsynced_projects(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
     """Return the projects whose current numbers the cluster lacks, and request a sync. Permanently refused numbers
     count as synced, and no project is returned for longer than HELD_SECONDS.
     """
-    if not cluster.is_reachable:
-        return frozenset()
-    rows = _rows(cluster)
+    rows, context = _rows(cluster), context_of(cluster)
     numbers = _numbers([_project(row) for row in rows], _departments(rows))
-    earlier = _awaited.get(cluster.pk, {})
-    awaited = _await(numbers, _sent.get(engine_for(cluster), {}), earlier, now)
-    _awaited[cluster.pk] = awaited
+    earlier = context.awaited
+    awaited = _await(numbers, _sent.get(engine, {}), earlier, now)
+    context.awaited = awaited
     if any(name not in earlier or earlier[name].numbers != one.numbers for name, one in awaited.items()):
         sync_requested.set()
     return frozenset(name for name, one in awaited.items() if _is_held(one, now))
@@ -106,18 +91,18 @@ def project_reports(cluster: Cluster) -> tuple[list[ProjectReport], list[Departm
 def _await(
     numbers: Mapping[str, Numbers],
     sent: Mapping[str, Numbers],
-    earlier: Mapping[str, _Awaited],
+    earlier: Mapping[str, Awaited],
     now: datetime,
-) -> dict[str, _Awaited]:
+) -> dict[str, Awaited]:
     """Return the differences from what was sent. Changing a project again does not extend its waiting time."""
     return {
-        name: _Awaited(found, earlier[name].since if name in earlier else now)
+        name: Awaited(found, earlier[name].since if name in earlier else now)
         for name, found in numbers.items()
         if sent.get(name) != found
     }
 
 
-def _is_held(one: _Awaited, now: datetime) -> bool:
+def _is_held(one: Awaited, now: datetime) -> bool:
     # Below 0: the clock was set.
     return 0 <= (now - one.since).total_seconds() < HELD_SECONDS
 
@@ -164,7 +149,9 @@ def _sync(cluster: Cluster, on_synced: Callable[[], None]) -> bool:
     except Exception:
         logger.exception("cluster %s was not told its projects; the next look tries again", cluster.name)
         return False
-    if _is_over(refusal) and _awaited.pop(cluster.pk, {}):
+    context = context_of(cluster)
+    if _is_over(refusal) and context.awaited:
+        context.awaited = {}
         on_synced()
     set_warning(
         cluster,

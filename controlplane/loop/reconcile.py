@@ -15,10 +15,11 @@ from django.utils import timezone
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.loop.bulk_update import Change, change_rows, one_by_one
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.delegated import open_offers
 from controlplane.loop.external_preemptions import send_back
 from controlplane.loop.job_transitions import settle_jobs
-from controlplane.loop.pod_diff import OPEN, DiffCache, pod_keys
+from controlplane.loop.pod_diff import OPEN, pod_keys
 from controlplane.loop.pod_lookup import PodLookup
 from controlplane.models import Cluster, Command, Event, Node
 from jobs.command_kinds import FORGET_POD, POD, START_POD, STOP_POD
@@ -38,8 +39,6 @@ LOST_AFTER_SECONDS = 5
 # In place of the state of a start's order: finished ones are cleared away in time.
 _CLEARED = ""
 
-_diff_caches: dict[int, DiffCache] = {}  # by cluster
-
 
 def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]:
     """Bring rows in line with the engine. An unreachable engine only sets the cluster's reachability.
@@ -53,7 +52,7 @@ def reconcile(cluster: Cluster, engine: Engine, now: datetime) -> frozenset[str]
         note_reachable(cluster, False, str(error))
         return frozenset()
     note_reachable(cluster, True, "")
-    held, compared = pod_keys(cluster), _diff_caches.setdefault(cluster.pk, DiffCache())
+    held, compared = pod_keys(cluster), context_of(cluster).diffs
     send_back(reports, held)
     keys = compared.differing(cluster, held, reports)
     pods = list(Pod.objects.filter(pk__in=keys).order_by("pk")) if keys else []

@@ -18,6 +18,7 @@ from django.utils import timezone
 from controlplane.commands.dispatch import Dispatcher
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
@@ -217,6 +218,7 @@ class Runner:
             for lane in self._lanes.pop(cluster_id):
                 lane.close()
         close_engines(keep=wanted)
+        forget_contexts(keep=wanted)
 
     def _dispatch(self) -> None:
         if not self._is_stopping.is_set():

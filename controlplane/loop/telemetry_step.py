@@ -6,6 +6,7 @@ from datetime import datetime
 
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, claim, is_fresh, release
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster
 from controlplane.telemetry.collect import collect
@@ -43,7 +44,7 @@ def collect_once(now: datetime) -> bool:
 def _collect_from(cluster: Cluster, now: datetime) -> bool:
     """Collect from one cluster; return False if it failed, which does not stop the others."""
     try:
-        collect(engine_for(cluster), cluster, now)
+        collect(engine_for(cluster), cluster, context_of(cluster).usage, now)
     except EngineUnreachable:
         # The loop tells that.
         return False

@@ -40,7 +40,7 @@ LIMITED_GRAIN_SECONDS = 0.5
 
 
 @dataclass(slots=True)
-class _Memory:
+class UsageMemory:
     """A cluster's state between two seconds, per process; losing it loses at most one step of samples."""
 
     accumulator: Accumulator = field(default_factory=Accumulator)
@@ -101,16 +101,12 @@ class _Look:
         return has_figure or (self.has_answered and not pod.holds_gpus)
 
 
-_memories: dict[int, _Memory] = {}
-
-
-def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
+def collect(engine: Engine, cluster: Cluster, memory: UsageMemory, now: datetime) -> None:
     """Store progress, utilisation and memory of a cluster's pods and devices, and keep samples.
 
     Writes only changed rows; then one event `telemetry.sampled` lists the jobs. Logs are read even if measurements
     fail: self-reported figures are used instead, and other figures keep their last value.
     """
-    memory = _memories.setdefault(cluster.pk, _Memory())
     pods = pods_of(cluster, now - timedelta(seconds=LATE_SECONDS))
     changes = _Changes()
     memory.unreadable &= {pod.name for pod in pods}
@@ -130,7 +126,7 @@ def collect(engine: Engine, cluster: Cluster, now: datetime) -> None:
     _count_gpu_seconds(memory, cluster, now)
 
 
-def _count_gpu_seconds(memory: _Memory, cluster: Cluster, now: datetime) -> None:
+def _count_gpu_seconds(memory: UsageMemory, cluster: Cluster, now: datetime) -> None:
     """Add users' GPU seconds once per step: every second would query all allocations."""
     before = memory.holders_at
     seconds = (now - before).total_seconds() if before else 0.0

@@ -14,15 +14,15 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.kubernetes_api.credentials import Access
-from controlplane.loop import cycle
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import execute_due
 from controlplane.loop.project_sync import sync_projects_once
 from controlplane.models import Cluster, Command, Project
 from jobs.actions import delete_job
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_project, make_user
+from tests.engines import give_engine
 from tests.kube import KubeCluster, gpu_labels
 from tests.kubernetes.chart import engine_kubeconfig
 from tests.waiting import wait_until
@@ -69,7 +69,7 @@ class Yard:
 
     def look_at_nodes(self) -> None:
         """In the next cycle."""
-        cycle._housekept_at.clear()
+        forget_contexts()
 
     def project(self, name: str = "team", quota: float = 4, **fields: Any) -> Project:
         project = make_project(name, quota, cluster=self.cluster, **fields)

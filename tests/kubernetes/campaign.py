@@ -24,7 +24,6 @@ from controlplane.actions.errors import Conflict
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.engines.kubernetes.manifests import read_devices
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Command, Lease, Project
 from jobs import lifecycle
@@ -32,6 +31,7 @@ from jobs.actions import delete_job, resume_job, stop_job, submit_job, suspend_j
 from jobs.command_kinds import FORGET_POD
 from jobs.models import Job, Pod
 from tests.builders import make_user
+from tests.engines import give_engine
 from tests.kube import GPU, MERGE, KubeCluster, gpu_labels
 from tests.kubernetes.proxy import FaultProxy, Faults
 

@@ -18,7 +18,7 @@ import pytest
 from django.db import connections
 
 from controlplane.engines.kubernetes import garbage_collector, reports
-from controlplane.loop import cycle
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.models import Cluster, Project
 from jobs import lifecycle
 from jobs.actions import delete_job
@@ -61,7 +61,7 @@ def seed(request: pytest.FixtureRequest) -> int:
 def plant(
     seed: int, kube: KubeCluster, tmp_path: Path, transactional_db: None, monkeypatch: pytest.MonkeyPatch
 ) -> Iterator[Plant]:
-    monkeypatch.setattr(cycle, "_housekept_at", {})
+    forget_contexts()
     monkeypatch.setattr(reports, "NODE_GONE_SECONDS", 3)  # no node is that new here
     monkeypatch.setattr(reports, "BIND_SECONDS", 10)
     make_counters()

@@ -16,7 +16,7 @@ from controlplane.commands.run import CommandRun
 from controlplane.engines import base
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.reports import BIND_SECONDS, NODE_GONE_SECONDS
-from controlplane.loop import cycle
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.cycle import run_cycle
 from controlplane.models import Command
 from jobs.models import Attempt, Job, Pod
@@ -164,7 +164,7 @@ def test_a_cluster_whose_clock_is_an_hour_off_fails_nothing_and_ends_nothing_ear
 
 def waits_for_its_node(yard: Yard, node: str) -> Job:
     """A job whose pod the cluster's scheduler cannot place where we sent it."""
-    cycle._housekept_at[yard.cluster.pk] = timezone.now() + yard.ahead  # we hear of the taint too late
+    context_of(yard.cluster).housekept_at = timezone.now() + yard.ahead  # we hear of the taint too late
     yard.kube.must(
         "PATCH",
         f"/api/v1/nodes/{node}",

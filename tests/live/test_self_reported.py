@@ -6,8 +6,8 @@ from datetime import timedelta
 import pytest
 
 from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage, UsageReport
+from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.models import Device
-from controlplane.telemetry import collect as collecting
 from controlplane.telemetry.collect import collect
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_project
@@ -18,7 +18,7 @@ from tests.loop.plant import Plant
 def plant(db):
     plant = Plant()
     plant.engine.capabilities = plant.engine.capabilities - {USAGE}
-    collecting._memories.clear()
+    forget_contexts()
     yield plant
     plant.close()
 
@@ -41,10 +41,10 @@ def devices(pod: Pod) -> list[tuple[float | None, int | None]]:
 
 def test_what_a_pod_says_counts_for_it_and_its_devices(plant):
     pod = start(plant, gpus=2)
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect(plant.engine, plant.cluster, context_of(plant.cluster).usage, plant.clock())
     assert devices(pod) == [(None, None)] * 2
     speak(plant, pod, 0.75, 8000)
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect(plant.engine, plant.cluster, context_of(plant.cluster).usage, plant.clock())
     assert devices(pod) == [(0.75, 4000)] * 2
     pod.refresh_from_db()
     assert (pod.gpu_utilization, pod.gpu_memory_mib) == (0.75, 8000)
@@ -54,10 +54,10 @@ def test_what_a_pod_says_counts_for_it_and_its_devices(plant):
 def test_sharers_add_up_and_silence_is_not_idleness(plant):
     pod = start(plant, gpus=0.5)
     speak(plant, pod, 0.8, 1000)
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect(plant.engine, plant.cluster, context_of(plant.cluster).usage, plant.clock())
     assert devices(pod) == [(0.4, 1000)]
     plant.clock.advance(timedelta(seconds=61).total_seconds())
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect(plant.engine, plant.cluster, context_of(plant.cluster).usage, plant.clock())
     assert devices(pod) == [(None, None)]
     pod.refresh_from_db()
     assert pod.gpu_utilization is None
@@ -93,12 +93,12 @@ def test_what_a_pod_says_fills_what_prometheus_does_not_tell(measuring, monkeypa
     silent = UsageReport("dgx1-1", 0, None, None, (PodUsage(pod.name, None, None),))
     answer(monkeypatch, measuring, silent, UsageReport("dgx1-1", 1, 0.3, 10))
     speak(measuring, pod, 0.9, 8000)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (0.9, 8000, 0.9, 1)
     assert devices(pod) == [(0.9, 8000)]
     assert Device.objects.get(node__name="dgx1-1", index=1).utilization == 0.3
     measuring.clock.advance(61)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (None, None, None, 1)
     assert devices(pod) == [(None, None)]
 
@@ -107,7 +107,7 @@ def test_a_pod_that_prometheus_does_not_name_is_heard(measuring, monkeypatch):
     pod = start(measuring)
     answer(monkeypatch, measuring)
     speak(measuring, pod, 0.9, 8000)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (0.9, 8000, 0.9, 1)
     assert devices(pod) == [(0.9, 8000)]
 
@@ -116,7 +116,7 @@ def test_what_is_measured_wins_over_what_is_said_figure_by_figure(measuring, mon
     pod = start(measuring)
     answer(monkeypatch, measuring, UsageReport("dgx1-1", 0, 0.2, None, (PodUsage(pod.name, 0.2, None),)))
     speak(measuring, pod, 0.9, 8000)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (0.2, 8000, 0.2, 1)
     assert devices(pod) == [(0.2, 8000)]
 
@@ -126,7 +126,7 @@ def test_progress_and_what_pods_say_do_not_wait_for_prometheus(measuring, monkey
     pod = start(measuring)
     break_down(monkeypatch, measuring, error)
     speak(measuring, pod, 0.9, 8000)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (0.9, 8000, 0.9, 1)
     assert devices(pod) == [(0.9, 8000)]
 
@@ -134,8 +134,8 @@ def test_progress_and_what_pods_say_do_not_wait_for_prometheus(measuring, monkey
 def test_what_was_last_measured_is_shown_while_prometheus_is_away(measuring, monkeypatch):
     pod = start(measuring)
     measuring.engine.set_usage(pod.name, 0.4, 2000)
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     break_down(monkeypatch, measuring, EngineUnreachable("Prometheus does not answer."))
-    collect(measuring.engine, measuring.cluster, measuring.clock())
+    collect(measuring.engine, measuring.cluster, context_of(measuring.cluster).usage, measuring.clock())
     assert shown(pod) == (0.4, 2000, 0.4, None)
     assert devices(pod) == [(0.4, 2000)]

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PodUsage, UsageReport
 from controlplane.logstore.reader import log_path
+from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.models import Cluster, Device, Event, Sample
-from controlplane.telemetry import collect as collecting
 from controlplane.telemetry import rollup
 from controlplane.telemetry.allocation import record_allocation
 from controlplane.telemetry.collect import collect
@@ -33,7 +33,7 @@ START = datetime(2026, 3, 1, 12, 0, tzinfo=UTC)
 @pytest.fixture
 def plant(db):
     plant = Plant()
-    collecting._memories.clear()
+    forget_contexts()
     yield plant
     plant.close()
 
@@ -54,7 +54,7 @@ def pod_of(job: Job) -> Pod:
 
 def look(plant: Plant, seconds: float = 1.0) -> None:
     plant.clock.advance(seconds)
-    collect(plant.engine, plant.cluster, plant.clock())
+    collect(plant.engine, plant.cluster, context_of(plant.cluster).usage, plant.clock())
 
 
 def say(plant: Plant, job: Job, **fields) -> None:

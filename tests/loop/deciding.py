@@ -7,8 +7,8 @@ from controlplane.engines import base
 from controlplane.engines.base import PodReport, PodSpec, Verdict
 from controlplane.engines.memory import MemoryEngine, _Pod
 from controlplane.loop import project_sync
-from controlplane.loop.engine_pool import give_engine
 from controlplane.models import Cluster
+from tests.engines import give_engine
 from tests.loop.plant import Plant
 
 
@@ -72,7 +72,6 @@ class DecidingPlant(Plant):
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        project_sync._awaited.clear()  # of tests before: their clusters had the same keys
         Cluster.objects.filter(pk=self.cluster.pk).update(scheduler="kai")
         self.cluster.refresh_from_db()
 

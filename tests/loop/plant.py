@@ -6,12 +6,13 @@ from datetime import timedelta
 from django.utils import timezone
 
 from controlplane.engines.memory import MemoryEngine, VirtualClock
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import execute_due
 from controlplane.models import Cluster
 from jobs.models import Allocation, Job
 from tests.builders import make_cluster
+from tests.engines import give_engine
 
 
 @dataclass
@@ -25,6 +26,7 @@ class Plant:
     engine: MemoryEngine = field(init=False)
 
     def __post_init__(self) -> None:
+        forget_contexts()  # of tests before: their clusters had the same keys
         self.cluster = make_cluster(nodes=self.nodes, gpus=self.gpus)
         self.restart_engine()
 

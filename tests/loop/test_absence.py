@@ -4,13 +4,14 @@ import pytest
 from django.db import connections
 
 from controlplane.engines.memory import MemoryEngine, VirtualClock
-from controlplane.loop import cycle, runner
-from controlplane.loop.engine_pool import give_engine
+from controlplane.loop import runner
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.runner import Runner
 from controlplane.loop.wake import listen, stop_listening
 from controlplane.models import Command
 from jobs.models import Attempt, Job, Pod
 from tests.builders import make_cluster, make_counters, make_job, make_project
+from tests.engines import give_engine
 from tests.waiting import wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
@@ -21,7 +22,7 @@ def clock(monkeypatch):
     """The wall clock of the loop, which can be put forward and back."""
     clock = VirtualClock()
     monkeypatch.setattr(runner.timezone, "now", clock)
-    monkeypatch.setattr(cycle, "_housekept_at", {})
+    forget_contexts()
     return clock
 
 

@@ -17,9 +17,9 @@ from controlplane.engines.kubernetes.engine import KubernetesEngine
 from controlplane.loop import cycle
 from controlplane.loop.claims import is_fresh
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.engine_pool import give_engine
 from controlplane.models import Cluster, Lease
 from tests.builders import make_job, make_project
+from tests.engines import give_engine
 from tests.servers import free_port
 from tests.waiting import wait_until
 

@@ -5,7 +5,7 @@ import pytest
 from controlplane.clusters.credentials import encrypt
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import engine_pool
-from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for, give_engine
+from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.log_shipping import LogKeeper
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster
@@ -79,16 +79,6 @@ def test_an_engine_that_cannot_be_closed_does_not_stop_the_next(opened, monkeypa
     monkeypatch.setattr(engine, "close", lambda: 1 / 0)
     cluster.settings = {"nodes": {}, "more": 1}
     assert engine_for(cluster).number == 2
-
-
-def test_an_engine_that_was_given_is_used_as_it_is(opened):
-    cluster, own = cluster_in("attached"), MemoryEngine({"nodes": {}})
-    give_engine(cluster, own)
-    try:
-        assert engine_for(cluster) is own
-    finally:
-        give_engine(cluster, None)
-    assert opened == []
 
 
 def test_a_cluster_that_cannot_be_opened_is_out_of_reach_in_words(plant, caplog):

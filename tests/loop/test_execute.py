@@ -17,7 +17,6 @@ from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import execute
 from controlplane.loop.cluster_warnings import warn_of_leftovers
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.execute import AHEAD, ENDS, STARTS, Lane, execute_due
 from controlplane.models import Cluster, Command, Event
 from jobs.actions import stop_job
@@ -26,6 +25,7 @@ from jobs.command_kinds import FORGET_JOB, FORGET_POD
 from jobs.models import Attempt, Pod
 from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
+from tests.engines import give_engine
 from tests.waiting import wait_until
 
 

@@ -12,7 +12,6 @@ from controlplane.actions.nodes import drain_node
 from controlplane.engines.base import EngineRefused, EngineUnreachable
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop.cycle import run_cycle
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.inventory import sync_nodes
 from controlplane.loop.reconcile import _write
 from controlplane.loop.telemetry_step import collect_once
@@ -22,6 +21,7 @@ from jobs.models import Allocation, Job, Pod
 from jobs.queries import job_detail
 from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project, make_user
+from tests.engines import give_engine
 
 
 def actor() -> Actor:

@@ -6,7 +6,8 @@ import pytest
 from django.utils import timezone
 
 from controlplane.engines.base import PodReport
-from controlplane.loop import reconcile as module
+from controlplane.loop.cluster_context import context_of
+from controlplane.loop.pod_diff import DiffCache
 from controlplane.loop.reconcile import reconcile
 from jobs.models import Pod
 from tests.builders import make_job, make_project
@@ -19,14 +20,14 @@ def test_two_processes_that_take_turns_leave_no_row_behind(plant, monkeypatch):
     plant.settle()
     report = PodReport(Pod.objects.get().name, "running", "", "", started_at=timezone.now())
 
-    def lead(memory, message: str, compared: int) -> None:
-        monkeypatch.setattr(module, "_diff_caches", memory)
+    def lead(memory: DiffCache, message: str, compared: int) -> None:
+        context_of(plant.cluster).diffs = memory
         monkeypatch.setattr(plant.engine, "pods", lambda: (replace(report, message=message),))
         for _ in range(compared):
             reconcile(plant.cluster, plant.engine, timezone.now())
         assert Pod.objects.get().message == message
 
-    mine: dict[int, object] = {}
+    mine = DiffCache()
     lead(mine, "first", 2)
-    lead({}, "second", 1)
+    lead(DiffCache(), "second", 1)
     lead(mine, "first", 1)

@@ -6,11 +6,11 @@ from controlplane.engines.base import DepartmentReport, ProjectReport
 from controlplane.engines.memory import MemoryEngine
 from controlplane.loop import runner
 from controlplane.loop.claims import claim
-from controlplane.loop.engine_pool import give_engine
 from controlplane.loop.project_sync import LEASE, sync_projects_once, sync_requested
 from controlplane.loop.runner import Runner
 from controlplane.models import Cluster, Department, Event, Lease, Membership
 from tests.builders import make_cluster, make_job, make_project, make_user
+from tests.engines import give_engine
 
 REFUSAL = ("namespace_not_ours", "Namespace yard-team-a exists and is not ours.")
 

@@ -8,12 +8,13 @@ import pytest
 
 from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop.engine_pool import give_engine
+from controlplane.loop.cluster_context import context_of, forget_contexts
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, NodePool
 from controlplane.telemetry import collect as collecting
 from jobs.models import Job, Pod
 from tests.builders import make_job, make_node, make_project
+from tests.engines import give_engine
 from tests.loop.plant import Plant
 
 IDLE_SECONDS = 20
@@ -21,9 +22,9 @@ IDLE_SECONDS = 20
 
 @pytest.fixture(autouse=True)
 def _forgetful(plant: Plant) -> Iterator[None]:
-    collecting._memories.clear()
+    forget_contexts()
     yield
-    collecting._memories.clear()
+    forget_contexts()
 
 
 @pytest.fixture
@@ -145,7 +146,7 @@ def test_a_job_that_holds_no_gpu_is_known_to_use_none(plant):
 def broken(engine: MemoryEngine, cluster: Cluster, now: object) -> None:
     if cluster.name == "other":
         raise ValueError("played")
-    collecting.collect(engine, cluster, now)
+    collecting.collect(engine, cluster, context_of(cluster).usage, now)
 
 
 def test_one_clusters_gap_is_not_anothers(plant, other, monkeypatch):
