@@ -9,6 +9,8 @@ from typing import Any, Protocol
 DNS_LABEL = re.compile(r"[a-z0-9]([-a-z0-9]*[a-z0-9])?")
 ENV_VALUE_BYTES = 32 * 1024
 MILLI = 1000
+# Characters of a message column.
+LONGEST_MESSAGE = 500
 
 
 @dataclass(frozen=True, slots=True)

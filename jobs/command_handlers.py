@@ -12,6 +12,7 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.commands.registry import ENGINE_STARTS, ENGINE_STOPS, CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.engines.base import CLUSTER_FAILED, DISRUPTIONS, NOT_PERMITTED
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.delegated import refuse_offer
 from controlplane.loop.engine_pool import engine_for
 from controlplane.loop.podspecs import pod_spec
@@ -21,7 +22,6 @@ from jobs.models import Pod
 
 # How long a start that the cluster puts off is retried; then the job is queued again.
 STARTING_SECONDS = 300
-LONGEST_MESSAGE = 500
 
 
 @register

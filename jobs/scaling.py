@@ -11,6 +11,7 @@ from django.utils import timezone
 from controlplane.access import Actor, reread
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Conflict, invalid
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Event
 from jobs import lifecycle
@@ -101,7 +102,7 @@ def _begin(job: Job, plan: ScalePlan, asked: Scaling, actor: Actor) -> ScaleOper
         state=lifecycle.SUCCEEDED if is_waiting else PENDING,
         attempt=job.attempt,
         leaving=[rank for rank, _ in plan.leaving],
-        message=plan.message[:500],
+        message=plan.message[:LONGEST_MESSAGE],
         created_at=now,
         deadline=None if is_waiting else now + timedelta(seconds=asked.timeout_seconds),
         finished_at=now if is_waiting else None,

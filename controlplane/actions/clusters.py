@@ -20,6 +20,7 @@ from controlplane.actions.errors import Conflict, invalid
 from controlplane.clusters.credentials import CredentialsUnreadable, decrypt, encrypt
 from controlplane.clusters.node_names import name_here, name_there, some_of
 from controlplane.engines.kinds import engine_kind
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Cluster, Command, Event, Node
 from controlplane.models.commands import CommandQuerySet
@@ -160,7 +161,9 @@ def settle_check(command: Command, checks: Sequence[Mapping[str, str]], now: dat
         )
         data = {"cluster": cluster.name, "failed": [check["name"] for check in failed]}
         kind = f"cluster.{verdict}" if is_decided else "cluster.checked"
-        Event.objects.append([Event(kind=kind, actor=SYSTEM.name, message=message[:500], data=data)])
+        Event.objects.append(
+            [Event(kind=kind, actor=SYSTEM.name, message=message[:LONGEST_MESSAGE], data=data)]
+        )
         wake()
 
 

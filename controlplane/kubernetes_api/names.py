@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from typing import Any, TypeAlias
 
+# An object of the cluster as JSON, and one that is only read.
+Raw: TypeAlias = dict[str, Any]
+RawView: TypeAlias = Mapping[str, Any]
 # Owner of the fields that server-side apply sets.
 FIELD_MANAGER = "trainyard"
 

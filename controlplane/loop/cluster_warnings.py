@@ -3,9 +3,9 @@
 from django.db import transaction
 
 from controlplane.commands.registry import cleanup_kinds
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
 
-LONGEST_MESSAGE = 500
 # Its place among a cluster's checks.
 LEFTOVERS = "leftovers"
 LEFT = "What a deleted job or project left in the cluster stays there; it is tried every 30 seconds."

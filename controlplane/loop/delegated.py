@@ -19,6 +19,7 @@ from controlplane.commands.errors import CommandRefused
 from controlplane.engines import base
 from controlplane.engines.base import Engine, PodReport, is_job_id
 from controlplane.engines.kinds import is_delegated
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.loop.project_sync import unsynced_projects
@@ -110,7 +111,7 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
             job,
             next_state=lifecycle.FAILED,
             reason=refusal.code,
-            message=refusal.message[:500],
+            message=refusal.message[:LONGEST_MESSAGE],
             details={},
             actor=SYSTEM,
         )

@@ -8,6 +8,7 @@ from django.db import transaction
 from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
 from controlplane.engines.base import PodReport, is_job_id
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.pod_diff import PodKey
 from controlplane.models import Event
 from controlplane.scheduling.mentions import public
@@ -43,7 +44,7 @@ def _send_back(job: Job, report: PodReport) -> None:
             job,
             next_state=lifecycle.QUEUED,
             reason=PREEMPTED,
-            message=public(PREEMPTED, details)[:500],
+            message=public(PREEMPTED, details)[:LONGEST_MESSAGE],
             details=details,
             actor=SYSTEM,
         )

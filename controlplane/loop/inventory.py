@@ -10,6 +10,7 @@ from django.db import transaction
 from controlplane.clusters.node_names import some_of
 from controlplane.engines.base import DeviceReport, Engine, EngineUnreachable, NodeReport
 from controlplane.engines.kinds import engine_kind
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.bulk_update import one_by_one
 from controlplane.loop.cluster_warnings import set_warning
 from controlplane.models import Cluster, Device, Event, Node, NodePool
@@ -17,7 +18,6 @@ from controlplane.telemetry.allocation import record_capacity
 
 REPORTED = ("uuid", "model", "memory_mib", "is_foreign")  # of a device
 VANISHED = "Its engine no longer reports it."
-LONGEST_MESSAGE = 500
 # Its place among a cluster's checks.
 CHECK = "nodes"
 WITHOUT_THEM = "No job is sent to these nodes; the others are used."

@@ -10,6 +10,7 @@ from django.db.models import F, Min, Q
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.loop.membership import newest_generations, ranks_of
@@ -35,7 +36,6 @@ from jobs.transitions import (
 
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
 BATCH = 100  # jobs moved in one transaction: others write too
-LONGEST_MESSAGE = 500
 
 
 def settle_jobs(cluster: Cluster, now: datetime) -> None:

@@ -22,6 +22,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM, NotVisible, reread
 from controlplane.engines.base import MEMBERSHIP, Engine, EngineUnreachable, MembershipEngine
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.models import Cluster, Command, Event
 from jobs import lifecycle
 from jobs.command_kinds import POD, STOP_POD
@@ -358,7 +359,12 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
     elif state == rules.ROLLED_BACK:
         # The workers were given nothing.
         cost = {"lost_steps": 0, "repeated_steps": 0, "pause_seconds": 0.0}
-    fields = {"state": state, "message": (message or operation.message)[:500], "finished_at": now, **cost}
+    fields = {
+        "state": state,
+        "message": (message or operation.message)[:LONGEST_MESSAGE],
+        "finished_at": now,
+        **cost,
+    }
     ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
     operation.refresh_from_db()
 

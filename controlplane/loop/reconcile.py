@@ -14,6 +14,7 @@ from django.utils import timezone
 
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.bulk_update import Change, change_rows, one_by_one
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.delegated import open_offers
@@ -75,12 +76,12 @@ def note_reachable(cluster: Cluster, is_reachable: bool, message: str) -> None:
         return
     with transaction.atomic():
         changed = Cluster.objects.filter(pk=cluster.pk, is_reachable=not is_reachable)
-        if changed.update(is_reachable=is_reachable, unreachable_message=message[:500]) == 1:
+        if changed.update(is_reachable=is_reachable, unreachable_message=message[:LONGEST_MESSAGE]) == 1:
             kind = "cluster.reached" if is_reachable else "cluster.lost"
             # Those that were well were seen until now.
             if not is_reachable:
                 Node.objects.filter(cluster=cluster, is_ready=True).update(seen_at=timezone.now())
-            Event.objects.append([Event(kind=kind, message=message[:500] or cluster.name)])
+            Event.objects.append([Event(kind=kind, message=message[:LONGEST_MESSAGE] or cluster.name)])
     cluster.is_reachable = is_reachable
 
 
@@ -98,7 +99,7 @@ def _compare(pod: Pod, report: PodReport | None, looks: PodLookup, now: datetime
         return False
     before = (pod.state, pod.reason, pod.message, pod.exit_code, pod.ports, pod.released_at)
     if pod.state != "failed":
-        pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:500]
+        pod.state, pod.reason, pod.message = report.state, report.reason, report.message[:LONGEST_MESSAGE]
         pod.exit_code = report.exit_code
     pod.started_at, pod.finished_at = (
         report.started_at or pod.started_at,

@@ -17,6 +17,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.observe import HoldStatus, Observation
 from controlplane.loop.podspecs import start_payload
@@ -33,7 +34,6 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
 from jobs.transitions import job_event, request_transition
 
-LONGEST_MESSAGE = 500
 # Attempts begun in one transaction, with one query each for their pods, devices and orders.
 BATCH = 200
 # After which a cycle begins no more of them: an owner may be waiting for its GPUs.

@@ -8,7 +8,7 @@ import pytest
 
 from controlplane.engines.base import USAGE, EngineUnreachable, PodUsage
 from controlplane.engines.memory import MemoryEngine
-from controlplane.loop.cluster_context import context_of, forget_contexts
+from controlplane.loop.cluster_context import forget_contexts
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.models import Cluster, NodePool
 from controlplane.telemetry import collect as collecting
@@ -143,10 +143,10 @@ def test_a_job_that_holds_no_gpu_is_known_to_use_none(plant):
     expect_a_new_clock(plant, job)
 
 
-def broken(engine: MemoryEngine, cluster: Cluster, now: object) -> None:
+def broken(engine: MemoryEngine, cluster: Cluster, memory: collecting.UsageMemory, now: object) -> None:
     if cluster.name == "other":
         raise ValueError("played")
-    collecting.collect(engine, cluster, context_of(cluster).usage, now)
+    collecting.collect(engine, cluster, memory, now)
 
 
 def test_one_clusters_gap_is_not_anothers(plant, other, monkeypatch):

@@ -12,7 +12,6 @@ import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime, timedelta
-from typing import Any
 
 from controlplane.engines.base import RUNNING, EngineUnreachable, PodReport
 from controlplane.engines.kubernetes import names
@@ -21,7 +20,7 @@ from controlplane.engines.kubernetes.liveness import Probe
 from controlplane.engines.kubernetes.missing_nodes import Absences
 from controlplane.engines.kubernetes.reports import TERMINAL, pinned_node, pod_report, unreadable
 from controlplane.kubernetes_api.client import Client
-from controlplane.kubernetes_api.names import key_of
+from controlplane.kubernetes_api.names import Raw, key_of
 from controlplane.kubernetes_api.reflector import Reflector
 
 logger = logging.getLogger(__name__)
@@ -35,8 +34,6 @@ STALE_SECONDS = 15.0
 MOST_WARNED = 1000  # pods
 # A watch that is alive says something more often.
 SILENCE_SECONDS = 150.0
-
-Raw = dict[str, Any]
 
 
 @dataclass(frozen=True, slots=True)

@@ -52,6 +52,7 @@ from controlplane.engines.simulated import check_place
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.credentials import Access, access_from
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 from controlplane.logstore.reader import LogPage, log_path, read_page
 
 # How long a caller waits for the rest of an ended pod's log.
@@ -59,8 +60,6 @@ DRAIN_SECONDS = 5.0
 # For a certain look: other clusters may be waiting.
 FIND_SECONDS = 2.0
 RELEASE_TRIES = 5
-
-Raw = dict[str, Any]
 
 
 def open_cluster(settings: Mapping[str, Any], state_dir: Path) -> base.Engine:

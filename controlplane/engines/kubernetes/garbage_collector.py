@@ -5,20 +5,18 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from datetime import datetime
-from typing import Any
 
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 
 # Together with how often somebody asks for a sweep they are less than a minute: nothing is left for longer after quiet.
 SWEEP_SECONDS = 15.0
 # Since it was made: a start that was on its way is told by it that its pod was already.
 GRACE_SECONDS = 40.0
-
-Raw = dict[str, Any]
 
 
 class Sweeper:

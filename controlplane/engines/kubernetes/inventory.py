@@ -10,7 +10,6 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
 
 from controlplane.clusters import quantities
 from controlplane.engines.base import DeviceReport, NodeReport
@@ -18,6 +17,7 @@ from controlplane.engines.kubernetes import kai, names
 from controlplane.engines.kubernetes.config import KAI, SPOT_TAINTS, ClusterProfile
 from controlplane.engines.kubernetes.reports import TERMINAL, devices_of, pinned_node
 from controlplane.engines.kubernetes.sanitize import LARGEST, LARGEST_SMALL, count, line
+from controlplane.kubernetes_api.names import RawView
 
 ANY_SHARE = 1000
 # Of one node: more is a node that tells tales.
@@ -27,15 +27,13 @@ MPS = "mps"
 RENAMED = ".shared"
 NOT_FOR_WORK = ("node-role.kubernetes.io/control-plane", "node-role.kubernetes.io/master")
 
-Raw = Mapping[str, Any]
-
 
 def node_reports(
-    nodes: Iterable[Raw], pods: Iterable[Raw], profile: ClusterProfile
+    nodes: Iterable[RawView], pods: Iterable[RawView], profile: ClusterProfile
 ) -> tuple[NodeReport, ...]:
     """Return the worker nodes, by name. `pods`: all pods of the cluster, including ours."""
     ours: dict[str, set[int]] = defaultdict(set)
-    others: dict[str, list[Raw]] = defaultdict(list)
+    others: dict[str, list[RawView]] = defaultdict(list)
     for pod in pods:
         if (pod.get("status") or {}).get("phase") in TERMINAL:
             continue
@@ -49,12 +47,12 @@ def node_reports(
     return tuple(sorted(reports, key=lambda report: report.name))
 
 
-def most_parts(nodes: Iterable[Raw]) -> int:
+def most_parts(nodes: Iterable[RawView]) -> int:
     """Return the largest number of parts into which any of these nodes divides a GPU; 1 where none does."""
     return max((_replicas(node["metadata"].get("labels") or {}) for node in nodes), default=1)
 
 
-def requests(pod: Raw, resource: str) -> Fraction:
+def requests(pod: RawView, resource: str) -> Fraction:
     """Return what a pod requests of a resource, as kube-scheduler counts it: the sum of what runs together,
     or the largest init container."""
     spec = pod.get("spec") or {}
@@ -69,7 +67,7 @@ def requests(pod: Raw, resource: str) -> Fraction:
     return max(running + beside, peak) + quantities.amount(overhead)
 
 
-def _report(node: Raw, held: set[int], others: list[Raw], profile: ClusterProfile) -> NodeReport:
+def _report(node: RawView, held: set[int], others: list[RawView], profile: ClusterProfile) -> NodeReport:
     labels: dict[str, str] = {
         key: line(value) for key, value in (node["metadata"].get("labels") or {}).items()
     }
@@ -119,7 +117,7 @@ class _Taken:
     extras: Mapping[str, int]
 
 
-def _taken(pod: Raw, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
+def _taken(pod: RawView, resource: str, extras: Iterable[str], profile: ClusterProfile) -> _Taken | None:
     """None for a pod that cannot be read."""
     try:
         return _Taken(
@@ -132,7 +130,7 @@ def _taken(pod: Raw, resource: str, extras: Iterable[str], profile: ClusterProfi
         return None
 
 
-def _odd(others: list[Raw], taken: list[_Taken | None]) -> str:
+def _odd(others: list[RawView], taken: list[_Taken | None]) -> str:
     """Return why a node takes no new pods: a pod on it with unreadable requests. "" if all are readable."""
     for pod, known in zip(others, taken, strict=True):
         if known is None:
@@ -142,7 +140,7 @@ def _odd(others: list[Raw], taken: list[_Taken | None]) -> str:
 
 
 def _devices(
-    node: Raw, resource: str, parts: int, held: set[int], taken_by_others: int
+    node: RawView, resource: str, parts: int, held: set[int], taken_by_others: int
 ) -> tuple[DeviceReport, ...]:
     """Return one place per GPU of the node, healthy or not. Unavailable places are the last ones that we do
     not hold, so that a held place never disappears."""
@@ -170,7 +168,7 @@ def _left(there: int, taken: int, largest: int = LARGEST) -> int:
     return max(0, min(there - taken, largest))
 
 
-def _counts(pod: Raw, profile: ClusterProfile) -> bool:
+def _counts(pod: RawView, profile: ClusterProfile) -> bool:
     """Return whether a pod's GPUs are unavailable to us. KAI reserves a shared GPU with a pod of its own,
     possibly for our pods."""
     return profile.scheduler != KAI or pod["metadata"].get("namespace") != kai.RESERVATIONS
@@ -180,7 +178,7 @@ def _replicas(labels: Mapping[str, str]) -> int:
     return max(1, count(labels.get(names.GPU_REPLICAS, ""), LARGEST_SMALL))
 
 
-def _request(container: Raw, resource: str) -> Fraction:
+def _request(container: RawView, resource: str) -> Fraction:
     """The request; the limit where only that is given, as the API server would fill it in."""
     resources = container.get("resources") or {}
     for kind in ("requests", "limits"):
@@ -189,26 +187,26 @@ def _request(container: Raw, resource: str) -> Fraction:
     return Fraction(0)
 
 
-def _is_for_work(node: Raw, profile: ClusterProfile) -> bool:
+def _is_for_work(node: RawView, profile: ClusterProfile) -> bool:
     """Return whether our pods may ever run on this node."""
     labels = node["metadata"].get("labels") or {}
     is_kept_apart = any(taint.get("key") in NOT_FOR_WORK for taint in _untolerated(node, profile))
     return not is_kept_apart and all(labels.get(key) == value for key, value in profile.node_selector.items())
 
 
-def _trouble(node: Raw) -> str:
+def _trouble(node: RawView) -> str:
     """Return why a node is not ready, in the cluster's words; "" if it is."""
     if node["metadata"].get("deletionTimestamp"):
         return "It is being removed from the cluster."
     conditions = (node.get("status") or {}).get("conditions") or ()
-    ready: Raw = next((one for one in conditions if one.get("type") == "Ready"), {})
+    ready: RawView = next((one for one in conditions if one.get("type") == "Ready"), {})
     if ready.get("status") != "True":
         said = ": ".join(filter(None, (ready.get("reason"), ready.get("message"))))
         return f"The cluster calls it not ready: {said or 'its kubelet has said nothing yet'}."
     return ""
 
 
-def _closure(node: Raw, profile: ClusterProfile) -> str:
+def _closure(node: RawView, profile: ClusterProfile) -> str:
     """Return why a ready node gets no new pods; "" if it does."""
     if (node.get("spec") or {}).get("unschedulable"):
         return "It is cordoned in the cluster (kubectl uncordon lifts that)."
@@ -220,7 +218,7 @@ def _closure(node: Raw, profile: ClusterProfile) -> str:
     return ""
 
 
-def _untolerated(node: Raw, profile: ClusterProfile) -> list[Raw]:
+def _untolerated(node: RawView, profile: ClusterProfile) -> list[RawView]:
     tolerations: list[Mapping[str, str]] = list(profile.tolerations)
     if profile.has_spot(profile.pool_of(node["metadata"].get("labels") or {})):
         tolerations += [{"key": key, "operator": "Exists"} for key in SPOT_TAINTS]
@@ -232,7 +230,7 @@ def _untolerated(node: Raw, profile: ClusterProfile) -> list[Raw]:
     ]
 
 
-def _tolerates(toleration: Mapping[str, str], taint: Raw) -> bool:
+def _tolerates(toleration: Mapping[str, str], taint: RawView) -> bool:
     if toleration.get("key") != taint.get("key") or toleration.get("effect") not in (
         None,
         "",
@@ -242,5 +240,5 @@ def _tolerates(toleration: Mapping[str, str], taint: Raw) -> bool:
     return toleration.get("operator") == "Exists" or toleration.get("value", "") == taint.get("value", "")
 
 
-def _name(node: Raw) -> str:
+def _name(node: RawView) -> str:
     return str(node["metadata"]["name"])

@@ -17,13 +17,12 @@ from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 from controlplane.kubernetes_api.reflector import Reflector
 from controlplane.scheduling.reasons import ENGINE_UNREACHABLE
 
 # For both lists: other clusters are waiting, and the next look is a second away.
 SYNC_SECONDS = 0.5
-
-Raw = dict[str, Any]
 
 
 class KaiScheduler(Scheduler):

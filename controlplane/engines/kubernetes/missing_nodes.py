@@ -9,11 +9,9 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any
 
 from controlplane.engines.kubernetes import reports
-
-Raw = dict[str, Any]
+from controlplane.kubernetes_api.names import Raw
 
 
 class Absences:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 from controlplane.engines.base import WAITING_FOR_OPERATOR, EngineRefused, PodSpec
 from controlplane.engines.kubernetes import manifests, mpijobs, names
@@ -14,11 +14,11 @@ from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.kubernetes.objects import Objects
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 
 # The operator makes five objects a second; ranks are started in the order in which it makes them.
 OPERATOR_SECONDS = (0.1,) * 10 + (0.3,) * 30
 
-Raw = dict[str, Any]
 Render: TypeAlias = Callable[[PodSpec, ClusterProfile], Raw]
 
 

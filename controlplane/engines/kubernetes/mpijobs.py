@@ -9,7 +9,6 @@ stays behind the gate and is removed with the attempt's anchor. Ranks reach each
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -17,6 +16,7 @@ from controlplane.engines.base import CANNOT_SHARE, EngineRefused, PodSpec, pod_
 from controlplane.engines.kubernetes import manifests, mpi, names
 from controlplane.engines.kubernetes.config import ClusterProfile
 from controlplane.engines.mpi_hostfile import host_files
+from controlplane.kubernetes_api.names import RawView
 
 GROUP_VERSION = "kubeflow.org/v2beta1"
 # In the anchor's data.
@@ -26,8 +26,6 @@ OPERATORS_KEY_DIR = "/etc/trainyard/operator-ssh"
 # Annotation: a variable of one host, which the template reads from there.
 OWN_WORD = "own-word.trainyard.io/"
 OWN_WORDS = ("TRAINYARD_RANK", "TRAINYARD_NODE", "TRAINYARD_GPU_DEVICES", "TRAINYARD_GPU_MEMORY_MIB", "RANK")
-
-Raw = Mapping[str, Any]
 
 
 def collection(namespace: str) -> str:
@@ -44,13 +42,13 @@ def suits(spec: PodSpec, profile: ClusterProfile) -> bool:
     return mpi.needs_launch(spec) and spec.world_size > 1 and is_whole and profile.gives_to_mpi_operator
 
 
-def marked(anchor: Raw, spec: PodSpec) -> dict[str, Any]:
+def marked(anchor: RawView, spec: PodSpec) -> dict[str, Any]:
     """Return the anchor, marked for the operator. The first anchor created decides for all pods of the
     attempt."""
     return {**anchor, "data": {**anchor["data"], LAUNCHED_BY: OPERATOR, **host_files(hosts(spec))}}
 
 
-def is_marked(anchor: Raw) -> bool:
+def is_marked(anchor: RawView) -> bool:
     """Return whether the operator creates the pods of this anchor's attempt."""
     return (anchor.get("data") or {}).get(LAUNCHED_BY) == OPERATOR
 
@@ -80,7 +78,7 @@ def host_profile(profile: ClusterProfile) -> ClusterProfile:
     return replace(profile, work_storage_class="")
 
 
-def mpi_job(spec: PodSpec, launcher: Raw, host: Raw, made: Raw) -> dict[str, Any]:
+def mpi_job(spec: PodSpec, launcher: RawView, host: RawView, made: RawView) -> dict[str, Any]:
     """Return the MPIJob of the launcher's `spec`. `launcher` and `host` are our manifests of these pods;
     `made` is the anchor.
 
@@ -112,7 +110,7 @@ def mpi_job(spec: PodSpec, launcher: Raw, host: Raw, made: Raw) -> dict[str, Any
     }
 
 
-def placement(found: Raw, wanted: Raw, gpu_resource: str) -> dict[str, Any]:
+def placement(found: RawView, wanted: RawView, gpu_resource: str) -> dict[str, Any]:
     """A merge patch that makes one of our pods of `found`, which the operator made; `wanted` is that pod as we would
     make it. 409 when it changed. Raises EngineRefused(CANNOT_SHARE)."""
     if _gpus(found, gpu_resource) != _gpus(wanted, gpu_resource):
@@ -142,11 +140,11 @@ _OF_A_POD = (names.RANK, names.ROLE)
 _FOR_THE_OPERATOR = ("restartPolicy", "hostname", "subdomain", "affinity")
 
 
-def _replicas(count: int, pod: Raw, spec: PodSpec) -> dict[str, Any]:
+def _replicas(count: int, pod: RawView, spec: PodSpec) -> dict[str, Any]:
     return {"replicas": count, "restartPolicy": "Never", "template": _template(pod, spec)}
 
 
-def _template(pod: Raw, spec: PodSpec) -> dict[str, Any]:
+def _template(pod: RawView, spec: PodSpec) -> dict[str, Any]:
     metadata = pod["metadata"]
     body = {key: value for key, value in pod["spec"].items() if key not in _FOR_THE_OPERATOR}
     main, *more = body["containers"]
@@ -168,7 +166,7 @@ def _template(pod: Raw, spec: PodSpec) -> dict[str, Any]:
     }
 
 
-def _variable(each: Raw, spec: PodSpec) -> dict[str, Any]:
+def _variable(each: RawView, spec: PodSpec) -> dict[str, Any]:
     if _is_own(each):
         path = f"metadata.annotations['{OWN_WORD}{each['name']}']"
         return {"name": each["name"], "valueFrom": {"fieldRef": {"fieldPath": path}}}
@@ -177,16 +175,16 @@ def _variable(each: Raw, spec: PodSpec) -> dict[str, Any]:
     return dict(each)
 
 
-def _is_own(variable: Raw) -> bool:
+def _is_own(variable: RawView) -> bool:
     return variable["name"] in OWN_WORDS and "value" in variable
 
 
-def _waiting(container: Raw, spec: PodSpec) -> dict[str, Any]:
+def _waiting(container: RawView, spec: PodSpec) -> dict[str, Any]:
     if container["name"] != mpi.WAITING:
         return dict(container)
     return {**container, "command": [*container["command"][:2], *hosts(spec)]}
 
 
-def _gpus(pod: Raw, resource: str) -> int:
+def _gpus(pod: RawView, resource: str) -> int:
     limits = pod["spec"]["containers"][0]["resources"].get("limits") or {}
     return sum(int(count) for name, count in limits.items() if name.startswith(resource))

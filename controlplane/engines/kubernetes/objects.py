@@ -7,15 +7,13 @@ import threading
 import time
 from collections import Counter
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from controlplane.engines.base import NAME_TAKEN, NAMESPACE_NOT_OURS, EngineRefused, EngineUnreachable
 from controlplane.engines.kubernetes import names
 from controlplane.engines.kubernetes.api_errors import as_refusal
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
-
-Raw = dict[str, Any]
+from controlplane.kubernetes_api.names import Raw
 
 # How long an object that we saw is taken for granted.
 REMEMBERED_SECONDS = 30.0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from typing import Any
 
 from controlplane.engines.base import ADMISSION_REFUSED, EngineRefused, NodeReport, PodSpec
 from controlplane.engines.kubernetes import kai, manifests, mpi, names, reports, tenancy
@@ -16,12 +15,11 @@ from controlplane.engines.kubernetes.scheduler import Scheduler
 from controlplane.engines.kubernetes.ssh_keys import new_key_pair
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 
 # In an anchor's data, by pod name.
 FORGOTTEN = "forgotten"
 SETTLING_SECONDS = (0.1, 0.2, 0.4, 0.8)
-
-Raw = dict[str, Any]
 
 
 class PodStarter:

@@ -8,8 +8,7 @@ from typing import Any
 
 from controlplane.engines.base import PodReport, PodSpec
 from controlplane.engines.kubernetes import inventory
-
-Raw = dict[str, Any]
+from controlplane.kubernetes_api.names import Raw
 
 
 class Scheduler:

@@ -20,6 +20,7 @@ from controlplane.engines.kubernetes.objects import Objects
 from controlplane.engines.kubernetes.tenancy import Wanted
 from controlplane.kubernetes_api.client import Client
 from controlplane.kubernetes_api.errors import ApiError
+from controlplane.kubernetes_api.names import Raw
 
 log = logging.getLogger(__name__)
 
@@ -28,8 +29,6 @@ BINDING, NAMESPACE, QUEUE = "RoleBinding", "Namespace", "Queue"
 # Kinds of which we remove what is not wanted. Namespaces go with their projects (`forget_project`), and bindings with
 # those.
 REMOVED = ("ResourceQuota", "NetworkPolicy")
-
-Raw = dict[str, Any]
 
 
 @dataclass(slots=True)
