@@ -94,6 +94,8 @@ def _write_redis_settings(instance: Instance, listen: list[str]) -> Path:
         *listen,
         f'dir "{instance.redis_dir}"',
         "databases 1",
+        # idle wake-ups per second; expiry and time-outs stay within a second
+        "hz 1",
         'save ""',
         "appendonly no",
         f"maxmemory {REDIS_MEMORY}",
