@@ -19,7 +19,7 @@ from controlplane.engines.kubernetes import mpi, names
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
 from controlplane.engines.kubernetes.sanitize import line
-from controlplane.kubernetes_api.names import RawView
+from controlplane.kubernetes_api.names import RawView as Raw
 
 # How long a pod may wait before it counts as failed, in seconds.
 # In which a scheduler that says nothing is at it.
@@ -71,7 +71,7 @@ _SIGNALS = {
 }  # fmt: skip
 
 
-def pod_report(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> PodReport:
+def pod_report(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Return the report of one of our pods. `nodes`: all nodes of the cluster by name; `now`: by the API
     server's clock where known."""
     if _phase(raw) in TERMINAL:
@@ -94,7 +94,7 @@ def pod_report(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> Pod
     return _starting(raw, nodes, now)
 
 
-def unreadable(raw: RawView, error: Exception) -> PodReport:
+def unreadable(raw: Raw, error: Exception) -> PodReport:
     """Return the report of a pod that `pod_report` cannot read. The pod may run, so its devices stay held."""
     state = base.STARTING if _phase(raw) in ("", "Pending") else base.RUNNING
     name = f"{raw['metadata']['namespace']}/{raw['metadata']['name']}"
@@ -106,19 +106,19 @@ def unreadable(raw: RawView, error: Exception) -> PodReport:
     )
 
 
-def has_ended(raw: RawView) -> bool:
+def has_ended(raw: Raw) -> bool:
     """Return whether the pod's command has ended for certain, by the pod object alone."""
     is_unbound = not _node_name(raw)
     is_over = bool(raw["metadata"].get("deletionTimestamp")) or _is_gated(raw)
     return _phase(raw) in TERMINAL or (is_unbound and is_over)
 
 
-def is_running(raw: RawView) -> bool:
+def is_running(raw: Raw) -> bool:
     """Return whether the pod's command runs, by the pod object alone."""
     return _phase(raw) not in TERMINAL and "running" in (main_status(raw).get("state") or {})
 
 
-def holdings(pods: Iterable[RawView]) -> tuple[Holding, ...]:
+def holdings(pods: Iterable[Raw]) -> tuple[Holding, ...]:
     """Return our bound pods that have not ended, with the devices that they hold."""
     return tuple(
         Holding(
@@ -133,7 +133,7 @@ def holdings(pods: Iterable[RawView]) -> tuple[Holding, ...]:
     )
 
 
-def devices_of(raw: RawView) -> tuple[DeviceShare, ...]:
+def devices_of(raw: Raw) -> tuple[DeviceShare, ...]:
     """Return the devices assigned to one of our pods; none if its annotation is unreadable."""
     try:
         return read_devices((raw["metadata"].get("annotations") or {}).get(names.DEVICES, ""))
@@ -141,7 +141,7 @@ def devices_of(raw: RawView) -> tuple[DeviceShare, ...]:
         return ()
 
 
-def pinned_node(raw: RawView) -> str:
+def pinned_node(raw: Raw) -> str:
     """Return the node that we chose for a pod; "" when the cluster's own scheduler chooses."""
     affinity = ((raw.get("spec") or {}).get("affinity") or {}).get("nodeAffinity") or {}
     required = affinity.get("requiredDuringSchedulingIgnoredDuringExecution") or {}
@@ -155,14 +155,14 @@ def pinned_node(raw: RawView) -> str:
 # Ends
 
 
-def _final(raw: RawView, nodes: Mapping[str, RawView]) -> PodReport:
+def _final(raw: Raw, nodes: Mapping[str, Raw]) -> PodReport:
     """Report a pod in a final phase. A pod written off while its container ran is gone only with its node."""
     state = main_status(raw).get("state") or {}
     is_gone = "running" not in state or _is_dead(_node_name(raw), nodes)
     return _ended(raw, state.get("terminated") or {}, is_gone=is_gone)
 
 
-def _ended(raw: RawView, ended: RawView, *, is_gone: bool) -> PodReport:
+def _ended(raw: Raw, ended: Raw, *, is_gone: bool) -> PodReport:
     """Report a pod whose command has ended, or whose container never began."""
     code = ended.get("exitCode")
     has_succeeded = code == 0 or (code is None and _phase(raw) == "Succeeded")
@@ -174,7 +174,7 @@ def _ended(raw: RawView, ended: RawView, *, is_gone: bool) -> PodReport:
     return _end(raw, reason, message, is_gone=is_gone, ended=ended)
 
 
-def _why(raw: RawView, ended: RawView) -> tuple[str, str]:
+def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
     """Return reason and message of an unsuccessful end; the first matching rule is the most specific."""
     if _is_stopped(raw):
         return base.STOPPED, "Stopped." if ended else "Stopped before it was started."
@@ -196,7 +196,7 @@ def _why(raw: RawView, ended: RawView) -> tuple[str, str]:
     return _exit(ended)
 
 
-def _unprepared(raw: RawView) -> tuple[object, ...]:
+def _unprepared(raw: Raw) -> tuple[object, ...]:
     """Return the messages of what failed before the command could begin."""
     for status in _status(raw).get("initContainerStatuses") or ():
         ended = (status.get("state") or {}).get("terminated") or {}
@@ -210,7 +210,7 @@ def _unprepared(raw: RawView) -> tuple[object, ...]:
     return _status(raw).get("reason"), _status(raw).get("message")
 
 
-def _taken_away(raw: RawView) -> tuple[str, str] | None:
+def _taken_away(raw: Raw) -> tuple[str, str] | None:
     """Return why the cluster itself ended the pod, by its DisruptionTarget condition or kubelet reason."""
     status, condition = _status(raw), _condition(raw, "DisruptionTarget")
     if condition.get("status") == "True":
@@ -222,7 +222,7 @@ def _taken_away(raw: RawView) -> tuple[str, str] | None:
     return None
 
 
-def _rejected(raw: RawView, ended: RawView) -> tuple[str, str] | None:
+def _rejected(raw: Raw, ended: Raw) -> tuple[str, str] | None:
     """Return why the kubelet rejected the pod at admission: the scheduler's data was outdated."""
     status = _status(raw)
     if ended or status.get("containerStatuses") or not status.get("reason"):
@@ -232,7 +232,7 @@ def _rejected(raw: RawView, ended: RawView) -> tuple[str, str] | None:
     return base.UNSCHEDULABLE, _said("Its node refused the pod", status["reason"], status.get("message"))
 
 
-def _start_error(ended: RawView) -> tuple[str, str]:
+def _start_error(ended: Raw) -> tuple[str, str]:
     words = str(ended.get("message", ""))
     if _NO_DIRECTORY.search(words):
         return base.WORKING_DIR_MISSING, _said("The working directory could not be entered", words)
@@ -245,7 +245,7 @@ def _start_error(ended: RawView) -> tuple[str, str]:
     return base.CONTAINER_NOT_CREATED, _said("The container could not be started", words)
 
 
-def _exit(ended: RawView) -> tuple[str, str]:
+def _exit(ended: Raw) -> tuple[str, str]:
     code = int(ended["exitCode"])
     if 128 < code <= 128 + 64:
         name = _SIGNALS.get(code - 128, f"signal {code - 128}")
@@ -253,13 +253,13 @@ def _exit(ended: RawView) -> tuple[str, str]:
     return base.EXIT_CODE, _said(f"The command ended with exit code {code}", ended.get("message"))
 
 
-def _out_of_memory(raw: RawView) -> str:
+def _out_of_memory(raw: Raw) -> str:
     containers = (raw.get("spec") or {}).get("containers") or [{}]
     limit = ((containers[0].get("resources") or {}).get("limits") or {}).get("memory", "")
     return f"The kernel killed the command: it used more memory than its limit of {limit or 'memory'}. Ask for more."
 
 
-def _was_deleted(raw: RawView, ended: RawView) -> bool:
+def _was_deleted(raw: Raw, ended: Raw) -> bool:
     """Return whether a deletion by others came before the end. Deleting an ended pod changes nothing."""
     deleted = _time(raw["metadata"].get("deletionTimestamp"))
     if deleted is None or _stop_word(raw):
@@ -273,7 +273,7 @@ def _was_deleted(raw: RawView, ended: RawView) -> bool:
 # Before the end
 
 
-def _unbound(raw: RawView, now: datetime) -> PodReport:
+def _unbound(raw: Raw, now: datetime) -> PodReport:
     """Report a pod without a node. The API server binds no deleted pod."""
     if raw["metadata"].get("deletionTimestamp"):
         if _is_stopped(raw):
@@ -291,7 +291,7 @@ def _unbound(raw: RawView, now: datetime) -> PodReport:
     return _open(raw, base.STARTING, base.WAITING_FOR_NODE, message)
 
 
-def _starting(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> PodReport:
+def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     """Report a bound pod whose command has not begun."""
     what, words = _obstacle(raw)
     age = _age(_bound_at(raw), now)
@@ -319,7 +319,7 @@ def _starting(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> PodR
     return _open(raw, base.STARTING)
 
 
-def _obstacle(raw: RawView) -> tuple[str, str]:
+def _obstacle(raw: Raw) -> tuple[str, str]:
     """Return reason and message of the first waiting container; init containers come first."""
     for status in (*(_status(raw).get("initContainerStatuses") or ()), main_status(raw)):
         waiting = (status.get("state") or {}).get("waiting") or {}
@@ -334,20 +334,20 @@ def _first_refusal(what: str, words: str) -> tuple[str, str]:
     return (waits[1], words[waits.end() :]) if waits else (what, words)
 
 
-def _is_at(raw: RawView, step: str) -> bool:
+def _is_at(raw: Raw, step: str) -> bool:
     """Return whether this init container runs."""
     steps = _status(raw).get("initContainerStatuses") or ()
     return any(one.get("name") == step and "running" in (one.get("state") or {}) for one in steps)
 
 
-def _late(raw: RawView, reason: str, message: str, is_too_late: bool) -> PodReport:
+def _late(raw: Raw, reason: str, message: str, is_too_late: bool) -> PodReport:
     """Report a pod as starting while the cluster retries by itself, and as failed afterwards."""
     if is_too_late:
         return _end(raw, reason, message, is_gone=False)
     return _open(raw, base.STARTING, reason, message)
 
 
-def _lost(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> str:
+def _lost(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> str:
     """Return why a bound pod is certainly dead, or "" if it may still run."""
     name = _node_name(raw)
     if name not in nodes and _age(_bound_at(raw), now) > NODE_GONE_SECONDS:
@@ -357,7 +357,7 @@ def _lost(raw: RawView, nodes: Mapping[str, RawView], now: datetime) -> str:
     return ""
 
 
-def _trouble(raw: RawView, nodes: Mapping[str, RawView]) -> tuple[str, str]:
+def _trouble(raw: Raw, nodes: Mapping[str, Raw]) -> tuple[str, str]:
     """Return what currently happens to an unfinished pod: a reason that may become its end, or nothing."""
     name = _node_name(raw)
     taints = _taints(nodes.get(name, {}))
@@ -374,25 +374,19 @@ def _trouble(raw: RawView, nodes: Mapping[str, RawView]) -> tuple[str, str]:
     return "", ""
 
 
-def _is_dead(name: str, nodes: Mapping[str, RawView]) -> bool:
+def _is_dead(name: str, nodes: Mapping[str, Raw]) -> bool:
     return name not in nodes or OUT_OF_SERVICE in _taints(nodes[name])
 
 
 # Putting reports together
 
 
-def _open(raw: RawView, state: str, reason: str = "", message: str = "", **more: Any) -> PodReport:
+def _open(raw: Raw, state: str, reason: str = "", message: str = "", **more: Any) -> PodReport:
     return PodReport(names.pod_name(raw), state, reason, message, node=_node_name(raw), **more)
 
 
 def _end(
-    raw: RawView,
-    reason: str,
-    message: str,
-    *,
-    is_gone: bool,
-    ended: RawView | None = None,
-    state: str = base.FAILED,
+    raw: Raw, reason: str, message: str, *, is_gone: bool, ended: Raw | None = None, state: str = base.FAILED
 ) -> PodReport:
     ended = ended or {}
     return _open(
@@ -410,7 +404,7 @@ def _end(
 _SHELL_CODES = {base.COMMAND_NOT_FOUND: 127, base.COMMAND_NOT_EXECUTABLE: 126, base.WORKING_DIR_MISSING: 126}
 
 
-def _exit_code(reason: str, ended: RawView, state: str) -> int | None:
+def _exit_code(reason: str, ended: Raw, state: str) -> int | None:
     """Return the command's exit code; None where the runtime invented one for a container that it could not
     start or find."""
     if reason in _SHELL_CODES:
@@ -423,7 +417,7 @@ def _exit_code(reason: str, ended: RawView, state: str) -> int | None:
     return int(code)
 
 
-def _fallback_end(raw: RawView) -> datetime | None:
+def _fallback_end(raw: Raw) -> datetime | None:
     """Return the best known end time of a pod without a container status; never `now`, because an end time
     must not change."""
     times = [_time(_condition(raw, kind).get("lastTransitionTime")) for kind in ("DisruptionTarget", "Ready")]
@@ -444,51 +438,51 @@ def _said(sentence: str, *words: object) -> str:
 # Reading objects
 
 
-def _status(raw: RawView) -> RawView:
+def _status(raw: Raw) -> Raw:
     return raw.get("status") or {}
 
 
-def _phase(raw: RawView) -> str:
+def _phase(raw: Raw) -> str:
     return str(_status(raw).get("phase", ""))
 
 
-def _node_name(raw: RawView) -> str:
+def _node_name(raw: Raw) -> str:
     return str((raw.get("spec") or {}).get("nodeName") or "")
 
 
-def _is_stopped(raw: RawView) -> bool:
+def _is_stopped(raw: Raw) -> bool:
     return _stop_word(raw) not in ("", names.AFTER_ITS_END)
 
 
-def _stop_word(raw: RawView) -> str:
+def _stop_word(raw: Raw) -> str:
     return str((raw["metadata"].get("labels") or {}).get(names.STOPPED, ""))
 
 
-def has_command_ended(raw: RawView) -> bool:
+def has_command_ended(raw: Raw) -> bool:
     return bool((main_status(raw).get("state") or {}).get("terminated"))
 
 
-def _is_gated(raw: RawView) -> bool:
+def _is_gated(raw: Raw) -> bool:
     gates = (raw.get("spec") or {}).get("schedulingGates") or ()
     return any(gate.get("name") == names.STOP_GATE for gate in gates)
 
 
-def main_status(raw: RawView) -> RawView:
+def main_status(raw: Raw) -> Raw:
     """Return the status of the container that runs the command; service meshes and agents add others."""
-    statuses: list[RawView] = _status(raw).get("containerStatuses") or []
+    statuses: list[Raw] = _status(raw).get("containerStatuses") or []
     return next((one for one in statuses if one.get("name") == names.MAIN_CONTAINER), {})
 
 
-def _condition(raw: RawView, kind: str) -> RawView:
-    conditions: list[RawView] = _status(raw).get("conditions") or []
+def _condition(raw: Raw, kind: str) -> Raw:
+    conditions: list[Raw] = _status(raw).get("conditions") or []
     return next((one for one in conditions if one.get("type") == kind), {})
 
 
-def _taints(node: RawView) -> tuple[str, ...]:
+def _taints(node: Raw) -> tuple[str, ...]:
     return tuple(taint.get("key", "") for taint in (node.get("spec") or {}).get("taints") or ())
 
 
-def _bound_at(raw: RawView) -> str | None:
+def _bound_at(raw: Raw) -> str | None:
     """Return when the pod was bound to its node, by its PodScheduled condition."""
     bound: str | None = _condition(raw, "PodScheduled").get("lastTransitionTime")
     return bound or raw["metadata"].get("creationTimestamp")
