@@ -20,6 +20,10 @@ OPTIONS: dict[str, tuple[str, Any]] = {
 }
 
 
+# The end of a mount that cannot be written, as of other container tools.
+READ_ONLY = "ro"
+
+
 def yard_submit(project: str, spec: Mapping[str, Any]) -> str:
     """Return one shell line. `spec` is a submission as REST takes it; fields that are defaults are left out."""
     kind = kind_named(str(spec.get("kind"))) or DEFAULT
@@ -67,8 +71,27 @@ def _repeated(spec: Mapping[str, Any]) -> Iterator[str]:
         yield from ("--dataset", f"{mount['dataset']}@{mount['version']}:{mount['mount_path']}")
     if any(mount.get("cached") for mount in mounts):
         yield "--cached"
+    for mount in spec.get("volumes") or ():
+        yield from ("-v" if "host_path" in mount else "--pvc", mount_line(mount))
+    for event in spec.get("snapshot_on") or ():
+        yield from ("--snapshot-on", event)
     for port in spec.get("ports") or ():
         yield from ("--port", str(port["port"] if isinstance(port, Mapping) else port))
+
+
+def mount_line(mount: Mapping[str, Any]) -> str:
+    """Return a mount as --pvc and -v take it."""
+    if "new" in mount:
+        new = mount["new"]
+        words = [
+            new["storage_class"],
+            str(new["size"]),
+            mount["mount_path"],
+            *([new["name"]] if "name" in new else []),
+        ]
+        return ":".join(words)
+    source = mount.get("volume") or mount.get("host_path")
+    return f"{source}:{mount['mount_path']}{f':{READ_ONLY}' if mount.get('read_only') else ''}"
 
 
 def _decimal(value: Any) -> str:

@@ -74,6 +74,18 @@ def mebibytes(mib: float | None) -> str:
     return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
 
 
+def binary_size(count: int | None) -> str:
+    """`512 B`, `4.2 MiB`, `10 GiB`; a dash for None."""
+    if count is None:
+        return NOTHING
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{number(round(amount, 1) if amount < 10 else round(amount))}{NBSP}{unit}"
+
+
 def duration(seconds: float | None) -> str:
     """Format seconds as the two largest units: "41 s", "2 m 10 s", "43 m", "3 h 20 m", "2 d 4 h"."""
     if seconds is None:

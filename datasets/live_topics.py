@@ -1,4 +1,4 @@
-"""The live topic of a dataset: its newest version, and its caches with their progress."""
+"""Live topics of data: a dataset with its newest version and its caches with their progress; a volume."""
 
 import uuid
 
@@ -6,6 +6,7 @@ from controlplane.live.registry import Reading, TopicKind, Touch
 from datasets.models import Cache, Dataset
 from datasets.queries.caches import cache_rows, cache_shapes
 from datasets.queries.datasets import dataset_shape
+from datasets.volume_topics import VOLUME
 
 
 def read_dataset(dataset_id: str, _project_id: int) -> Reading | None:
@@ -34,4 +35,4 @@ def _is_touched(touch: Touch) -> bool:
     return bool(touch.event.data.get("dataset") == touch.subject)
 
 
-TOPICS = (TopicKind("dataset", _dataset_id, _project_of, read_dataset, _is_touched),)
+TOPICS = (TopicKind("dataset", _dataset_id, _project_of, read_dataset, _is_touched), VOLUME)

@@ -4,11 +4,15 @@ from django.utils.translation import gettext_noop
 
 from controlplane.access import Actor
 from dashboards.pages.navigation import NavigationEntry
-from datasets.access import visible_datasets
+from datasets.access import visible_datasets, visible_volumes
 
 
 def _datasets(actor: Actor) -> int:
     return visible_datasets(actor).count()
+
+
+def _volumes(actor: Actor) -> int:
+    return visible_volumes(actor).count()
 
 
 ENTRIES = (
@@ -18,5 +22,8 @@ ENTRIES = (
         35,
         _datasets,
         gettext_noop("datasets that you may see"),
+    ),
+    NavigationEntry(
+        "volumes", gettext_noop("Volumes"), 37, _volumes, gettext_noop("volumes that you may see")
     ),
 )

@@ -12,6 +12,7 @@ MOVED_BY = {
     "usage": ("telemetry.",),
     "nodes": ("node.", "node_pool.", "cluster."),
     "projects": ("project.", "department."),
+    "volumes": ("volume.", "snapshot."),
 }
 """Part -> beginnings of the kinds of events that may change what pages show of it."""
 

@@ -14,7 +14,7 @@ from controlplane.access import Actor, Forbidden, NotVisible, job_for, project_f
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.models import Project, Role
 from controlplane.queries.images import image_notice, known_images
-from dashboards.command_line import yard_submit
+from dashboards.command_line import READ_ONLY, mount_line, yard_submit
 from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.reads import submit as reads
@@ -44,7 +44,7 @@ MORE = (
     "large_shm",
 )  # behind "Ports, limits, …"
 # Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
-LONG_FIELDS = ("command", "datasets", *PAIRS, "secret_env", "image_pull_secrets")
+LONG_FIELDS = ("command", "datasets", *PAIRS, "secret_env", "image_pull_secrets", "volumes")
 LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
 DEFAULTS = {
     "kind": DEFAULT.name,
@@ -54,6 +54,9 @@ DEFAULTS = {
     "workers": "1",
     "image": "quickstart",
 }
+
+# Where a volume is mounted that an address names.
+MOUNT_PATH = "/mnt"
 
 Errors = dict[str, str]
 
@@ -90,6 +93,7 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
     readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
     readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words, "datasets": _datasets}
+    readers |= {"volumes": _mounts, "snapshot_on": _words}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
     for name in sorted(readers.keys() & filled.keys()):
         try:
@@ -127,6 +131,8 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
     fields["image_pull_secrets"] = ", ".join(body.get("image_pull_secrets") or ())
     fields["command"] = shlex.join([*(body.get("command") or ()), *(body.get("args") or ())])
     fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
+    fields["volumes"] = "\n".join(mount_line(mount) for mount in body.get("volumes") or ())
+    fields["snapshot_on"] = ", ".join(body.get("snapshot_on") or ())
     fields["large_shm"] = "on" if body.get("large_shm") else ""
     if body.get("preemptible") is not None:
         fields["preemptible"] = "yes" if body["preemptible"] else "no"
@@ -143,7 +149,10 @@ def job_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     }
     if request.GET.get("clone"):
         job = job_for(actor, request.GET["clone"])
-        raw = to_fields(clone_body(job, f"{job.name}-2"[-63:])) | {"project": job.project.name}
+        body = clone_body(job, f"{job.name}-2"[-63:])
+        raw = to_fields(_on_volume(body, request.GET)) | {"project": job.project.name}
+    elif request.GET.get("volume"):
+        raw["volumes"] = f"{request.GET['volume']}:{MOUNT_PATH}"
     return _form(request, actor, raw, _check(actor, raw), is_refused=False)
 
 
@@ -316,7 +325,50 @@ def _too_long(raw: Mapping[str, str]) -> Errors:
     }
 
 
+def _mounts(text: str) -> list[dict[str, Any]]:
+    """Read mounts as `yard submit --pvc` takes them, one a line."""
+    found: list[dict[str, Any]] = []
+    for number, line in enumerate(text.splitlines(), 1):
+        parts = line.strip().split(":")
+        if parts == [""]:
+            continue
+        if len(parts) not in (2, 3, 4) or not all(parts):
+            raise LineUnreadable(number, line)
+        found.append(_mount(number, line, parts))
+    return found
+
+
+def _mount(number: int, line: str, parts: list[str]) -> dict[str, Any]:
+    if len(parts) == 3 and parts[2] == READ_ONLY and not parts[0].startswith("/"):
+        return {"volume": parts[0], "mount_path": parts[1], "read_only": True}
+    if len(parts) == 2:
+        source = "host_path" if parts[0].startswith("/") else "volume"
+        return {source: parts[0], "mount_path": parts[1]}
+    new = {"storage_class": parts[0], "size": parts[1]}
+    if len(parts) == 4:
+        new["name"] = parts[3]
+    if not parts[2].startswith("/"):
+        raise LineUnreadable(number, line)
+    return {"new": new, "mount_path": parts[2]}
+
+
+def _on_volume(body: dict[str, Any], asked: Mapping[str, str]) -> dict[str, Any]:
+    """Return the submission with the volume `?volume=` in the place of `?instead=`, or beside the others."""
+    name, instead = asked.get("volume"), asked.get("instead")
+    if not name:
+        return body
+    mounts = [dict(mount) for mount in body.get("volumes") or ()]
+    replaced = [mount for mount in mounts if mount.get("volume") == instead]
+    for mount in replaced:
+        mount["volume"] = name
+    if not replaced:
+        mounts.append({"volume": name, "mount_path": MOUNT_PATH})
+    return body | {"volumes": mounts}
+
+
 def _help(name: str) -> str:
+    if name == "volumes":
+        return _("Write one VOLUME:PATH or CLASS:SIZE:PATH a line.")
     if name == "command":
         return _("A quotation mark is not closed.")
     if name == "ports":

@@ -75,6 +75,9 @@ def restore_snapshot(snapshot: Snapshot, name: str, *, actor: Actor) -> Volume:
             "id": str(snapshot.pk),
             "name": str(snapshot),
             "size_bytes": snapshot.size_bytes,
+            "volume": snapshot.volume_name,
+            "job_id": str(snapshot.job_id) if snapshot.job_id else None,
+            "job": snapshot.job_name,
         }
         return create_volume(snapshot.project, fields, actor=actor, origin=origin)
 

@@ -22,16 +22,15 @@ from datasets.models import DatasetVersion
 from datasets.previews import media_type
 from datasets.queries.datasets import child_shape, diff_shape, find_version
 from datasets.queries.lake import lake_of, manifest_named
+from datasets.queries.volume_files import BYTES, PIECE_BYTES
 from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.folder import FolderLake
 
-BYTES = "application/octet-stream"
 BINARY: Schema = {"type": "string", "format": "binary"}
 MANIFEST_MOST_BYTES = 256 << 20
 DIGESTS_MOST = 5000  # asked for at once
 PART_MOST_BYTES = 16 << 20
 CHILDREN_MOST, PATHS_MOST = 1000, 1000
-PIECE_BYTES = 1 << 20
 PACK_OUT_BYTES, VERIFIED_BYTES = 64 << 20, 1 << 30  # of contents in one answer
 FILES = {
     "start": query.whole(0, 1 << 31, "Place of the first file in the manifest.", default=0),

@@ -1,24 +1,15 @@
 """The files of a volume over REST: listed and downloaded, while jobs may write them."""
 
-from collections.abc import Iterator
-from datetime import UTC, datetime
-from typing import Any, BinaryIO
-from urllib.parse import quote
-
-from django.http import HttpResponseBase, StreamingHttpResponse
+from django.http import HttpResponseBase
 
 from controlplane.access import NotVisible
 from controlplane.api import query
 from controlplane.api.json_schema import BOOLEAN, listed, record, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from datasets.access import volume_for
-from datasets.api.contents import BINARY, BYTES, PIECE_BYTES
-from datasets.models import Volume
-from datasets.previews import media_type
-from datasets.queries.datasets import shown
-from datasets.queries.volumes import storage_of
+from datasets.api.contents import BINARY
+from datasets.queries.volume_files import BYTES, file_response, list_files
 from datasets.storage.base import ContentMissing
-from datasets.storage.volumes import Child, FolderVolumes
 
 LISTED_MOST = 1000
 
@@ -36,11 +27,14 @@ class VolumeFiles(ApiView):
         },
     )
     def get(self, call: Call, volume_id: str) -> Answer:
-        volume = volume_for(call.actor, volume_id)
-        found = list_files(
-            volume, call.query["directory"] or "", call.query["after"] or "", call.query["limit"]
-        )
-        return Answer({"results": found[0], "has_more": found[1]})
+        volume, asked = volume_for(call.actor, volume_id), call.query
+        try:
+            rows, has_more = list_files(
+                volume, asked["directory"] or "", asked["after"] or "", asked["limit"]
+            )
+        except ContentMissing as error:
+            raise NotVisible(str(error)) from error
+        return Answer({"results": rows, "has_more": has_more})
 
 
 class VolumeContent(ApiView):
@@ -53,63 +47,8 @@ class VolumeContent(ApiView):
         query={"path": query.text("The file's path in the volume.")},
     )
     def get(self, call: Call, volume_id: str) -> HttpResponseBase:
-        return file_response(volume_for(call.actor, volume_id), call.query["path"] or "")
-
-
-def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
-    """Return entries of a directory as REST shows them, and whether there are more. Raises NotVisible."""
-    path = _bytes(directory).strip(b"/")
-    try:
-        children = _storage(volume).children(str(volume.pk), path, _bytes(after), limit + 1)
-    except ContentMissing as error:
-        raise NotVisible(str(error)) from error
-    return [_shape(path, child) for child in children[:limit]], len(children) > limit
-
-
-def file_response(volume: Volume, path: str) -> HttpResponseBase:
-    """Return a file as a download; pictures without script are shown in place. Raises NotVisible."""
-    try:
-        file, size = _storage(volume).open(str(volume.pk), _bytes(path))
-    except ContentMissing as error:
-        raise NotVisible(str(error)) from error
-    name = path.rpartition("/")[2]
-    media = media_type(name)
-    kind, way = (media, "inline") if media else (BYTES, "attachment")
-    headers = {
-        "Content-Disposition": f"{way}; filename*=UTF-8''{quote(name, safe='')}",
-        "Content-Length": str(size),
-        "X-Content-Type-Options": "nosniff",
-        "Content-Security-Policy": "sandbox; default-src 'none'",
-        "Cache-Control": "private, no-store",
-    }
-    return StreamingHttpResponse(_pieces(file, size), content_type=kind, headers=headers)
-
-
-def _pieces(file: BinaryIO, size: int) -> Iterator[bytes]:
-    """Yield exactly `size` bytes, zeros in the place of what was cut off since: the length is said already."""
-    with file:
-        left = size
-        while left:
-            piece = file.read(min(PIECE_BYTES, left)) or bytes(min(PIECE_BYTES, left))
-            left -= len(piece)
-            yield piece
-
-
-def _storage(volume: Volume) -> FolderVolumes:
-    return storage_of(volume.project_id, volume.storage_class)
-
-
-def _bytes(path: str) -> bytes:
-    """Read a path as it is shown: bytes that are not UTF-8 as they come from the file system's names."""
-    return path.encode("utf-8", "surrogateescape")
-
-
-def _shape(directory: bytes, child: Child) -> dict[str, Any]:
-    path = directory + b"/" + child.name if directory else child.name
-    return {
-        "name": shown(child.name),
-        "path": shown(path),
-        "kind": child.kind,
-        "size_bytes": child.size_bytes,
-        "modified_at": datetime.fromtimestamp(child.mtime, UTC),
-    }
+        volume = volume_for(call.actor, volume_id)
+        try:
+            return file_response(volume, call.query["path"] or "")
+        except ContentMissing as error:
+            raise NotVisible(str(error)) from error

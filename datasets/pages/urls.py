@@ -2,7 +2,9 @@
 
 from django.urls import path, re_path
 
-from datasets.pages import caches, contents, datasets
+from datasets.pages import caches, contents, datasets, snapshots, volumes
+
+VOLUME_VERBS = "snapshot|resize|access-mode|tier|keep|clone"
 
 urlpatterns = [
     path("datasets", datasets.dataset_list, name="dataset-list"),
@@ -13,4 +15,16 @@ urlpatterns = [
     path("datasets/<str:dataset_id>/cache", caches.cache_new, name="dataset-cache"),
     re_path(r"^caches/(?P<cache_id>[^/]+)/do/(?P<verb>pin|unpin)$", caches.cache_verb, name="cache-verb"),
     path("caches/<str:cache_id>/clear", caches.cache_clear, name="cache-clear"),
+    path("volumes", volumes.volume_list, name="volumes"),
+    path("new/volume", volumes.volume_new, name="volume-new"),
+    path("volumes/<str:volume_id>", volumes.volume_page, name="volume"),
+    path("volumes/<str:volume_id>/file", volumes.volume_file, name="volume-file"),
+    re_path(
+        rf"^volumes/(?P<volume_id>[^/]+)/do/(?P<verb>{VOLUME_VERBS})$",
+        volumes.volume_verb,
+        name="volume-verb",
+    ),
+    path("volumes/<str:volume_id>/delete", volumes.volume_delete, name="volume-delete"),
+    path("snapshots/<str:snapshot_id>/restore", snapshots.snapshot_restore, name="snapshot-restore"),
+    path("snapshots/<str:snapshot_id>/delete", snapshots.snapshot_delete, name="snapshot-delete"),
 ]

@@ -68,4 +68,9 @@ async def _deliver(frame: object) -> None:
 
 
 def _filled(name: str, target: Target) -> str:
-    return name.format(project=target.project.name, job=target.job.pk, dataset=target.version.dataset_id)
+    return name.format(
+        project=target.project.name,
+        job=target.job.pk,
+        dataset=target.version.dataset_id,
+        volume=target.volume.pk,
+    )

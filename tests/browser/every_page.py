@@ -80,12 +80,18 @@ PAGES: dict[str, tuple[str, ...]] = {
     "member-remove": ("/projects/team-a/members/remove?user=vera",),
     "tokens": ("/tokens",),
     "analytics": ("/analytics",),
+    "volumes": ("/volumes", "/volumes?q=nothing-has-this-name"),
+    "volume-new": ("/new/volume",),
+    "volume": ("/volumes/{volume}",),
+    "volume-delete": ("/volumes/{volume}/delete",),
+    "snapshot-restore": ("/snapshots/{snapshot}/restore",),
+    "snapshot-delete": ("/snapshots/{snapshot}/delete",),
 }
 SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
 NOT_PAGES = frozenset(
     {
-        *("metrics", "logout", "node-card"),
+        *("metrics", "logout", "node-card", "volume-file", "volume-verb"),
         *(
             "job-verb",
             "member-set",
@@ -102,7 +108,10 @@ MISSING = "/no/such/page"
 ADDRESSES = [
     *(("root", address) for addresses in PAGES.values() for address in addresses),
     ("root", MISSING),
-    *(("vera", address) for address in ("/jobs/{running}", "/projects/team-a", "/datasets/{dataset}")),
+    *(
+        ("vera", address)
+        for address in ("/jobs/{running}", "/projects/team-a", "/datasets/{dataset}", "/volumes/{volume}")
+    ),
     *(("chi", address) for address in ("/", "/jobs", "/projects", "/tokens")),
     *((SIGNED_OUT, address) for address in WHEN_SIGNED_OUT.values()),
 ]
@@ -134,7 +143,24 @@ def fill(yard: Yard) -> dict[str, str]:
     for state, job in jobs.items():
         yard.wait_for(job, "running" if state in JOBS_BY_KIND else state, "stopped")
     yard.call("POST", "/nodes/dgx1-2/cordon")
-    return jobs | fill_datasets(yard)
+    return jobs | fill_datasets(yard) | _volume_with_a_snapshot(yard)
+
+
+def _volume_with_a_snapshot(yard: Yard) -> dict[str, str]:
+    """Make a volume that a job has written to and reported progress of."""
+    volume = yard.call("POST", "/volumes", {"project": "team-a", "name": "volume", "size": "1Gi"})["id"]
+    mount = {"volume": "volume", "mount_path": "/mnt"}
+    script = f"mkdir /mnt/sub; echo 1 > /mnt/file; {LINES}; sleep 1"
+    job = yard.submit("writer", script, gpus=0, volumes=[mount], snapshot_on=["success"])
+    yard.wait_for(job, "succeeded")
+    found: list[Any] = []
+
+    def is_ready() -> bool:
+        found[:] = yard.call("GET", "/snapshots?volume=volume&state=ready")["results"]
+        return bool(found)
+
+    wait_until(is_ready, 60, "the snapshot at the job's end")
+    return {"volume": volume, "snapshot": found[0]["id"]}
 
 
 def _submit(yard: Yard, state: str) -> str:

@@ -125,6 +125,7 @@ LAYERS = {
     "datasets.code_commands": "loop",
     "datasets.volume_commands": "loop",
     "datasets.snapshot_commands": "loop",
+    "datasets.volume_topics": "live",
     "datasets.cache_commands": "loop",
     "workloads": "workloads",
 }

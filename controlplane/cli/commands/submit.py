@@ -152,11 +152,14 @@ def _volumes(args: Namespace) -> list[dict[str, Any]]:
 
 
 def volume_of(text: str) -> dict[str, Any]:
-    """`VOLUME:PATH`, `CLASS:SIZE:PATH` (a new volume) or `/HOST/PATH:PATH` as a mount of the spec."""
+    """`VOLUME:PATH[:ro]`, `CLASS:SIZE:PATH[:NAME]` (a new volume) or `/HOST/PATH:PATH` as a mount of the spec."""
     parts = text.split(":")
-    if len(parts) == 3 and not text.startswith("/"):
-        storage_class, size, path = parts
-        return {"new": {"storage_class": storage_class, "size": size}, "mount_path": path}
+    if len(parts) == 3 and parts[2] == "ro" and not text.startswith("/"):
+        return {"volume": parts[0], "mount_path": parts[1], "read_only": True}
+    if len(parts) in (3, 4) and not text.startswith("/"):
+        storage_class, size, path, *name = parts
+        new = {"storage_class": storage_class, "size": size, **({"name": name[0]} if name else {})}
+        return {"new": new, "mount_path": path}
     if len(parts) != 2 or not all(parts):
         raise CliError(
             f"{text!r} is not a mount", USAGE, "write VOLUME:PATH, CLASS:SIZE:PATH or HOST-PATH:PATH"
@@ -372,7 +375,8 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         "--pvc",
         action="append",
         metavar="VOLUME:PATH|CLASS:SIZE:PATH",
-        help="mount a volume, or a new one of this storage class and size, which outlives the job",
+        help="mount a volume (VOLUME:PATH:ro to read only), or a new one of this storage class and size, which outlives"
+        " the job and has its name (CLASS:SIZE:PATH:NAME for another)",
     )
     group.add_argument(
         "-v",

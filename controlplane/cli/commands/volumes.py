@@ -176,7 +176,7 @@ def get(args: Namespace, session: Session) -> int:
     volume = find_volume(session, args.name)
     target = args.target or args.path.rstrip("/").rpartition("/")[2]
     path = f"volumes/{volume['id']}/content?path={quote(args.path, safe='')}"
-    with session.client.open(path, {"Accept": "application/octet-stream"}) as body:
+    with session.client.open(path, {"Accept": "application/octet-stream, application/json"}) as body:
         if target == "-":
             shutil.copyfileobj(body, sys.stdout.buffer)
             return DONE

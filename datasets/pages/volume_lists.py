@@ -1,0 +1,128 @@
+"""The lists of volumes and of snapshots."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from django.db.models import Count, QuerySet, Sum
+from django.urls import reverse
+from django.utils.html import format_html, format_html_join
+from django.utils.translation import gettext, ngettext
+from django.utils.translation import gettext_lazy as _
+
+from controlplane.access import Actor, visible_projects
+from dashboards import formats
+from dashboards.lists import cells
+from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
+from dashboards.templatetags.ui import meter
+from datasets.models import Volume
+from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_JOB, PENDING, READY
+from datasets.queries.volumes import volume_shapes
+
+TONES = {READY: "good", CREATING: "busy", PENDING: "busy", DELETING: "waiting", FAILED: "bad"}
+STATES = {
+    READY: _("ready"),
+    CREATING: _("being made"),
+    PENDING: _("being taken"),
+    DELETING: _("being deleted"),
+    FAILED: _("failed"),
+}
+MODES = {ONE_JOB: _("one job at a time"), MANY_JOBS: _("many jobs")}
+CONSISTENCY = {"idle": _("no job was running"), "quiesced": _("jobs paused"), "crash": _("while a job wrote")}
+CAUSES = {
+    "request": _("requested"),
+    "success": _("job succeeded"),
+    "preempt": _("job was preempted"),
+    "epoch": _("epoch ended"),
+    "best_metric": _("best metric"),
+}
+JOBS_SHOWN = 3
+
+
+def state_badge(state: str) -> str:
+    """The state of a volume or snapshot in its colour."""
+    return cells.badge(TONES[state], STATES[state])
+
+
+def used(row: Row) -> str:
+    """How much of its size a volume holds, as a bar with both numbers."""
+    if row["used_bytes"] is None:
+        return format_html('<span class="second">{}</span>', formats.binary_size(row["size_bytes"]))
+    share = row["used_bytes"] / row["size_bytes"]
+    text = cells.of_total(formats.binary_size(row["used_bytes"]), formats.binary_size(row["size_bytes"]))
+    return format_html("{} {}", text, meter(share, "bad" if share > 1 else ""))
+
+
+def jobs(row: Row) -> str:
+    """The unfinished jobs that mount it."""
+    if not row["jobs"]:
+        return formats.NOTHING
+    links = format_html_join(
+        ", ",
+        '<a class="link" href="{}">{}</a>',
+        ((reverse("job", args=[job["id"]]), job["name"]) for job in row["jobs"][:JOBS_SHOWN]),
+    )
+    more = len(row["jobs"]) - JOBS_SHOWN
+    return format_html("{} {}", links, gettext("and %d more") % more) if more > 0 else links
+
+
+def progress_words(snapshot: Row) -> str:
+    """What the job reported at that moment."""
+    found = snapshot["progress"]
+    labels = (("epoch", gettext("epoch")), ("accuracy", gettext("accuracy")), ("loss", gettext("loss")))
+    shown = [f"{label} {found[name]:g}" for name, label in labels if isinstance(found.get(name), int | float)]
+    return ", ".join(shown)
+
+
+def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
+    volumes = in_order(Volume.objects.select_related("project"), pks)
+    return [
+        row
+        | {"key": row["id"], "palette_index": volume.project.palette_index, "state": row["status"]["state"]}
+        for volume, row in zip(volumes, volume_shapes(volumes), strict=True)
+    ]
+
+
+def _summary(volumes: QuerySet[Volume]) -> str:
+    sums = volumes.order_by().aggregate(count=Count("pk"), used=Sum("used_bytes", default=0))
+    text = ngettext("{count} volume, holding {used}", "{count} volumes, holding {used}", sums["count"])
+    return text.format(count=formats.number(sums["count"]), used=formats.binary_size(sums["used"]))
+
+
+VOLUMES = ListView(
+    name="volumes",
+    order="name",
+    unique="pk",
+    rows=_rows,
+    summary=_summary,
+    live="volumes jobs",
+    empty="datasets/empty_volumes.html",
+    filters=(
+        Filter("q", _("Name contains"), lambda volumes, text: volumes.filter(name__icontains=text)),
+        Filter(
+            "project",
+            _("Any project"),
+            lambda volumes, name: volumes.filter(project__name=name),
+            named(visible_projects),
+        ),
+    ),
+    columns=(
+        Column(
+            "name",
+            _("Volume"),
+            lambda row: cells.link(reverse("volume", args=[row["id"]]), row["name"]),
+            "name",
+        ),
+        Column(
+            "project",
+            _("Project"),
+            lambda row: cells.chip(row["palette_index"], row["project"]),
+            "project__name",
+        ),
+        Column("state", _("State"), lambda row: state_badge(row["state"]), "state"),
+        Column("used", _("Used"), used, "used_bytes", "num", is_nullable=True, falls=True),
+        Column("mode", _("Access"), lambda row: str(MODES[row["access_mode"]]), "access_mode", "quiet"),
+        Column("class", _("Class"), cells.text("storage_class"), "storage_class", "quiet"),
+        Column("jobs", _("Mounted by"), jobs),
+        Column("created", _("Created"), cells.ago("created_at"), "created_at", "num quiet aside", falls=True),
+    ),
+)

@@ -1,0 +1,268 @@
+"""Volumes: list, one volume with its jobs, snapshots and files; create, change, delete."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from django import forms
+from django.conf import settings
+from django.http import Http404, HttpRequest, HttpResponseBase
+from django.shortcuts import redirect
+from django.urls import reverse
+from django.utils.translation import gettext as _
+from django.utils.translation import gettext_lazy
+from django.views.decorators.http import require_http_methods, require_POST
+
+from controlplane.access import Actor, project_for, role_in
+from controlplane.actions.errors import Conflict, Invalid
+from controlplane.fields import Refused, dns_label
+from controlplane.models import Role
+from dashboards import formats
+from dashboards.lists.table import list_page
+from dashboards.pages.asking import Question, ask
+from dashboards.pages.base_page import attempt, show, signed_in
+from dashboards.pages.fields import NameField
+from dashboards.reads.submit import projects_to_submit_to
+from datasets.access import visible_volumes, volume_for
+from datasets.actions.snapshots import take_snapshot
+from datasets.actions.volumes import (
+    clone_volume,
+    create_volume,
+    delete_volume,
+    edit_volume,
+    resize_volume,
+    set_access_mode,
+    set_service_tier,
+)
+from datasets.models import Volume
+from datasets.pages.volume_lists import CAUSES, CONSISTENCY, MODES, VOLUMES, progress_words, state_badge
+from datasets.queries.volume_files import file_response, list_files
+from datasets.queries.volumes import snapshot_rows, snapshot_shapes, storage_class_named, volume_shape
+from datasets.storage.base import ContentMissing
+from jobs.kinds.mounts import access_mode, size_bytes
+
+FILES_SHOWN, SNAPSHOTS_SHOWN = 200, 100
+
+
+class VolumeForm(forms.Form):
+    """A new volume."""
+
+    project = forms.ChoiceField(label=gettext_lazy("Project"))
+    name = NameField(longest=63, label=gettext_lazy("Name"))
+    size = forms.CharField(
+        label=gettext_lazy("Size"), help_text=gettext_lazy("Such as 100Gi."), initial="100Gi"
+    )
+    access_mode = forms.ChoiceField(
+        label=gettext_lazy("Who may mount it at once"), choices=list(MODES.items())
+    )
+    storage_class = forms.ChoiceField(label=gettext_lazy("Storage class"))
+
+    def __init__(self, projects: list[str], *args: Any, **kwargs: Any) -> None:
+        super().__init__(*args, **kwargs)
+        choices: dict[str, list[str]] = {"project": projects, "storage_class": list(settings.STORAGE_CLASSES)}
+        for name, values in choices.items():
+            field = self.fields[name]
+            assert isinstance(field, forms.ChoiceField)
+            field.choices = [(value, value) for value in values]
+
+    def clean_size(self) -> int:
+        return read_size(self.cleaned_data["size"])
+
+
+def read_size(text: str) -> int:
+    """Read a size of a form. Raises ValidationError."""
+    try:
+        return size_bytes(text.strip())
+    except Refused as refused:
+        raise forms.ValidationError(str(refused)) from refused
+
+
+@signed_in
+def volume_list(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Volumes of the projects that the actor may see."""
+    page = list_page(VOLUMES, actor, visible_volumes(actor), request.GET.dict())
+    may_create = bool(projects_to_submit_to(actor))
+    return show(request, actor, "datasets/volumes.html", {"page": page, "may_create": may_create})
+
+
+@require_http_methods(["GET", "POST"])
+@signed_in
+def volume_new(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """Create a volume."""
+    projects = list(projects_to_submit_to(actor))
+    posted = request.POST if request.method == "POST" else None
+    form = VolumeForm(projects, posted, initial={"project": request.GET.get("project")})
+    if posted is not None and form.is_valid():
+        fields = dict(form.cleaned_data)
+        project = project_for(actor, fields.pop("project"), needed=Role.MEMBER)
+        try:
+            return redirect("volume", create_volume(project, fields, actor=actor).pk)
+        except Conflict as conflict:
+            form.add_error("name", conflict.detail)
+        except Invalid as invalid:
+            for error in invalid.errors:
+                form.add_error(error.pointer.strip("/"), error.detail)
+    status = 400 if form.errors else 200
+    return show(
+        request, actor, "datasets/volume_new.html", {"form": form, "projects": projects}, status=status
+    )
+
+
+@signed_in
+def volume_page(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
+    """One volume: what it holds, who mounts it, its snapshots, and its files as they are now."""
+    volume = volume_for(actor, volume_id)
+    return show(request, actor, "datasets/volume.html", _context(request, actor, volume))
+
+
+@signed_in
+def volume_file(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
+    """Download a file."""
+    volume = volume_for(actor, volume_id)
+    try:
+        return file_response(volume, request.GET.get("path", ""))
+    except ContentMissing as error:
+        raise Http404(str(error)) from error
+
+
+@require_POST
+@signed_in
+def volume_verb(request: HttpRequest, actor: Actor, volume_id: str, verb: str) -> HttpResponseBase:
+    """Change a volume, or take a snapshot of it."""
+    volume = volume_for(actor, volume_id, needed=Role.MEMBER)
+    run, done = _VERBS[verb]
+    made: list[Any] = []
+
+    def act() -> None:
+        try:
+            made.append(run(volume, request.POST, actor))
+        except (Refused, Invalid, forms.ValidationError) as error:
+            words = error.messages[0] if isinstance(error, forms.ValidationError) else str(error)
+            raise Conflict("refused", words) from error
+
+    if attempt(request, act, str(done)) and isinstance(made[0], Volume):
+        return redirect("volume", made[0].pk)
+    return redirect("volume", volume.pk)
+
+
+@require_http_methods(["GET", "POST"])
+@signed_in
+def volume_delete(request: HttpRequest, actor: Actor, volume_id: str) -> HttpResponseBase:
+    """Say what goes, then delete it."""
+    volume = volume_for(actor, volume_id, needed=Role.OWNER)
+    back = reverse("volume", args=[volume.pk])
+    if request.method == "POST":
+        done = _("%(name)s is being deleted.") % {"name": volume.name}
+        is_done = attempt(request, lambda: delete_volume(volume, actor=actor), done)
+        return redirect("volumes" if is_done else back)
+    size = formats.binary_size(volume.used_bytes)
+    sentences = [_("It holds {size}, which cannot be had back. Its snapshots stay.").format(size=size)]
+    title = _("Delete {name}?").format(name=volume.name)
+    return ask(request, actor, Question(title, sentences, back, _("Delete the volume")))
+
+
+def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, Any]:
+    shown, role = volume_shape(volume), role_in(actor, volume.project)
+    directory = request.GET.get("directory", "").strip("/")
+    files, has_more, is_missing = _files(volume, directory, request.GET.get("after", ""))
+    origin = shown["origin"] or {}
+    return {
+        "volume": shown,
+        "palette_index": volume.project.palette_index,
+        "state": state_badge(volume.state),
+        "share": None if volume.used_bytes is None else volume.used_bytes / volume.size_bytes,
+        "mode": MODES[volume.access_mode],
+        "modes": MODES.items(),
+        "tiers": list(storage_class_named(volume.storage_class).service_tiers),
+        "snapshots": _snapshots(volume),
+        "directory": directory,
+        "crumbs": _crumbs(directory),
+        "files": files,
+        "after": files[-1]["name"] if has_more else "",
+        "is_missing": is_missing,
+        "rerun": _rerun(origin),
+        "is_member": Role.is_at_least(role, Role.MEMBER),
+        "is_owner": Role.is_at_least(role, Role.OWNER),
+    }
+
+
+def _snapshots(volume: Volume) -> list[dict[str, Any]]:
+    rows = snapshot_rows(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN])
+    return [
+        row
+        | {
+            "badge": state_badge(row["status"]["state"]),
+            "cause_words": CAUSES[row["cause"]],
+            "metric": progress_words(row),
+            "consistency_words": CONSISTENCY.get(row["consistency"] or "", ""),
+        }
+        for row in snapshot_shapes(rows)
+    ]
+
+
+def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, bool]:
+    """Return the entries of a directory, whether there are more, and whether it is not there."""
+    try:
+        return (*list_files(volume, directory, after, FILES_SHOWN), False)
+    except ContentMissing as error:
+        if directory:
+            raise Http404(str(error)) from error
+        return [], False, True
+
+
+def _crumbs(directory: str) -> list[tuple[str, str]]:
+    steps = [step for step in directory.split("/") if step]
+    return [(step, "/".join(steps[: place + 1])) for place, step in enumerate(steps)]
+
+
+def _rerun(origin: Mapping[str, Any]) -> dict[str, str]:
+    """Return the job whose snapshot the volume was made of, to run it on the volume; {} without one."""
+    if not origin.get("job_id"):
+        return {}
+    return {"job_id": origin["job_id"], "job": origin["job"], "instead": origin["volume"]}
+
+
+def _resize(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    resize_volume(volume, read_size(posted.get("size", "")), actor=actor)
+    return None
+
+
+def _mode(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    set_access_mode(volume, access_mode(posted.get("access_mode")), actor=actor)
+    return None
+
+
+def _tier(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    set_service_tier(volume, posted.get("service_tier", ""), actor=actor)
+    return None
+
+
+def _keep(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    rules = {name: _count(posted.get(name, "")) for name in ("keep_last", "keep_days")}
+    edit_volume(volume, rules, actor=actor)
+    return None
+
+
+def _count(text: str) -> int | None:
+    if not text.strip():
+        return None
+    if not text.strip().isdecimal() or not 1 <= int(text[:9]) <= 100_000:
+        raise forms.ValidationError(_("Write a whole number from 1 to 100,000, or nothing."))
+    return int(text)
+
+
+def _clone(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    return clone_volume(volume, dns_label(63)(posted.get("name", "").strip()), actor=actor)
+
+
+def _snapshot(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
+    return take_snapshot(volume, actor=actor)
+
+
+_VERBS: dict[str, tuple[Callable[[Volume, Mapping[str, str], Actor], object], Any]] = {
+    "snapshot": (_snapshot, gettext_lazy("A snapshot is being taken.")),
+    "resize": (_resize, gettext_lazy("The size is changed.")),
+    "access-mode": (_mode, gettext_lazy("The access mode is changed.")),
+    "tier": (_tier, gettext_lazy("The service tier is changed.")),
+    "keep": (_keep, gettext_lazy("The rules are changed.")),
+    "clone": (_clone, gettext_lazy("The copy is being made.")),
+}

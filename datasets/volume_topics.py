@@ -1,0 +1,41 @@
+"""The live topic of a volume and its snapshots."""
+
+import uuid
+
+from controlplane.live.registry import Reading, TopicKind, Touch
+from datasets.models import Volume
+from datasets.queries.volumes import snapshot_rows, snapshot_shapes, volume_rows, volume_shape
+
+SNAPSHOTS_MOST = 100
+
+
+def read_volume(volume_id: str, _project_id: int) -> Reading | None:
+    """Return a volume and its newest snapshots."""
+    volume = next(iter(volume_rows(Volume.objects.filter(pk=volume_id))), None)
+    if volume is None:
+        return None
+    snapshots = snapshot_rows(volume.snapshots.order_by("-number")[:SNAPSHOTS_MOST])
+    shown = {row["id"]: row for row in snapshot_shapes(snapshots)}
+    return Reading({"volume": {volume_id: volume_shape(volume)}, "snapshots": shown})
+
+
+def _volume_id(subject: str) -> str | None:
+    try:
+        return str(uuid.UUID(subject)) if len(subject) == 36 else None
+    except ValueError:
+        return None
+
+
+def _project_of_volume(volume_id: str) -> int | None:
+    return Volume.objects.filter(pk=volume_id).values_list("project_id", flat=True).first()
+
+
+def _is_volume_touched(touch: Touch) -> bool:
+    """Its own events, and those of the jobs that mount it: their states are shown."""
+    event = touch.event
+    if event.data.get("volume") == touch.subject:
+        return True
+    return event.project_id == touch.project_id and event.kind.startswith("job.")
+
+
+VOLUME = TopicKind("volume", _volume_id, _project_of_volume, read_volume, _is_volume_touched)

@@ -1,0 +1,122 @@
+"""Pages of volumes: what each role sees and does, files, restore and the job on the restored volume."""
+
+import pytest
+from django.test import Client
+
+from datasets.models import Snapshot, Volume
+from jobs.models import Job
+from tests.builders import make_job
+from tests.volumes import make_snapshot, make_volume, read, work
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
+
+
+def client(user) -> Client:
+    found = Client()
+    found.force_login(user)
+    return found
+
+
+def text(answer) -> str:
+    return answer.content.decode()
+
+
+@pytest.fixture
+def volume(cast) -> Volume:
+    return make_volume(cast.project, files={"sub/a&b.txt": "alpha"})
+
+
+def test_viewers_look_members_write_and_owners_delete(cast, volume):
+    snapshot = make_snapshot(volume)
+    seen = {
+        name: text(client(getattr(cast, name)).get(f"/volumes/{volume.pk}"))
+        for name in ("vera", "ben", "ana")
+    }
+    assert ["data@1" in page for page in seen.values()] == [True, True, True]
+    assert ["Restore…" in page for page in seen.values()] == [False, True, True]
+    assert ["Delete…" in page for page in seen.values()] == [False, False, True]
+    assert client(cast.chi).get(f"/volumes/{volume.pk}").status_code == 404
+    assert "data" in text(client(cast.vera).get("/volumes"))
+    assert client(cast.vera).post(f"/volumes/{volume.pk}/do/snapshot").status_code == 403
+    assert client(cast.ben).post(f"/snapshots/{snapshot.pk}/delete").status_code == 403
+
+
+def test_a_volume_is_created_from_its_form_and_refusals_stay_in_it(cast):
+    ben = client(cast.ben)
+    fields = {"project": "team-a", "name": "new", "size": "5Gi", "access_mode": "ReadWriteMany"}
+    refused = ben.post("/new/volume", fields | {"storage_class": "standard", "size": "much"})
+    assert (refused.status_code, "A size is a number of bytes" in text(refused)) == (400, True)
+    made = ben.post("/new/volume", fields | {"storage_class": "fast"})
+    volume = Volume.objects.get()
+    assert made.headers["Location"] == f"/volumes/{volume.pk}"
+    assert (volume.service_tier, volume.size_bytes, volume.access_mode) == ("gold", 5 << 30, "ReadWriteMany")
+    again = ben.post("/new/volume", fields | {"storage_class": "fast"})
+    assert "has a volume named new already" in text(again)
+
+
+def test_files_are_browsed_and_downloaded_from_the_page(cast, volume):
+    vera = client(cast.vera)
+    assert "sub/</a>" in text(vera.get(f"/volumes/{volume.pk}"))
+    below = text(vera.get(f"/volumes/{volume.pk}?directory=sub"))
+    assert "?path=sub%2Fa%26b.txt" in below
+    file = vera.get(f"/volumes/{volume.pk}/file?path=sub%2Fa%26b.txt")
+    assert b"".join(file.streaming_content) == b"alpha"
+    assert file.headers["Content-Disposition"].startswith("attachment")
+    assert vera.get(f"/volumes/{volume.pk}?directory=none").status_code == 404
+    assert vera.get(f"/volumes/{volume.pk}/file?path=..%2Fx").status_code == 404
+
+
+def test_a_snapshot_is_taken_and_restored_and_its_job_is_offered_on_the_new_volume(cast, volume):
+    ben = client(cast.ben)
+    job = make_job(cast.project, "train1", cast.ben, volumes=[{"volume": "data", "mount_path": "/ckpt"}])
+    assert ben.post(f"/volumes/{volume.pk}/do/snapshot").status_code == 302
+    Snapshot.objects.update(job=job, job_name="train1")
+    work()
+    snapshot = Snapshot.objects.get()
+    asked = text(ben.get(f"/snapshots/{snapshot.pk}/restore"))
+    assert 'value="data-1"' in asked
+    taken = ben.post(f"/snapshots/{snapshot.pk}/restore", {"name": "data"})
+    assert (taken.status_code, "has a volume named data already" in text(taken)) == (409, True)
+    ben.post(f"/snapshots/{snapshot.pk}/restore", {"name": "data-1"})
+    work()
+    restored = Volume.objects.get(name="data-1")
+    assert read(restored) == {"sub/a&b.txt": "alpha"}
+    page = text(ben.get(f"/volumes/{restored.pk}"))
+    address = f"/new/job?clone={job.pk}&amp;volume=data-1&amp;instead=data"
+    assert address in page
+    form = text(ben.get(address.replace("&amp;", "&")))
+    assert "data-1:/ckpt" in form
+    assert "--pvc data-1:/ckpt" in form
+    answer = ben.post(
+        "/new/job",
+        {"project": "team-a", "name": "again", "kind": "train", "command": "true", "volumes": "data-1:/ckpt"},
+    )
+    assert answer.status_code == 302
+    assert Job.objects.get(name="again").spec["volumes"][0]["volume"] == "data-1"
+
+
+def test_changes_from_the_page_and_their_refusals(cast, volume):
+    ben, path = client(cast.ben), f"/volumes/{volume.pk}/do"
+    ben.post(f"{path}/resize", {"size": "3Gi"})
+    ben.post(f"{path}/access-mode", {"access_mode": "ReadWriteMany"})
+    ben.post(f"{path}/tier", {"service_tier": "ultra"})
+    ben.post(f"{path}/keep", {"keep_last": "4", "keep_days": ""})
+    volume.refresh_from_db()
+    assert (volume.size_bytes, volume.access_mode, volume.service_tier, volume.keep_last, volume.keep_days) == (
+        3 << 30, "ReadWriteMany", "ultra", 4, None
+    )  # fmt: skip
+    for verb, fields in (
+        ("resize", {"size": "?"}),
+        ("tier", {"service_tier": "x"}),
+        ("keep", {"keep_last": "-1"}),
+    ):
+        refused = ben.post(f"{path}/{verb}", fields, follow=True)
+        assert "error" in {message.level_tag for message in refused.context["messages"]}, verb
+    ben.post(f"{path}/clone", {"name": "copy"})
+    assert Volume.objects.filter(name="copy").exists()
+    ana = client(cast.ana)
+    ana.post(f"/volumes/{volume.pk}/delete")
+    assert Volume.objects.get(pk=volume.pk).state == "ready"
+    work()
+    ana.post(f"/volumes/{volume.pk}/delete")
+    assert Volume.objects.get(pk=volume.pk).state == "deleting"
