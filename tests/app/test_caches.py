@@ -11,8 +11,9 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.commands.dispatch import carry_out_due
+from controlplane.commands.run import CommandRun
 from controlplane.loop.cycle import run_cycle
-from controlplane.models import Command, Project
+from controlplane.models import Command, Event, Project
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import (
     EVICT_CACHE,
@@ -24,6 +25,7 @@ from datasets.actions.caches import (
 )
 from datasets.actions.datasets import delete_dataset, edit_dataset, tag_version
 from datasets.cache_commands import FillCache
+from datasets.live_topics import read_dataset
 from datasets.models import Cache, CacheLocation, Dataset, DatasetUse
 from datasets.queries.caches import cache_shape, dataset_mounts, directory_of
 from jobs.actions import clone_body, stop_job, submit_job
@@ -302,3 +304,48 @@ def test_a_cache_that_is_cleared_while_a_new_job_wants_it_is_filled_again(
     job.refresh_from_db()
     assert job.state == "running"
     assert files_of(job) == TWO
+
+
+def test_a_fill_shows_its_progress_on_the_feed(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    seen: list[dict[str, Any]] = []
+    append = Event.objects.append
+
+    def note(events: list[Event]) -> int:
+        if any(event.kind == "cache.progressed" for event in events):
+            reading = read_dataset(str(xray.pk), people.project.pk)
+            assert reading is not None
+            seen.extend(reading.state["caches"].values())
+        return append(events)
+
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    monkeypatch.setattr(Event.objects, "append", note)
+    work()
+    assert {row["state"] for row in seen} == {"filling"}
+    assert seen[-1]["progress"]["bytes"] == 8
+    assert seen[-1]["progress"]["eta_seconds"] == 0
+    kinds = Event.objects.filter(kind__startswith="cache.", data__cache=str(cache.pk)).order_by("seq")
+    found = list(dict.fromkeys(kinds.values_list("kind", flat=True)))
+    assert found == ["cache.requested", "cache.filling", "cache.progressed", "cache.ready"]
+
+
+def test_a_cache_that_is_cleared_while_it_is_filled_leaves_nothing(
+    people: Cast, xray: Dataset, plant: Plant, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr("datasets.cache_commands.REPORT_SECONDS", 0)
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    report = CommandRun.report
+
+    def clear_first(run: CommandRun, *progress: Any) -> None:
+        if Cache.objects.filter(state="filling").exists():
+            clear_cache(cache, actor=SYSTEM)
+        report(run, *progress)
+
+    monkeypatch.setattr(CommandRun, "report", clear_first)
+    work()
+    assert not Cache.objects.exists()
+    assert not (directory_of(cache.location) / "trees" / str(cache.version_id)).exists()
+    states = Command.objects.of_kinds(LONG).order_by("pk").values_list("kind", "state")
+    assert list(states) == [(FILL_CACHE, "cancelled"), (EVICT_CACHE, "done")]
