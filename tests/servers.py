@@ -28,7 +28,7 @@ POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/hom
 PROGRAM_MARKS = {
     "redis": "valkey-server",
     "web": "supervisor.web",
-    "worker": "loop.host",
+    "worker": "loopworker",
     "tasks": "manage.py worker",
 }
 CHROMIUMS = ("chromium", "chromium-browser", "google-chrome", "google-chrome-stable")

@@ -1,4 +1,4 @@
-"""The Celery worker that hosts the loop: `celery -A controlplane.loop.host worker`."""
+"""The Celery worker that hosts the loop: `manage.py loopworker`."""
 
 import logging
 from typing import TYPE_CHECKING

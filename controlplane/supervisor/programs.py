@@ -76,13 +76,11 @@ def web(
 
 def celery(environment: Mapping[str, str]) -> list[Program]:
     """Return the worker that hosts the loop, and the worker for long commands."""
-    base = (sys.executable, "-m", "celery", "-A", "controlplane.loop.host", "worker")
-    level = environment.get("TRAINYARD_LOG_LEVEL", "info")
-    quiet = ("--without-gossip", "--without-mingle", "--without-heartbeat")
-    tasks = (sys.executable, str(CHECKOUT / "manage.py"), "worker", "--loglevel", level)
+    manage = (sys.executable, str(CHECKOUT / "manage.py"))
+    level = ("--loglevel", environment.get("TRAINYARD_LOG_LEVEL", "info"))
     return [
-        Program("worker", (*base, "-l", level, "-P", "threads", "-c", "2", *quiet), environment),
-        Program("tasks", tasks, environment),
+        Program("worker", (*manage, "loopworker", *level), environment),
+        Program("tasks", (*manage, "worker", *level), environment),
     ]
 
 

@@ -13,24 +13,18 @@ from controlplane.loop.wake import listen
 from tests.servers import CHECKOUT, free_port
 
 BROKEN = (
-    "import sys; sys.modules['controlplane.loop.runner'] = None; from celery.__main__ import main; main()"
+    "import sys; sys.modules['controlplane.loop.runner'] = None;"
+    " from django.core.management import execute_from_command_line as run; run(['manage.py', 'loopworker'])"
 )
 
 
 def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
-    command = [
-        sys.executable,
-        "-c",
-        BROKEN,
-        "-A",
-        "controlplane.loop.host",
-        "worker",
-        "-P",
-        "threads",
-        "-c",
-        "1",
-    ]
-    told = {"TRAINYARD_STATE_DIR": str(tmp_path), "TRAINYARD_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0"}
+    command = [sys.executable, "-c", BROKEN]
+    told = {
+        "DJANGO_SETTINGS_MODULE": "controlplane.settings",
+        "TRAINYARD_STATE_DIR": str(tmp_path),
+        "TRAINYARD_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
+    }
     ended = subprocess.run(
         command, cwd=CHECKOUT, env=os.environ | told, capture_output=True, text=True, timeout=60, check=False
     )

@@ -1,19 +1,17 @@
 """`python manage.py worker`: a Celery worker for long commands. Several may run, on any machine that shares PostgreSQL
 and Redis with the control plane."""
 
+import sys
 from argparse import ArgumentParser
 from typing import Any
 
 from django.core.management.base import BaseCommand
 from django.db import connection
 
-from controlplane.celery_app import app
+from controlplane.celery_app import run_worker
 from controlplane.commands.registry import task_queues
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.wake import ring
-
-# gossip, mingle and events serve Celery's own monitoring; the rows say what is under way
-QUIET = ("--without-gossip", "--without-mingle", "--without-heartbeat")
 
 
 class Command(BaseCommand):
@@ -33,15 +31,12 @@ class Command(BaseCommand):
             # What a killed predecessor held is sent again at once.
             ring()
         connection.close()
-        queues = ",".join(options["queue"] or task_queues())
-        app.worker_main(
-            [
-                "worker",
-                *("-Q", queues),
-                *("-P", options["pool"]),
-                *("-c", str(options["concurrency"])),
-                *("-l", options["loglevel"]),
-                *("-n", "tasks@%h"),
-                *QUIET,
-            ]
+        code = run_worker(
+            pool=options["pool"],
+            concurrency=options["concurrency"],
+            level=options["loglevel"],
+            queues=options["queue"] or task_queues(),
+            name="tasks@",
         )
+        if code:
+            sys.exit(code)

@@ -1,0 +1,26 @@
+"""`python manage.py loopworker`: the Celery worker that hosts the loop."""
+
+import sys
+from argparse import ArgumentParser
+from typing import Any
+
+from django.core.management.base import BaseCommand
+
+from controlplane.celery_app import run_worker
+
+
+class Command(BaseCommand):
+    """Run the worker in the foreground until SIGINT or SIGTERM."""
+
+    requires_system_checks: list[str] = []  # they load every page and the API: 25 MB that a worker never uses
+    help = "Host the loop in a Celery worker, as make up does."
+
+    def add_arguments(self, parser: ArgumentParser) -> None:
+        parser.add_argument("--loglevel", default="info")
+
+    def handle(self, *args: Any, **options: Any) -> None:
+        # connects the loop to the worker's signals
+        from controlplane.loop import host  # noqa: F401
+
+        if code := run_worker(pool="threads", concurrency=2, level=options["loglevel"]):
+            sys.exit(code)
