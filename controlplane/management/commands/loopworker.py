@@ -19,8 +19,7 @@ class Command(BaseCommand):
         parser.add_argument("--loglevel", default="info")
 
     def handle(self, *args: Any, **options: Any) -> None:
-        # connects the loop to the worker's signals
-        from controlplane.loop import host  # noqa: F401
+        from controlplane.loop import host  # noqa: F401  connects the loop to the worker's signals
 
         if code := run_worker(pool="threads", concurrency=2, level=options["loglevel"]):
             sys.exit(code)
