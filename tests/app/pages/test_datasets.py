@@ -8,6 +8,7 @@ from django.test import Client
 
 from datasets.models import Cache, Dataset
 from datasets.previews import is_picture, text_of
+from tests.builders import make_job
 from tests.cast import Cast
 from tests.datasets import make_dataset, make_version
 
@@ -90,6 +91,15 @@ def test_buttons_cache_pin_remove_and_delete(cast: Cast, dataset: Dataset):
     assert "Delete xray?" in get(cast, "ana", f"{path}/delete").content.decode()
     assert post(cast, "ana", f"{path}/delete").status_code == 302
     assert not Dataset.objects.filter(pk=dataset.pk).exists()
+
+
+def test_a_job_shows_what_it_mounts(cast: Cast, dataset: Dataset):
+    mount = {"dataset": "xray", "version": "1", "mount_path": "/data"}
+    job = make_job(cast.project, "reads", cast.ben, datasets=[mount])
+    page = get(cast, "vera", f"/jobs/{job.pk}").content.decode()
+    assert "xray@1" in page
+    assert "at /data" in page
+    assert "reads" in get(cast, "vera", f"/datasets/{dataset.pk}").content.decode()
 
 
 def test_what_a_preview_takes_for_a_picture_or_a_text():
