@@ -286,7 +286,6 @@ def explanation(job: Job, sees: Sees) -> dict[str, Any]:
         "queue_position": job.queue_position,
         "ahead": _ahead(details.get("ahead", ()), sees),
         "holders": [in_gpus(holder) for holder in details.get("holders", ())],
-        "start_estimate": None,
     }
 
 

@@ -13,6 +13,7 @@ from controlplane.queries.events import seen_event
 from dashboards import formats
 from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
+from jobs.estimates import start_estimate
 from jobs.lifecycle import FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.queries import explanation, pod_rows
@@ -96,7 +97,12 @@ def explain(actor: Actor, job: Job) -> Row | None:
     numbers = [
         (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None
     ]
-    return reasons | {"numbers": numbers, "fixes": [fix["message"] for fix in reasons["would_start_if"]]}
+    estimate = start_estimate(job)
+    return reasons | {
+        "estimate": estimate,
+        "numbers": numbers,
+        "fixes": [fix["message"] for fix in reasons["would_start_if"]],
+    }
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:

@@ -33,6 +33,7 @@ from jobs.actions import (
     suspend_job,
 )
 from jobs.api.schemas import JOB, JOB_SPEC
+from jobs.estimates import plan_job, start_estimate
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
@@ -130,6 +131,21 @@ class ProjectJobBatch(ApiView):
         return Answer({"results": _as_submitted(project, jobs)}, 201)
 
 
+class ProjectJobPlan(ApiView):
+    """What a submission would lead to."""
+
+    @operation(
+        "Where and when a job would start, and which jobs would stop for it; nothing is created",
+        answer=ref("JobPlan"),
+        body_is=ref("JobSubmit"),
+        is_remembered=False,
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.MEMBER)
+        sees = visible_project_names(call.actor)
+        return Answer(plan_job(project, call.body, actor=call.actor, sees=sees))
+
+
 class JobDetail(ApiView):
     """One job, by id."""
 
@@ -137,6 +153,7 @@ class JobDetail(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
         shown = job_detail(job, visible_project_names(call.actor))
+        shown["status"]["start_estimate"] = start_estimate(job)
         return Answer(trimmed(call, shown), revision=_revision(job))
 
     @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)

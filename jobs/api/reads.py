@@ -21,6 +21,7 @@ from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
 from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
 from jobs.api.schemas import POD
+from jobs.estimates import start_estimate
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
@@ -110,7 +111,8 @@ class JobExplain(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
         sees = visible_project_names(call.actor)
-        return Answer(explanation(job, sees) | {"would_start_if": ways_to_start(job, sees)})
+        asked = {"would_start_if": ways_to_start(job, sees), "start_estimate": start_estimate(job)}
+        return Answer(explanation(job, sees) | asked)
 
 
 class JobSpec(ApiView):

@@ -34,6 +34,13 @@ POD = record(
     gpu_utilization=nullable(NUMBER),
     gpu_memory_mib=nullable(INTEGER),
 )
+START_ESTIMATE = nullable(
+    record(
+        "When a queued job is expected to start. `latest` null: not within what was looked at.",
+        earliest=TIME,
+        latest=nullable(TIME),
+    )
+)
 JOB_STATUS = record(
     "Where the job stands. `is_reachable`: whether its cluster answers; while it does not, what is said of a job that"
     " has not ended is what was last seen.",
@@ -44,7 +51,7 @@ JOB_STATUS = record(
     allocated_gpus=NUMBER,
     workers=nullable(INTEGER),
     queue_position=nullable(INTEGER),
-    start_estimate=nullable(OBJECT),
+    start_estimate=START_ESTIMATE,
     started_at=nullable(TIME),
     finished_at=nullable(TIME),
     runtime_seconds=nullable(INTEGER),
@@ -153,6 +160,30 @@ SCALE_OPERATION = record(
     repeated_steps=nullable(INTEGER),
     pause_seconds=nullable(NUMBER),
 )
+JOB_PLAN = record(
+    "What would happen to a job that is submitted now; nothing is created. `starts_now` and the estimate are null where"
+    " the control plane does not decide, or the cluster is too large to be asked. `placement`: where it starts, or is"
+    " to start once what it preempts has stopped. `gpu_hours`: what it uses, if its run time is declared.",
+    starts_now=nullable(BOOLEAN),
+    placement=listed(
+        record(
+            "A pod.",
+            rank=INTEGER,
+            node=STRING,
+            devices=listed(record("A share of one GPU.", index=INTEGER, share=NUMBER)),
+        )
+    ),
+    preempts=listed(
+        record(
+            "A job that stops first; named only to readers of its project.",
+            project=STRING,
+            job=nullable(STRING),
+            name=nullable(STRING),
+        )
+    ),
+    start_estimate=START_ESTIMATE,
+    gpu_hours=nullable(NUMBER),
+)
 EXPLANATION = record(
     "Why a job is where it is, in numbers. `is_reachable`: whether its cluster answers.",
     state=STRING,
@@ -163,7 +194,7 @@ EXPLANATION = record(
     ahead=listed(OBJECT),
     holders=listed(OBJECT),
     would_start_if=listed(OBJECT),
-    start_estimate=nullable(OBJECT),
+    start_estimate=START_ESTIMATE,
 )
 LOG_PAGE = record(
     "Numbered lines of one pod. Go on at next_offset until complete.",
@@ -196,6 +227,7 @@ COMPONENTS: dict[str, Schema] = {
     "JobSubmit": JOB_SUBMIT,
     "Job": JOB,
     "Explanation": EXPLANATION,
+    "JobPlan": JOB_PLAN,
     "LogPage": LOG_PAGE,
     "JobMetrics": JOB_METRICS,
     "Images": IMAGES,

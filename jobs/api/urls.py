@@ -25,5 +25,6 @@ urlpatterns = [
     path("jobs/<str:job_id>/explain", reads.JobExplain.as_view(), name="job-explain"),
     path("jobs/<str:job_id>/spec", reads.JobSpec.as_view(), name="job-spec"),
     path("projects/<str:name>/jobs", jobs.ProjectJobs.as_view(), name="project-jobs"),
+    path("projects/<str:name>/jobs/plan", jobs.ProjectJobPlan.as_view(), name="project-job-plan"),
     path("projects/<str:name>/jobs/batch", jobs.ProjectJobBatch.as_view(), name="project-job-batch"),
 ]

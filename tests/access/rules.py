@@ -64,6 +64,7 @@ REST: dict[str, dict[str, Rule]] = {
     },
     "projects/<str:name>/jobs": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/jobs/batch": {"POST": MEMBERS_WRITE},
+    "projects/<str:name>/jobs/plan": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/code": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>": {"GET": VIEWERS_READ},
     "projects/<str:name>/code-imports": {"POST": MEMBERS_WRITE},

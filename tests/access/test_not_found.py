@@ -41,6 +41,7 @@ def requests(job: str, project: str, user: str) -> list[tuple[str, str, Any]]:
         ("GET", f"projects/{project}/jobs", None),
         ("POST", f"projects/{project}/jobs", SPEC),
         ("POST", f"projects/{project}/jobs/batch", {"jobs": [SPEC]}),
+        ("POST", f"projects/{project}/jobs/plan", SPEC),
         ("GET", f"projects/{project}/members", None),
         ("POST", f"projects/{project}/members", {"user": "chi", "role": "owner"}),
         ("GET", f"projects/{project}/members/{user}", None),

@@ -100,11 +100,21 @@ def test_mounts_that_are_none(server, yard, flags):
     assert server.asked == []
 
 
-def test_dry_run_creates_nothing_and_says_so(server, yard):
+def test_dry_run_creates_nothing_and_says_what_would_happen(server, yard):
     server.on("POST", "projects/team-a/jobs", job())
+    plan = {
+        "starts_now": False,
+        "placement": [{"rank": 0, "node": "dgx-2", "devices": []}],
+        "preempts": [{"project": "team-b", "job": None, "name": None}],
+        "start_estimate": {"earliest": "2026-08-14T09:31:02Z", "latest": "2026-08-14T10:31:02Z"},
+        "gpu_hours": 8.0,
+    }
+    server.on("POST", "projects/team-a/jobs/plan", plan)
     ran = yard("submit", "hyper1", "--dry-run")
     assert server.asked[0].query == {"dry_run": "true"}
-    assert "nothing was created" in ran.out
+    assert server.asked[1].body == server.asked[0].body
+    for shown in ("nothing was created", "09:31:02", "10:31:02", "dgx-2", "a job of team-b", "8.0"):
+        assert shown in ran.out
     assert "next:" not in ran.err
 
 

@@ -18,12 +18,35 @@ def explanation_text(name: str, answer: dict[str, Any], warning: str = "") -> st
         ("Queue position", answer.get("queue_position")),
         ("Ahead", ", ".join(map(_job_ahead, answer.get("ahead") or []))),
         ("Held by", ", ".join(map(_holder, answer.get("holders") or []))),
-        ("Start estimate", formats.pairs(answer.get("start_estimate"))),
+        ("Start estimate", estimate_text(answer.get("start_estimate"))),
     ]
     listed = formats.fields(rows)
     lines += [listed] if listed else []
     lines += [f"It would start if {_change(change)}." for change in answer.get("would_start_if") or []]
     return "\n".join(lines)
+
+
+def estimate_text(estimate: dict[str, Any] | None) -> str:
+    """Return a range of times; empty without one."""
+    if not estimate:
+        return ""
+    earliest, latest = estimate["earliest"], estimate["latest"]
+    if earliest == latest:
+        return "now"
+    return f"{earliest} to {latest}" if latest else f"after {earliest}"
+
+
+def plan_text(name: str, plan: dict[str, Any]) -> str:
+    """Return what a submission would lead to, as the plan's route gives it."""
+    nodes = sorted({pod["node"] for pod in plan["placement"]})
+    stopped = [one.get("name") or f"a job of {one['project']}" for one in plan["preempts"]]
+    rows: list[tuple[str, object]] = [
+        ("Starts", estimate_text(plan["start_estimate"])),
+        ("On", ", ".join(nodes)),
+        ("Would stop", ", ".join(stopped)),
+        ("GPU-hours", plan["gpu_hours"]),
+    ]
+    return "\n".join([name, *(line for line in [formats.fields(rows)] if line)])
 
 
 def _numbers(shortage: dict[str, Any]) -> str:

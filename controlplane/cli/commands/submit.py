@@ -213,9 +213,11 @@ def _submit(args: Namespace, session: Session, extra: dict[str, Any]) -> int:
     query = {"dry_run": True} if args.dry_run else None
     job = session.client.post(f"{session.project_path}/jobs", spec, query, key=args.idempotency_key)
     if args.dry_run:
-        session.output.object(
-            job, f"job {args.name} would be accepted by {session.project} (nothing was created)"
-        )
+        from controlplane.cli.commands.explanation import plan_text
+
+        plan = session.client.post(f"{session.project_path}/jobs/plan", spec)
+        accepted = f"job {args.name} would be accepted by {session.project} (nothing was created)"
+        session.output.object(job | {"plan": plan}, plan_text(accepted, plan))
         return DONE
     _report(args, session, job)
     if args.logs:

@@ -47,6 +47,7 @@ VALID: dict[str, dict[str, Any]] = {
     "projects/{name}/members": {"user": "chi", "role": "viewer"},
     "projects/{name}/members/{username}": {"role": "viewer"},
     "projects/{name}/jobs": {"name": "hyper9", "kind": "train"},
+    "projects/{name}/jobs/plan": {"name": "hyper9", "kind": "train"},
     "projects/{name}/jobs/batch": {"jobs": [{"name": "hyper9", "kind": "train"}]},
     "jobs/{job_id}/scale": {"workers": 2},
     "projects/{name}/datasets": {"name": "xray"},

@@ -140,6 +140,7 @@ WRITES: list[tuple[str, str, Any]] = [
         "projects/{name}/jobs",
         {"name": "hyper9", "kind": "interactive", "gpus": 0.5, "ports": [{"port": 8888}]},
     ),
+    ("POST", "projects/{name}/jobs/plan", {"name": "sweep-1", "kind": "train", "image": "python:3"}),
     (
         "POST",
         "projects/{name}/jobs/batch",

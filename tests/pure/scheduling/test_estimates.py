@@ -1,0 +1,68 @@
+"""Start estimates: ranges from deciding ahead, for jobs whose start is worked out by hand."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from controlplane.scheduling.estimates import prospect, start_range
+from tests.pure.scheduling.builders import job, node, nodes, project, running, view
+
+HOUR = 3600
+NOW = 100_000
+
+
+def full(*queued, ends_in=HOUR, projects=(("p", 8),)):
+    """One node of 8, all in use by one job that ends in so many seconds."""
+    holder = running(
+        job("r0", "p", 8, expected_runtime_seconds=HOUR + ends_in), ("n0", range(8)), started_at=NOW - HOUR
+    )
+    return view([node("n0")], [project(*one) for one in projects], [holder, *queued], now=NOW)
+
+
+def test_a_job_with_room_starts_now_where_the_plan_says():
+    found = prospect(view(nodes(1), [project("p", 8)], [job("j1", "p", 2)], now=NOW), "j1")
+    assert found.starts_now
+    assert [(pod.node, len(pod.devices)) for pod in found.placements] == [("n0", 2)]
+    assert (found.range.earliest, found.range.latest) == (NOW, NOW)
+
+
+@pytest.mark.parametrize("ends_in", [600, HOUR, 24 * HOUR])
+def test_the_end_of_what_holds_the_gpus_is_inside_the_range(ends_in):
+    found = start_range(full(job("j1", "p", 8), ends_in=ends_in), "j1")
+    assert found.earliest <= NOW + ends_in <= found.latest
+    assert found.latest - NOW < 3 * ends_in
+
+
+def test_the_second_in_line_waits_for_the_first_as_well():
+    first = job("j1", "p", 8, expected_runtime_seconds=2 * HOUR)
+    found = start_range(full(first, job("j2", "p", 8)), "j2")
+    assert found.earliest <= NOW + 3 * HOUR <= found.latest
+    assert found.earliest > NOW + HOUR
+
+
+def test_a_reclaim_is_named_with_the_place_that_it_makes():
+    seen = full(job("q1", "q", 4), projects=(("p", 0), ("q", 8)))
+    found = prospect(seen, "q1")
+    assert not found.starts_now
+    assert found.victims == ("r0",)
+    assert {pod.node for pod in found.placements} == {"n0"}
+    assert found.range.earliest == NOW
+
+
+def test_nothing_is_said_of_a_job_that_can_never_start():
+    assert start_range(full(job("j1", "p", 9)), "j1") is None
+
+
+def test_the_late_end_stays_open_when_time_is_up_or_nothing_ends():
+    assert start_range(full(job("j1", "p", 8)), "j1", lambda: True).latest is None
+    endless = full(job("j1", "p", 8), ends_in=10_000 * HOUR)
+    assert start_range(endless, "j1").latest is None
+
+
+def test_without_any_run_time_an_hour_is_assumed():
+    seen = full(job("j1", "p", 8))
+    unknown = tuple(replace(one, expected_runtime_seconds=None) for one in seen.jobs)
+    found = start_range(replace(seen, jobs=unknown), "j1")
+    assert found.earliest <= NOW + HOUR <= found.latest
