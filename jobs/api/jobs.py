@@ -18,7 +18,7 @@ from controlplane.access import (
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
 from controlplane.api.json_schema import INTEGER, listed, record, ref
-from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
 from controlplane.api.paging import Filter, Listing, fields_parameter, paged, trimmed
 from controlplane.models import Project, Role
 from controlplane.queries.images import image_notices
@@ -138,6 +138,8 @@ class ProjectJobPlan(ApiView):
         "Where and when a job would start, and which jobs would stop for it; nothing is created",
         answer=ref("JobPlan"),
         body_is=ref("JobSubmit"),
+        # accepted as on every write; a plan writes nothing in any case
+        query={"dry_run": DRY_RUN},
         is_remembered=False,
     )
     def post(self, call: Call, name: str) -> Answer:
