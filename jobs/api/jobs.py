@@ -33,11 +33,11 @@ from jobs.actions import (
     suspend_job,
 )
 from jobs.api.schemas import JOB, JOB_SPEC
-from jobs.estimates import plan_job, start_estimate
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
 from jobs.models import Job
+from jobs.planning import plan_job
 from jobs.queries import job_columns, job_detail, shape_jobs
 
 _priority = {**INTEGER, "minimum": 0, "maximum": 1000}
@@ -155,7 +155,6 @@ class JobDetail(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
         shown = job_detail(job, visible_project_names(call.actor))
-        shown["status"]["start_estimate"] = start_estimate(job)
         return Answer(trimmed(call, shown), revision=_revision(job))
 
     @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)

@@ -71,6 +71,8 @@ LAYERS = {
     "jobs.migrations": "models",
     "jobs.queries": "queries",
     "jobs.suggestions": "queries",
+    "jobs.estimates": "queries",
+    "jobs.planning": "actions",
     "controlplane.queries": "queries",
     "controlplane.access": "access",
     "controlplane.clusters.credentials": "credentials",

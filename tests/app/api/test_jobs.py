@@ -241,11 +241,8 @@ def test_explain_tells_numbers_and_hides_names_of_others(api: AsPerson, cast: Ca
     }
     Job.objects.filter(pk=job.pk).update(reason="cluster_full", message="", details=details, queue_position=3)
     answer = api("ben").get(f"jobs/{job.pk}/explain").body
-    assert (answer["reason"]["code"], answer["queue_position"], answer["start_estimate"]) == (
-        "cluster_full",
-        3,
-        None,
-    )
+    assert (answer["reason"]["code"], answer["queue_position"]) == ("cluster_full", 3)
+    assert answer["start_estimate"]["earliest"] <= answer["start_estimate"]["latest"]
     assert "0.5 of 16" in answer["reason"]["message"]
     assert "ahead" not in answer["reason"]["details"]
     assert answer["shortage"] == {

@@ -54,9 +54,8 @@ def test_victims_of_other_projects_are_named_only_to_their_readers(cast: Cast, a
     assert seen["name"].startswith("long-")
 
 
-def test_a_queued_job_has_a_range_and_the_explanation_has_the_same(cast: Cast, api: AsPerson):
+def test_a_queued_job_has_a_range(cast: Cast, api: AsPerson):
     fill(cast, api)
     made = api("chi").post("projects/team-b/jobs", WANTED).body
-    found = api("chi").get(f"jobs/{made['id']}").body["status"]["start_estimate"]
+    found = api("chi").get(f"jobs/{made['id']}/explain").body["start_estimate"]
     assert made["created_at"] < found["earliest"] < found["latest"]
-    assert api("chi").get(f"jobs/{made['id']}/explain").body["start_estimate"] == found

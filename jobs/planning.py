@@ -1,0 +1,67 @@
+"""What a submission would lead to, of which nothing is kept."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import Actor
+from controlplane.loop.observe import observe
+from controlplane.models import Project
+from controlplane.scheduling.estimates import StartRange, prospect
+from controlplane.scheduling.mentions import Sees, mention, seen_by
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+from jobs.actions import submit_job
+from jobs.estimates import budget, shown_range
+from jobs.suggestions import can_replay
+
+MILLI_GPU_HOUR = 1000 * 3600
+
+
+def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
+    """Return what would happen to a submission, of which nothing is kept: where it starts, when, and which jobs stop
+    for it. Raises what `submit_job` raises."""
+    with transaction.atomic():
+        job = submit_job(project, body, actor=actor)
+        name = str(job.pk)
+        seen = observe(project.cluster, timezone.now()).view if can_replay(project.cluster) else None
+        transaction.set_rollback(True)
+    if seen is None:
+        return _answer(None, (), [], None, None)
+    found = prospect(seen, name, budget())
+    jobs = {one.id: one for one in seen.jobs}
+    victims = [mention(jobs[one].project, one, jobs[one].label) for one in found.victims]
+    allowed = None if sees is None else sees | {project.name}
+    shown: list[dict[str, Any]] = seen_by({"stopping": victims}, allowed)["stopping"]
+    return _answer(found.starts_now, found.placements, shown, found.range, _gpu_hours(seen, jobs[name]))
+
+
+def _answer(
+    starts_now: bool | None,
+    placements: tuple[PodPlacement, ...],
+    preempts: list[dict[str, Any]],
+    found: StartRange | None,
+    gpu_hours: float | None,
+) -> dict[str, Any]:
+    return {
+        "starts_now": starts_now,
+        "placement": [
+            {
+                "rank": pod.rank,
+                "node": pod.node,
+                "devices": [{"index": index, "share": milli / 1000} for index, milli in pod.devices],
+            }
+            for pod in placements
+        ],
+        "preempts": preempts,
+        "start_estimate": shown_range(found),
+        "gpu_hours": gpu_hours,
+    }
+
+
+def _gpu_hours(view: ClusterView, job: JobView) -> float | None:
+    """Return what the job uses until it ends; None if its run time is unknown."""
+    if job.expected_runtime_seconds is None or job.gpu_memory_mib is not None:
+        return None
+    return round(job.milli_gpus * job.pods * job.expected_runtime_seconds / MILLI_GPU_HOUR, 2)
