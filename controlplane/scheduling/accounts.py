@@ -94,8 +94,9 @@ class Account:
             account.running += milli_gpus
             account.sizes[milli_gpus] += 1
 
-    def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool) -> None:
-        """Add an active job of the view."""
+    def book(self, milli_gpus: int, is_preemptible: bool, is_stopping: bool, sign: int = 1) -> None:
+        """Add an active job of the view; with `sign` -1 remove it."""
+        size, milli_gpus = milli_gpus, sign * milli_gpus
         for account in self.line():
             account.held += milli_gpus
             account.held_fixed += 0 if is_preemptible else milli_gpus
@@ -103,7 +104,7 @@ class Account:
                 account.allocated += milli_gpus
                 account.fixed += 0 if is_preemptible else milli_gpus
                 account.running += milli_gpus
-                account.sizes[milli_gpus] += 1
+                account.sizes[size] += sign
 
 
 def open_accounts(view: ClusterView) -> dict[str, Account]:
@@ -129,16 +130,16 @@ def held_milli_gpus(job: JobView) -> int:
     return sum(placement.milli_gpus for placement in job.placements)
 
 
-def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView]) -> None:
-    """Add what active jobs hold to their accounts."""
+def book_active(accounts: Mapping[str, Account], jobs: Iterable[JobView], sign: int = 1) -> None:
+    """Add what active jobs hold to their accounts; with `sign` -1 remove it."""
     for job in jobs:
         account = accounts.get(job.project)
         if account is None:
             # The project was deleted and its job is still stopping.
             continue
-        account.book(held_milli_gpus(job), job.is_preemptible, job.is_stopping)
+        account.book(held_milli_gpus(job), job.is_preemptible, job.is_stopping, sign)
         if job.placements:
-            account.growth += _growth(job)
+            account.growth += sign * _growth(job)
 
 
 def _growth(job: JobView) -> int:

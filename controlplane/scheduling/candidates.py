@@ -10,7 +10,7 @@ from controlplane.scheduling.accounts import Account
 from controlplane.scheduling.capacity import FreeCapacity, NodeCapacity
 from controlplane.scheduling.fit import Request
 from controlplane.scheduling.host_shortage import pods_after, pods_on
-from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude
+from controlplane.scheduling.victims import Candidate, VictimClass, VictimPolicy, magnitude, work_lost
 
 Bound = tuple[int, int, int, int, tuple[int, ...]]
 
@@ -59,13 +59,18 @@ class Candidates(dict[str, list[Candidate]]):
     """Preemptible running jobs by the name of each node that they use; by project in classes that a policy judges
     alike; and for each request an index of the nodes by the cost of room there."""
 
-    def __init__(self) -> None:
+    def __init__(self, now: int) -> None:
         super().__init__()
+        self.by_id: dict[str, Candidate] = {}
+        # Whether a policy accepted any of them in this cycle, so that the plan depends on the work lost until now.
+        self.were_searched = False
+        self._now = self._weighed_at = now
         self._projects: dict[Account, dict[VictimClass, SortedClass]] = {}
         self._indexes: dict[Request, NodeIndex] = {}
 
     def add(self, candidate: Candidate) -> None:
         """Add a job that can be stopped."""
+        self.by_id[candidate.job.id] = candidate
         for name in candidate.nodes:
             self.setdefault(name, []).append(candidate)
         classes = self._projects.setdefault(candidate.account, {})
@@ -76,6 +81,7 @@ class Candidates(dict[str, list[Candidate]]):
 
     def remove(self, candidate: Candidate) -> None:
         """Remove a job that is stopped."""
+        del self.by_id[candidate.job.id]
         for name in candidate.nodes:
             self[name].remove(candidate)
         classes = self._projects[candidate.account]
@@ -93,13 +99,36 @@ class Candidates(dict[str, list[Candidate]]):
 
     def accepted(self, policy: VictimPolicy) -> dict[VictimClass, SortedClass]:
         """Return the classes from which the policy accepts single jobs; asks for one job of each."""
-        return {
+        found = {
             name: same
             for account, classes in self._projects.items()
             if classes and policy.concerns(account)
             for name, same in classes.items()
             if policy.may_give(same.first)
         }
+        if found:
+            self.were_searched = True
+            self._weigh()
+        return found
+
+    def fresh(self) -> list[Candidate]:
+        """Return the jobs that have not run for the minimum run time."""
+        return [candidate for candidate in self.by_id.values() if candidate.is_fresh]
+
+    def rewind(self, now: int) -> None:
+        """Begin another cycle at this time. What each job would lose is computed when it is first needed."""
+        self._now, self.were_searched = now, False
+        self._indexes.clear()
+
+    def _weigh(self) -> None:
+        if self._weighed_at == self._now:
+            return
+        self._weighed_at = self._now
+        for candidate in self.by_id.values():
+            candidate.work_lost = work_lost(candidate.job, candidate.milli_gpus, self._now)
+        for classes in self._projects.values():
+            for same in classes.values():
+                same.forget_order()
 
     def index(self, request: Request, room: FreeCapacity) -> NodeIndex:
         """Return the nodes sorted by the cost of room for one pod, kept in step with `room`, which must
@@ -127,6 +156,10 @@ class SortedClass:
         if self._sorted is None:
             self._sorted = sorted(self._by_id.values(), key=_cost_alone)
         return iter(self._sorted)
+
+    def forget_order(self) -> None:
+        """Sort again when asked: costs have changed."""
+        self._sorted = None
 
     @property
     def first(self) -> Candidate:

@@ -229,6 +229,11 @@ class Capacity:
             capacity.set_to_least(node.order, node, node)
         return capacity
 
+    def forget_changes(self) -> None:
+        """Empty the lists of nodes that changed."""
+        for capacity in (self.now, self.soon, self._idle):
+            capacity.changes.clear()
+
     def has_host_capacity_now(self, name: str, need: Need, pods: int) -> bool:
         """Return whether a node has the host resources of this many pods now, reservations not subtracted."""
         node = self._idle.node(name).copy()

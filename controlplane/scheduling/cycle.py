@@ -11,7 +11,7 @@ from contextlib import nullcontext
 from controlplane.scheduling.cycle_state import CycleState
 from controlplane.scheduling.elastic import ShrinkPolicy, as_promised, can_go_on, most_pods, widest
 from controlplane.scheduling.explain import Holds
-from controlplane.scheduling.feasibility import line_up
+from controlplane.scheduling.feasibility import QueuedJobs
 from controlplane.scheduling.fit import Request, is_free, place
 from controlplane.scheduling.limits import is_bound, not_ready, over_limit, over_quota, postponed
 from controlplane.scheduling.order import Cause, JobClass, QueueIterator, Waiting
@@ -34,7 +34,13 @@ from controlplane.scheduling.view import ClusterView, PodPlacement
 def decide(view: ClusterView) -> Plan:
     """Decide what to start, stop and hold on this cluster now, each with its reason and the numbers
     compared."""
-    cycle = _Cycle(view)
+    state = CycleState(view)
+    return decide_on(state, QueuedJobs(view, state.accounts))
+
+
+def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
+    """Run one cycle over this state; `state.rewind` undoes it."""
+    cycle = _Cycle(state, queued)
     cycle.redeem_promises()
     cycle.reserve_for_oldest()
     cycle.serve_in_share()
@@ -48,10 +54,10 @@ def decide(view: ClusterView) -> Plan:
 class _Cycle:
     """The phases of a cycle over one state."""
 
-    def __init__(self, view: ClusterView) -> None:
-        self._view = view
-        self._state = CycleState(view)
-        self._classes, self._impossible = line_up(view, self._state.accounts)
+    def __init__(self, state: CycleState, queued: QueuedJobs) -> None:
+        self._view = state.view
+        self._state = state
+        self._classes, self._impossible = queued.classes(), queued.impossible()
         # those that may be tried now; the others are only explained
         self._ready = [one for one in self._classes if self._is_ready(one)]
         self._no_room: set[tuple[Request, bool, bool]] = set()
@@ -72,10 +78,11 @@ class _Cycle:
         since.
         """
         state = self._state
-        beneficiaries = {job.was_preempted_by for job in self._view.jobs}
-        for one in self._ready:
+        promised = [one for one in self._ready if one.jobs[0].promised]
+        beneficiaries = {job.was_preempted_by for job in self._view.jobs} if promised else set()
+        for one in promised:
             item = one.head
-            owed = as_promised(item) if item.job.promised else None
+            owed = as_promised(item)
             if owed is None or self._is_refused(owed):
                 continue
             if item.job.id not in beneficiaries and not owed.is_in_share:
@@ -167,7 +174,7 @@ class _Cycle:
         def is_over(one: JobClass, cause: Cause) -> bool:
             if not is_more:
                 return False
-            if one.jobs[0].priority > self._lowest.get(one.account.name, one.jobs[0].priority):
+            if self._is_above_lowest(one.head):
                 return True
             if cause is not None and cause not in has_room:
                 has_room[cause] = self._has_room(one.head, may_reclaim=cause[1] is not None)
@@ -346,9 +353,15 @@ class _Cycle:
         taken = None if victims is None else self._take(item, victims, "reclaim")
         return taken if taken is not None else self._preempt(item)
 
+    def _is_above_lowest(self, item: Waiting) -> bool:
+        """Return whether jobs of lower priority ran in the project before the cycle."""
+        return self._lowest.get(item.account.name, item.job.priority) < item.job.priority
+
     def _could_swap(self, item: Waiting) -> bool:
         """Return whether the job, which carries its project above its share, could replace lower-priority
         jobs of the project and needs to: so a lower priority never runs in its place."""
+        if not self._is_above_lowest(item):
+            return False
         if not self._state.has_giver(PreemptPolicy(item, is_swap=True)):
             return False
         return not self._fits(item) and self._find_swap(item) is not None
@@ -365,6 +378,8 @@ class _Cycle:
 
     def _preempt(self, item: Waiting) -> frozenset[Candidate] | None:
         """Take capacity from lower priorities of the same project; None when they may not give enough."""
+        if not self._is_above_lowest(item):
+            return None
         victims = self._find_swap(item) or self._find_victims(item, PreemptPolicy(item))
         return None if victims is None else self._take(item, victims, "preempt")
 

@@ -48,17 +48,77 @@ class CycleState:
         self.can_shrink = False
         active = [job for job in view.jobs if job.state == "active"]
         book_active(self.accounts, active)
-        self.total_milli_gpus = _total_milli_gpus(view, active)
-        every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
-        # free, but on nodes that take no work
-        self.withheld_milli_gpus = every_device - self.total_milli_gpus
+        self._is_open = {node.name: node.is_schedulable for node in view.nodes}
+        # The milli-GPUs to share: all of open nodes, and what jobs still hold on closed ones.
+        self.total_milli_gpus = _on_open_nodes(view) + sum(map(self._on_closed_nodes, active))
+        self._every_device = sum(len(node.devices) for node in view.nodes) * WHOLE_GPU
         self._stopping = {job.id: job for job in active if job.is_stopping}
         # The jobs that could be stopped.
-        self.candidates = Candidates()
-        self._jobs = {job.id: job for job in view.jobs}
+        self.candidates = Candidates(view.now)
+        self.jobs = {job.id: job for job in view.jobs}
         self._undo: list[Callable[[], object]] = []
+        # Active jobs with an expected run time.
+        self.expected = sum(job.expected_runtime_seconds is not None for job in active)
         for job in active:
             self._add_candidate(job)
+
+    @property
+    def depends_on_time(self) -> bool:
+        """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or what
+        jobs would lose was compared."""
+        return bool(self.expected or self.candidates.were_searched or self.candidates.fresh())
+
+    @property
+    def withheld_milli_gpus(self) -> int:
+        """Return what is free, but on nodes that take no work."""
+        return self._every_device - self.total_milli_gpus
+
+    def rewind(self, view: ClusterView) -> None:
+        """Undo every move of the cycle, so that changes can be added and the next cycle begin with this view."""
+        self.roll_back(0)
+        self.reservation = None
+        self.view = view
+        self.capacity.forget_changes()
+        self.candidates.rewind(view.now)
+        for candidate in self.candidates.fresh():
+            if not _is_fresh(candidate.job, view):
+                self.candidates.remove(candidate)
+                self._add_candidate(candidate.job)
+
+    def change(self, before: JobView | None, after: JobView | None) -> None:
+        """Replace a job of the view at the beginning of a cycle; None for a job that is new, or has left."""
+        if before is not None:
+            del self.jobs[before.id]
+            if before.state == "active":
+                self._remove_active(before)
+        if after is not None:
+            self.jobs[after.id] = after
+            if after.state == "active":
+                self._add_active(after)
+
+    def _add_active(self, job: JobView) -> None:
+        book_active(self.accounts, (job,))
+        self.total_milli_gpus += self._on_closed_nodes(job)
+        self.expected += job.expected_runtime_seconds is not None
+        self.capacity.start(job, job.placements)
+        if job.is_stopping:
+            self._stopping[job.id] = job
+            self.capacity.stop(job)
+        self._add_candidate(job)
+
+    def _remove_active(self, job: JobView) -> None:
+        book_active(self.accounts, (job,), -1)
+        self.total_milli_gpus -= self._on_closed_nodes(job)
+        self.expected -= job.expected_runtime_seconds is not None
+        if job.is_stopping:
+            del self._stopping[job.id]
+            self.capacity.stop(job, -1)
+        self.capacity.start(job, job.placements, 1)
+        if self._is_candidate(job):
+            self.candidates.remove(self.candidates.by_id[job.id])
+
+    def _on_closed_nodes(self, job: JobView) -> int:
+        return sum(pod.milli_gpus for pod in job.placements if not self._is_open.get(pod.node, False))
 
     def divide(self, classes: Sequence[JobClass]) -> tuple[Share, ...]:
         """Set every project's fair share, given the waiting jobs; return each project's numbers."""
@@ -189,7 +249,7 @@ class CycleState:
     def assume_started(self) -> None:
         """Count starts as running, as the next cycle will: such jobs can be stopped then."""
         for start in self.starts.values():
-            self._assume_started(self._jobs[start.job], start.placements)
+            self._assume_started(self.jobs[start.job], start.placements)
 
     def _assume_started(self, job: JobView, placements: tuple[PodPlacement, ...]) -> None:
         account, milli_gpus = self.accounts[job.project], _milli_gpus(placements)
@@ -293,15 +353,21 @@ class CycleState:
         self._index_candidate(victim)
 
     def _add_candidate(self, job: JobView) -> None:
-        account = self.accounts.get(job.project)
-        if account is None or job.is_stopping or not job.is_preemptible:
-            return
-        milli_gpus = held_milli_gpus(job)
-        lost = work_lost(job, milli_gpus, self.view.now)
-        is_fresh = (
-            job.started_at is not None and job.started_at + self.view.min_runtime_seconds > self.view.now
-        )
-        self._index_candidate(Candidate(job, account, job.placements, milli_gpus, lost, is_fresh=is_fresh))
+        if self._is_candidate(job):
+            milli_gpus = held_milli_gpus(job)
+            lost = work_lost(job, milli_gpus, self.view.now)
+            candidate = Candidate(
+                job,
+                self.accounts[job.project],
+                job.placements,
+                milli_gpus,
+                lost,
+                is_fresh=_is_fresh(job, self.view),
+            )
+            self._index_candidate(candidate)
+
+    def _is_candidate(self, job: JobView) -> bool:
+        return job.is_preemptible and not job.is_stopping and job.project in self.accounts
 
     def _index_candidate(self, candidate: Candidate) -> None:
         self.can_shrink = self.can_shrink or candidate.can_shrink
@@ -336,10 +402,9 @@ def _milli_gpus(placements: Sequence[PodPlacement]) -> int:
     return sum(pod.milli_gpus for pod in placements)
 
 
-def _total_milli_gpus(view: ClusterView, active: Sequence[JobView]) -> int:
-    """Return the milli-GPUs to share: all of open nodes, and what jobs still hold on closed ones."""
-    is_open = {node.name: node.is_schedulable for node in view.nodes}
-    on_closed = sum(
-        pod.milli_gpus for job in active for pod in job.placements if not is_open.get(pod.node, False)
-    )
-    return on_closed + WHOLE_GPU * sum(len(node.devices) for node in view.nodes if node.is_schedulable)
+def _is_fresh(job: JobView, view: ClusterView) -> bool:
+    return job.started_at is not None and job.started_at + view.min_runtime_seconds > view.now
+
+
+def _on_open_nodes(view: ClusterView) -> int:
+    return WHOLE_GPU * sum(len(node.devices) for node in view.nodes if node.is_schedulable)

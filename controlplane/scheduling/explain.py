@@ -40,6 +40,11 @@ class Holds(Sequence[Hold]):
         self._classes = classes
         self._impossible = impossible
         self._holds: tuple[Hold, ...] | None = None
+        self._is_expired = False
+
+    def expire(self) -> None:
+        """Refuse to explain from now on, because the state has moved on. What was read stays readable."""
+        self._is_expired = True
 
     def __len__(self) -> int:
         return len(self._all())
@@ -56,6 +61,8 @@ class Holds(Sequence[Hold]):
 
     def _all(self) -> tuple[Hold, ...]:
         if self._holds is None:
+            if self._is_expired:
+                raise RuntimeError("the holds of this plan were not read before the next cycle began")
             self._holds = (*self._explained(), *out_of_line(self._impossible))
         return self._holds
 

@@ -3,6 +3,7 @@ cluster."""
 
 from __future__ import annotations
 
+from bisect import bisect_left, insort
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from operator import attrgetter
@@ -163,6 +164,7 @@ def _largest_whole(mode: SharingMode) -> int:
     return 0 if mode.is_single and mode.parts > 1 else 1
 
 
+_Key = tuple[Any, ...]
 _attributes = attrgetter(
     "project", "kind", "node_pool", "milli_gpus", "gpu_memory_mib", "pods", "min_pods", "milli_cpus", "memory_mib",
     "extras", "priority", "is_preemptible", "avoid", "is_waiting_for_data", "data_progress", "is_waiting_for_volume",
@@ -170,9 +172,73 @@ _attributes = attrgetter(
 )  # fmt: skip
 
 
-def _alike(job: JobView) -> tuple[Any, ...]:
+def _alike(job: JobView) -> _Key:
     """Return what a verdict about a queued job depends on: jobs that agree in it share one verdict."""
     return (*_attributes(job), rounded_up(job.expected_runtime_seconds))
+
+
+class QueuedJobs:
+    """The queued jobs of a view, in classes of equal jobs; those that can never start apart. Jobs may be added and
+    removed as long as nodes and projects stay the same."""
+
+    def __init__(self, view: ClusterView, accounts: Mapping[str, Account]) -> None:
+        self._view = view
+        self._accounts = accounts
+        self._check = FeasibilityCheck(view)
+        self._classes: dict[_Key, JobClass] = {}
+        self._impossible: dict[_Key, tuple[list[JobView], Refusal]] = {}
+        members: dict[_Key, list[JobView]] = {}
+        for job in view.jobs:
+            if job.state == "queued":
+                members.setdefault(_alike(job), []).append(job)
+        for key, jobs in members.items():
+            self._open(key, jobs)
+
+    def _open(self, key: _Key, jobs: list[JobView]) -> None:
+        jobs.sort(key=job_key)
+        refusal = self._check.refuse(jobs[0])
+        if refusal is not None:
+            self._impossible[key] = jobs, refusal
+            return
+        request = self._check.request(jobs[0])
+        milli_gpus = total_milli_gpus(request, self._view)
+        self._classes[key] = JobClass(jobs, self._accounts[jobs[0].project], request, milli_gpus)
+
+    def add(self, job: JobView) -> None:
+        """Add a queued job."""
+        key = _alike(job)
+        if key in self._classes:
+            insort(self._classes[key].jobs, job, key=job_key)
+        elif key in self._impossible:
+            insort(self._impossible[key][0], job, key=job_key)
+        else:
+            self._open(key, [job])
+
+    def remove(self, job: JobView) -> None:
+        """Remove a job as it was added."""
+        key = _alike(job)
+        jobs = self._classes[key].jobs if key in self._classes else self._impossible[key][0]
+        del jobs[bisect_left(jobs, job_key(job), key=job_key)]
+        if not jobs:
+            self._classes.pop(key, None)
+            self._impossible.pop(key, None)
+
+    def classes(self) -> list[JobClass]:
+        """Return the classes that can run on this cluster by first submission, with no job decided."""
+        classes = sorted(self._classes.values(), key=lambda one: job_key(one.jobs[0]))
+        for one in classes:
+            one.at = 0
+        return classes
+
+    def next_due(self, now: int) -> int | None:
+        """Return when the next back-off ends after this moment; None without any."""
+        times = [one.jobs[0].not_before for one in self._classes.values()]
+        return min((at for at in times if at is not None and at > now), default=None)
+
+    def impossible(self) -> list[tuple[JobView, Refusal]]:
+        """Return the jobs that can never start here, by first submission."""
+        found = [(job, refusal) for jobs, refusal in self._impossible.values() for job in jobs]
+        return sorted(found, key=lambda one: (one[0].submit_rank, one[0].id))
 
 
 def line_up(
@@ -180,22 +246,5 @@ def line_up(
 ) -> tuple[list[JobClass], list[tuple[JobView, Refusal]]]:
     """Return the queued jobs that can run on this cluster, in classes of equal jobs, and those that never can
     with the reason, both by first submission."""
-    check = FeasibilityCheck(view)
-    members: dict[tuple[Any, ...], list[JobView]] = {}
-    for job in view.jobs:
-        if job.state == "queued":
-            members.setdefault(_alike(job), []).append(job)
-    classes: list[JobClass] = []
-    impossible: list[tuple[JobView, Refusal]] = []
-    for jobs in members.values():
-        jobs.sort(key=job_key)
-        refusal = check.refuse(jobs[0])
-        if refusal is not None:
-            impossible += [(job, refusal) for job in jobs]
-            continue
-        request = check.request(jobs[0])
-        milli_gpus = total_milli_gpus(request, view)
-        classes.append(JobClass(jobs, accounts[jobs[0].project], request, milli_gpus))
-    classes.sort(key=lambda one: job_key(one.jobs[0]))
-    impossible.sort(key=lambda one: (one[0].submit_rank, one[0].id))
-    return classes, impossible
+    queued = QueuedJobs(view, accounts)
+    return queued.classes(), queued.impossible()

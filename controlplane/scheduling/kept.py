@@ -1,0 +1,112 @@
+"""Decide cycle after cycle on one cluster: what equal views have in common is kept, and changes are fed into it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from operator import is_
+
+from controlplane.scheduling.cycle import decide_on
+from controlplane.scheduling.cycle_state import CycleState
+from controlplane.scheduling.explain import Holds
+from controlplane.scheduling.feasibility import QueuedJobs
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.view import ClusterView, JobView
+
+Changes = list[tuple[JobView | None, JobView | None]]
+"""(before, after) of each job that differs."""
+
+# Of all jobs: where more differ, a new state costs less.
+MOST_CHANGED = 0.5
+
+
+class Scheduler:
+    """`decide` gives the same plan as `cycle.decide`, but jobs that did not change cost next to nothing.
+
+    Only jobs are compared one by one, best where they are the same objects; a change of nodes, projects or departments
+    makes a new state. The holds of a plan are to be read before the next `decide`.
+    """
+
+    def __init__(self) -> None:
+        self._state: CycleState | None = None
+        self._queued: QueuedJobs | None = None
+        self._plan = Plan()
+        # When a back-off of the last view ends.
+        self._due_at: int | None = None
+
+    def decide(self, view: ClusterView) -> Plan:
+        """Return the plan for this view."""
+        state, queued = self._state, self._queued
+        # Whatever fails leaves nothing half-changed behind.
+        self._state = self._queued = None
+        changes = None if state is None else _changes(state, view)
+        if state is None or queued is None or changes is None:
+            state = CycleState(view)
+            queued = QueuedJobs(view, state.accounts)
+        elif not changes and self._holds_until(state, view.now):
+            self._state, self._queued, state.view = state, queued, view
+            return self._plan
+        else:
+            self._expire()
+            state.rewind(view)
+            for before, after in changes:
+                _feed(state, queued, before, after)
+        self._plan = decide_on(state, queued)
+        self._due_at = queued.next_due(view.now)
+        self._state, self._queued = state, queued
+        return self._plan
+
+    def _holds_until(self, state: CycleState, now: int) -> bool:
+        """Return whether the last plan still holds at this time if nothing changed: it did nothing, depended on no
+        running time, and no back-off has ended."""
+        return (
+            not (self._plan.starts or self._plan.preempts)
+            and not state.candidates.were_searched
+            and now >= state.view.now
+            and (self._due_at is None or now < self._due_at)
+        )
+
+    def _expire(self) -> None:
+        if isinstance(self._plan.holds, Holds):
+            self._plan.holds.expire()
+
+
+def _feed(state: CycleState, queued: QueuedJobs, before: JobView | None, after: JobView | None) -> None:
+    if before is not None and before.state == "queued":
+        queued.remove(before)
+    state.change(before, after)
+    if after is not None and after.state == "queued":
+        queued.add(after)
+
+
+def _changes(state: CycleState, view: ClusterView) -> Changes | None:
+    """Return the jobs that differ from the state's view; None if a new state is needed."""
+    if state.view is view or state.view.jobs is view.jobs:
+        return [] if _is_same_cluster(state.view, view) else None
+    if not _is_same_cluster(state.view, view):
+        return None
+    before, after = _without_common_ends(state.view.jobs, view.jobs)
+    known = {job.id: job for job in before}
+    changes: Changes = []
+    for job in after:
+        old = known.pop(job.id, None)
+        if old is not job and old != job:
+            changes.append((old, job))
+    changes += [(job, None) for job in known.values()]
+    return changes if len(changes) <= MOST_CHANGED * len(view.jobs) else None
+
+
+def _without_common_ends(
+    one: tuple[JobView, ...], other: tuple[JobView, ...]
+) -> tuple[tuple[JobView, ...], tuple[JobView, ...]]:
+    """Return both without the same objects that they begin and end with: few changes leave most jobs in their place."""
+    shorter = min(len(one), len(other))
+    same = list(map(is_, one, other))
+    first = same.index(False) if False in same else shorter
+    same = list(map(is_, reversed(one), reversed(other)))
+    last = min(shorter - first, same.index(False) if False in same else shorter)
+    return one[first : len(one) - last], other[first : len(other) - last]
+
+
+def _is_same_cluster(one: ClusterView, other: ClusterView) -> bool:
+    """Return whether two views differ in nothing but the time and the jobs."""
+    return replace(one, now=0, jobs=()) == replace(other, now=0, jobs=())
