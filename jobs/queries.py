@@ -6,7 +6,7 @@ devices of a whole page.
 
 import uuid
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from datetime import UTC, datetime
 from typing import Any
 from urllib.parse import urlsplit
@@ -101,15 +101,19 @@ def plain_rows(jobs: QuerySet[Job], columns: Sequence[str]) -> list[dict[str, An
     with connections[jobs.db].cursor() as cursor:
         cursor.execute(sql, parameters)
         rows = [dict(zip(columns, values, strict=True)) for values in cursor.fetchall()]
-    json_columns = [name for name in _JSON if name in columns]
-    moments = [name for name in (*_MOMENTS, "not_before") if name in columns]
+    decoders = [(name, decoder) for name in columns if (decoder := decoder_of(name)) is not None]
     for row in rows:
-        row["id"] = _id(row["id"])
-        for name in json_columns:
-            row[name] = orjson.loads(row[name])
-        for name in moments:
-            row[name] = _moment(row[name])
+        row["id"] = plain_id(row["id"])
+        for name, decoder in decoders:
+            row[name] = decoder(row[name])
     return rows
+
+
+def decoder_of(column: str) -> Callable[[Any], Any] | None:
+    """Return what makes a plain value of the driver's value of this column; None where it is one already."""
+    if column in _JSON:
+        return orjson.loads
+    return _moment if column in (*_MOMENTS, "not_before") else None
 
 
 def job_detail(job: Job, sees: Sees = OWN) -> dict[str, Any]:
@@ -368,7 +372,7 @@ def _shape_pod(row: Mapping[str, Any], devices: list[dict[str, Any]]) -> dict[st
     }
 
 
-def _id(value: uuid.UUID | str) -> str:
+def plain_id(value: uuid.UUID | str) -> str:
     """Return a UUID in the driver's form: text without hyphens in SQLite."""
     if isinstance(value, uuid.UUID):
         return str(value)

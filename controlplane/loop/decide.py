@@ -9,8 +9,12 @@ from controlplane.engines.kinds import is_delegated
 from controlplane.loop.delegated import Offered, decide_by_cluster
 from controlplane.loop.observe import Observation
 from controlplane.models import Cluster
-from controlplane.scheduling.cycle import decide as decide_purely
+from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan
+
+
+# By cluster: what the cycles of this process have in common.
+_schedulers: dict[int, Scheduler] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,5 +32,6 @@ def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: date
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)
     else:
-        offered = Offered(decide_purely(seen.view), has_orders=False)
+        scheduler = _schedulers.setdefault(cluster.pk, Scheduler())
+        offered = Offered(scheduler.decide(seen.view), has_orders=False)
     return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)

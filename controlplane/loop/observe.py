@@ -1,9 +1,10 @@
 """OBSERVE: rows -> ClusterView. Reads only, with a fixed number of queries whatever the size."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from datetime import datetime, timedelta
+from operator import is_
 from typing import Any
 
 from controlplane.clusters import quantities
@@ -25,7 +26,7 @@ from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
-from jobs.queries import plain_rows
+from jobs.row_cache import RowCache
 
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
@@ -36,6 +37,24 @@ _JOB_COLUMNS = (
     "gpu_memory_mib", "pods_wanted", "spec", "not_before", "details", "started_at", "progress", "reason", "message",
     "queue_position", "next_state",
 )  # fmt: skip
+
+
+_Seen = tuple[tuple[PodPlacement, ...], tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None]
+"""What other tables say of a job: where its pods are, the nodes on which the cluster refused them, and the volume and
+the data that it waits for."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Waits:
+    """By job: nodes that refused its pods, details of the volume that it waits for, progress of its data."""
+
+    refused: Mapping[str, Iterable[str]]
+    volumes: Mapping[str, Mapping[str, str]]
+    data: Mapping[str, DataProgress]
+
+    def of(self, job: str) -> tuple[tuple[str, ...], tuple[tuple[str, str], ...], DataProgress | None]:
+        volume = self.volumes.get(job, {})
+        return tuple(sorted(self.refused.get(job, ()))), tuple(volume.items()), self.data.get(job)
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,13 +81,9 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
     """Read a cluster. Rows may change between the queries: decisions are recorded under guards. Nodes in
     `nodes_with_orphans` get no new pods (see reconcile)."""
     holders = _Placements(cluster)
-    rows = _unfinished(cluster)
-    refused, waits = _refused_nodes(cluster, now), volume_waits(cluster.pk)
-    data = data_waits(cluster)
-    jobs = tuple(
-        _job_view(row, holders, refused.get(row["id"], ()), waits.get(row["id"], {}), data.get(row["id"]))
-        for row in rows
-    )
+    kept = _kept.setdefault(cluster.pk, _KeptJobs())
+    kept.read(cluster, holders, _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster)))
+    jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))
     view = ClusterView(
@@ -80,12 +95,44 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
     )
-    holds = {
-        row["id"]: HoldStatus(row["reason"], row["message"], row["details"], row["queue_position"])
-        for row in rows
-        if row["state"] == lifecycle.QUEUED
-    }
-    return Observation(view, {project.name: project.fair_share_milli for project in projects}, holds)
+    return Observation(view, {project.name: project.fair_share_milli for project in projects}, kept.holds)
+
+
+class _KeptJobs:
+    """The jobs of one cluster as the last observation read them: what did not change is the same object in the next, so
+    that the scheduler compares and the loop writes only what did."""
+
+    def __init__(self) -> None:
+        self.views: tuple[JobView, ...] = ()
+        self.holds: Mapping[str, HoldStatus] = {}
+        self._rows = RowCache(_JOB_COLUMNS)
+        self._known: dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]] = {}
+
+    def read(self, cluster: Cluster, holders: "_Placements", waits: _Waits) -> None:
+        """Read the unfinished jobs again."""
+        waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
+        jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
+        known, self._known = self._known, {}
+        for row in self._rows.read(jobs.order_by("submit_rank")):
+            key = row["id"]
+            seen = (tuple(holders.by_job.get(key, ())), *waits.of(key))
+            before = known.get(key)
+            if before is None or before[0] is not row or before[1] != seen:
+                before = (row, seen, _job_view(row, *seen), _hold_status(row))
+            self._known[key] = before
+        entries = self._known.values()
+        if len(known) != len(entries) or not all(map(is_, entries, known.values())):
+            self.views = tuple([view for _, _, view, _ in entries])
+            self.holds = {key: status for key, (_, _, _, status) in self._known.items() if status is not None}
+
+
+_kept: dict[int, _KeptJobs] = {}
+
+
+def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:
+    if row["state"] != lifecycle.QUEUED:
+        return None
+    return HoldStatus(row["reason"], row["message"], row["details"], row["queue_position"])
 
 
 class _Placements:
@@ -116,12 +163,6 @@ class _Placements:
         return held
 
 
-def _unfinished(cluster: Cluster) -> Sequence[Mapping[str, Any]]:
-    waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
-    rows = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
-    return plain_rows(rows.order_by("submit_rank"), _JOB_COLUMNS)
-
-
 def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str]]:
     """Return for queued jobs the nodes on which the cluster refused to place their pods."""
     found: dict[str, set[str]] = defaultdict(set)
@@ -139,9 +180,9 @@ def _refused_nodes(cluster: Cluster, now: datetime) -> Mapping[str, Iterable[str
 
 def _job_view(
     row: Mapping[str, Any],
-    holders: _Placements,
-    refused: Iterable[str],
-    volume_wait: Mapping[str, str],
+    placements: tuple[PodPlacement, ...],
+    refused: tuple[str, ...],
+    volume_wait: Sequence[tuple[str, str]],
     data_wait: DataProgress | None,
 ) -> JobView:
     is_queued = row["state"] == lifecycle.QUEUED
@@ -170,15 +211,15 @@ def _job_view(
         is_waiting_for_data=data_wait is not None,
         data_progress=data_wait or (),
         promised=placements_from_lists(details.get("promised", ())) if is_queued else (),
-        avoid=tuple(sorted(refused)),
+        avoid=refused,
         is_waiting_for_volume=bool(volume_wait),
-        volume_wait=tuple(volume_wait.items()),
+        volume_wait=tuple(volume_wait),
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_waiting else None,
         was_preempted_by_project=details.get("by_project") if is_waiting else None,
         started_at=None if is_queued else _seconds(row["started_at"]),
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
-        placements=() if is_queued else tuple(holders.by_job.get(row["id"], ())),
+        placements=() if is_queued else placements,
     )
 
 

@@ -6,8 +6,9 @@ of thousands begin while the rest are written.
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from datetime import datetime
+from operator import is_
 from typing import Any
 from uuid import UUID
 
@@ -66,9 +67,7 @@ def record(
     transaction. Starts that exceed the time limit are left to the next cycle, which may have more urgent work.
     `on_orders` is called when the first commands are committed.
     """
-    holds = {
-        hold.job: what for hold in plan.holds if (what := _news(hold, seen.holds.get(hold.job))) is not None
-    }
+    holds = _changed_holds(cluster, plan, seen)
     shares = [share for share in plan.shares if seen.shares.get(share.project) != share.fair_share_milli_gpus]
     recorded = Recorded(held=len(holds))
     if plan.preempts or holds or shares:
@@ -333,15 +332,43 @@ def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
     return [Event(kind="queue.changed", data={"jobs": list(holds)[:500]})]
 
 
-def _news(hold: Hold, known: HoldStatus | None) -> HoldStatus | None:
+def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str, HoldStatus]:
+    """Return the hold statuses that differ from the rows. None do where both are the same objects as the last time."""
+    compared = (plan.holds, seen.holds)
+    if all(map(is_, compared, _equal.get(cluster.pk, (None, None)))):
+        return {}
+    shared: dict[tuple[int, str], HoldStatus] = {}
+    news = {
+        hold.job: what
+        for hold in plan.holds
+        if (what := _news(hold, seen.holds.get(hold.job), shared)) is not None
+    }
+    if not news:
+        _equal[cluster.pk] = compared
+    return news
+
+
+# By cluster: the holds of the last plan that the rows agreed with, and what the rows had.
+_equal: dict[int, tuple[object, object]] = {}
+
+
+def _news(
+    hold: Hold, known: HoldStatus | None, shared: dict[tuple[int, str], HoldStatus]
+) -> HoldStatus | None:
     """Return the new hold status, or None if the row has it already. What ended the last attempt, such as the
-    preemptor, is kept until the next start.
+    preemptor, is kept until the next start. `shared`: by details and reason, since jobs that are alike share them.
     """
     before = known.details if known is not None else {}
     kept = {name: before[name] for name in KEPT if name in before}
-    details = {**kept, **hold.details, "is_promised": hold.is_promised}
-    message = public(hold.reason, details)[:LONGEST_MESSAGE]
-    status = HoldStatus(hold.reason, message, details, hold.queue_position)
+    key = (id(hold.details), hold.reason)
+    if kept or hold.is_promised or key not in shared:
+        details = {**kept, **hold.details, "is_promised": hold.is_promised}
+        message = public(hold.reason, details)[:LONGEST_MESSAGE]
+        status = HoldStatus(hold.reason, message, details, hold.queue_position)
+        if not kept and not hold.is_promised:
+            shared[key] = status
+    else:
+        status = replace(shared[key], queue_position=hold.queue_position)
     return None if status == known else status
 
 

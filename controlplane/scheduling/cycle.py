@@ -46,7 +46,9 @@ def decide_on(state: CycleState, queued: QueuedJobs) -> Plan:
     cycle.serve_in_share()
     cycle.widen_in_share()
     cycle.serve_idle()
-    cycle.reprieve_needless()
+    if cycle.reprieve_needless():
+        # Jobs of the plan may have moved to other places, and what they left is idle.
+        cycle.serve_idle(may_stop=False)
     cycle.widen_on_idle()
     return cycle.plan()
 
@@ -148,8 +150,8 @@ class _Cycle:
 
     # Phase 3: what is left idle goes to every other job, in turn.
 
-    def serve_idle(self) -> None:
-        """Serve jobs that borrow. They stop only jobs of lower priority in their own project."""
+    def serve_idle(self, *, may_stop: bool = True) -> None:
+        """Serve jobs that borrow. They stop only jobs of lower priority in their own project, with `may_stop`."""
         queue = QueueIterator(self._ready)
         while (one := queue.take()) is not None:
             item = one.head
@@ -158,7 +160,7 @@ class _Cycle:
             elif self._serve(item):
                 one.at += 1
                 queue.put_back()
-            elif (victims := self._preempt(item)) is not None:
+            elif may_stop and (victims := self._preempt(item)) is not None:
                 one.at += 1
                 queue.put_back()
                 self._reopen(queue, item, victims)
@@ -190,9 +192,10 @@ class _Cycle:
 
     # Phase 4: each set of victims is the least for one job; together they may be too many.
 
-    def reprieve_needless(self) -> None:
-        """Keep running every victim whose capacity the jobs of this plan, taken together, do not need."""
-        is_changed = True
+    def reprieve_needless(self) -> bool:
+        """Keep running every victim whose capacity the jobs of this plan, taken together, do not need. Return whether
+        there was one."""
+        before, is_changed = len(self._state.victims), True
         while is_changed:
             pools = self._pools_of_plan()
             spare = self._spare_milli_gpus(pools)
@@ -200,6 +203,7 @@ class _Cycle:
             is_changed = any(
                 self._on_open(victim, pools) <= spare and self._reprieve(victim) for victim in victims
             )
+        return len(self._state.victims) < before
 
     def _pools_of_plan(self) -> tuple[str, ...]:
         """Return the pools that the jobs of this plan may use, nothing for all of them."""

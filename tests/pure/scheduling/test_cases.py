@@ -47,6 +47,8 @@ def test_no_property_is_violated(name):
         ("started_and_promised_over_limit_elastic_1110", ["q4"], [], ["q1"]),
         # the elder of two that fit alike goes first, whatever their ids
         ("job_id_matters_plain_1278", ["q1", "q3", "q4"], [], []),
+        # r1 runs on, so the jobs of the plan move, and q4 gets what is idle then
+        ("idle_after_reprieve_elastic_47679", ["q0", "q1", "q2", "q4"], [], []),
     ],
 )
 def test_the_plan(name, starts, victims, promised):

@@ -1,0 +1,61 @@
+"""Read rows of jobs again and again: only those that changed are decoded."""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import orjson
+from django.core.exceptions import EmptyResultSet
+from django.db import connections
+from django.db.models import QuerySet
+
+from jobs.models import Job
+from jobs.queries import decoder_of, plain_id
+
+Row = Mapping[str, Any]
+
+
+class RowCache:
+    """Rows in the form of `queries.plain_rows`, kept between reads. A row that did not change is the same object as
+    before; equal JSON values are one object. Do not change what `read` returns."""
+
+    def __init__(self, columns: Sequence[str]) -> None:
+        self._columns = tuple(columns)
+        self._id_at = self._columns.index("id")
+        self._decoders = [(name, decoder) for name in columns if (decoder := decoder_of(name)) is not None]
+        self._known: dict[Any, tuple[tuple[Any, ...], Row]] = {}
+
+    def read(self, jobs: QuerySet[Job]) -> list[Row]:
+        """Return the columns of these jobs, in their order. Rows that are not among them are forgotten."""
+        try:
+            sql, parameters = jobs.values_list(*self._columns).query.sql_with_params()
+        except EmptyResultSet:
+            self._known = {}
+            return []
+        with connections[jobs.db].cursor() as cursor:
+            cursor.execute(sql, parameters)
+            found = cursor.fetchall()
+        known, at, decoded = self._known, self._id_at, _Decoded()
+        self._known = {}
+        rows = []
+        for raw in found:
+            before = known.get(raw[at])
+            if before is None or before[0] != raw:
+                before = raw, self._decode(raw, decoded)
+            self._known[raw[at]] = before
+            rows.append(before[1])
+        return rows
+
+    def _decode(self, raw: tuple[Any, ...], decoded: "_Decoded") -> Row:
+        row = dict(zip(self._columns, raw, strict=True))
+        row["id"] = plain_id(row["id"])
+        for name, decoder in self._decoders:
+            row[name] = decoded[row[name]] if decoder is orjson.loads else decoder(row[name])
+        return row
+
+
+class _Decoded(dict[Any, Any]):
+    """JSON texts and their values: thousands of jobs wait for the same reason."""
+
+    def __missing__(self, text: Any) -> Any:
+        value = self[text] = orjson.loads(text)
+        return value
