@@ -1,7 +1,7 @@
 """OBSERVE: rows -> ClusterView. Reads only, with a fixed number of queries whatever the size."""
 
 from collections import defaultdict
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import datetime, timedelta
 from operator import is_

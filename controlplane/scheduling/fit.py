@@ -8,7 +8,7 @@ placements.
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import product
 
@@ -135,6 +135,8 @@ def place(
     """
     choices = _pool_choices(request, room)
     orders: list[Preference] = [(avoid,), (avoid, ())] if avoid else [((),)]
+    if request.pods > 1:
+        choices = [pools for pools in choices if _count(request, room, pools) >= request.pods]
     for without, pools in product(orders, choices):
         placements = _place_in(request, room, pools, without)
         if len(placements) == request.pods:
@@ -174,7 +176,22 @@ def pods_that_fit(request: Request, room: FreeCapacity, at_most: int) -> int:
     """Return how many pods of this kind fit at once in the best pool choice, at most `at_most`."""
     counted = replace(request, pods=at_most)
     choices = _pool_choices(request, room)
-    return max((len(_place_in(counted, room, pools)) for pools in choices), default=0)
+    return max((_count(counted, room, pools) for pools in choices), default=0)
+
+
+def _count(request: Request, room: FreeCapacity, pools: Sequence[str]) -> int:
+    """Return how many pods fit, at most the gang. Pods are alike, so each node is counted by itself."""
+    needed, count = request.whole_devices, 0
+    for pool in pools:
+        # Without whole devices every node may fit, so the first bucket counts too.
+        for bucket in room.pools[pool].by_whole[needed:]:
+            for order in bucket:
+                node = room.nodes[order]
+                if not (needed and node.is_divided):
+                    count += pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+                    if count >= request.pods:
+                        return request.pods
+    return count
 
 
 def _pool_choices(request: Request, room: FreeCapacity) -> list[tuple[str, ...]]:
@@ -263,3 +280,27 @@ def _place_share_on_whole(
                 if free == WHOLE_GPU and share <= WHOLE_GPU:
                     return PodPlacement(rank, node.name, ((node.indexes[position], share),))
     return None
+
+
+def pods_in(
+    request: Request,
+    node: NodeCapacity,
+    free: Sequence[int],
+    milli_cpus: int,
+    memory_mib: int,
+    extras: Mapping[str, int],
+) -> int:
+    """Return how many pods, at most the gang, fit on the node with this much free."""
+    pods = request.pods
+    if request.milli_cpus:
+        pods = min(pods, milli_cpus // request.milli_cpus)
+    if request.memory_mib:
+        pods = min(pods, memory_mib // request.memory_mib)
+    for name, amount in request.extras:
+        pods = min(pods, extras.get(name, 0) // amount)
+    if request.is_share:
+        shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
+        pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
+    elif request.whole_devices:
+        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
+    return max(0, pods)

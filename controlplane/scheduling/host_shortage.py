@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 
-from controlplane.scheduling.capacity import WHOLE_GPU, Amounts, NodeCapacity
-from controlplane.scheduling.fit import Request, amount_of, host_needs
+from controlplane.scheduling.capacity import Amounts, NodeCapacity
+from controlplane.scheduling.fit import Request, amount_of, host_needs, pods_in
 from controlplane.scheduling.victims import Candidate
 
 
@@ -36,7 +36,7 @@ def part_of(missing: Mapping[str, int], victim: Candidate, node: NodeCapacity) -
 
 def pods_on(request: Request, node: NodeCapacity) -> int:
     """How many pods of this kind fit on the node as it is."""
-    return _capacity(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
+    return pods_in(request, node, node.free, node.milli_cpus, node.memory_mib, node.extras)
 
 
 def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate]) -> int:
@@ -52,27 +52,4 @@ def pods_after(request: Request, node: NodeCapacity, victims: Iterable[Candidate
         for index, milli_gpus in victim.on_node(node.name):
             if index in node.indexes:
                 free[node.indexes.index(index)] += milli_gpus
-    return _capacity(request, node, free, milli_cpus, memory_mib, extras)
-
-
-def _capacity(
-    request: Request,
-    node: NodeCapacity,
-    free: Sequence[int],
-    milli_cpus: int,
-    memory_mib: int,
-    extras: Mapping[str, int],
-) -> int:
-    pods = request.pods
-    if request.milli_cpus:
-        pods = min(pods, milli_cpus // request.milli_cpus)
-    if request.memory_mib:
-        pods = min(pods, memory_mib // request.memory_mib)
-    for name, amount in request.extras:
-        pods = min(pods, extras.get(name, 0) // amount)
-    if request.is_share:
-        shares = [(room, request.share_of(mode)) for room, mode in zip(free, node.modes, strict=True)]
-        pods = min(pods, sum(room // share for room, share in shares if share <= WHOLE_GPU))
-    elif request.whole_devices:
-        pods = min(pods, sum(room == WHOLE_GPU for room in free) // request.whole_devices)
-    return max(0, pods)
+    return pods_in(request, node, free, milli_cpus, memory_mib, extras)

@@ -102,6 +102,8 @@ def _without_common_ends(
     shorter = min(len(one), len(other))
     same = list(map(is_, one, other))
     first = same.index(False) if False in same else shorter
+    if first == shorter:
+        return one[first:], other[first:]
     same = list(map(is_, reversed(one), reversed(other)))
     last = min(shorter - first, same.index(False) if False in same else shorter)
     return one[first : len(one) - last], other[first : len(other) - last]

@@ -132,6 +132,8 @@ def _search_indexed(
             here = [one for one in candidates[node.name] if one.victim_class in givers]
             if here and could_host(request, node, here):
                 local = found[node.name] = NodeCandidates(request, node, here)
+                if search.best_harm is not None and local.bound > search.best_harm[:4]:
+                    continue
                 for victims in _options(request, local, 1):
                     search.offer(victims)
     return None if search.best is None else _spare(search, search.best)

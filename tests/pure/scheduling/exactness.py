@@ -40,6 +40,12 @@ def settles(view: ClusterView, plan: Plan) -> bool:
     return not plan.starts and not plan.preempts
 
 
+def nothing_starts_while_victims_stop(view: ClusterView, plan: Plan) -> bool:
+    """Until the victims of a plan are gone, the next cycle starts nothing: what they free is promised, the rest was
+    given out."""
+    return not plan.preempts or not decide(apply(view, plan, is_gone=False)).starts
+
+
 def in_quota_keeps(view: ClusterView, plan: Plan) -> bool:
     """No project that is inside its quota when it is its turn to give loses a job to another project."""
     jobs = {job.id: job for job in view.jobs}
@@ -301,6 +307,7 @@ PROPERTIES: Mapping[str, Callable[[ClusterView, Plan], bool]] = {
     function.__name__: function
     for function in (
         settles,
+        nothing_starts_while_victims_stop,
         in_quota_keeps,
         in_quota_is_not_over_share,
         limits_hold,
