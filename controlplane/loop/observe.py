@@ -82,7 +82,9 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
     `nodes_with_orphans` get no new pods (see reconcile)."""
     holders = _Placements(cluster)
     kept = _kept.setdefault(cluster.pk, _KeptJobs())
-    kept.read(cluster, holders, _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster)))
+    kept.read(
+        cluster, holders, _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster))
+    )
     jobs = kept.views
     held = holders.left_over({job.id for job in jobs if job.state == "active"})
     projects = list(Project.objects.filter(cluster=cluster).select_related("department").order_by("pk"))

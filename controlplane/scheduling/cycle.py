@@ -110,6 +110,8 @@ class _Cycle:
     def reserve_for_oldest(self) -> None:
         """Reserve for the oldest gang that has no room, if the ends of running jobs are expected."""
         state = self._state
+        if not state.expected:
+            return
         heads = [one.head for one in self._ready if one.at < len(one.jobs) and one.head.is_gang]
         heads.sort(key=lambda item: (item.job.submit_rank, item.job.id))
         waiting = (item for item in heads if not self._is_refused(item) and not self._fits(item))

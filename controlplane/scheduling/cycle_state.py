@@ -64,8 +64,8 @@ class CycleState:
 
     @property
     def depends_on_time(self) -> bool:
-        """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or what
-        jobs would lose was compared."""
+        """Return whether a plan at another time could differ: ends are expected, jobs are protected for a while, or
+        what jobs would lose was compared."""
         return bool(self.expected or self.candidates.were_searched or self.candidates.fresh())
 
     @property

@@ -60,8 +60,7 @@ class Scheduler:
         running time, and no back-off has ended."""
         return (
             not (self._plan.starts or self._plan.preempts)
-            and not state.candidates.were_searched
-            and now >= state.view.now
+            and not (state.depends_on_time and now != state.view.now)
             and (self._due_at is None or now < self._due_at)
         )
 
@@ -80,6 +79,9 @@ def _feed(state: CycleState, queued: QueuedJobs, before: JobView | None, after: 
 
 def _changes(state: CycleState, view: ClusterView) -> Changes | None:
     """Return the jobs that differ from the state's view; None if a new state is needed."""
+    if view.now < state.view.now:
+        # Jobs could be protected again.
+        return None
     if state.view is view or state.view.jobs is view.jobs:
         return [] if _is_same_cluster(state.view, view) else None
     if not _is_same_cluster(state.view, view):

@@ -132,7 +132,7 @@ def _search_indexed(
             here = [one for one in candidates[node.name] if one.victim_class in givers]
             if here and could_host(request, node, here):
                 local = found[node.name] = NodeCandidates(request, node, here)
-                if search.best_harm is not None and local.bound > search.best_harm[:4]:
+                if search.best_harm is not None and local.bound > search.best_harm[:5]:
                     continue
                 for victims in _options(request, local, 1):
                     search.offer(victims)
