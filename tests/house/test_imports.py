@@ -70,6 +70,7 @@ LAYERS = {
     "jobs.models": "models",
     "jobs.migrations": "models",
     "jobs.queries": "queries",
+    "jobs.row_cache": "queries",
     "jobs.suggestions": "queries",
     "jobs.estimates": "queries",
     "jobs.planning": "actions",
