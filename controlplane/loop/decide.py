@@ -12,7 +12,6 @@ from controlplane.models import Cluster
 from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan
 
-
 # By cluster: what the cycles of this process have in common.
 _schedulers: dict[int, Scheduler] = {}
 
