@@ -20,8 +20,9 @@ LOOK_BACK_LINES = 200
 
 @dataclass(frozen=True, slots=True)
 class Progress:
-    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `checkpoint_at`: Unix seconds of the last
-    checkpoint, from which the scheduler computes the cost of a preemption.
+    """One progress line. `gpu_utilization`: 0 to 1 of the job's share; `allreduce_share`: 0 to 1 of a step's time,
+    while gradients are under way; `checkpoint_at`: Unix seconds of the last checkpoint, from which the scheduler
+    computes the cost of a preemption.
     """
 
     time_ms: int
@@ -33,6 +34,7 @@ class Progress:
     loss: float | None = None
     accuracy: float | None = None
     samples_per_second: float | None = None
+    allreduce_share: float | None = None
     seconds_per_step: float | None = None
     gpu_utilization: float | None = None
     gpu_memory_mib: int | None = None
@@ -87,6 +89,7 @@ def parse_progress(text: str, time_ms: int) -> Progress | None:
         loss=_number(fields, "loss"),
         accuracy=_number(fields, "accuracy"),
         samples_per_second=_number(fields, "samples_per_second"),
+        allreduce_share=_number(fields, "allreduce_share", 0, 1),
         seconds_per_step=_number(fields, "seconds_per_step", 0),
         gpu_utilization=_number(fields, "gpu_utilization", 0, 1),
         gpu_memory_mib=_count(fields, "gpu_memory_mib"),

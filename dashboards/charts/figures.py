@@ -66,6 +66,7 @@ class Axes:
     unit: str = ""
     is_time: bool = True
     y_step: float | None = None
+    x_step: float | None = None
     x_range: tuple[datetime, datetime] | None = None
     height: int = SMALL
     meta: dict[str, Any] = field(default_factory=dict)
@@ -173,7 +174,8 @@ def _end_label(stroke: Stroke, value: float) -> EndLabel:
 def _across(axes: Axes) -> dict[str, Any]:
     if axes.is_time:
         return time_axis(axes.x_title, axes.x_range)
-    return {"type": "linear", "title": {"text": axes.x_title}, "tickformat": ",~g"}
+    steps = {} if axes.x_step is None else {"tick0": 0, "dtick": axes.x_step}
+    return {"type": "linear", "title": {"text": axes.x_title}, "tickformat": ",~g", **steps}
 
 
 def _up(axes: Axes) -> dict[str, Any]:

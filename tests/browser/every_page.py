@@ -86,6 +86,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "volume-delete": ("/volumes/{volume}/delete",),
     "snapshot-restore": ("/snapshots/{snapshot}/restore",),
     "snapshot-delete": ("/snapshots/{snapshot}/delete",),
+    "scaling reports": ("/scaling-reports",),
 }
 SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}

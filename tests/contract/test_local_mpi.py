@@ -11,6 +11,7 @@ import pytest
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, GangMember, PodSpec, pod_name
 from tests.contract.harness import EngineCase, make_case
+from tests.waiting import wait_until
 
 SAY_RANK = ("mpirun", "sh", "-c", "echo rank $PMI_RANK of $PMI_SIZE sees $CUDA_VISIBLE_DEVICES")
 
@@ -44,10 +45,37 @@ def test_mpirun_starts_one_rank_per_pod_without_being_told(case: EngineCase):
     assert [line.split(" sees")[0] for line in said] == [f"rank {rank} of 3" for rank in range(3)]
 
 
-def test_the_ranks_see_the_devices_of_the_whole_gang(case: EngineCase):
+def test_each_rank_sees_the_devices_and_the_node_of_its_pod(case: EngineCase):
+    names = "PMI_RANK", "TRAINYARD_RANK", "TRAINYARD_NODE", "CUDA_VISIBLE_DEVICES", "TRAINYARD_GPU_DEVICES"
+    show = "echo " + " ".join(f"${name}" for name in (*names, "MPI_LOCALRANKID"))
+    launcher, *_ = gang(case, "mpirun", "sh", "-c", show)
+    assert case.wait_end(launcher).exit_code == 0, case.text(launcher)
+    assert sorted(case.text(launcher).splitlines()) == [
+        f"{rank} {rank} node-a {rank} {rank} 0" for rank in range(3)
+    ]
+
+
+def test_the_launcher_sees_the_devices_of_the_whole_gang(case: EngineCase):
     launcher, *_ = gang(case, "sh", "-c", "echo $TRAINYARD_GPU_DEVICES")
     case.wait_end(launcher)
     assert case.text(launcher) == "0,1,2\n"
+
+
+def test_a_variable_that_the_command_sets_reaches_all_ranks(case: EngineCase):
+    launcher, *_ = gang(case, "sh", "-c", "export LR=0.5; mpirun sh -c 'echo $LR $MASTER_ADDR'")
+    case.wait_end(launcher)
+    assert case.text(launcher) == "0.5 127.0.0.1\n" * 3
+
+
+def test_ranks_end_with_the_launcher_after_they_have_saved(case: EngineCase):
+    script = "trap 'echo saved $PMI_RANK; exit 143' TERM; echo up; while true; do sleep 0.05; done"
+    launcher, *_ = gang(case, "mpirun", "sh", "-c", script)
+    wait_until(lambda: case.text(launcher).count("up\n") == 3, what="all ranks to run")
+    case.engine.stop(launcher.name, 20)
+    assert case.wait_end(launcher).reason == base.STOPPED
+    assert sorted(line for line in case.text(launcher).splitlines() if line.startswith("saved")) == [
+        f"saved {rank}" for rank in range(3)
+    ]
 
 
 def test_a_host_runs_nothing_of_the_command_and_stops_when_told(case: EngineCase):
@@ -65,3 +93,50 @@ def test_a_host_runs_nothing_of_the_command_and_stops_when_told(case: EngineCase
 def test_a_failing_rank_fails_the_launcher(case: EngineCase):
     launcher, *_ = gang(case, "mpirun", "sh", "-c", "exit 7")
     assert case.wait_end(launcher).exit_code == 7
+
+
+PROGRAM = """
+import os, signal, time
+if os.environ["TRAINYARD_RANK"] == "1":
+    {fault}
+time.sleep(600)
+"""
+
+
+@pytest.mark.parametrize(
+    ("fault", "sentence"),
+    [
+        (
+            "raise ValueError('loss is not a number')",
+            "Rank 1 on node-a failed first, with exit code 1: ValueError",
+        ),
+        ("raise SystemExit(9)", "Rank 1 on node-a failed first, with exit code 9."),
+        ("os.kill(os.getpid(), signal.SIGKILL)", "Rank 1 on node-a was killed."),
+    ],
+)
+def test_the_first_rank_that_fails_ends_the_others_and_is_named(
+    case: EngineCase, tmp_path: Path, fault, sentence
+):
+    (tmp_path / "faulty.py").write_text(PROGRAM.format(fault=fault))
+    script = f"cd {tmp_path} && CLEAN_UP_SECONDS=0 exec python -m workloads.common.launch faulty"
+    launcher, *_ = gang(case, "sh", "-c", script)
+    report = case.wait_end(launcher)
+    assert report.state == base.FAILED
+    assert sentence in report.message, case.text(launcher)
+    assert sentence in case.text(launcher)
+    assert "3 ranks by" in case.text(launcher)
+
+
+def test_without_mpirun_the_ranks_are_started_by_the_program_and_that_is_said(
+    case: EngineCase, tmp_path: Path
+):
+    (tmp_path / "shown.py").write_text(
+        "import os; os.write(1, b'rank %s %s\\n' % (os.environb[b'RANK'], os.environb[b'WORLD_SIZE']))"
+    )
+    alone = 'python=$(command -v python) && PATH=/nowhere exec "$python"'
+    script = f"cd {tmp_path} && {alone} -m workloads.common.launch shown"
+    launcher, *_ = gang(case, "sh", "-c", script)
+    assert case.wait_end(launcher).exit_code == 0
+    first, *said = case.text(launcher).splitlines()
+    assert "there is no mpirun that runs" in first
+    assert sorted(said) == [f"rank {rank} 3" for rank in range(3)]

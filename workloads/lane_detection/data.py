@@ -18,12 +18,11 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
+from workloads.common.pictures import normalised
 from workloads.common.records import BadRecord, Skipped
 from workloads.lane_detection.scnn import LANES, Size
 
 LISTS = Path("seg_label") / "list"
-# ImageNet's
-MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
 MOST_DEGREES = 1.0
 
 
@@ -71,12 +70,6 @@ def read_list(folder: Path, name: str, skipped: Skipped) -> list[Sample]:
         for number, line in enumerate(lines, 1)
     )
     return [sample for sample in read if sample is not None]
-
-
-def normalised(picture: Image.Image) -> Tensor:
-    """(h, w) RGB -> (3, h, w) with ImageNet's mean and deviation taken out."""
-    pixels = torch.from_numpy(np.array(picture)).permute(2, 0, 1).float() / 255
-    return (pixels - torch.tensor(MEAN).view(3, 1, 1)) / torch.tensor(DEVIATION).view(3, 1, 1)
 
 
 def _sample(folder: Path, line: str) -> Sample:

@@ -19,11 +19,12 @@ from torch.utils.data import Dataset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import Place, means_over_ranks
+from workloads.common.pictures import normalised
 from workloads.common.records import Skipped, TooManyBadRecords
 from workloads.common.schedule import polynomial
 from workloads.common.settings import Settings, count, flag, positive
 from workloads.common.training import Batch, Plan, train
-from workloads.lane_detection.data import LISTS, Lanes, normalised, read_list
+from workloads.lane_detection.data import LISTS, Lanes, read_list
 from workloads.lane_detection.decode import lanes_of
 from workloads.lane_detection.labels import Label, read_labels
 from workloads.lane_detection.metric import mean_of, score, strict_score
@@ -174,11 +175,12 @@ def _validation(folder: Path, skipped: Skipped) -> Iterator[Label]:
 
 
 def _prepared(folder: Path, place: Place, skipped: Skipped) -> None:
-    """Have the first rank of each node prepare the data if nothing has; the others wait."""
-    if place.local_rank == 0 and not (folder / LISTS / "train.txt").exists():
-        fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
-        prepare(folder, skipped)
-    distributed.barrier()
+    """Prepare the data if nothing has: rank 0, then the first rank of each node that does not share its disk."""
+    for is_turn in (place.is_first, place.local_rank == 0):
+        if is_turn and not (folder / LISTS / "train.txt").exists():
+            fill(folder, "", SYNTHETIC_CLIPS if "DATA_DIR" not in os.environ else 0)
+            prepare(folder, skipped)
+        distributed.barrier()
 
 
 if __name__ == "__main__":

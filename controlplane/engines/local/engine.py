@@ -32,11 +32,11 @@ from controlplane.engines.local.environment import (
     device_variables,
     expand,
     pod_environment,
-    prepare_launch,
     prepare_library,
 )
 from controlplane.engines.local.gauges import Gauges
 from controlplane.engines.local.inventory import NvmlInventory, has_real_gpus, open_inventory
+from controlplane.engines.local.mpi import prepare_launch
 from controlplane.engines.local.ports import lease_ports, release_ports
 from controlplane.engines.local.records import ELASTIC, PodDir, Prepared
 from controlplane.engines.local.shell import LocalShell
@@ -48,6 +48,8 @@ SHIM = Path(__file__).with_name("shim.py")
 LOG_MOST_BYTES = 1 << 30
 # Of a pod that only holds devices for ranks which its launcher starts.
 IDLE = ("sleep", "infinity")
+# Under which the launcher's pod leases the port where rank 0 of a torch program listens.
+RANK_0_PORT = 29500
 SPAWN_TIMEOUT_SECONDS = 30.0
 CONNECT_SECONDS = 5.0
 # After the grace: then the shim itself is stuck.
@@ -247,17 +249,31 @@ class LocalEngine(EngineDefaults):
         command = IDLE if spec.is_host else command_line(catalogue, spec)
         image = catalogue.find(spec.image) or Image(spec.image)
         places = self._places(spec, image)
-        ports = lease_ports(self._ports_dir, spec.name, spec.ports)
+        declared = [*spec.ports, RANK_0_PORT] if spec.launches else spec.ports
+        ports = lease_ports(self._ports_dir, spec.name, declared)
         env = pod_environment(spec, image.env, ports, places, secrets.token_hex(16))
         env |= device_variables(spec, node, self._inventory.is_simulated, has_real_gpus())
         if spec.is_elastic:
             env["TRAINYARD_ELASTIC_DIR"] = str(self._pods_dir / spec.name / ELASTIC)
         if spec.launches:
-            env |= prepare_launch(spec, places["launch"])
+            env |= prepare_launch(spec, places["launch"], self._rank_environments(spec), ports[RANK_0_PORT])
         argv = tuple(expand(argument, env) for argument in command)
         log_path = spec.log_path or str(self._state_dir / "logs" / spec.name / "0.log")
         work_dir, stored_spec = str(places["work"]), replace(spec, log_path=log_path)
         return Prepared(stored_spec, argv, env, work_dir, ports, self._log_most_bytes)
+
+    def _rank_environments(self, spec: PodSpec) -> dict[str, dict[str, str]]:
+        """Return the variables of a launcher's ranks that differ from its own, by pod."""
+        nodes = {node.name: node for node in self.nodes()}
+        found = {}
+        for member in spec.launches:
+            pairs = zip(member.devices, spec.devices, strict=False)
+            devices = tuple(replace(share, index=index) for index, share in pairs)
+            own = replace(spec, rank=member.rank, node=member.node, devices=devices, launches=())
+            env = device_variables(own, nodes[member.node], self._inventory.is_simulated, has_real_gpus())
+            env |= {"TRAINYARD_RANK": str(member.rank), "TRAINYARD_NODE": member.node}
+            found[member.pod_name] = env
+        return found
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
         """Return the pod's directories, creating those that are the engine's."""

@@ -12,7 +12,6 @@ from pathlib import Path
 
 from controlplane.engines.base import NodeReport, PodSpec
 from controlplane.engines.local.processes import TOKEN_VARIABLE
-from controlplane.engines.mpi_hostfile import host_files, launch_variables
 from controlplane.engines.pod_env import device_env, identity_env, thread_env
 
 SYSTEM_PATH = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
@@ -92,14 +91,6 @@ def prepare_library(library: Path, workloads: Path) -> None:
     fresh = library / f".workloads.{secrets.token_hex(4)}"
     fresh.symlink_to(workloads)
     fresh.replace(link)
-
-
-def prepare_launch(spec: PodSpec, folder: Path) -> Mapping[str, str]:
-    """Write MPI's host files and return the variables that name them; all ranks run on this machine."""
-    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name, text in host_files("localhost" for _ in spec.launches).items():
-        (folder / name).write_text(text)
-    return launch_variables(str(folder), len(spec.launches))
 
 
 def copy_files(files: tuple[Path, ...], target: Path) -> None:

@@ -11,6 +11,7 @@ from datetime import UTC, datetime
 from controlplane.engines import base
 from controlplane.engines.base import PodReport
 from controlplane.engines.local import processes
+from controlplane.engines.local.mpi import first_error
 from controlplane.engines.local.ports import HOST
 from controlplane.engines.local.records import ExitRecord, PodDir, Prepared, StartRecord
 from controlplane.logstore.writer import LogWriter
@@ -138,9 +139,10 @@ def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) 
     code = ended.exit_code if ended else None
     error = os.strerror(ended.errno) if ended and ended.errno else ""
     work_dir = prepared.work_dir if prepared else ""
+    error_of_rank = first_error(prepared.env) if prepared else ""
     sentences = {
         base.COMPLETED: "The command ended with exit code 0.",
-        base.EXIT_CODE: f"The command ended with exit code {code}.",
+        base.EXIT_CODE: f"The command ended with exit code {code}. {error_of_rank}".rstrip(),
         base.KILLED: f"The command was killed by {_signal_name(ended)}.",
         base.STOPPED: "Stopped before it was started." if code is None else "Stopped.",
         base.OUT_OF_MEMORY: "The kernel killed the command because the machine was out of memory.",

@@ -1,0 +1,30 @@
+"""Launch agent of mpirun on the local engine, called as ssh is: `agent RANKS [OPTIONS] HOST COMMAND...`.
+
+HOST is a pod, and RANKS a file of its variables. Runs isolated and without site-packages: standard library alone.
+"""
+
+import json
+import os
+import re
+import sys
+from collections.abc import Sequence
+
+# mpirun listens on this machine, whose own name need not resolve
+_CONTROL_PORT = re.compile(r"(--control-port )\S+:(\d+)")
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Become the command, with the variables of the pod."""
+    ranks, *rest = arguments
+    while rest[0].startswith("-"):
+        rest.pop(0)
+    pod, *words = rest
+    with open(ranks) as file:
+        own = json.load(file)[pod]
+    command = _CONTROL_PORT.sub(r"\g<1>127.0.0.1:\2", " ".join(words))
+    # as sshd does, by a shell: mpirun quotes for one
+    os.execve("/bin/sh", ["sh", "-c", command], {**os.environ, **own})
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

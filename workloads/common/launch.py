@@ -1,0 +1,242 @@
+"""Run a program alone, as a rank, or, in the launcher of an MPI job, as a rank in each of its pods:
+`python -m workloads.common.launch MODULE [ARGUMENTS]`.
+
+Ranks are started by mpirun where it runs, else by this program itself on this machine. The first rank that fails is
+named with its error; the others are ended CLEAN_UP_SECONDS (10) later, and the exit code is that of the first. Imports
+no torch.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import os
+import runpy
+import select
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from types import FrameType
+
+RANKS, FAILURES, ERROR_FILE = "TRAINYARD_RANKS", "TRAINYARD_FAILURES", "TRAINYARD_ERROR_FILE"
+# of a rank, by launcher; the last is our own
+RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
+CLEAN_UP_SECONDS = float(os.environ.get("CLEAN_UP_SECONDS", "10"))
+KILL_SECONDS = 5.0
+KILLED = 137
+STOPPED = 143
+POLL_SECONDS = 0.05
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    """How a rank failed."""
+
+    rank: int
+    node: str
+    exit_code: int
+    error: str
+
+    def __str__(self) -> str:
+        where = f" on {self.node}" if self.node else ""
+        if self.exit_code == KILLED:
+            return f"Rank {self.rank}{where} was killed."
+        what = f": {self.error}" if self.error else "."
+        return f"Rank {self.rank}{where} failed first, with exit code {self.exit_code}{what}"
+
+
+def main(arguments: Sequence[str]) -> int:
+    module, *rest = arguments
+    rank = next((int(os.environ[name]) for name in RANK_NAMES if name in os.environ), None)
+    if rank is None and int(os.environ.get(RANKS, "1")) > 1:
+        return Launch(
+            int(os.environ[RANKS]), [sys.executable, "-m", "workloads.common.launch", module, *rest]
+        ).run()
+    return _run(module, rest, rank)
+
+
+class Launch:
+    """The ranks of one run. Passes SIGTERM on to them."""
+
+    def __init__(self, ranks: int, command: Sequence[str]) -> None:
+        self._ranks, self._command = ranks, command
+        self._processes: list[subprocess.Popen[bytes]] = []
+        self._is_stopped = False
+
+    def run(self) -> int:
+        """Start all ranks and wait for their end. Returns the exit code."""
+        with tempfile.TemporaryDirectory(prefix="ranks-") as folder:
+            signal.signal(signal.SIGTERM, self._pass_on)
+            self._start({**os.environ, FAILURES: folder})
+            failure = self._wait(Path(folder))
+            codes = [process.wait() for process in self._processes]
+            failure = failure or first_failure(Path(folder))
+        if self._is_stopped or failure is None:
+            return next((code if code > 0 else 128 - code for code in codes if code), 0)
+        _publish(str(failure))
+        return failure.exit_code
+
+    def _start(self, env: dict[str, str]) -> None:
+        mpirun = working_mpirun()
+        if mpirun:
+            print(f"{self._ranks} ranks by {mpirun}", flush=True)
+            self._processes = [self._popen([mpirun, "-n", str(self._ranks), *self._command], env)]
+            return
+        print(
+            f"{self._ranks} ranks by this program, on this machine: there is no mpirun that runs", flush=True
+        )
+        for rank in range(self._ranks):
+            own = {"RANK": str(rank), "WORLD_SIZE": str(self._ranks), "LOCAL_RANK": str(rank)}
+            self._processes.append(self._popen(self._command, {**env, **own}))
+
+    def _popen(self, command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
+        return subprocess.Popen(command, env=env)
+
+    def _wait(self, folder: Path) -> Failure | None:
+        """Wait for the end, or for a failure and then as long as the others may take to end by themselves."""
+        failure, until = None, float("inf")
+        with Deaths(folder) as deaths:
+            while any(process.poll() is None for process in self._processes):
+                killed = deaths.wait(POLL_SECONDS)
+                if failure is None:
+                    failure = killed or first_failure(folder)
+                    until = time.monotonic() + CLEAN_UP_SECONDS if failure else until
+                if time.monotonic() > until:
+                    self._end()
+        return failure
+
+    def _end(self) -> None:
+        """Terminate what is left, and kill it if that does not help."""
+        self._signal(signal.SIGTERM)
+        end = time.monotonic() + KILL_SECONDS
+        while any(process.poll() is None for process in self._processes) and time.monotonic() < end:
+            time.sleep(POLL_SECONDS)
+        self._signal(signal.SIGKILL)
+
+    def _signal(self, number: int) -> None:
+        for process in self._processes:
+            if process.poll() is None:
+                process.send_signal(number)
+
+    def _pass_on(self, number: int, _frame: FrameType | None) -> None:
+        self._is_stopped = True
+        self._signal(number)
+
+
+def working_mpirun() -> str:
+    """Return the path of an mpirun that runs here, "" without one."""
+    found = shutil.which("mpirun")
+    if found is None:
+        return ""
+    with contextlib.suppress(OSError, subprocess.TimeoutExpired):
+        if subprocess.run([found, "--version"], capture_output=True, timeout=20, check=False).returncode == 0:
+            return found
+    return ""
+
+
+class Deaths:
+    """Notices at once that a rank on this machine was killed: it can note nothing itself, its peers soon fail too, and
+    mpirun then kills all."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._poll = folder, select.poll()
+        self._ranks: dict[int, Path] = {}
+
+    def __enter__(self) -> Deaths:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for pidfd in self._ranks:
+            os.close(pidfd)
+
+    def wait(self, seconds: float) -> Failure | None:
+        """Wait until a rank ends, no longer than this. Returns a failure if it was killed."""
+        for file in sorted(set(self._folder.glob("running-*.json")) - set(self._ranks.values())):
+            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
+                pidfd = os.pidfd_open(json.loads(file.read_text())["pid"])
+                self._ranks[pidfd] = file
+                self._poll.register(pidfd, select.POLLIN)
+        for pidfd, _ in self._poll.poll(seconds * 1000):
+            self._poll.unregister(pidfd)
+            # one that ended by itself took its file away
+            with contextlib.suppress(FileNotFoundError):
+                fields = json.loads(self._ranks[pidfd].read_text())
+                return Failure(fields["rank"], fields["node"], KILLED, "")
+        return None
+
+
+def first_failure(folder: Path) -> Failure | None:
+    """Return the failure that was noted first."""
+    for file in sorted(folder.glob("failure-*.json")):
+        return Failure(**json.loads(file.read_text()))
+    return None
+
+
+def _run(module: str, arguments: Sequence[str], rank: int | None) -> int:
+    """Run a program in this process."""
+    sys.argv = [module, *arguments]
+    if rank is None:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+        return 0
+    with _noted(rank) as fail:
+        try:
+            runpy.run_module(module, run_name="__main__", alter_sys=True)
+        except SystemExit as end:
+            return fail(*_exit_code(end))
+        except BaseException as error:
+            fail(1, f"{type(error).__name__}: {error}")
+            raise
+    return 0
+
+
+@contextlib.contextmanager
+def _noted(rank: int) -> Iterator[Callable[[int, str], int]]:
+    """Note for the launcher that this rank runs, and by what is yielded how it failed."""
+    node, folder = os.environ.get("TRAINYARD_NODE", ""), Path(os.environ.get(FAILURES, "/nonexistent"))
+    running = folder / f"running-{rank}.json"
+
+    def fail(code: int, error: str) -> int:
+        if code and folder.is_dir():
+            failure = Failure(rank, node, code, error.partition("\n")[0])
+            # names are in the order of time
+            _write(folder / f"failure-{time.time_ns()}-{rank}.json", asdict(failure))
+        elif code:
+            print(f"rank {rank} ended with exit code {code}", flush=True)
+        return code
+
+    if folder.is_dir():
+        _write(running, {"rank": rank, "node": node, "pid": os.getpid()})
+    try:
+        yield fail
+    finally:
+        running.unlink(missing_ok=True)
+
+
+def _write(file: Path, fields: Mapping[str, object]) -> None:
+    fresh = file.with_name(f".{file.name}")
+    fresh.write_text(json.dumps(fields))
+    fresh.rename(file)
+
+
+def _exit_code(end: SystemExit) -> tuple[int, str]:
+    if isinstance(end.code, int):
+        return end.code, ""
+    return (0, "") if end.code is None else (1, str(end.code))
+
+
+def _publish(text: str) -> None:
+    """Print a failure, and leave it where the control plane reads it."""
+    print(text, flush=True)
+    if ERROR_FILE in os.environ:
+        with contextlib.suppress(OSError):
+            Path(os.environ[ERROR_FILE]).write_text(text)
+
+
+if __name__ == "__main__":
+    raise SystemExit(main(sys.argv[1:]))

@@ -1,0 +1,193 @@
+"""Train ResNet-50 or EfficientNet on pictures, on one rank or many: `python -m workloads.image_classification.train`.
+
+One class a picture from folders, or, with LABELS (a CSV), any of 15 findings on chest X-rays. Without DATA_DIR the
+pictures are drawn, so that the program runs anywhere.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from torch.utils.data import DataLoader, Dataset, Subset
+
+from workloads.common import checkpoint
+from workloads.common.distributed import Place, means_over_ranks
+from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.schedule import cosine
+from workloads.common.settings import Settings, count, positive
+from workloads.common.training import Batch, Plan, train
+from workloads.image_classification.data import (
+    FINDINGS,
+    SYNTHETIC_CLASSES,
+    Drawn,
+    NoPictures,
+    Pictures,
+    classes_of,
+    read_folders,
+    read_table,
+)
+from workloads.image_classification.efficientnet import VARIANTS, EfficientNet
+from workloads.image_classification.resnet import ResNet50
+
+RESNET, TINY = "resnet50", "tiny"
+EFFICIENT_NETS = {f"efficientnet-{variant}": variant for variant in VARIANTS}
+MODELS = (RESNET, *EFFICIENT_NETS, TINY)
+MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
+DRAWN_PICTURES, DRAWN_VALIDATION = 256, 64
+VALIDATED_SHARE = 5  # of a table, which has no split: every fifth picture
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What the user may choose. `data_dir` None: drawn pictures."""
+
+    model: str
+    data_dir: Path | None
+    labels: Path | None
+    side: int
+    learning_rate: float
+    batch_size: int
+
+
+@dataclass(frozen=True, slots=True)
+class Data:
+    """What is trained and validated on. `outputs`: classes, or labels."""
+
+    train: Dataset[Any]
+    validation: Dataset[Any] | None
+    outputs: int
+
+
+class Classification:
+    """See workloads.common.training.Program."""
+
+    def __init__(self, options: Options, place: Place) -> None:
+        skipped = Skipped()
+        data = read_data(options, skipped)
+        if place.is_first:
+            skipped.report()
+        self._options, self._is_multi = options, options.labels is not None
+        self._outputs, self._validation = data.outputs, data.validation
+        self.model = f"{options.model}-{data.outputs}{'-labels' if self._is_multi else ''}"
+        torch.manual_seed(0)
+        self.net: nn.Module = make_net(options.model, data.outputs)
+        self.optimizer: torch.optim.Optimizer = torch.optim.SGD(
+            self.net.parameters(), lr=options.learning_rate, momentum=MOMENTUM, weight_decay=WEIGHT_DECAY
+        )
+        self.data: Dataset[Any] = data.train
+
+    def loss(self, net: nn.Module, batch: Batch) -> tuple[Tensor, Tensor]:
+        pictures, targets = batch
+        logits = net(pictures).float()
+        if self._is_multi:
+            loss = functional.binary_cross_entropy_with_logits(logits, targets)
+        else:
+            loss = functional.cross_entropy(logits, targets, label_smoothing=0.1)
+        return loss, self._right(logits.detach(), targets).mean()
+
+    def learning_rate(self, step: int, total_steps: int, ranks: int) -> float:
+        return self._options.learning_rate * ranks * cosine(step, total_steps)
+
+    def validate(self, place: Place, device: torch.device) -> float | None:
+        if self._validation is None:
+            return None
+        numbers = range(place.rank, len(self._validation), place.world_size)  # type: ignore[arg-type]  # has a length
+        loader = DataLoader(Subset(self._validation, numbers), batch_size=self._options.batch_size)
+        right = 0.0
+        for pictures, targets in loader:
+            right += float(self._right(self.net(pictures.to(device)), targets.to(device)).sum())
+        (accuracy,) = means_over_ranks([right], len(numbers), device)
+        if place.is_first:
+            print(f"validated: accuracy {accuracy:.4f}", flush=True)
+        return accuracy
+
+    def _right(self, logits: Tensor, targets: Tensor) -> Tensor:
+        """For each picture 1 for the right class, or the share of its labels that are right."""
+        if self._is_multi:
+            return ((logits > 0) == (targets > 0.5)).float().mean(dim=1)
+        return (logits.argmax(dim=1) == targets).float()
+
+
+def make_net(model: str, outputs: int) -> nn.Module:
+    """Return a network by its name."""
+    if model == RESNET:
+        return ResNet50(outputs)
+    if model in EFFICIENT_NETS:
+        return EfficientNet(EFFICIENT_NETS[model], outputs)
+    return nn.Sequential(
+        nn.Conv2d(3, 16, 3, 2, padding=1),
+        nn.BatchNorm2d(16),
+        nn.ReLU(inplace=True),
+        nn.AdaptiveAvgPool2d(4),
+        nn.Flatten(),
+        nn.Linear(256, outputs),
+    )
+
+
+def read_data(options: Options, skipped: Skipped) -> Data:
+    """Raises NoPictures, TooManyBadRecords."""
+    if options.data_dir is None:
+        labels = len(FINDINGS) if options.labels else 0
+        train, validation = (Drawn(many, options.side, labels) for many in (DRAWN_PICTURES, DRAWN_VALIDATION))
+        return Data(train, validation, labels or SYNTHETIC_CLASSES)
+    if options.labels:
+        rows = read_table(options.labels, options.data_dir, skipped)
+        parts = [row for at, row in enumerate(rows) if at % VALIDATED_SHARE], rows[::VALIDATED_SHARE]
+        return Data(*_pictures(parts[0], parts[1], options.side), len(FINDINGS))
+    classes = classes_of(options.data_dir / "train")
+    known = read_folders(options.data_dir / "train", classes, skipped)
+    val = options.data_dir / "val"
+    held = read_folders(val, classes, skipped) if val.is_dir() else []
+    return Data(*_pictures(known, held, options.side), len(classes))
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    options, plan = read_settings(arguments)
+    try:
+        return train(lambda place: Classification(options, place), plan)
+    except (NoPictures, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
+        print(error, flush=True)
+        return 1
+
+
+def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
+    """Ends the program with words on a bad value."""
+    parser = Settings(
+        prog="workloads.image_classification.train", description="Train on classes of pictures."
+    )
+    parser.add("model", "", str, f"{RESNET}, efficientnet-b0 to b7, or {TINY}; by default {RESNET} on a GPU")
+    parser.add("data-dir", "", str, "has train/CLASS/ and val/CLASS/; drawn pictures without it")
+    parser.add("labels", "", str, "CSV of several labels a picture, `drawn` for drawn ones")
+    parser.add("side", "", str, "of the square that pictures are made, in pixels")
+    parser.add("epochs", "10", positive)
+    parser.add("batch-size", "32", positive, "of one rank")
+    parser.add("learning-rate", "0.0125", float, "of one rank")
+    parser.add("num-workers", "0", count, "processes that read pictures")
+    parser.add("checkpoint-steps", "0", count, "between checkpoints, 0: at the end of epochs")
+    options = parser.parse_args(arguments)
+    model = options.model or (RESNET if torch.cuda.is_available() else TINY)
+    if model not in MODELS:
+        parser.error(f"MODEL {model!r} is none of {', '.join(MODELS)}")
+    side = positive(options.side) if options.side else {TINY: 32, "efficientnet-b7": 600}.get(model, 224)
+    data_dir = Path(options.data_dir) if options.data_dir else None
+    labels = Path(options.labels) if options.labels else None
+    read = Options(model, data_dir, labels, side, options.learning_rate, options.batch_size)
+    loaders, every = options.num_workers, options.checkpoint_steps
+    return read, Plan(options.epochs, options.batch_size, checkpoint.shared_dir(), loaders, every)
+
+
+def _pictures(
+    known: Sequence[Any], held: Sequence[Any], side: int
+) -> tuple[Dataset[Any], Dataset[Any] | None]:
+    validation = Pictures(held, side, is_augmented=False) if held else None
+    return Pictures(known, side, is_augmented=True), validation
+
+
+if __name__ == "__main__":
+    raise SystemExit(main())
