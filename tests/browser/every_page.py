@@ -30,7 +30,7 @@ JOBS: dict[str, dict[str, Any]] = {
     "failed": {"script": "echo no >&2; exit 3", "retries": 1},
     "timed_out": {"max_runtime_seconds": 1},
     "stopped": {"gpus": 0},
-    "suspended": {"gpus": 0},
+    "suspended": {"gpus": 0, "labels": {"scaling-report": "lanes"}},
     "running": {"script": f"{LINES}; sleep 600", "gpus": 2, "workers": 3, "ports": [{"port": 8888}]},
     "interactive": {"kind": "interactive", "gpus": 0.5, "project": "team-b"},
     "elastic": {"kind": "elastic", "gpus": 0, "workers": 1, "min_workers": 1, "max_workers": 2},
@@ -86,7 +86,7 @@ PAGES: dict[str, tuple[str, ...]] = {
     "volume-delete": ("/volumes/{volume}/delete",),
     "snapshot-restore": ("/snapshots/{snapshot}/restore",),
     "snapshot-delete": ("/snapshots/{snapshot}/delete",),
-    "scaling reports": ("/scaling-reports",),
+    "scaling-reports": ("/scaling-reports", "/scaling-reports?project=team-a&name=lanes"),
 }
 SIGNED_OUT = "signed out"
 WHEN_SIGNED_OUT = {"setup": "/setup/no-such-link", "login": "/login"}
