@@ -71,6 +71,9 @@ def test_ranks_end_with_the_launcher_after_they_have_saved(case: EngineCase):
     script = "trap 'echo saved $PMI_RANK; exit 143' TERM; echo up; while true; do sleep 0.05; done"
     launcher, *_ = gang(case, "mpirun", "sh", "-c", script)
     wait_until(lambda: case.text(launcher).count("up\n") == 3, what="all ranks to run")
+    report = case.report(launcher)
+    assert report is not None
+    assert not report.ports  # that of rank 0 is for the ranks alone
     case.engine.stop(launcher.name, 20)
     assert case.wait_end(launcher).reason == base.STOPPED
     assert sorted(line for line in case.text(launcher).splitlines() if line.startswith("saved")) == [

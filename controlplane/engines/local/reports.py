@@ -32,8 +32,15 @@ def report(pod: PodDir) -> PodReport:
         return PodReport(pod.name, base.STARTING)
     if not is_alive:
         return _leftovers(pod, started)
-    ports = {declared: (HOST, port) for declared, port in prepared.ports.items()} if prepared else {}
+    ports = _declared_ports(prepared) if prepared else {}
     return PodReport(pod.name, base.RUNNING, started_at=_time(started.started_ms), ports=ports)
+
+
+def _declared_ports(prepared: Prepared) -> dict[int, tuple[str, int]]:
+    """Return the ports that users may reach; a launcher leases one more for its ranks."""
+    return {
+        declared: (HOST, port) for declared, port in prepared.ports.items() if declared in prepared.spec.ports
+    }
 
 
 def kill_stuck(pod: PodDir) -> None:

@@ -9,9 +9,12 @@ from pathlib import Path
 import pytest
 from django.test import Client
 
+from controlplane.logstore.progress import Progress
 from controlplane.logstore.reader import log_path
 from controlplane.logstore.writer import LogWriter
 from controlplane.models import User
+from dashboards.charts.scaling import Measured
+from dashboards.reads.scaling_report import measured
 from jobs.models import Job
 from tests.builders import make_job
 from tests.cast import Cast
@@ -68,3 +71,13 @@ def test_a_report_compares_its_runs_and_names_those_without_figures(runs: Cast, 
     assert visit(runs.chi).get(ADDRESS).status_code == 404
     assert client.get("/scaling-reports?project=team-a&name=other").status_code == 404
     assert client.get("/charts/scaling/other.json").status_code == 404
+
+
+def test_what_a_run_measured_is_the_median_after_its_first_line():
+    rates = (1.0, 10.0, 12.0, 14.0)
+    lines = tuple(
+        Progress(0, samples_per_second=rate, allreduce_share=0.2, gpu_memory_mib=7) for rate in rates
+    )
+    assert measured(2, lines) == Measured(2, 12.0, 0.2, None, 7)
+    assert measured(2, lines[:1]) == Measured(2, 1.0, 0.2, None, 7)
+    assert measured(2, (Progress(0, loss=1.0),)) is None

@@ -3,10 +3,8 @@
 import plotly.graph_objects
 import pytest
 
-from controlplane.logstore.progress import Progress
 from dashboards.charts.palette import Theme
 from dashboards.charts.scaling import CHARTS, Measured, scaled
-from dashboards.reads.scaling_report import measured
 
 # 12 h 45 min with one GPU, 4 h 30 min with three
 ONE, THREE = Measured(1, 3.56, None, 0.9, 700), Measured(3, 3.56 * 12.75 / 4.5, 0.05, 0.8, 710)
@@ -36,13 +34,3 @@ def test_the_figures_are_true_to_the_runs():
     assert throughput.summary == "With 3 workers: 2.83 times as fast as one."
     assert CHARTS["efficiency"]((ONE, THREE), "light").rows == ((1, 1.0, 100.0), (3, 2.833, 94.44))
     assert CHARTS["allreduce"]((ONE, THREE), "light").rows == ((3, 5.0),)
-
-
-def test_what_a_run_measured_is_the_median_after_its_first_line():
-    rates = (1.0, 10.0, 12.0, 14.0)
-    lines = tuple(
-        Progress(0, samples_per_second=rate, allreduce_share=0.2, gpu_memory_mib=7) for rate in rates
-    )
-    assert measured(2, lines) == Measured(2, 12.0, 0.2, None, 7)
-    assert measured(2, lines[:1]) == Measured(2, 1.0, 0.2, None, 7)
-    assert measured(2, (Progress(0, loss=1.0),)) is None
