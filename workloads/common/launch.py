@@ -9,17 +9,17 @@ no torch.
 from __future__ import annotations
 
 import contextlib
+import ctypes
 import json
 import os
 import runpy
-import select
 import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from types import FrameType
@@ -30,8 +30,8 @@ RANK_NAMES = ("PMI_RANK", "OMPI_COMM_WORLD_RANK", "RANK")
 CLEAN_UP_SECONDS = float(os.environ.get("CLEAN_UP_SECONDS", "10"))
 KILL_SECONDS = 5.0
 KILLED = 137
-STOPPED = 143
 POLL_SECONDS = 0.05
+_DIE_WITH_PARENT = 1  # prctl's PR_SET_PDEATHSIG
 
 
 @dataclass(frozen=True, slots=True)
@@ -76,7 +76,6 @@ class Launch:
             self._start({**os.environ, FAILURES: folder})
             failure = self._wait(Path(folder))
             codes = [process.wait() for process in self._processes]
-            failure = failure or first_failure(Path(folder))
         if self._is_stopped or failure is None:
             return next((code if code > 0 else 128 - code for code in codes if code), 0)
         _publish(str(failure))
@@ -86,30 +85,27 @@ class Launch:
         mpirun = working_mpirun()
         if mpirun:
             print(f"{self._ranks} ranks by {mpirun}", flush=True)
-            self._processes = [self._popen([mpirun, "-n", str(self._ranks), *self._command], env)]
+            command = [mpirun, "-n", str(self._ranks), *self._command]
+            self._processes = [subprocess.Popen(command, env=env)]
             return
         print(
             f"{self._ranks} ranks by this program, on this machine: there is no mpirun that runs", flush=True
         )
         for rank in range(self._ranks):
             own = {"RANK": str(rank), "WORLD_SIZE": str(self._ranks), "LOCAL_RANK": str(rank)}
-            self._processes.append(self._popen(self._command, {**env, **own}))
-
-    def _popen(self, command: Sequence[str], env: dict[str, str]) -> subprocess.Popen[bytes]:
-        return subprocess.Popen(command, env=env)
+            self._processes.append(subprocess.Popen(self._command, env={**env, **own}))
 
     def _wait(self, folder: Path) -> Failure | None:
         """Wait for the end, or for a failure and then as long as the others may take to end by themselves."""
         failure, until = None, float("inf")
-        with Deaths(folder) as deaths:
-            while any(process.poll() is None for process in self._processes):
-                killed = deaths.wait(POLL_SECONDS)
-                if failure is None:
-                    failure = killed or first_failure(folder)
-                    until = time.monotonic() + CLEAN_UP_SECONDS if failure else until
-                if time.monotonic() > until:
-                    self._end()
-        return failure
+        while any(process.poll() is None for process in self._processes):
+            if failure is None:
+                failure = first_failure(folder)
+                until = time.monotonic() + CLEAN_UP_SECONDS if failure else until
+            if time.monotonic() > until:
+                self._end()
+            time.sleep(POLL_SECONDS)
+        return failure or first_failure(folder)
 
     def _end(self) -> None:
         """Terminate what is left, and kill it if that does not help."""
@@ -140,37 +136,6 @@ def working_mpirun() -> str:
     return ""
 
 
-class Deaths:
-    """Notices at once that a rank on this machine was killed: it can note nothing itself, its peers soon fail too, and
-    mpirun then kills all."""
-
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._poll = folder, select.poll()
-        self._ranks: dict[int, Path] = {}
-
-    def __enter__(self) -> Deaths:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for pidfd in self._ranks:
-            os.close(pidfd)
-
-    def wait(self, seconds: float) -> Failure | None:
-        """Wait until a rank ends, no longer than this. Returns a failure if it was killed."""
-        for file in sorted(set(self._folder.glob("running-*.json")) - set(self._ranks.values())):
-            with contextlib.suppress(FileNotFoundError, ProcessLookupError):
-                pidfd = os.pidfd_open(json.loads(file.read_text())["pid"])
-                self._ranks[pidfd] = file
-                self._poll.register(pidfd, select.POLLIN)
-        for pidfd, _ in self._poll.poll(seconds * 1000):
-            self._poll.unregister(pidfd)
-            # one that ended by itself took its file away
-            with contextlib.suppress(FileNotFoundError):
-                fields = json.loads(self._ranks[pidfd].read_text())
-                return Failure(fields["rank"], fields["node"], KILLED, "")
-        return None
-
-
 def first_failure(folder: Path) -> Failure | None:
     """Return the failure that was noted first."""
     for file in sorted(folder.glob("failure-*.json")):
@@ -179,43 +144,46 @@ def first_failure(folder: Path) -> Failure | None:
 
 
 def _run(module: str, arguments: Sequence[str], rank: int | None) -> int:
-    """Run a program in this process."""
+    """Run a program; as a rank in a process of its own, so that the end is noted also when it is killed."""
     sys.argv = [module, *arguments]
     if rank is None:
         runpy.run_module(module, run_name="__main__", alter_sys=True)
         return 0
-    with _noted(rank) as fail:
-        try:
-            runpy.run_module(module, run_name="__main__", alter_sys=True)
-        except SystemExit as end:
-            return fail(*_exit_code(end))
-        except BaseException as error:
-            fail(1, f"{type(error).__name__}: {error}")
-            raise
+    child = os.fork()
+    if child == 0:
+        ctypes.CDLL(None).prctl(_DIE_WITH_PARENT, signal.SIGKILL)
+        return _run_rank(module, rank)
+    signal.signal(signal.SIGTERM, lambda number, _frame: os.kill(child, number))
+    code = os.waitstatus_to_exitcode(os.waitpid(child, 0)[1])
+    if code < 0:
+        code = 128 - code
+        _note(rank, code, "")
+    return code
+
+
+def _run_rank(module: str, rank: int) -> int:
+    try:
+        runpy.run_module(module, run_name="__main__", alter_sys=True)
+    except SystemExit as end:
+        code, error = _exit_code(end)
+        if code:
+            _note(rank, code, error)
+        return code
+    except BaseException as error:
+        _note(rank, 1, f"{type(error).__name__}: {error}")
+        raise
     return 0
 
 
-@contextlib.contextmanager
-def _noted(rank: int) -> Iterator[Callable[[int, str], int]]:
-    """Note for the launcher that this rank runs, and by what is yielded how it failed."""
-    node, folder = os.environ.get("TRAINYARD_NODE", ""), Path(os.environ.get(FAILURES, "/nonexistent"))
-    running = folder / f"running-{rank}.json"
-
-    def fail(code: int, error: str) -> int:
-        if code and folder.is_dir():
-            failure = Failure(rank, node, code, error.partition("\n")[0])
-            # names are in the order of time
-            _write(folder / f"failure-{time.time_ns()}-{rank}.json", asdict(failure))
-        elif code:
-            print(f"rank {rank} ended with exit code {code}", flush=True)
-        return code
-
+def _note(rank: int, code: int, error: str) -> None:
+    """Note for the launcher that a rank failed, under a name by which failures are in the order of time."""
+    folder, node = Path(os.environ.get(FAILURES, "/nonexistent")), os.environ.get("TRAINYARD_NODE", "")
     if folder.is_dir():
-        _write(running, {"rank": rank, "node": node, "pid": os.getpid()})
-    try:
-        yield fail
-    finally:
-        running.unlink(missing_ok=True)
+        failure = Failure(rank, node, code, error.partition("\n")[0])
+        _write(folder / f"failure-{time.time_ns()}-{rank}.json", asdict(failure))
+    else:
+        # on another machine than the launcher, whose log this is a part of
+        print(f"rank {rank} ended with exit code {code}", flush=True)
 
 
 def _write(file: Path, fields: Mapping[str, object]) -> None:
