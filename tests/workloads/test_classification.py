@@ -106,16 +106,17 @@ def test_imagenets_validation_pictures_are_sorted_into_folders_once(tmp_path: Pa
     assert prepare.main(["--data-dir", str(tmp_path), "--truth", str(tmp_path / "no")]) == 1
 
 
-@pytest.mark.parametrize("labels", [None, "drawn"])
+@pytest.mark.parametrize(("labels", "untrained"), [("", 1.38), ("drawn", 0.69)])
 def test_it_learns_drawn_pictures_with_one_class_or_several_labels(
     tmp_path: Path, labels, monkeypatch, capsys
 ):
     monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(tmp_path))
     arguments = ["--model", "tiny", "--epochs", "2", "--learning-rate", "0.1"]
-    assert train.main([*arguments, "--labels", labels or ""]) == 0
+    assert train.main([*arguments, "--labels", labels]) == 0
     progress = [found for line in capsys.readouterr().out.splitlines() if (found := parse_progress(line, 0))]
     assert (progress[-1].epoch, progress[-1].step) == (2, 16)
     assert progress[-1].accuracy > 0.9
+    assert progress[-1].loss < untrained / 2
 
 
 def test_it_trains_on_folders_of_pictures_and_names_what_is_missing(folders: Path, monkeypatch, capsys):
