@@ -108,7 +108,7 @@ def test_imagenets_validation_pictures_are_sorted_into_folders_once(tmp_path: Pa
 
 @pytest.mark.parametrize(("labels", "untrained"), [("", 1.38), ("drawn", 0.69)])
 def test_it_learns_drawn_pictures_with_one_class_or_several_labels(
-    tmp_path: Path, labels, monkeypatch, capsys
+    tmp_path: Path, labels, untrained, monkeypatch, capsys
 ):
     monkeypatch.setenv("TRAINYARD_CHECKPOINT_DIR", str(tmp_path))
     arguments = ["--model", "tiny", "--epochs", "2", "--learning-rate", "0.1"]
