@@ -18,6 +18,7 @@ from controlplane.wsgi import application as wsgi_application
 # isort: split
 from django.conf import settings
 
+from controlplane.http.client_address import client_address
 from controlplane.http.fair_queue import Clients
 from controlplane.http.header_limits import STATUS, HeaderRefusal, header_refusal
 from controlplane.http.health import PATHS, Probes
@@ -73,6 +74,8 @@ probes = Probes()
 
 async def application(scope: Scope, receive: Receive, send: Send) -> None:
     """Route a connection to the application that serves its path."""
+    if settings.TRUSTED_PROXIES and scope["type"] != "lifespan":
+        scope = {**scope, "client": _client_of(scope)}
     if scope["type"] in ("http", "websocket") and (refusal := header_refusal(scope["headers"])):
         await _refuse_headers(scope, receive, send, refusal)
     elif scope["type"] in ("http", "websocket") and settings.SERVICES.find(host_of(scope)):
@@ -85,6 +88,15 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await _lifespan(receive, send)
     else:
         raise ValueError(f"no application serves {scope['type']!r} connections")
+
+
+def _client_of(scope: Scope) -> tuple[str, int] | None:
+    """Return the client's address, which may be that of a proxy's client."""
+    peer: tuple[str, int] | None = scope.get("client")
+    if peer is None:
+        return None
+    forwarded = [value.decode("latin-1") for name, value in scope["headers"] if name == b"x-forwarded-for"]
+    return client_address(peer[0], forwarded, settings.TRUSTED_PROXIES), peer[1]
 
 
 async def _refuse_headers(scope: Scope, receive: Receive, send: Send, refusal: HeaderRefusal) -> None:

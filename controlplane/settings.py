@@ -45,6 +45,7 @@ STATED_URL = env.text(os.environ, "TRAINYARD_PUBLIC_URL").rstrip("/")
 PUBLIC_URL = STATED_URL or f"http://{HOST}:{PORT}"
 CONNECTIONS = env.integer(os.environ, "TRAINYARD_CONNECTIONS", 64, 100_000)
 CONNECTIONS_PER_ADDRESS = env.integer(os.environ, "TRAINYARD_CONNECTIONS_PER_ADDRESS", 0, 100_000)
+TRUSTED_PROXIES = env.networks(os.environ, "TRAINYARD_TRUSTED_PROXIES")
 SERVICES = services_host(env.text(os.environ, "TRAINYARD_SERVICES_HOST"), PUBLIC_URL, PORT)
 ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")

@@ -34,7 +34,20 @@ def digest_of(secret: str) -> str:
 def create_user(
     username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
 ) -> User:
-    """Create a user; without a password only tokens can sign in. Raises Forbidden, Invalid, Conflict."""
+    """Create a user; without a password only tokens can sign in. Hashes the password, so call it in no transaction.
+    Raises Forbidden, Invalid, Conflict.
+    """
+    return save_new_user(
+        new_user(username, password, actor=actor, is_admin=is_admin, email=email), actor=actor
+    )
+
+
+def new_user(
+    username: str, password: str | None, *, actor: Actor, is_admin: bool = False, email: str = ""
+) -> User:
+    """Return a valid user, with the password's hash, that is not saved: hashing takes a second, in which a transaction
+    would keep others from writing. Raises Forbidden, Invalid.
+    """
     require_admin(actor)
     if not username.strip() or not username.isprintable() or "/" in username:
         raise invalid("/username", "bad_username", "Use printable characters without a slash.")
@@ -43,11 +56,17 @@ def create_user(
     if password is not None:
         require_strong_password(password, user)
     user.set_password(password)
+    return user
+
+
+def save_new_user(user: User, *, actor: Actor) -> User:
+    """Create the user that `new_user` returned. Raises Conflict if the name is taken."""
+    username = user.username
     try:
         with transaction.atomic():
             user.save()
             _close_setup_links(user)
-            write_audit(actor, "user.create", "user", username, after={"is_admin": is_admin})
+            write_audit(actor, "user.create", "user", username, after={"is_admin": user.is_admin})
             Event.objects.append([Event(kind="user.created", actor=actor.name, message=username)])
     except IntegrityError as error:
         raise Conflict("name_taken", f"There is a user named {username} already.") from error
@@ -155,14 +174,19 @@ def use_setup_link(secret: str, username: str, password: str) -> User:
     """Create the first admin. Raises Conflict if an admin exists or the link is used, expired or unknown; Invalid for
     a weak password.
     """
+    if not _open_links(secret).exists():
+        raise _link_used()
+    user = new_user(username, password, actor=SYSTEM, is_admin=True)
     with transaction.atomic():
         claimed = _open_links(secret).update(used_at=timezone.now())
         if claimed != 1 or _has_admin():
-            raise Conflict(
-                "link_used",
-                "This set-up link has expired, was used, or is not the newest; start again for another.",
-            )
-        return create_user(username, password, actor=SYSTEM, is_admin=True)
+            raise _link_used()
+        return save_new_user(user, actor=SYSTEM)
+
+
+def _link_used() -> Conflict:
+    detail = "This set-up link has expired, was used, or is not the newest; start again for another."
+    return Conflict("link_used", detail)
 
 
 def _open_links(secret: str) -> QuerySet[SetupLink]:

@@ -1,5 +1,6 @@
 """Change one's own password, or another user's as an admin."""
 
+from django.contrib.auth.hashers import make_password
 from django.db import transaction
 from django.utils import timezone
 
@@ -17,11 +18,17 @@ NONE_YET = "This account has no password yet; an admin sets the first one."
 def set_password(
     user: User, password: str, *, actor: Actor, current: str = "", keep_tokens: bool = False
 ) -> int:
-    """Set a password: one's own with the `current` one; an admin sets others' without. Ends the user's other sessions
-    and, unless `keep_tokens`, revokes API tokens except the one of this request, because a person who knew the old
-    password may have created some. Return how many tokens were revoked.
+    """Set a password: one's own with the `current` one; an admin sets others' without. See `save_password`. Hashes, so
+    call it in no transaction. Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for
+    wrong current passwords.
+    """
+    hashed = hash_password(user, password, actor=actor, current=current)
+    return save_password(user, hashed, actor=actor, keep_tokens=keep_tokens)
 
-    Raises Forbidden, Invalid (wrong current password, weak new one), TooManyAttempts for wrong current passwords.
+
+def hash_password(user: User, password: str, *, actor: Actor, current: str = "") -> str:
+    """Return the hash of a password that the actor may set: hashing takes a second, in which a transaction would keep
+    others from writing. Raises as `set_password`.
     """
     require_write(actor)
     if actor.user is None or actor.user.pk != user.pk:
@@ -29,7 +36,15 @@ def set_password(
     else:
         _require_current(user, current, actor)
     require_strong_password(password, user)
-    user.set_password(password)
+    return make_password(password)
+
+
+def save_password(user: User, hashed: str, *, actor: Actor, keep_tokens: bool = False) -> int:
+    """Store what `hash_password` returned. Ends the user's other sessions and, unless `keep_tokens`, revokes API tokens
+    except the one of this request, because a person who knew the old password may have created some. Return how many
+    tokens were revoked.
+    """
+    user.password = hashed
     with transaction.atomic():
         # the stored hash is part of every session of the user: a new one ends them (also sockets, see live.identity)
         user.save(update_fields=["password"])

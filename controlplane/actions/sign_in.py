@@ -22,6 +22,9 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_PER_MINUTE = 5
 _attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
 _attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
+# Tokens have 256 bits and are not guessed: the limit keeps what goes on using a revoked one from costing the others.
+UNKNOWN_TOKENS_PER_MINUTE = 120
+_unknown_tokens = Throttle(UNKNOWN_TOKENS_PER_MINUTE, 60)
 
 # The setting itself ends it; registered anew at every start.
 _BOOTSTRAP_DAYS = 3650
@@ -50,8 +53,14 @@ def check_password(username: str, password: str, address: str) -> User | None:
     return user
 
 
+def note_unknown_token(address: str) -> None:
+    """Count a token that no user has. Raises TooManyAttempts for the address; tokens that are known are not limited."""
+    _unknown_tokens.attempt(address)
+
+
 def forget_attempts() -> None:
     """Reset all limits, as a restart does."""
+    _unknown_tokens.clear()
     _attempts.clear()
     _attempts_by_address.clear()
 

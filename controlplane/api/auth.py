@@ -10,7 +10,7 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from controlplane.access import Actor
-from controlplane.actions.sign_in import actor_of_secret
+from controlplane.actions.sign_in import actor_of_secret, note_unknown_token
 from controlplane.models import User
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")
@@ -31,6 +31,7 @@ class TokenAuthentication(authentication.BaseAuthentication):
             secret.strip(), timezone.now(), address=_address(request), request_id=request_id_of(request)
         )
         if actor is None or actor.user is None:
+            note_unknown_token(_address(request))
             raise AuthenticationFailed(
                 "The token is unknown, revoked or expired; make a new one with `yard login`."
             )

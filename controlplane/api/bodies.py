@@ -10,6 +10,10 @@ from controlplane.fields import FieldError, Reader, Refused, pointer_part
 
 Schema = dict[str, Any]
 
+DRY_RUN_ELSEWHERE = FieldError(
+    "/dry_run", "dry_run_in_body", "Ask for a dry run in the query, ?dry_run=true; the body says what to do."
+)
+
 
 @dataclass(frozen=True, slots=True)
 class BodyField:
@@ -26,7 +30,11 @@ def read_body(body: Any, fields: Mapping[str, BodyField]) -> dict[str, Any]:
     """
     sent = as_object(body)
     errors = [
-        FieldError("/" + pointer_part(name), "unknown_field", "There is no such field; check its spelling.")
+        DRY_RUN_ELSEWHERE
+        if name == "dry_run"
+        else FieldError(
+            "/" + pointer_part(name), "unknown_field", "There is no such field; check its spelling."
+        )
         for name in sent
         if name not in fields
     ]

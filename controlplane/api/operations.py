@@ -20,14 +20,16 @@ from rest_framework.request import Request
 from rest_framework.response import Response
 from rest_framework.views import APIView
 
-from controlplane.access import Actor, require_write, reread
+from controlplane.access import Actor, Forbidden, NotVisible, require_write, reread
 from controlplane.actions.audit import lasting_audit
+from controlplane.actions.errors import Invalid
 from controlplane.api import idempotency, query
 from controlplane.api.auth import actor_of, request_id_of
 from controlplane.api.bodies import BodyField, Schema, as_object, body_schema, read_body
 from controlplane.api.problems import PROBLEM_JSON, Problem
 from controlplane.api.query import Parameter, read_query
 from controlplane.api.renderers import JSON, render_json
+from controlplane.http.throttle import TooManyAttempts
 
 WRITES = frozenset({"POST", "PATCH", "DELETE", "PUT"})
 HEADERS = {
@@ -59,6 +61,28 @@ class Call:
         self.request, self.actor, self.query = request, actor, query
         self.is_dry_run = bool(query.pop("dry_run", False))
         self._read_body = read
+        self._prepare: Callable[[], Any] = lambda: None
+
+    @property
+    def prepared(self) -> Any:
+        """Return what the operation's `before` returned, or raise what it raised."""
+        return self._prepare()
+
+    def prepare(self, before: Callable[[], Any]) -> None:
+        """Run `before` now, outside the transaction. What it raises is raised in the view, so that a repeated request
+        gets its first answer whatever has changed since.
+        """
+        try:
+            value = before()
+        except (Problem, Invalid, NotVisible, Forbidden, TooManyAttempts) as error:
+            raised = error
+
+            def refuse() -> Any:
+                raise raised
+
+            self._prepare = refuse
+        else:
+            self._prepare = lambda: value
 
     @cached_property
     def body(self) -> dict[str, Any]:
@@ -135,6 +159,7 @@ def operation(
     takes: str = JSON,
     gives: str = JSON,
     is_remembered: bool = True,
+    before: Callable[..., Any] | None = None,
 ) -> Callable[[Method], Callable[..., HttpResponseBase]]:
     """Make a view's method of `method(self, call, **path) -> Answer`.
 
@@ -143,7 +168,8 @@ def operation(
     server-sent events the route answers with instead when asked to (served by controlplane.asgi, only described here).
     `takes`: the media type of a body that is no JSON, which the view reads from `call.request.data`. `gives`: that of
     an answer that is no JSON, which the view returns as a response. `is_remembered` false: Idempotency-Key and dry runs
-    have no effect, and the view is in no transaction.
+    have no effect, and the view is in no transaction. `before(call, **path)` runs before the transaction, for slow work
+    without writes; its value is `call.prepared`.
     """
 
     def decorate(method: Method) -> Callable[..., HttpResponseBase]:
@@ -169,6 +195,8 @@ def operation(
             if not is_remembered:
                 return work()
             with lasting_audit():
+                if before is not None:
+                    call.prepare(lambda: before(call, **path))
                 return _write(call, work)
 
         verb = method.__name__.upper()

@@ -3,6 +3,7 @@
 Every setting is declared once in `SETTINGS`; docs/reference/settings.md is generated from it.
 """
 
+import ipaddress
 import json
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -81,6 +82,12 @@ SETTINGS = (
     ),
     Setting(
         "TRAINYARD_PUBLIC_URL", "", "Address that people use, when a proxy stands before the web server."
+    ),
+    Setting(
+        "TRAINYARD_TRUSTED_PROXIES",
+        "",
+        "Addresses or networks of the proxies before the web server, separated by commas: X-Forwarded-For of their"
+        " requests names the client, whose address limits on sign-ins, limits on requests and the audit log use.",
     ),
     Setting(
         "TRAINYARD_SERVICES_HOST",
@@ -174,6 +181,14 @@ def choice(env: Mapping[str, str], name: str, known: tuple[str, ...]) -> str:
 def items(env: Mapping[str, str], name: str) -> list[str]:
     """Return the comma-separated parts, without blanks."""
     return [part.strip() for part in text(env, name).split(",") if part.strip()]
+
+
+def networks(env: Mapping[str, str], name: str) -> list[ipaddress.IPv4Network | ipaddress.IPv6Network]:
+    """Return comma-separated addresses and networks. Raises SettingInvalid."""
+    try:
+        return [ipaddress.ip_network(item) for item in items(env, name)]
+    except ValueError as error:
+        raise SettingInvalid(f"{name}: {error}; give addresses or networks like 10.0.0.0/8.") from error
 
 
 def json_object(env: Mapping[str, str], name: str) -> dict[str, Any]:

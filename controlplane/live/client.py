@@ -2,21 +2,25 @@
 
 from django.db import DatabaseError
 
+from controlplane.actions.sign_in import note_unknown_token
+from controlplane.http.throttle import TooManyAttempts
 from controlplane.live.asgi import Scope
 from controlplane.live.hub import hub
-from controlplane.live.identity import SESSION, Identity, credential_of, is_own_origin
+from controlplane.live.identity import SESSION, TOKEN, Identity, credential_of, is_own_origin
 
 
 class Refused(Exception):
     """A refused connection: HTTP status, code and advice."""
 
-    def __init__(self, status: int, code: str, detail: str) -> None:
+    def __init__(self, status: int, code: str, detail: str, wait_seconds: int = 0) -> None:
         super().__init__(detail)
-        self.status, self.code, self.detail = status, code, detail
+        self.status, self.code, self.detail, self.wait_seconds = status, code, detail, wait_seconds
 
 
 async def sign_in(scope: Scope) -> Identity:
-    """Return the identity that opens a connection. Raises Refused: bad credential (401), another site's page (403)."""
+    """Return the identity that opens a connection. Raises Refused: bad credential (401), another site's page (403), too
+    many unknown tokens of an address (429).
+    """
     credential = credential_of(scope)
     if credential is None:
         raise Refused(401, "not_authenticated", "Sign in, or send 'Authorization: Bearer <token>'.")
@@ -27,5 +31,14 @@ async def sign_in(scope: Scope) -> Identity:
     except DatabaseError as error:
         raise Refused(503, "database_unavailable", "The database does not answer; try again.") from error
     if identity is None:
+        if credential.kind == TOKEN:
+            _count_unknown_token(scope)
         raise Refused(401, "not_authenticated", "The token or session is unknown, ended or expired.")
     return identity
+
+
+def _count_unknown_token(scope: Scope) -> None:
+    try:
+        note_unknown_token((scope.get("client") or ("",))[0])
+    except TooManyAttempts as error:
+        raise Refused(429, "too_many_requests", str(error), error.wait_seconds) from error

@@ -82,7 +82,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         await problem(send, 404, "not_found", str(missing))
         return
     except Refused as refused:
-        await problem(send, refused.status, refused.code, refused.detail, challenge(refused.status))
+        await problem(send, refused.status, refused.code, refused.detail, challenge(refused))
         return
     try:
         with _streams_of_job.hold(wanted.job_id), _streams_of_user.hold(identity.user.pk):

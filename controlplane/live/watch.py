@@ -37,7 +37,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
         topics = _topics(query(scope).get("topics", ""))
         since = _since(header(scope, b"last-event-id") or query(scope).get("since", ""), len(topics))
     except Refused as refused:
-        await problem(send, refused.status, refused.code, refused.detail, challenge(refused.status))
+        await problem(send, refused.status, refused.code, refused.detail, challenge(refused))
         return
     await send({"type": "http.response.start", "status": 200, "headers": STREAM_HEADERS})
     await _Stream(identity, topics, since, send).run(receive)
@@ -99,14 +99,15 @@ async def until_left(receive: Receive) -> None:
         pass
 
 
-def challenge(status: int) -> list[tuple[bytes, bytes]]:
-    """Return the headers that a refusal with this status needs."""
+def challenge(refused: Refused) -> list[tuple[bytes, bytes]]:
+    """Return the headers that a refusal needs."""
     extra = {
         401: [(b"www-authenticate", b'Bearer realm="trainyard"')],
         405: [(b"allow", b"GET")],
+        429: [(b"retry-after", str(refused.wait_seconds).encode())],
         503: [(b"retry-after", b"1")],
     }
-    return extra.get(status, [])
+    return extra.get(refused.status, [])
 
 
 def chunk(text: str) -> Message:

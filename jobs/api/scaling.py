@@ -5,10 +5,10 @@ from typing import Any
 
 from controlplane.access import job_for
 from controlplane.api.bodies import BodyField
-from controlplane.api.json_schema import BOOLEAN, INTEGER, ref
+from controlplane.api.json_schema import INTEGER, ref
 from controlplane.api.operations import Answer, ApiView, Call, operation
 from controlplane.api.paging import Listing, paged
-from controlplane.fields import Refused, switch, whole
+from controlplane.fields import Refused, whole
 from controlplane.models import Role
 from jobs.api.schemas import SCALE_OPERATION
 from jobs.kinds.spec import FIELDS
@@ -48,9 +48,6 @@ SCALE = {
             "description": "Ranks of the workers that leave; by default those whose leaving does the least harm.",
         },
     ),
-    "dry_run": BodyField(
-        switch, {**BOOLEAN, "description": "Answer what would be done, and change nothing."}
-    ),
 }
 
 
@@ -62,7 +59,7 @@ class JobScale(ApiView):
         job = job_for(call.actor, job_id, needed=Role.MEMBER)
         body, timeout_seconds = call.body, call.body.get("timeout_seconds", TIMEOUT_SECONDS)
         asked = Scaling(body["workers"], timeout_seconds, body.get("leaving", ()))
-        if body.get("dry_run"):
+        if call.is_dry_run:
             return Answer(planned_scale_shape(plan_scaling(job, asked), call.actor.name))
         made = scale_job(
             job, asked.workers, actor=call.actor, timeout_seconds=timeout_seconds, leaving=asked.leaving

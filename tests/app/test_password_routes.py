@@ -1,7 +1,10 @@
 """Every request that hashes a password runs beside the WSGI thread."""
 
+from typing import ClassVar
+
 import pytest
 from django.contrib.auth import hashers
+from django.db import connection
 
 from controlplane.actions.accounts import create_setup_link
 from controlplane.actions.sign_in import forget_attempts
@@ -21,13 +24,15 @@ CALLS = (
 
 
 class CountingHasher(hashers.MD5PasswordHasher):
-    """Counts what it hashes."""
+    """Counts what it hashes, and notes how deep in transactions."""
 
     algorithm = "counting"
     count = 0
+    depths: ClassVar[set[int]] = set()
 
     def encode(self, password: str, salt: str) -> str:
         type(self).count += 1
+        self.depths.add(len(connection.savepoint_ids))
         return super().encode(password, salt)
 
 
@@ -42,12 +47,33 @@ def test_a_request_that_hashes_is_listed(client, settings, method, path, body):
             client.force_login(people.root)
     forget_attempts()
     before = CountingHasher.count
+    CountingHasher.depths.clear()
     path = path.format(link=link)
     kind = {"content_type": "application/json"} if path.startswith("/api/") else {}
     send = client.patch if method == "PATCH" else client.post
     send(path, body, **kind)
     assert CountingHasher.count > before, "nothing was hashed: the request was refused"
     assert hashes_password(method, path)
+    assert CountingHasher.depths == {len(connection.savepoint_ids)}, "a transaction was open while it hashed"
+
+
+@pytest.mark.django_db
+def test_a_repeated_change_of_password_gets_its_first_answer(client):
+    """Although the current password that it sends is no longer the current one."""
+    people = make_cast()
+    people.ana.set_password(PASSWORD)
+    people.ana.save()
+    forget_attempts()
+    client.force_login(people.ana)
+    body = {"password": "another correct horse", "current_password": PASSWORD}
+    first, again = (
+        client.patch(
+            "/api/v1/users/ana", body, content_type="application/json", headers={"Idempotency-Key": "k"}
+        )
+        for _ in range(2)
+    )
+    assert (first.status_code, again.status_code) == (200, 200), again.content
+    assert again.headers["Idempotency-Replayed"] == "true"
 
 
 @pytest.mark.parametrize(

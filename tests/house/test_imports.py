@@ -18,6 +18,7 @@ LAYERS = {
     "controlplane.supervisor.prepare": "root",
     "controlplane.supervisor.web": "root",
     "controlplane.http": "http",
+    "controlplane.http.client_address": "pure",
     "controlplane.http.connections": "plain",
     "controlplane.config": "plain",
     "controlplane.http.departure": "plain",

@@ -1,5 +1,7 @@
 """What an anonymous client may cost: heads, cookies, half-open connections, bodies that never end, password hashes."""
 
+import http.client
+import ipaddress
 import select
 import socket
 import threading
@@ -10,6 +12,7 @@ from django.contrib.auth import hashers
 
 import controlplane.http.wsgi_bridge
 from controlplane import asgi
+from controlplane.actions.accounts import issue_token
 from controlplane.actions.sign_in import forget_attempts
 from controlplane.http.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
 from controlplane.http.departure import until_gone
@@ -261,6 +264,38 @@ def test_an_ipv6_network_counts_as_one_client():
     assert is_loopback(address_key(("::1", 1)))
     assert is_loopback(address_key(("::ffff:127.0.0.1", 1)))
     assert not is_loopback(address_key(("::ffff:10.0.0.1", 1)))
+
+
+def test_limits_count_the_clients_of_a_trusted_proxy(server, people, monkeypatch, settings):
+    """And without one no header: a client could choose its address."""
+
+    def sign_in(client: str) -> int:
+        headers = {"Content-Type": "application/json", "X-Forwarded-For": client}
+        return server.request("POST", "/api/v1/login", b'{"username": "x", "password": "y"}', headers).status
+
+    monkeypatch.setattr("controlplane.asgi.sign_ins", Throttle(1, 60))
+    forget_attempts()
+    assert [sign_in("198.51.100.1"), sign_in("198.51.100.2")] == [401, 429]
+    settings.TRUSTED_PROXIES = [ipaddress.ip_network("127.0.0.0/8")]
+    assert [sign_in(f"198.51.100.{last}") for last in (1, 2, 1)] == [401, 401, 429]
+    assert sign_in("9.9.9.9, 198.51.100.2") == 429
+    forget_attempts()
+
+
+@pytest.mark.parametrize("path", ["/api/v1/whoami", "/api/v1/watch?topics=overview"])
+def test_unknown_tokens_of_an_address_have_a_rate_and_known_ones_none(server, people, monkeypatch, path):
+    monkeypatch.setattr("controlplane.actions.sign_in._unknown_tokens", Throttle(2, 60))
+    _, secret = issue_token(people.ana, "test", actor=people.actor("ana"))
+    known = {"Authorization": f"Bearer {secret}"}
+
+    def ask(secret: str) -> http.client.HTTPResponse:
+        return server.request("GET", path, headers={"Authorization": f"Bearer {secret}"})
+
+    answers = [ask(f"yard_unknown{number}") for number in range(3)]
+    assert [answer.status for answer in answers] == [401, 401, 429]
+    assert 0 < int(answers[2].headers["Retry-After"]) <= 60
+    assert b"too_many_requests" in answers[2].read()
+    assert server.request("GET", path, headers=known).status == 200
 
 
 class SlowHasher(hashers.MD5PasswordHasher):

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 from django.utils import timezone
 
-from controlplane.config.environment import SettingInvalid, database
+from controlplane.config.environment import SettingInvalid, database, networks
 from controlplane.http.health import failing_check
 from controlplane.models import Lease
 
@@ -26,6 +26,13 @@ def test_a_database_url_carries_the_options_of_its_library() -> None:
 def test_an_option_that_is_none_is_refused() -> None:
     with pytest.raises(SettingInvalid, match="the option sslmod; known are sslmode,"):
         database(f"{URL}?sslmod=require", Path("/nowhere"))
+
+
+def test_a_proxy_that_is_no_network_is_refused() -> None:
+    name = "TRAINYARD_TRUSTED_PROXIES"
+    assert [str(each) for each in networks({name: "10.0.0.0/8, ::1"}, name)] == ["10.0.0.0/8", "::1/128"]
+    with pytest.raises(SettingInvalid, match=r"TRAINYARD_TRUSTED_PROXIES: '10\.0\.0\.1/8' has host bits set"):
+        networks({name: "10.0.0.1/8"}, name)
 
 
 @pytest.mark.django_db

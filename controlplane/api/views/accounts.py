@@ -11,12 +11,13 @@ from controlplane.access import Actor, Forbidden, NotVisible, require_admin
 from controlplane.actions.accounts import (
     TOKEN_DAYS,
     TOKEN_MOST_DAYS,
-    create_user,
     edit_user,
     issue_token,
+    new_user,
     revoke_token,
+    save_new_user,
 )
-from controlplane.actions.passwords import set_password
+from controlplane.actions.passwords import hash_password, save_password
 from controlplane.actions.sign_in import check_password
 from controlplane.api import query
 from controlplane.api.bodies import BodyField
@@ -153,6 +154,22 @@ class TokenDetail(ApiView):
         return Answer(None, 204)
 
 
+def _new_user(call: Call) -> User:
+    """Hash the password of a user to create."""
+    require_admin(call.actor)
+    body = dict(call.body)
+    return new_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
+
+
+def _hashed_password(call: Call, username: str) -> str | None:
+    """Hash the new password of a user, if there is one."""
+    user = _visible_user(call.actor, username)
+    password = call.body.get("password")
+    if password is None:
+        return None
+    return hash_password(user, password, actor=call.actor, current=call.body.get("current_password", ""))
+
+
 class Users(ApiView):
     """Admins only."""
 
@@ -163,13 +180,14 @@ class Users(ApiView):
         return paged(call, rows, USERS, fetch=list, shape=lambda found: [_user(row) for row in found])
 
     @operation(
-        "Create a user; without a password only tokens work", answer=ref("User"), status=201, body=NEW_USER
+        "Create a user; without a password only tokens work",
+        answer=ref("User"),
+        status=201,
+        body=NEW_USER,
+        before=_new_user,
     )
     def post(self, call: Call) -> Answer:
-        require_admin(call.actor)
-        body = dict(call.body)
-        user = create_user(body.pop("username"), body.pop("password", None), actor=call.actor, **body)
-        return Answer(_user(user), 201)
+        return Answer(_user(save_new_user(call.prepared, actor=call.actor)), 201)
 
 
 class UserDetail(ApiView):
@@ -181,18 +199,19 @@ class UserDetail(ApiView):
         return Answer(trimmed(call, _user(user)), revision=_user(user))
 
     @operation(
-        "Change the site role, lock an account or set a password", answer=ref("User"), body=USER_CHANGES
+        "Change the site role, lock an account or set a password",
+        answer=ref("User"),
+        body=USER_CHANGES,
+        before=_hashed_password,
     )
     def patch(self, call: Call, username: str) -> Answer:
         user = _visible_user(call.actor, username)
         call.require_match(user, _user)
-        body = dict(call.body)
-        password = body.pop("password", None)
-        beside = {"current": body.pop("current_password", ""), "keep_tokens": body.pop("keep_tokens", False)}
-        if body:
-            edit_user(user, actor=call.actor, **body)
-        if password is not None:
-            set_password(user, password, actor=call.actor, **beside)
+        changes = {name: value for name, value in call.body.items() if name in ("is_admin", "is_active")}
+        if changes:
+            edit_user(user, actor=call.actor, **changes)
+        if (hashed := call.prepared) is not None:
+            save_password(user, hashed, actor=call.actor, keep_tokens=call.body.get("keep_tokens", False))
             _keep_session(call, user)
         return Answer(_user(user), revision=_user(user))
 

@@ -62,9 +62,8 @@ def _resize(args: Namespace, session: Session, identifier: str, workers: int) ->
         body["timeout_seconds"] = args.timeout
     if args.leaving:
         body["leaving"] = args.leaving
-    if args.dry_run:
-        body["dry_run"] = True
-    answer = session.client.post(f"jobs/{identifier}/scale", body)
+    query = {"dry_run": True} if args.dry_run else None
+    answer = session.client.post(f"jobs/{identifier}/scale", body, query)
     if args.wait and answer["state"] in OPEN:
         answer = _wait(session, identifier, answer)
     session.output.object(answer, _summary(args.name, answer))

@@ -119,6 +119,9 @@ volumeMounts:
 - {name: TRAINYARD_PORT, value: "8000"}
 {{- /* the ingress speaks for every user from a few addresses */}}
 - {name: TRAINYARD_CONNECTIONS_PER_ADDRESS, value: "0"}
+{{- with .Values.trustedProxies }}
+- {name: TRAINYARD_TRUSTED_PROXIES, value: {{ join "," . | quote }}}
+{{- end }}
 - {name: TRAINYARD_PUBLIC_URL, value: {{ required "publicUrl: give the address that people use, like https://yard.example.org" .Values.publicUrl | quote }}}
 {{- with .Values.servicesHost }}
 - {name: TRAINYARD_SERVICES_HOST, value: {{ . | quote }}}

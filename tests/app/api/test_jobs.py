@@ -185,6 +185,17 @@ def elastic_job(cast: Cast, **fields: Any) -> Job:
     return make_job(cast.project, "el", cast.ben, kind="elastic", **bounds | fields)
 
 
+def test_a_scaling_is_tried_out_by_the_query_as_every_write_is(api: AsPerson, cast: Cast):
+    job, ben = elastic_job(cast), api("ben")
+    reply = ben.post(f"jobs/{job.pk}/scale?dry_run=true", {"workers": 5})
+    assert (reply.status, reply.body["state"], reply.body["to"]) == (200, "planned", 5)
+    refused = ben.post(f"jobs/{job.pk}/scale", {"workers": 5, "dry_run": True})
+    assert (refused.status, refused.pointers) == (400, ["/dry_run"])
+    assert refused.body["errors"][0]["code"] == "dry_run_in_body"
+    assert ben.get(f"jobs/{job.pk}").body["workers"] == 3
+    assert ben.get(f"jobs/{job.pk}/scale-operations").body["results"] == []
+
+
 def test_an_elastic_job_that_waits_is_scaled_at_once(api: AsPerson, cast: Cast):
     job, ben = elastic_job(cast), api("ben")
     reply = ben.post(f"jobs/{job.pk}/scale", {"workers": 5, "timeout_seconds": 600})

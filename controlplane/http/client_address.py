@@ -1,0 +1,47 @@
+"""The client's address behind reverse proxies."""
+
+from __future__ import annotations
+
+import ipaddress
+from collections.abc import Sequence
+from typing import TypeAlias
+
+Network: TypeAlias = ipaddress.IPv4Network | ipaddress.IPv6Network
+Address: TypeAlias = ipaddress.IPv4Address | ipaddress.IPv6Address
+
+
+def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Network]) -> str:
+    """Return the address of the client whose request `peer` sends. `forwarded`: the X-Forwarded-For headers in order.
+
+    Each proxy appends the address that it saw, and a client may send any text before them: only what trusted proxies
+    appended counts, read from the end up to the first address that is none of theirs.
+    """
+    client = _address(peer)
+    if client is None or not _is_trusted(client, trusted):
+        return peer
+    for text in reversed(",".join(forwarded).split(",")):
+        before = _address(text)
+        if before is None:
+            break
+        client = before
+        if not _is_trusted(client, trusted):
+            break
+    return str(client)
+
+
+def _address(text: str) -> Address | None:
+    """Return the address in `text`, with or without a port, None if there is none."""
+    text = text.strip()
+    if text.startswith("["):
+        text = text[1:].partition("]")[0]
+    elif text.count(":") == 1:
+        text = text.partition(":")[0]
+    try:
+        address = ipaddress.ip_address(text)
+    except ValueError:
+        return None
+    return getattr(address, "ipv4_mapped", None) or address
+
+
+def _is_trusted(address: Address, trusted: Sequence[Network]) -> bool:
+    return any(address in network for network in trusted)
