@@ -273,6 +273,8 @@ def test_image_names_complete_after_the_flag(server, yard):
     server.on("GET", "images", page({"name": "quickstart"}, {"name": "python"}))
     assert yard("__complete", "submit", "a", "-i", "qu").out == "quickstart\n"
     assert yard("__complete", "submit", "a", "--image", "").out == "python\nquickstart\n"
+    # The route has no query fields, and refuses unknown ones.
+    assert [asked.query for asked in server.asked] == [{}, {}]
 
 
 def test_bash_completes_with_the_script(server, yard, settings, tmp_path):

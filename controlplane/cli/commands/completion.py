@@ -124,7 +124,8 @@ def _listed(noun: str, project: str | None) -> list[str]:
         project = project or (config.project if noun == "jobs" else None)
         path = f"{project_path(project)}/jobs" if project else noun
         with Client(config.url, config.token, timeout=_LOOKUP_SECONDS, sleep=lambda seconds: None) as client:
-            page = client.get(path, {"limit": 100, "fields": "name"})
+            # The catalogue of images is one short page without query fields.
+            page = client.get(path, {} if noun == "images" else {"limit": 100, "fields": "name"})
     except CliError:
         # Completion has nowhere to say what is wrong; the command itself will.
         return []
