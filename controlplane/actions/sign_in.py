@@ -14,6 +14,7 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.actions.accounts import BOOTSTRAP, digest_of, token_owner
 from controlplane.http.throttle import Throttle, TooManyAttempts
+from controlplane.http.unknown_tokens import forget_unknown_tokens
 from controlplane.models import Token, User
 
 logger = logging.getLogger(__name__)
@@ -22,10 +23,6 @@ logger = logging.getLogger(__name__)
 ATTEMPTS_PER_MINUTE = 5
 _attempts = Throttle(ATTEMPTS_PER_MINUTE, 60)
 _attempts_by_address = Throttle(6 * ATTEMPTS_PER_MINUTE, 60)
-# Tokens have 256 bits and are not guessed: the limit keeps what goes on using a revoked one from costing the others.
-UNKNOWN_TOKENS_PER_MINUTE = 120
-_unknown_tokens = Throttle(UNKNOWN_TOKENS_PER_MINUTE, 60)
-
 # The setting itself ends it; registered anew at every start.
 _BOOTSTRAP_DAYS = 3650
 # How exact last_used_at is; keeps reads from becoming writes.
@@ -53,14 +50,9 @@ def check_password(username: str, password: str, address: str) -> User | None:
     return user
 
 
-def note_unknown_token(address: str) -> None:
-    """Count a token that no user has. Raises TooManyAttempts for the address; tokens that are known are not limited."""
-    _unknown_tokens.attempt(address)
-
-
 def forget_attempts() -> None:
     """Reset all limits, as a restart does."""
-    _unknown_tokens.clear()
+    forget_unknown_tokens()
     _attempts.clear()
     _attempts_by_address.clear()
 

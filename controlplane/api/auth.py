@@ -10,7 +10,8 @@ from rest_framework.exceptions import AuthenticationFailed
 from rest_framework.request import Request
 
 from controlplane.access import Actor
-from controlplane.actions.sign_in import actor_of_secret, note_unknown_token
+from controlplane.actions.sign_in import actor_of_secret
+from controlplane.http.unknown_tokens import note_unknown_token
 from controlplane.models import User
 
 _REQUEST_ID = re.compile(r"[A-Za-z0-9._-]{1,64}")

@@ -2,8 +2,8 @@
 
 from django.db import DatabaseError
 
-from controlplane.actions.sign_in import note_unknown_token
 from controlplane.http.throttle import TooManyAttempts
+from controlplane.http.unknown_tokens import note_unknown_token
 from controlplane.live.asgi import Scope
 from controlplane.live.hub import hub
 from controlplane.live.identity import SESSION, TOKEN, Identity, credential_of, is_own_origin

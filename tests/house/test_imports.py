@@ -27,6 +27,7 @@ LAYERS = {
     "controlplane.http.password_routes": "pure",
     "controlplane.logstore": "plain",
     "controlplane.http.throttle": "plain",
+    "controlplane.http.unknown_tokens": "plain",
     "controlplane.scheduling": "pure",
     "controlplane.scheduling.replay": "plain",  # the command around the core: it reads the kept view
     "jobs.kinds": "pure",

@@ -284,7 +284,7 @@ def test_limits_count_the_clients_of_a_trusted_proxy(server, people, monkeypatch
 
 @pytest.mark.parametrize("path", ["/api/v1/whoami", "/api/v1/watch?topics=overview"])
 def test_unknown_tokens_of_an_address_have_a_rate_and_known_ones_none(server, people, monkeypatch, path):
-    monkeypatch.setattr("controlplane.actions.sign_in._unknown_tokens", Throttle(2, 60))
+    monkeypatch.setattr("controlplane.http.unknown_tokens._attempts", Throttle(2, 60))
     _, secret = issue_token(people.ana, "test", actor=people.actor("ana"))
     known = {"Authorization": f"Bearer {secret}"}
 
