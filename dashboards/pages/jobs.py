@@ -30,6 +30,8 @@ from dashboards.reads import job_story as story
 from dashboards.reads import workers as worker_reads
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
+from datasets.pages.volume_lists import snapshots_of_job
+from datasets.queries.volumes import mounted_by
 from jobs import actions
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import to_edge
@@ -149,6 +151,8 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
         "curves": curves,
         "has_curves": is_expected or any(curve["is_there"] for curve in curves),
         "went_wrong": job.state in (FAILED, TIMED_OUT),
+        "mounts": mounted_by(job.pk),
+        "snapshots": snapshots_of_job(job),
     } | _logs(actor, job, detail)
 
 

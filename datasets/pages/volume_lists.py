@@ -14,9 +14,10 @@ from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
 from dashboards.templatetags.ui import meter
-from datasets.models import Volume
+from datasets.models import Snapshot, Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, MANY_JOBS, ONE_JOB, PENDING, READY
-from datasets.queries.volumes import volume_shapes
+from datasets.queries.volumes import snapshot_rows, snapshot_shapes, volume_shapes
+from jobs.models import Job
 
 TONES = {READY: "good", CREATING: "busy", PENDING: "busy", DELETING: "waiting", FAILED: "bad"}
 STATES = {
@@ -35,7 +36,7 @@ CAUSES = {
     "epoch": _("epoch ended"),
     "best_metric": _("best metric"),
 }
-JOBS_SHOWN = 3
+JOBS_SHOWN, SNAPSHOTS_OF_JOB = 3, 20
 
 
 def state_badge(state: str) -> str:
@@ -71,6 +72,27 @@ def progress_words(snapshot: Row) -> str:
     labels = (("epoch", gettext("epoch")), ("accuracy", gettext("accuracy")), ("loss", gettext("loss")))
     shown = [f"{label} {found[name]:g}" for name, label in labels if isinstance(found.get(name), int | float)]
     return ", ".join(shown)
+
+
+def snapshots_shown(snapshots: QuerySet[Snapshot]) -> list[Row]:
+    """Return snapshots with what their rows on a page say."""
+    return [
+        row
+        | {
+            "badge": state_badge(row["status"]["state"]),
+            "cause_words": CAUSES[row["cause"]],
+            "metric": progress_words(row),
+            "consistency_words": CONSISTENCY.get(row["consistency"] or "", ""),
+        }
+        for row in snapshot_shapes(snapshot_rows(snapshots))
+    ]
+
+
+def snapshots_of_job(job: Job) -> list[Row]:
+    """Return the newest snapshots of a job's volumes that its events or its users took while it ran."""
+    return snapshots_shown(
+        Snapshot.objects.filter(job=job).order_by("-created_at", "-number")[:SNAPSHOTS_OF_JOB]
+    )
 
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:

@@ -34,9 +34,9 @@ from datasets.actions.volumes import (
     set_service_tier,
 )
 from datasets.models import Volume
-from datasets.pages.volume_lists import CAUSES, CONSISTENCY, MODES, VOLUMES, progress_words, state_badge
+from datasets.pages.volume_lists import MODES, VOLUMES, snapshots_shown, state_badge
 from datasets.queries.volume_files import file_response, list_files
-from datasets.queries.volumes import snapshot_rows, snapshot_shapes, storage_class_named, volume_shape
+from datasets.queries.volumes import storage_class_named, volume_shape
 from datasets.storage.base import ContentMissing
 from jobs.kinds.mounts import access_mode, size_bytes
 
@@ -173,7 +173,7 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "mode": MODES[volume.access_mode],
         "modes": MODES.items(),
         "tiers": list(storage_class_named(volume.storage_class).service_tiers),
-        "snapshots": _snapshots(volume),
+        "snapshots": snapshots_shown(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN]),
         "directory": directory,
         "crumbs": _crumbs(directory),
         "files": files,
@@ -183,20 +183,6 @@ def _context(request: HttpRequest, actor: Actor, volume: Volume) -> dict[str, An
         "is_member": Role.is_at_least(role, Role.MEMBER),
         "is_owner": Role.is_at_least(role, Role.OWNER),
     }
-
-
-def _snapshots(volume: Volume) -> list[dict[str, Any]]:
-    rows = snapshot_rows(volume.snapshots.order_by("-number")[:SNAPSHOTS_SHOWN])
-    return [
-        row
-        | {
-            "badge": state_badge(row["status"]["state"]),
-            "cause_words": CAUSES[row["cause"]],
-            "metric": progress_words(row),
-            "consistency_words": CONSISTENCY.get(row["consistency"] or "", ""),
-        }
-        for row in snapshot_shapes(rows)
-    ]
 
 
 def _files(volume: Volume, directory: str, after: str) -> tuple[list[dict[str, Any]], bool, bool]:

@@ -46,6 +46,18 @@ def unfinished_uses(volume: Volume) -> QuerySet[VolumeUse]:
     return volume.uses.exclude(job__state__in=FINAL_STATES).select_related("job").order_by("job__submit_rank")
 
 
+def mounted_by(job_id: Any) -> list[dict[str, Any]]:
+    """Return the volumes that a job mounts, and where."""
+    uses = VolumeUse.objects.filter(job=job_id).order_by("mount_path")
+    names = {
+        "id": "volume_id",
+        "name": "volume__name",
+        "mount_path": "mount_path",
+        "read_only": "is_read_only",
+    }
+    return [dict(zip(names, row, strict=True)) for row in uses.values_list(*names.values())]
+
+
 def running_jobs(volume: Volume) -> list[str]:
     """Return the ids of the jobs that have pods with the volume."""
     held = volume.uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)

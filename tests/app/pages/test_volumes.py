@@ -95,6 +95,17 @@ def test_a_snapshot_is_taken_and_restored_and_its_job_is_offered_on_the_new_volu
     assert Job.objects.get(name="again").spec["volumes"][0]["volume"] == "data-1"
 
 
+def test_the_page_of_a_job_shows_its_volumes_and_their_snapshots(cast, volume):
+    job = make_job(cast.project, "train1", cast.ben, volumes=[{"volume": "data", "mount_path": "/ckpt"}])
+    vera = client(cast.vera)
+    before = text(vera.get(f"/jobs/{job.pk}"))
+    assert (f'href="/volumes/{volume.pk}"' in before, "data@1" in before) == (True, False)
+    snapshot = make_snapshot(volume)
+    Snapshot.objects.filter(pk=snapshot.pk).update(job=job, cause="best_metric", progress={"accuracy": 0.93})
+    after = text(vera.get(f"/jobs/{job.pk}"))
+    assert ("data@1" in after, "accuracy 0.93" in after, "best metric" in after) == (True, True, True)
+
+
 def test_changes_from_the_page_and_their_refusals(cast, volume):
     ben, path = client(cast.ben), f"/volumes/{volume.pk}/do"
     ben.post(f"{path}/resize", {"size": "3Gi"})
