@@ -17,11 +17,13 @@ from bench.harness import Row, quantile, report
 from bench.openb import SEEDS, allocation
 from bench.trace_replay import Outcome, Replay, TraceJob, easy
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.view import DeviceView, NodeView, ProjectView
+from controlplane.scheduling.view import ClusterView, DeviceView, NodeView, ProjectView
 
 TRACES = Path(os.environ.get("TRAINYARD_TRACES", Path(__file__).resolve().parents[2] / "shared" / "traces"))
 NODES, DEVICES = 160, 8
 DAY = 86_400
+# For so long after its start a job is safe from projects above their quota.
+MIN_RUNTIME_SECONDS = DAY
 EASY = "EASY backfill, first come, no quotas"
 
 
@@ -99,7 +101,11 @@ def replay(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> Outcome:
         ProjectView(name, quota * 1000, quota * 1000, created_rank=rank)
         for rank, (name, quota) in enumerate(sorted(quotas.items()))
     )
-    return Replay(nodes, projects, decide).run([replace(job) for job in jobs])
+    return Replay(nodes, projects, decide, prepare=_with_policies).run([replace(job) for job in jobs])
+
+
+def _with_policies(view: ClusterView) -> ClusterView:
+    return replace(view, min_runtime_seconds=MIN_RUNTIME_SECONDS)
 
 
 def count_inside_quota(jobs: Sequence[TraceJob], quotas: dict[str, int]) -> None:

@@ -1,8 +1,7 @@
 """Estimate when a queued job starts, as a range: decide again and again on the view as time goes on. Pure.
 
 Two courses are followed: jobs end earlier than expected, and jobs end later. Future submissions are unknown, so the
-late end is stretched (bench/traces measures how many starts are inside). Never called in the cycle: a course costs
-STEPS decisions and more.
+late end is stretched. Never called in the cycle: a course costs STEPS decisions and more.
 """
 
 from __future__ import annotations
