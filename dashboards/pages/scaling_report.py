@@ -30,9 +30,9 @@ def scaling_reports(request: HttpRequest, actor: Actor) -> HttpResponseBase:
 
 
 @signed_in
-def scaling_chart(request: HttpRequest, actor: Actor, chart: str) -> HttpResponseBase:
+def scaling_chart(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
     """One figure of a report."""
-    if chart not in CHARTS:
-        raise NotVisible(f"There is no chart {chart!r}.")
+    if name not in CHARTS:
+        raise NotVisible(f"There is no chart {name!r}.")
     runs, _silent = reads.report_runs(actor, request.GET.get("project", ""), request.GET.get("name", ""))
-    return answer(CHARTS[chart]([run.scaled.run for run in runs], theme(request)))
+    return answer(CHARTS[name]([run.scaled.run for run in runs], theme(request)))

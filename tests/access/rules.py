@@ -222,6 +222,8 @@ PAGES: dict[str, dict[str, Rule]] = {
     "tokens/<int:token_id>/revoke": {"GET": P_OWN_TOKEN, "POST": P_OWN_TOKEN},
     "analytics": {"GET": P_EVERYBODY},
     "analytics.csv": {"GET": P_EVERYBODY},
+    "scaling-reports": {"GET": P_EVERYBODY},
+    "charts/scaling/<str:name>.json": {"GET": P_EVERYBODY},
     "charts/utilisation.json": {"GET": P_EVERYBODY},
     "charts/allocation.json": {"GET": P_EVERYBODY},
     "charts/projects/<str:name>/allocation.json": {"GET": P_VIEWERS},

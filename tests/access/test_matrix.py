@@ -9,6 +9,7 @@ from django.db import transaction
 from django.http import HttpResponseBase
 
 from dashboards.charts.curves import CURVES
+from dashboards.charts.scaling import CHARTS as SCALING_CHARTS
 from tests.access.routes import API, rest_routes, routes
 from tests.access.rules import OK, PAGES, REST, Rule
 from tests.access.world import PEOPLE, Target, World
@@ -23,6 +24,7 @@ NAMED = {  # what <str:name> stands for, by the route's beginning; elsewhere it 
     "departments/": ("research",),
     "charts/nodes/": ("dgx1-1",),
     "charts/jobs/": tuple(CURVES),
+    "charts/scaling/": tuple(SCALING_CHARTS),
     "charts/analytics/": ("allocation", "utilisation", "waiting", "users"),
 }
 QUERIES = {

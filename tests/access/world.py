@@ -150,7 +150,7 @@ def _job(project: Project, number: int, **body: object) -> Job:
     user = User.objects.get(username=f"{mark}-user")
     words = {
         "env": {"WORD": f"{mark}-env"},
-        "labels": {f"{mark}-label": f"{mark}-value"},
+        "labels": {f"{mark}-label": f"{mark}-value", "scaling-report": f"{mark}-report"},
         "image": f"{mark}-image",
     }
     return make_job(project, f"{mark}-job-{number}", user, **words, **body)
