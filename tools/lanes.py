@@ -29,12 +29,14 @@ INTERRUPTED = 130
 @dataclass(frozen=True, slots=True)
 class Lane:
     """A command of this Python. `needs_still_network`: it sees no interface but loopback, and so none that comes or
-    goes; where we may not make such a network, nobody else makes interfaces either."""
+    goes; where we may not make such a network, nobody else makes interfaces either. It begins when the lane named
+    `after` has ended."""
 
     name: str
     arguments: Sequence[str]
     variables: Mapping[str, str] = field(default_factory=dict)
     needs_still_network: bool = False
+    after: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,13 +145,20 @@ def _interruptible() -> Iterator[None]:
 def _side_by_side(waiting: list[Lane], at_once: int) -> Iterator[Ended]:
     with _all_ended_at_the_end([]) as running:
         while waiting or running:
-            while waiting and len(running) < at_once:
-                running.append(_Running(waiting.pop(0)))
-                print(f"-- {running[-1].lane.name}", flush=True)
+            while len(running) < at_once and (lane := _next(waiting, running)):
+                waiting.remove(lane)
+                running.append(_Running(lane))
+                print(f"-- {lane.name}", flush=True)
             for one in [one for one in running if one.has_ended()]:
                 running.remove(one)
                 yield one.end()
             time.sleep(POLL_SECONDS)
+
+
+def _next(waiting: Sequence[Lane], running: Sequence[_Running]) -> Lane | None:
+    """The first that waits for no lane which has yet to end."""
+    awaited = {lane.name for lane in waiting} | {one.lane.name for one in running}
+    return next((lane for lane in waiting if lane.after not in awaited), None)
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""`make test`: the machine's packages, the static checks, then every test on SQLite and on PostgreSQL.
+"""`make test`: the machine's packages, the static checks, and every test; on PostgreSQL those that may differ there.
 
 All of it in lanes side by side (tools/lanes.py), since tests on Kubernetes mostly wait. Goes on after a failing lane,
 so that one run tells everything, and ends with 1 if any failed. The last line is the summary of all.
@@ -10,8 +10,10 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from dataclasses import replace
 from importlib.util import cache_from_source, find_spec
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
@@ -53,12 +55,12 @@ ON_SQLITE = (
     Lane("pages and API", [*PYTEST, "tests/app"]),
     Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
 )
-# What reads and writes the database; the rest would only repeat itself there.
-ON_POSTGRES = {
-    "pages and API on PostgreSQL": ["tests/app"],
-    "loop and feed on PostgreSQL": ["tests/loop", "tests/live"],
-    "four teams on PostgreSQL": ["tests/scenarios/test_four_teams_rest.py"],
-}
+# What runs on PostgreSQL too: a whole control plane, and of the lanes that read and write the database those tests that
+# ask of it what no other does (tests/statements.py), by what they asked of SQLite. Where a lane failed before it wrote
+# that down, all its tests run.
+ON_BOTH = Lane("four teams", [*PYTEST, "tests/scenarios/test_four_teams_rest.py"])
+TWICE = ("pages and API", "loop and feed")
+STATEMENTS = ["-p", "tests.statements"]
 
 
 def main() -> int:
@@ -66,7 +68,9 @@ def main() -> int:
     install_packages()
     prepare_kubernetes()
     with ExitStack() as stack:
-        lanes = [*static_checks(), *ON_SQLITE, of_other_folders(), *on_postgres(stack)]
+        records = Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-records-")))
+        on_sqlite = [recorded(lane, records) if lane.name in TWICE else lane for lane in ON_SQLITE]
+        lanes = [*static_checks(), *on_sqlite, of_other_folders(), *on_postgres(stack, records)]
         return run(lanes, at_once=AT_ONCE)
 
 
@@ -115,17 +119,38 @@ def of_other_folders() -> Lane:
     return Lane("all other suites", [*PYTEST, *others])
 
 
-def on_postgres(stack: ExitStack) -> Iterator[Lane]:
+def recorded(lane: Lane, records: Path) -> Lane:
+    """The same lane, which writes what its tests ask of the database."""
+    return replace(
+        lane, arguments=[*lane.arguments, *STATEMENTS, f"--record-statements={record_of(lane, records)}"]
+    )
+
+
+def record_of(lane: Lane, records: Path) -> Path:
+    """Where it writes that."""
+    return records / lane.name.replace(" ", "-")
+
+
+def on_postgres(stack: ExitStack, records: Path) -> Iterator[Lane]:
     """On a PostgreSQL server of our own, which stands as long as the stack. Each lane has a database there."""
     home = servers.postgres_home()
     if home is None:
         print("Tests on PostgreSQL are skipped: there is no server here (apt-get install postgresql).")
         return
     url = stack.enter_context(servers.postgres())
-    for number, (name, words) in enumerate(ON_POSTGRES.items()):
+    twice = [
+        replace(
+            lane,
+            arguments=[*lane.arguments, *STATEMENTS, f"--needed-by={record_of(lane, records)}"],
+            after=lane.name,
+        )
+        for lane in ON_SQLITE
+        if lane.name in TWICE
+    ]
+    for number, lane in enumerate([ON_BOTH, *twice]):
         subprocess.run([home / "createdb", f"--maintenance-db={url}", f"lane{number}"], check=True)
         variables = {"DATABASE_URL": f"{url.rpartition('/')[0]}/lane{number}"}
-        yield Lane(name, [*PYTEST, *words], variables)
+        yield replace(lane, name=f"{lane.name} on PostgreSQL", variables=variables)
 
 
 def static_checks() -> Iterator[Lane]:

@@ -1,17 +1,12 @@
 """A row that the database refuses keeps no other from being written: a tenant or a node may have chosen its words."""
 
-import os
-import subprocess
-import sys
 from dataclasses import replace
 
 import pytest
-from django.db import connection
 
 from controlplane.models import Device, Node
 from jobs.models import Pod
 from tests.builders import make_job, make_project
-from tests.servers import CHECKOUT, postgres, postgres_home
 
 pytestmark = pytest.mark.django_db
 TOO_MUCH = 10**20  # no database takes it as an integer
@@ -49,26 +44,3 @@ def test_a_node_that_cannot_be_written_stops_no_other(plant, monkeypatch):
     assert job.state == "running"
     assert set(Node.objects.values_list("name", flat=True)) == {*(node.name for node in told), "new"}
     assert Device.objects.get(node__name=first.name, index=0).model == "another"
-
-
-@pytest.mark.skipif(postgres_home() is None, reason="no PostgreSQL server on this machine")
-@pytest.mark.skipif(connection.vendor == "postgresql", reason="this is PostgreSQL")
-def test_the_same_on_postgresql():
-    with postgres() as url:
-        command = [
-            sys.executable,
-            "-m",
-            "pytest",
-            "-q",
-            "-p",
-            "no:cacheprovider",
-            __file__,
-            "-k",
-            "stops_no_other",
-        ]
-        environment = {**os.environ, "DATABASE_URL": url}
-        done = subprocess.run(
-            command, cwd=CHECKOUT, env=environment, capture_output=True, timeout=120, text=True, check=False
-        )
-    assert done.returncode == 0, done.stdout
-    assert "2 passed" in done.stdout

@@ -4,6 +4,7 @@ import signal
 import subprocess
 import sys
 from collections import Counter
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,6 +52,14 @@ def test_a_failing_lane_fails_all_and_is_named_last(capfd: pytest.CaptureFixture
     last = said.splitlines()[-1]
     assert last.startswith("1 failed, 7 passed, 1 skipped in ")
     assert last.endswith("; failed: bad")
+
+
+def test_a_lane_begins_after_the_one_it_names(tmp_path: Path):
+    names = {"x": "z", "y": "", "z": "y"}
+    log = tmp_path / "log"
+    lanes = [replace(saying(name, around(log, name)), after=after) for name, after in names.items()]
+    assert run(lanes, at_once=3) == 0
+    assert log.read_text() == "yYzZxX"
 
 
 def test_no_more_run_at_once_than_may_and_the_first_begin_first(tmp_path: Path):

@@ -1,0 +1,159 @@
+"""A plug-in of pytest that keeps the run on a second database to the tests that may end otherwise there.
+
+`--record-statements=FILE` writes what the product asked of the database in each test that passed. `--needed-by=FILE`
+leaves out the tests of that record that ask nothing which a test that stays does not ask too. An ask is a line of the
+product, a statement without its values, and what is unusual about the values; what a test sends itself is none. Tests
+that commit always stay, and those that the record does not name: new ones, those that were skipped or failed there, and
+those to which the database said no, since PostgreSQL then refuses what follows in the transaction.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import sys
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from heapq import heapify, heappop, heappush
+from pathlib import Path
+from types import FrameType
+from typing import Any
+
+import pytest
+from django.db.backends.base.base import BaseDatabaseWrapper
+from django.db.backends.signals import connection_created
+
+ROOT = Path(__file__).resolve().parent.parent
+OURS = tuple(f"{ROOT / name}/" for name in ("controlplane", "jobs", "datasets", "dashboards"))
+VALUES = re.compile(r"%s(?:, %s)+")
+REPEATED = re.compile(r"(\([^()]*%s[^()]*\)|WHEN \(.*?\) THEN \S+)(?:(?: |, )\1)+")
+SAVEPOINT = re.compile(r'("?s\d+_x\d+"?)')
+SHORT = 32  # the shortest of the columns that PostgreSQL limits and SQLite does not
+INTEGER_BITS = 31
+
+Ask = tuple[str, str, str]
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--record-statements", type=Path, help="write what each test asks of the database")
+    parser.addoption("--needed-by", type=Path, help="leave out what this record shows to be asked twice")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    path: Path | None = config.getoption("--record-statements")
+    if path:
+        config.pluginmanager.register(Recorder(path))
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    path: Path | None = config.getoption("--needed-by")
+    if path is None or not path.exists():
+        return
+    recorded = {name: frozenset(asks) for name, asks in json.loads(path.read_text()).items()}
+    names = [item.nodeid for item in items]
+    stay = needed(names, recorded, {item.nodeid for item in items if commits(item)})
+    config.hook.pytest_deselected(items=[item for item in items if item.nodeid not in stay])
+    items[:] = [item for item in items if item.nodeid in stay]
+
+
+def needed(names: Iterable[str], recorded: Mapping[str, frozenset[int]], always: set[str]) -> set[str]:
+    """The tests that stay: `always`, those without a record, and so many others that together all is asked; a test
+    that asks most that no other has asked is taken first."""
+    names = list(names)
+    stay = {name for name in names if name in always or name not in recorded}
+    asked = {ask for name in stay for ask in recorded.get(name, ())}
+    # what a test adds only shrinks: one that still adds as much as when it was counted is the first
+    heap = [(-len(recorded[name]), name) for name in names if name not in stay]
+    heapify(heap)
+    while heap:
+        counted, name = heappop(heap)
+        adds = len(recorded[name] - asked)
+        if adds == -counted and adds:
+            stay.add(name)
+            asked |= recorded[name]
+        elif adds:
+            heappush(heap, (-adds, name))
+    return stay
+
+
+def commits(item: pytest.Item) -> bool:
+    """Whether its transactions are real ones, so that locks and other connections matter."""
+    marker = item.get_closest_marker("django_db")
+    is_marked = bool(marker and (marker.kwargs.get("transaction") or any(marker.args)))
+    return is_marked or "transactional_db" in getattr(item, "fixturenames", ())
+
+
+class Recorder:
+    """Collects what tests ask, on every connection of every thread."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self._numbers: dict[Ask, int] = {}
+        self._asked: set[Ask] = set()
+        self._is_refused = False
+        self._recorded: dict[str, list[int]] = {}
+        connection_created.connect(self._attach)
+
+    def _attach(self, connection: BaseDatabaseWrapper, **_: Any) -> None:
+        if self._note not in connection.execute_wrappers:
+            connection.execute_wrappers.append(self._note)
+
+    def _note(self, execute: Callable[..., Any], sql: Any, params: Any, many: bool, context: Any) -> Any:
+        values = [value for row in params for value in row] if many else params
+        if at := place(sys._getframe(1)):
+            self._asked.add((at, form(str(sql)), unusual(values or ())))
+        try:
+            return execute(sql, params, many, context)
+        except Exception:
+            self._is_refused = True
+            raise
+
+    @pytest.hookimpl(wrapper=True)
+    def pytest_runtest_protocol(self, item: pytest.Item) -> Iterator[None]:
+        self._asked, self._is_refused = set(), False
+        return (yield)
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        if report.when == "call" and report.passed and not self._is_refused:
+            numbers = self._numbers
+            asked = sorted(numbers.setdefault(ask, len(numbers)) for ask in self._asked)
+            self._recorded[report.nodeid] = asked
+        elif not report.passed:
+            self._recorded.pop(report.nodeid, None)
+
+    def pytest_sessionfinish(self) -> None:
+        connection_created.disconnect(self._attach)
+        self._path.write_text(json.dumps(self._recorded))
+
+
+def place(frame: FrameType | None) -> str:
+    """The line of the product that the statement comes from; empty where a test sends it."""
+    while frame is not None:
+        if frame.f_code.co_filename.startswith(OURS):
+            return f"{frame.f_code.co_filename}:{frame.f_lineno}"
+        frame = frame.f_back
+    return ""
+
+
+@lru_cache(maxsize=10_000)
+def form(sql: str) -> str:
+    """The statement with lists of any length as one of one, and savepoints without their names."""
+    return REPEATED.sub(r"\1", VALUES.sub("%s", SAVEPOINT.sub("", sql)))
+
+
+def unusual(values: Sequence[Any] | Mapping[str, Any]) -> str:
+    """What databases treat differently: long, foreign or broken text, and integers beyond four bytes."""
+    found: set[str] = set()
+    longest = 0
+    for value in values.values() if isinstance(values, Mapping) else values:
+        if isinstance(value, str):
+            longest = max(longest, len(value))
+            if not value.isascii():
+                found.add("foreign")
+            if "\0" in value:
+                found.add("nul")
+        elif isinstance(value, int) and value.bit_length() > INTEGER_BITS:
+            found.add(f"{(value.bit_length() + 1) // 32}")
+    if longest >= SHORT:
+        found.add(f"long {longest.bit_length()}")
+    return " ".join(sorted(found))
