@@ -36,7 +36,7 @@ PACKAGES: dict[str, Callable[[], object]] = {
     "openssh-server": Path("/usr/sbin/sshd").exists,
 }
 PYTEST = ["-m", "pytest", "-q"]
-AT_ONCE = max(3, os.cpu_count() or 1)  # a lane spends more than half of its time waiting
+AT_ONCE = 2 + (os.cpu_count() or 1)  # a lane spends more than half of its time waiting
 STATIC_CHECKS = {
     "ruff": ["-m", "ruff", "check", "."],
     "format": ["-m", "ruff", "format", "--check", "."],
@@ -44,16 +44,17 @@ STATIC_CHECKS = {
     "checks": ["manage.py", "check", "--fail-level", "ERROR"],
     "migrations": ["manage.py", "makemigrations", "--check", "--dry-run"],
 }
-# The longest first. Clusters come and go with their networks, which Chromium takes for broken lines. Every folder of
-# tests that is named nowhere is in one more lane.
+# First what mostly waits, beside it what needs a core and is awaited by its twin on PostgreSQL; then the longest first.
+# Clusters come and go with their networks, which Chromium takes for broken lines. Every folder of tests that is named
+# nowhere is in one more lane.
 ON_SQLITE = (
     Lane("Kubernetes, a real node", [*PYTEST, "tests/kubernetes", "-m", "real_node"]),
     Lane("Kubernetes, fake nodes", [*PYTEST, "tests/kubernetes", "-m", "not real_node"]),
+    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
+    Lane("pages and API", [*PYTEST, "tests/app"]),
     Lane("browser", [*PYTEST, "tests/gateway", "tests/browser"], needs_still_network=True),
     Lane("engines and scenarios", [*PYTEST, "tests/contract", "tests/scenarios"]),
     Lane("make up and faults", [*PYTEST, "tests/up", "tests/faults"]),
-    Lane("pages and API", [*PYTEST, "tests/app"]),
-    Lane("loop and feed", [*PYTEST, "tests/loop", "tests/live"]),
 )
 # What runs on PostgreSQL too: a whole control plane, and of the lanes that read and write the database those tests that
 # ask of it what no other does (tests/statements.py), by what they asked of SQLite. Where a lane failed before it wrote
