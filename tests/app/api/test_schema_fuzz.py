@@ -14,7 +14,9 @@ from hypothesis import strategies as st
 from controlplane.access import SYSTEM
 from controlplane.actions.accounts import issue_token
 from controlplane.api.openapi import openapi_document
+from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
+from datasets.models import CodeImport
 from jobs.models import Job
 from tests.app.api.client import BASE, name_in
 from tests.app.api.placing import place
@@ -61,6 +63,9 @@ def test_an_operation_answers_as_the_document_says(operation: Any, application: 
     there |= {"dataset_id": str(version.dataset_id), "version_id": str(version.pk), "sha256": "0" * 64}
     volume = make_volume(cast.project, "fuzzed", {"a.txt": "alpha"})
     there |= {"volume_id": str(volume.pk), "snapshot_id": str(make_snapshot(volume).pk)}
+    imported = CodeImport.objects.create(project=cast.project, url="https://example.org/x", ref="main")
+    cache = cache_version(version, location_for(cast.project.cluster), actor=SYSTEM)
+    there |= {"cache_id": str(cache.pk), "import_id": str(imported.pk)}
     there["name"] = name_in(operation.path.removeprefix(BASE))
 
     @seed(1)

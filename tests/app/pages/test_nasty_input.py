@@ -16,6 +16,7 @@ from datasets.actions.caches import cache_version, location_for
 from tests.app.pages.conftest import Yard
 from tests.cast import PASSWORD
 from tests.datasets import make_dataset, make_version
+from tests.volumes import make_snapshot, make_volume
 
 Visit = Callable[[User | None], Client]
 
@@ -50,7 +51,9 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
     token, _secret = issue_token(yard.cast.root, "t", actor=yard.cast.actor("root"))
     version = make_version(make_dataset(yard.cast.project), {"a.txt": "alpha"})
     cache = cache_version(version, location_for(yard.cast.project.cluster), actor=SYSTEM)
-    verbs = {"jobs": "resume", "caches": "pin"}
+    volume = make_volume(yard.cast.project)
+    snapshot = make_snapshot(volume)
+    verbs = {"jobs": "resume", "caches": "pin", "volumes": "resize"}
     found = []
     for pattern in _patterns(urlpatterns):
         for template, parameters in normalize(pattern.pattern.regex.pattern):
@@ -70,6 +73,9 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
                 "verb": verbs.get(template.partition("/")[0], "unlock"),
                 "dataset_id": str(version.dataset_id),
                 "cache_id": str(cache.pk),
+                "volume_id": str(volume.pk),
+                "snapshot_id": str(snapshot.pk),
+                "chart": "throughput",
                 "secret": "guess",
                 "metric": "memory",
                 "theme": "dark",
