@@ -61,6 +61,7 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
                 "charts/projects": "team-a",
                 "nodes": "dgx1-1",
                 "charts/nodes": "dgx1-1",
+                "charts/scaling": "throughput",
                 "charts": "loss",
             }
             place = "/".join(template.split("/")[:2])
@@ -75,7 +76,6 @@ def places(yard: Yard, own_lakes: Path) -> list[tuple[str, tuple[str, ...], dict
                 "cache_id": str(cache.pk),
                 "volume_id": str(volume.pk),
                 "snapshot_id": str(snapshot.pk),
-                "chart": "throughput",
                 "secret": "guess",
                 "metric": "memory",
                 "theme": "dark",
