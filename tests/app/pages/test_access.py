@@ -17,6 +17,7 @@ def test_the_numbers_beside_the_navigation_are_what_the_pages_list(yard: Yard, v
         "jobs": 0,
         "projects": 2,
         "dataset-list": 0,
+        "volumes": 0,
         "nodes": 2,
     }
     assert visit(yard.cast.root).get("/counts.json").json()["jobs"] == 2
