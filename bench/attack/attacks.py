@@ -18,6 +18,8 @@ from websockets.exceptions import WebSocketException
 
 Answers = Counter[str]
 ANSWER_SECONDS = 30.0
+# At most, until all connections of an attack are open.
+CONNECT_SECONDS = 30.0
 
 
 @dataclass(frozen=True, slots=True)
@@ -133,14 +135,19 @@ async def slow_bodies(target: Target, seconds: float, answers: Answers) -> None:
 
 
 async def hold(target: Target, start: bytes, count: int, seconds: float, answers: Answers) -> None:
-    """Keep connections open that send a byte a second after their start."""
-    end = time.monotonic() + seconds
+    """Keep connections open that send a byte a second after their start, for so long after so many were opened: on a
+    slow machine opening them takes longer than the attack."""
+    end, opened = time.monotonic() + CONNECT_SECONDS + seconds, 0
     room = asyncio.Semaphore(100)  # connects at once
 
     async def client() -> None:
+        nonlocal end, opened
         while time.monotonic() < end:
             async with room:
                 reader, writer = await asyncio.open_connection("127.0.0.1", target.port)
+            opened += 1
+            if opened == count:
+                end = time.monotonic() + seconds
             try:
                 writer.write(start)
                 while time.monotonic() < end and not reader.at_eof():
