@@ -31,6 +31,7 @@ class Tunnel(MemoryEngine):
         self.hold = threading.Event()
         self.hold.set()
         self.error: Exception | None = None
+        self.near: list[socket.socket] = []
         self.far: list[socket.socket] = []
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
@@ -38,6 +39,7 @@ class Tunnel(MemoryEngine):
         if self.error is not None:
             raise self.error
         near, far = socket.socketpair()
+        self.near.append(near)
         self.far.append(far)
         return near
 
@@ -184,6 +186,9 @@ async def test_a_server_that_takes_nothing_of_a_request_is_no_answer(tunnel, mon
         with pytest.raises(NoAnswer, match="took nothing of the request") as refusal:
             await pod.send("POST", b"/x", headers, receive)
     assert refusal.value.status == 504
+    await asyncio.sleep(0)
+    # What was not sent keeps nothing open.
+    assert tunnel.near[0].fileno() == -1
 
 
 async def test_an_engine_that_is_slow_holds_nobody_else_up(tunnel, monkeypatch):
