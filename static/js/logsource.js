@@ -45,7 +45,9 @@ export class LogSource {
     try {
       for (let section; this.isUnread && (section = this.growing);) {
         this.isUnread = false;
+        const wasSilent = !section.last;
         this.isUnread = await section.refresh() || this.isUnread;
+        this.#spoke(section, wasSilent);
         this.changed();
       }
     } catch { /* the next poll tries again */ } finally { this.isReading = false; }
@@ -67,7 +69,10 @@ export class LogSource {
     if (number < this.latest && !section.complete) section.span(lines, size);
     const heading = { id: "attempt", kind: "attempt", after: 0, time: null, message: say("log_attempt_heading", { number }) };
     section.setEvents([...(this.latest > 1 && !this.attempt ? [heading] : []), ...notes]);
-    if (!known && number === this.latest) await section.start().catch(() => {}); // the poll tries again
+    if (!known && number === this.latest) {
+      await section.start().catch(() => {}); // the poll tries again
+      this.#spoke(section, true);
+    }
     if (!book.section(number)) book.add(section);
   }
 
@@ -85,9 +90,14 @@ export class LogSource {
     if (!section) return;
     const wasSilent = !section.last;
     const hasHole = section.add(Object.values(news.lines ?? {}));
-    if (wasSilent && section.last) refreshRegions(); // the first output is a step of the start, and no event
+    this.#spoke(section, wasSilent);
     if (news.gaps || hasHole) this.catchUp();
     this.changed();
+  }
+
+  // the first output is a step of the start, and no event: however it came, a page that waits for it is drawn again
+  #spoke(section, wasSilent) {
+    if (wasSilent && section.last && document.querySelector(".steps .is-now")) refreshRegions();
   }
 
   #page(attempt, query) {

@@ -3,7 +3,7 @@
 from typing import Any
 
 import pytest
-from playwright.sync_api import Page
+from playwright.sync_api import Page, Route
 
 from tests.browser.conftest import Open, Yard
 from tests.waiting import wait_until
@@ -67,6 +67,19 @@ def test_every_step_of_a_start_is_seen_live(yard: Yard, open_as: Open):
         "First output",
     ]
     assert page.locator(".steps .is-done").count() == 4
+
+
+def test_output_that_comes_while_the_page_reads_the_log_is_a_step_too(yard: Yard, open_as: Open):
+    job = yard.submit("importing-slowly", "sleep 3; echo ready; sleep 300")
+    watched = open_as("vera", "/jobs")
+
+    def when_it_has_printed(route: Route) -> None:
+        wait_until(lambda: yard.call("GET", f"/jobs/{job}/logs")["lines"], 120, "the first line")
+        route.continue_()
+
+    watched.page.route("**/api/v1/jobs/*/logs?*", when_it_has_printed)
+    watched.go(f"/jobs/{job}")
+    watched.page.locator(".steps .is-done").get_by_text("First output").wait_for()
 
 
 def test_the_page_of_a_resumed_job_shows_what_the_first_attempt_reached(yard: Yard, open_as: Open):
