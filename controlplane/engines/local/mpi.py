@@ -14,12 +14,13 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.engines.base import PodSpec
+from controlplane.engines.local.records import read_shared
 from controlplane.engines.mpi_hostfile import HYDRA_FILE, OPEN_MPI_FILE, host_files, launch_variables
 
 AGENT = Path(__file__).with_name("rank_agent.py")
 # The launcher's first error, in the file that this variable names, is part of the pod's message.
 ERROR_FILE = "TRAINYARD_ERROR_FILE"
-ERROR_MOST_CHARACTERS = 300
+ERROR_MOST_BYTES = 300
 # Ranks inherit their environment through the agent. Sent by mpirun, the launcher's own would replace the pod's.
 _HYDRA = {
     "HYDRA_LAUNCHER": "ssh",
@@ -59,8 +60,5 @@ def first_error(env: Mapping[str, str]) -> str:
     """Return what a launcher wrote of the rank that failed first, "" if nothing."""
     if ERROR_FILE not in env:
         return ""
-    try:
-        with open(env[ERROR_FILE], errors="replace") as file:
-            return " ".join(file.read(ERROR_MOST_CHARACTERS).split())
-    except OSError:
-        return ""
+    text, _ = read_shared(Path(env[ERROR_FILE]), ERROR_MOST_BYTES)
+    return " ".join(text.split())

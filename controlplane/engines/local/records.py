@@ -150,10 +150,10 @@ class PodDir:
         """See engines.base.MembershipEngine."""
         shared = self.path / ELASTIC
         if membership and shared.is_dir():
-            given, _ = _read_shared(shared / MEMBERSHIP, len(membership) + 1)
+            given, _ = read_shared(shared / MEMBERSHIP, len(membership) + 1)
             if given != membership:
                 self._write(f"{ELASTIC}/{MEMBERSHIP}", membership)
-        said, beat = _read_shared(shared / STATUS, LONGEST_STATUS)
+        said, beat = read_shared(shared / STATUS, LONGEST_STATUS)
         return MemberReport(said, max(0.0, time.time() - beat)) if beat else MemberReport()
 
     def start_record(self) -> StartRecord | None:
@@ -233,7 +233,7 @@ def own_mounts(spec: PodSpec) -> list[Mount]:
     return [mount for mount in spec.mounts if mount.is_read_only or mount.source != mount.path]
 
 
-def _read_shared(path: Path, most: int) -> tuple[str, float]:
+def read_shared(path: Path, most: int) -> tuple[str, float]:
     """Return the first bytes of a file that a pod can replace, as text, and when it was written, in Unix seconds; ("",
     0.0) for anything but a regular file. Never blocks, as the open of a named pipe would."""
     try:

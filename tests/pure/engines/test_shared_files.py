@@ -1,4 +1,4 @@
-"""What a pod puts in the place of the two files that it shares with the engine."""
+"""What a pod puts in the place of the files that it shares with the engine."""
 
 from __future__ import annotations
 
@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import MemberReport
+from controlplane.engines.local.mpi import ERROR_FILE, first_error
 from controlplane.engines.local.records import LONGEST_STATUS, PodDir
 
 
@@ -18,7 +19,7 @@ def limit() -> Iterator[None]:
     """End an open that blocks: nothing else would."""
 
     def end(number: int, frame: object) -> None:
-        raise TimeoutError("it blocks")
+        raise AssertionError("it blocks")
 
     before = signal.signal(signal.SIGALRM, end)
     signal.alarm(60)
@@ -53,3 +54,11 @@ def test_a_pipe_in_the_place_of_the_membership_is_replaced(shared: Path):
 def test_bytes_that_are_no_text_are_replaced_and_too_many_are_cut(shared: Path):
     (shared / "status.json").write_bytes(b"\xff" + b"a" * LONGEST_STATUS)
     assert PodDir(shared.parent).exchange("").text == "\ufffd" + "a" * (LONGEST_STATUS - 1)
+
+
+@pytest.mark.parametrize("put", [os.mkfifo, os.mkdir, link])
+def test_what_is_no_file_is_no_error_of_a_launcher_and_never_blocks(
+    shared: Path, put: Callable[[Path], None]
+):
+    put(shared / "error")
+    assert first_error({ERROR_FILE: str(shared / "error")}) == ""
