@@ -28,6 +28,8 @@ from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
 from jobs.row_cache import RowCache
 
+# States in which an attempt has started. Until then the row has the time of the attempt before.
+_HAVE_RUN = (lifecycle.RUNNING, lifecycle.SCALING, lifecycle.STOPPING)
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
 AVOID_SECONDS = 60
@@ -219,7 +221,7 @@ def _job_view(
         is_stopping=row["state"] == lifecycle.STOPPING,
         was_preempted_by=details.get("by_job") if is_waiting else None,
         was_preempted_by_project=details.get("by_project") if is_waiting else None,
-        started_at=None if is_queued else _seconds(row["started_at"]),
+        started_at=_seconds(row["started_at"]) if row["state"] in _HAVE_RUN else None,
         last_checkpoint_at=row["progress"].get("checkpoint_at"),
         placements=() if is_queued else placements,
     )

@@ -11,6 +11,8 @@ from dataclasses import dataclass, replace
 from statistics import median_low
 
 from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.feasibility import FeasibilityCheck
+from controlplane.scheduling.limits import not_ready
 from controlplane.scheduling.plan import Plan
 from controlplane.scheduling.runtimes import expected_end
 from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, placements_from_lists
@@ -63,15 +65,18 @@ def prospect(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never
 
 
 def start_range(view: ClusterView, job_id: str, is_over: Callable[[], bool] = never) -> StartRange | None:
-    """Return when a queued job is expected to start; None for a job that never can, as the cluster is."""
-    hold = next((hold for hold in decide(view).holds if hold.job == job_id), None)
-    if hold is not None and hold.queue_position is None:
+    """Return when a queued job is expected to start; None for a job that never can, as the cluster is, and for one that
+    waits for what no course follows: its data or volume, or the cluster's answer."""
+    job = next((job for job in view.jobs if job.id == job_id and job.state == "queued"), None)
+    if job is None or not_ready(job) is not None or not view.is_engine_reachable:
         return None
-    early, is_early_known = _follow(view, job_id, EARLY, is_over)
-    late, is_late_known = _follow(view, job_id, LATE, is_over)
+    if FeasibilityCheck(view).refuse(job) is not None:
+        return None
+    early, is_known = _follow(view, job_id, EARLY, is_over)
+    late, is_known = _follow(view, job_id, LATE, is_over) if is_known else (early, False)
+    if not is_known:
+        return StartRange(early, None)
     earliest = min(early, late)
-    if not (is_early_known and is_late_known):
-        return StartRange(earliest, None)
     latest = view.now + (max(early, late) - view.now) * STRETCH // 1000
     return StartRange(earliest, max(latest, earliest + LEAST_SECONDS))
 
@@ -81,7 +86,7 @@ def _follow(view: ClusterView, job_id: str, factor: int, is_over: Callable[[], b
     course = _Course(view, factor)
     before, step = view.now, FIRST_STEP
     for _ in range(STEPS):
-        if course.settle(job_id):
+        if course.settle(job_id, is_over):
             return (before if factor < 1000 else course.view.now), True
         if is_over():
             break
@@ -106,8 +111,8 @@ class _Course:
         }
         self._is_changed = True
 
-    def settle(self, job_id: str) -> bool:
-        """Decide and apply until nothing stops any more; return whether the job has started."""
+    def settle(self, job_id: str, is_over: Callable[[], bool]) -> bool:
+        """Decide and apply until nothing stops any more, or time is up; return whether the job has started."""
         if not self._is_changed:
             return False
         for _ in range(SETTLING):
@@ -115,7 +120,7 @@ class _Course:
             self._apply(plan)
             if any(start.job == job_id for start in plan.starts):
                 return True
-            if not plan.preempts and not any(job.is_stopping for job in self.view.jobs):
+            if is_over() or not (plan.preempts or any(job.is_stopping for job in self.view.jobs)):
                 break
         self._is_changed = False
         return False

@@ -68,6 +68,7 @@ class Holds(Sequence[Hold]):
 
     def _explained(self) -> Iterator[Hold]:
         explainer, state, position = Explainer(self._state), self._state, 0
+        own = None if state.reservation is None else state.reservation.item.job.id
         for item, _ in state.promises.values():
             position += 1
             yield explainer.hold(item, position)
@@ -75,7 +76,8 @@ class Holds(Sequence[Hold]):
         shared: dict[int, tuple[str, Details]] = {}
         for one, job in in_turn(self._classes):
             position += 1
-            if position <= SHOWN:
+            # the time and the place of a reservation are one job's, not its class's
+            if position <= SHOWN or job.id == own:
                 yield explainer.hold(one.waiting(job), position)
                 continue
             if id(one) not in shared:

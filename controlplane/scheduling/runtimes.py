@@ -1,6 +1,6 @@
 """Run times: when a running job is expected to end, and whether a queued one ends in time.
 
-An expected run time is declared by the user or learned from history (`learned`). Seconds throughout.
+An expected run time is declared by the user. Seconds throughout.
 """
 
 from __future__ import annotations
@@ -14,11 +14,12 @@ STEPS = 4
 
 
 def expected_end(job: JobView, now: int) -> int | None:
-    """Return when an active job is expected to end; None if its run time is unknown."""
+    """Return when an active job is expected to end; None if its run time is unknown. One that has not started yet
+    runs from now on."""
     expected = job.expected_runtime_seconds
-    if expected is None or job.started_at is None:
+    if expected is None:
         return None
-    end = job.started_at + expected
+    end = (now if job.started_at is None else job.started_at) + expected
     return end if end > now else now + max(LEAST_LEFT, now - end)
 
 

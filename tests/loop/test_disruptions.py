@@ -47,6 +47,18 @@ def test_an_evicted_job_starts_again_and_keeps_its_retries(plant):
     assert first.message == "The node was low on memory. It starts again as soon as there is room."
 
 
+def test_an_attempt_that_is_starting_has_no_work_of_the_one_before_to_lose(plant):
+    job = running(plant)
+    plant.tick(seconds=3600)
+    evict(plant)
+    plant.tick()
+    job.refresh_from_db()
+    assert (job.state, job.attempt) == ("starting", 2)
+    assert observe(plant.cluster, plant.clock()).view.jobs[0].started_at is None
+    plant.settle()
+    assert observe(plant.cluster, plant.clock()).view.jobs[0].started_at == int(plant.clock().timestamp())
+
+
 def test_a_job_goes_elsewhere_for_a_minute_after_a_node_refused_it(plant):
     job = running(plant)
     (first, other) = (Pod.objects.get().node.name, "dgx1-2")

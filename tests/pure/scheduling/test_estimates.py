@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from controlplane.scheduling import estimates
+from controlplane.scheduling.cycle import decide
 from controlplane.scheduling.estimates import prospect, start_range
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
@@ -53,6 +55,25 @@ def test_a_reclaim_is_named_with_the_place_that_it_makes():
 
 def test_nothing_is_said_of_a_job_that_can_never_start():
     assert start_range(full(job("j1", "p", 9)), "j1") is None
+
+
+@pytest.mark.parametrize("waits", [{"is_waiting_for_data": True}, {"is_waiting_for_volume": True}])
+def test_nothing_is_said_of_a_job_that_waits_for_its_data_or_volume(waits):
+    assert start_range(full(job("j1", "p", 8, **waits)), "j1") is None
+
+
+def test_nothing_is_said_while_the_cluster_does_not_answer_or_of_a_job_that_has_left_the_queue():
+    seen = full(job("j1", "p", 8))
+    assert start_range(replace(seen, is_engine_reachable=False), "j1") is None
+    assert start_range(seen, "r0") is None
+    assert start_range(seen, "gone") is None
+
+
+def test_once_time_is_up_no_other_cycle_is_decided(monkeypatch):
+    made = []
+    monkeypatch.setattr(estimates, "decide", lambda seen: made.append(decide(seen)) or made[-1])
+    assert start_range(full(job("j1", "p", 8)), "j1", lambda: True).latest is None
+    assert len(made) == 1
 
 
 def test_the_late_end_stays_open_when_time_is_up_or_nothing_ends():

@@ -54,6 +54,12 @@ def test_the_gang_gets_its_time_and_place():
     assert 0 <= hold.details["reserved_at"] - (NOW + 2 * HOUR) < 600
 
 
+def test_an_equal_gang_behind_it_has_no_part_in_its_reservation():
+    ahead = [job(f"w{rank}", "p", 1, rank=0, is_waiting_for_data=True) for rank in range(3)]
+    plan = decide(one_long(*ahead, gang("g4"), gang("g5"), gang("g6")))
+    assert [hold.job for hold in plan.holds if "reserved" in hold.details] == ["g4"]
+
+
 def test_a_long_job_may_run_beside_the_gang():
     wide = job("g1", "p", 8, pods=1, expected_runtime_seconds=HOUR)
     blocker = running(job("r0", "p", 5, expected_runtime_seconds=2 * HOUR), ("n0", range(5)), started_at=NOW)
@@ -100,6 +106,13 @@ def test_an_overdue_job_keeps_its_distance():
     assert expected_end(late, NOW) == NOW + HOUR
     assert expected_end(late, NOW + 3 * HOUR) == NOW + 5 * HOUR
     assert expected_end(replace(late, expected_runtime_seconds=None), NOW) is None
+
+
+def test_a_gang_keeps_its_time_while_a_job_of_its_place_is_starting():
+    starting = running(job("r0", "p", 1, expected_runtime_seconds=HOUR), ("n1", [0]))
+    assert expected_end(starting, NOW) == NOW + HOUR
+    plan = decide(view(nodes(2), ALONE, [starting, gang(), job("young2", "p", 1)], now=NOW))
+    assert hold_of(plan, "young2").reason == RESERVED_FOR_OLDER_GANG
 
 
 def test_run_times_are_rounded_up_to_few_values():
