@@ -8,7 +8,7 @@ from controlplane.commands.run import CommandRun
 from controlplane.models import Command
 from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_gone, snapshot_ready
 from datasets.models import Snapshot
-from datasets.models.volumes import READY
+from datasets.models.volumes import DELETING, READY
 from datasets.queries.volumes import running_jobs, storage_of
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes, Taken
@@ -30,8 +30,14 @@ class TakeSnapshot(CommandHandler):
             return None
         if snapshot.volume is None:
             raise CommandRefused("volume_gone", "The volume was deleted before the snapshot was taken.")
+        storage = storage_of(snapshot.project_id, snapshot.storage_class)
         with refusals():
-            return self._take(snapshot, storage_of(snapshot.project_id, snapshot.storage_class), run)
+            taken = self._take(snapshot, storage, run)
+            if Snapshot.objects.filter(pk=snapshot.pk).exclude(state=DELETING).exists():
+                return taken
+            # Its removal may have been carried out before its files were there.
+            storage.remove_snapshot(str(snapshot.pk))
+            return None
 
     def on_done(self, command: Command, result: tuple[Taken, str] | None) -> None:
         if result is not None:

@@ -1,7 +1,7 @@
 """Handlers that work on the directories of volumes, and what handlers of data share."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from typing import Any
 
 from controlplane.commands.errors import CommandRefused
@@ -15,11 +15,13 @@ from datasets.actions.volumes import (
     volume_failed,
     volume_gone,
     volume_measured,
+    volume_not_measured,
     volume_ready,
 )
 from datasets.models import Volume
+from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME, storage_of
-from datasets.storage.base import Blocked, Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.base import Blocked, Budget, ContentMissing
 from datasets.storage.volumes import FolderVolumes, Measured
 
 DATA = "data"
@@ -70,7 +72,7 @@ class ProvisionVolume(VolumeCommand):
 
     kind = PROVISION
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured:
+    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured | None:
         key, origin, budget = str(volume.pk), volume.origin, budget_of(run)
 
         def report(files: int, size_bytes: int) -> None:
@@ -82,6 +84,10 @@ class ProvisionVolume(VolumeCommand):
             storage.clone(key, origin["id"], budget, report)
         else:
             storage.restore(key, origin["id"], budget, report)
+        if not Volume.objects.filter(pk=volume.pk).exclude(state=DELETING).exists():
+            # Its removal may have been carried out before its directory was there.
+            storage.remove(key)
+            return None
         return storage.measure(key, budget, MEASURED_FILES)
 
     def on_done(self, command: Command, result: Measured | None) -> None:
@@ -111,11 +117,12 @@ class MeasureVolume(VolumeCommand):
 
     kind, max_tries = MEASURE, 1
 
-    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured | None:
-        with suppress(DeadlineExceeded):
-            return storage.measure(str(volume.pk), budget_of(run, MEASURED_SECONDS), MEASURED_FILES)
-        return None
+    def work(self, volume: Volume, storage: FolderVolumes, run: CommandRun) -> Measured:
+        return storage.measure(str(volume.pk), budget_of(run, MEASURED_SECONDS), MEASURED_FILES)
 
     def on_done(self, command: Command, result: Measured | None) -> None:
         if result is not None:
             volume_measured(command.subject_id, result)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        volume_not_measured(command.subject_id)

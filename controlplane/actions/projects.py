@@ -23,6 +23,8 @@ from controlplane.models import (
     User,
 )
 from controlplane.queries.projects import namespace_of
+from datasets.models import DatasetVersion
+from datasets.queries.caches import users_of, uses_of
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job, Pod
 from jobs.transitions import remove
@@ -68,7 +70,8 @@ def edit_project(project: Project, changes: Mapping[str, Any], *, actor: Actor) 
 
 
 def delete_project(project: Project, *, actor: Actor) -> None:
-    """Delete a project with its finished jobs. Raises Conflict while jobs are unfinished."""
+    """Delete a project with its finished jobs. Raises Conflict while jobs are unfinished, while it has volumes or
+    snapshots, and while jobs of other projects mount its datasets."""
     require_admin(actor)
     with transaction.atomic():
         unfinished = Job.objects.filter(project=project).exclude(state__in=FINAL_STATES).count()
@@ -76,6 +79,7 @@ def delete_project(project: Project, *, actor: Actor) -> None:
             raise Conflict(
                 "project_in_use", f"{project.name} has {unfinished} unfinished jobs; stop them first."
             )
+        _refuse_while_data_is_used(project)
         write_audit(actor, "project.delete", "project", project.name, before=_shown(project))
         project_id, name = project.pk, project.name
         for job in Job.objects.filter(project=project).select_related("project"):
@@ -154,6 +158,21 @@ def _leave_cluster(project: Project, cluster: Cluster) -> None:
         )
     _refuse_while_cleaning_up(project.name, cluster)
     _order_removal(project)
+
+
+def _refuse_while_data_is_used(project: Project) -> None:
+    volumes, snapshots = project.volumes.count(), project.snapshots.count()
+    if volumes or snapshots:
+        raise Conflict(
+            "project_has_volumes",
+            f"{project.name} has {volumes} volumes and {snapshots} snapshots; delete them first.",
+        )
+    uses = uses_of(DatasetVersion.objects.filter(dataset__project=project))
+    if uses.exists():
+        users = users_of(uses, project)
+        raise Conflict(
+            "project_in_use", f"Datasets of {project.name} are used by {users}; delete it afterwards."
+        )
 
 
 def _order_removal(project: Project) -> None:

@@ -5,7 +5,8 @@ snapshot, and what is beyond the rules is found from the rows.
 """
 
 import logging
-from collections.abc import Iterator, Mapping
+from collections import defaultdict
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import datetime, timedelta
 from typing import Any
 
@@ -20,7 +21,7 @@ from datasets.actions.snapshots import REQUEST, delete_snapshot, take_snapshot
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.models.volumes import FAILED, READY
 from jobs.lifecycle import FINAL_STATES, SUCCEEDED
-from jobs.models import Job
+from jobs.models import Attempt
 
 logger = logging.getLogger(__name__)
 
@@ -33,9 +34,13 @@ REMOVED_AT_ONCE = 50
 def snapshot_on_events(_: datetime | None = None) -> None:
     """Write a snapshot for every event of a watched job that has none."""
     uses = VolumeUse.objects.filter(is_watched=True).select_related("volume", "job")
-    for use in uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk"):
-        for cause, mark in _events(use):
-            if not Snapshot.objects.filter(volume=use.volume, job=use.job, mark=mark).exists():
+    begun = list(uses.filter(Q(job__attempt__gt=0) | Q(job__state__in=FINAL_STATES)).order_by("pk"))
+    if not begun:
+        return
+    preempted, known = _preempted(), _known_marks()
+    for use in begun:
+        for cause, mark in _events(use, preempted[use.job_id]):
+            if (use.volume_id, use.job_id, mark) not in known:
                 _take(use, cause, mark)
         if use.job.is_final:
             VolumeUse.objects.filter(pk=use.pk).update(is_watched=False)
@@ -56,7 +61,8 @@ def remove_old_snapshots(_: datetime | None = None) -> None:
 def _beyond(volume: Volume) -> list[Snapshot]:
     rows = volume.snapshots.filter(state__in=(READY, FAILED)).exclude(cause=REQUEST).order_by("-number")
     found = list(rows)
-    kept = found if volume.keep_last is None else found[: volume.keep_last]
+    # Counted apart: one that failed must not take the place of one that can be restored.
+    kept = [one for state in (READY, FAILED) for one in _last(volume, found, state)]
     if volume.keep_days is not None:
         since = timezone.now() - timedelta(days=volume.keep_days)
         kept = [one for one in kept if one.created_at >= since]
@@ -64,13 +70,17 @@ def _beyond(volume: Volume) -> list[Snapshot]:
     return [one for one in found if one.pk not in keys]
 
 
-def _events(use: VolumeUse) -> Iterator[tuple[str, str]]:
+def _last(volume: Volume, found: Sequence[Snapshot], state: str) -> Sequence[Snapshot]:
+    return [one for one in found if one.state == state][: volume.keep_last]
+
+
+def _events(use: VolumeUse, preempted: Sequence[int]) -> Iterator[tuple[str, str]]:
     """Yield (event, mark) of what has happened to the job and calls for a snapshot."""
     job, wanted = use.job, set(use.snapshot_on)
     if "success" in wanted and job.state == SUCCEEDED:
         yield "success", "success"
     if "preempt" in wanted:
-        for attempt in _preempted(job):
+        for attempt in preempted:
             yield "preempt", f"preempt:{attempt}"
     epoch = job.progress.get("epoch")
     if "epoch" in wanted and isinstance(epoch, int):
@@ -93,10 +103,19 @@ def better(progress: Mapping[str, Any], best: Mapping[str, Any]) -> dict[str, An
     return None
 
 
-def _preempted(job: Job) -> list[int]:
-    """Return the numbers of the attempts that were preempted and whose pods are gone."""
-    ended = job.attempts.filter(ended_at__isnull=False, reason=PREEMPTED)
-    return list(ended.values_list("number", flat=True))
+def _preempted() -> Mapping[Any, Sequence[int]]:
+    """Return the numbers of the attempts of watched jobs that were preempted and whose pods are gone, by job."""
+    rows = Attempt.objects.filter(job__volume_uses__is_watched=True, ended_at__isnull=False, reason=PREEMPTED)
+    found: defaultdict[Any, list[int]] = defaultdict(list)
+    for job, number in rows.order_by("number").values_list("job_id", "number").distinct():
+        found[job].append(number)
+    return found
+
+
+def _known_marks() -> set[tuple[Any, Any, str]]:
+    """Return (volume, job, mark) of the snapshots that events of watched jobs have."""
+    rows = Snapshot.objects.filter(job__volume_uses__is_watched=True).exclude(mark="")
+    return set(rows.values_list("volume_id", "job_id", "mark"))
 
 
 def _take(use: VolumeUse, cause: str, mark: str) -> None:

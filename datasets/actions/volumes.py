@@ -14,7 +14,7 @@ from controlplane.engines.kinds import engine_kind
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event, Project
 from datasets.models import Volume
-from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, READY
+from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING, READY
 from datasets.queries.volumes import VOLUME, running_jobs, storage_class_named, unfinished_uses
 from datasets.storage.volumes import Measured
 
@@ -135,7 +135,7 @@ def edit_volume(volume: Volume, changes: Mapping[str, Any], *, actor: Actor) -> 
 
 def delete_volume(volume: Volume, *, actor: Actor) -> None:
     """Delete a volume with its content; its snapshots stay. Raises Conflict, with their names, while unfinished jobs
-    mount it or a volume is made of it."""
+    mount it, or a volume or a snapshot is made of it."""
     with transaction.atomic():
         reread(volume, lock=True)
         if volume.state == DELETING:
@@ -145,6 +145,7 @@ def delete_volume(volume: Volume, *, actor: Actor) -> None:
             detail = f"{volume.name} is mounted by {', '.join(users)}; delete it when they have ended, or stop them."
             raise Conflict("volume_in_use", detail)
         refuse_while_copied(VOLUME, str(volume.pk), volume.name)
+        _refuse_while_taken(volume)
         Command.objects.about(VOLUME, volume.pk).cancel()
         Volume.objects.filter(pk=volume.pk).update(state=DELETING, reason="", message="")
         reread(volume)
@@ -161,6 +162,16 @@ def refuse_while_copied(kind: str, key: str, name: str) -> None:
         raise Conflict(
             f"{kind}_in_use", f"The volume {made} is being made of {name}; wait until it is ready."
         )
+
+
+def _refuse_while_taken(volume: Volume) -> None:
+    """Raise Conflict while a snapshot is taken: it would end with the files that were not removed yet."""
+    taken = volume.snapshots.filter(state=PENDING).first()
+    if taken is not None:
+        detail = (
+            f"The snapshot {taken} is being taken of {volume.name}; wait until it is ready, or delete it."
+        )
+        raise Conflict("volume_in_use", detail)
 
 
 def volume_ready(volume_id: str, measured: Measured) -> None:
@@ -195,6 +206,11 @@ def volume_measured(volume_id: str, measured: Measured) -> None:
     Volume.objects.filter(pk=volume_id).update(**_measured(measured))
     if is_news:
         happened("volume.measured", volume, "system")
+
+
+def volume_not_measured(volume_id: str) -> None:
+    """Record that a measurement failed; without its time, the next one would follow at once."""
+    Volume.objects.filter(pk=volume_id).update(is_measured_in_part=True, measured_at=timezone.now())
 
 
 def happened(kind: str, volume: Volume, actor: str) -> None:

@@ -4,6 +4,8 @@ import ctypes
 import errno
 import fcntl
 import os
+import shutil
+import stat
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -76,6 +78,19 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
                 left = left[os.write(descriptor, left) :]
     finally:
         os.close(descriptor)
+
+
+def remove_tree(root: Path) -> None:
+    """Remove a directory and all it holds, directories without permission to write included. Raises OSError."""
+    try:
+        shutil.rmtree(root)
+    except PermissionError:
+        os.chmod(root, 0o700)
+        for _, names, _, descriptor in os.fwalk(root):
+            for name in names:
+                if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                    os.chmod(name, 0o700, dir_fd=descriptor)
+        shutil.rmtree(root)
 
 
 def sync_file_system(path: Path) -> None:

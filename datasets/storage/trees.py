@@ -10,7 +10,7 @@ from pathlib import Path
 
 from datasets.ingest.tree import RACY_NS
 from datasets.storage.base import UNLIMITED, Blocked, Budget
-from datasets.storage.files import blocked, copy_file, hard_link, reflink
+from datasets.storage.files import blocked, copy_file, hard_link, reflink, sync_file_system
 
 # Of the control plane and of programs that take part in snapshots; no part of a volume's content.
 OWN = b".trainyard"
@@ -56,6 +56,8 @@ def copy_tree(
     or by copy. Raises Blocked, what `budget` raises, and FileNotFoundError when there is no source."""
     copy = _Copy(os.fsencode(target), before, time.time_ns() - RACY_NS)
     try:
+        # A write through a memory map changes a file's time only when the page was clean before.
+        sync_file_system(source)
         for directory, names, descriptor in walk(source):
             budget.check()
             copy.directory(directory, names, descriptor, budget)
@@ -89,7 +91,8 @@ class _Copy:
 
     def directory(self, path: bytes, names: list[bytes], descriptor: int, budget: Budget) -> None:
         place = os.path.join(self._target, path) if path else self._target
-        os.makedirs(place, mode=0o700, exist_ok=True)
+        # Never its parents: where those were removed meanwhile, another process has taken this work over.
+        os.mkdir(place, 0o700)
         self._directories.append((place, os.fstat(descriptor)))
         for count, name in enumerate(names):
             if count % 256 == 255:
@@ -131,7 +134,11 @@ class _Copy:
         if self._before is None or self._before.index.get(path) != _seen(found):
             return False
         source = os.path.join(os.fsencode(self._before.root), path)
-        return os.path.isfile(source) and hard_link(source, Path(os.fsdecode(place)))
+        try:
+            return hard_link(source, Path(os.fsdecode(place)))
+        except FileNotFoundError:
+            # the earlier snapshot is being removed
+            return False
 
     def _read(self, path: bytes, name: bytes, descriptor: int, place: bytes) -> os.stat_result:
         """Copy one file, again while it changes; return its stat from before the last copy."""

@@ -25,11 +25,10 @@ from pathlib import Path
 from typing import BinaryIO
 from uuid import uuid4
 
-from datasets.storage.base import UNLIMITED, Budget, ContentMissing
-from datasets.storage.files import blocked, sync_file_system
+from datasets.storage.base import UNLIMITED, Budget, ContentMissing, DeadlineExceeded
+from datasets.storage.files import blocked, remove_tree, sync_file_system
 from datasets.storage.trees import OWN, Before, Copied, Index, copy_tree, walk
 
-CHILDREN_MOST = 10_000
 Report = Callable[[int, int], None]
 
 
@@ -125,7 +124,8 @@ class FolderVolumes:
         self._remove(self._snapshot(snapshot))
 
     def measure(self, volume: str, budget: Budget, most_files: int) -> Measured:
-        """Count files and bytes, up to `most_files`. Raises ContentMissing and what `budget` raises."""
+        """Count files and bytes, up to `most_files`, to the deadline of `budget`, or to a directory that cannot be
+        read. Raises ContentMissing and Cancelled."""
         files = size = 0
         try:
             for _, names, descriptor in walk(self.path(volume)):
@@ -139,6 +139,8 @@ class FolderVolumes:
                     return Measured(files, size, is_partial=True)
         except FileNotFoundError as error:
             raise ContentMissing(f"The directory of the volume {volume} is not there.") from error
+        except (DeadlineExceeded, PermissionError, RecursionError):
+            return Measured(files, size, is_partial=True)
         return Measured(files, size, is_partial=False)
 
     def children(self, volume: str, directory: bytes, after: bytes, limit: int) -> list[Child]:
@@ -214,8 +216,7 @@ class FolderVolumes:
         try:
             place.parent.mkdir(parents=True, exist_ok=True)
             parts.mkdir(exist_ok=True)
-            for left in parts.glob(f"{name}.*"):
-                shutil.rmtree(left, ignore_errors=True)
+            self._remove_parts(name)
             part.mkdir()
             yield part
             sync_file_system(parts)
@@ -227,16 +228,22 @@ class FolderVolumes:
 
     def _remove(self, place: Path) -> None:
         parts = self.root / "parts"
-        hidden = parts / f"{place.name}.removed"
         try:
             parts.mkdir(parents=True, exist_ok=True)
-            if hidden.exists():
-                shutil.rmtree(hidden)
-            if place.exists():
-                os.rename(place, hidden)
-                shutil.rmtree(hidden)
+            with suppress(FileNotFoundError):
+                os.rename(place, parts / f"{place.name}.{uuid4().hex}")
+            self._remove_parts(place.name)
         except OSError as error:
             raise blocked(error) from error
+
+    def _remove_parts(self, name: str) -> None:
+        """Remove what earlier tries left. Each part is renamed first, so that a process that lost its claim and still
+        writes into one cannot complete it."""
+        for left in (self.root / "parts").glob(f"{name}.*"):
+            hidden = left.with_name(f"{name}.{uuid4().hex}")
+            with suppress(FileNotFoundError):
+                os.rename(left, hidden)
+                remove_tree(hidden)
 
     def _snapshot(self, snapshot: str) -> Path:
         return self.root / "snapshots" / snapshot

@@ -1,20 +1,25 @@
 """Volumes and snapshots of the folder backend: what a copy holds, what it shares, and what a crash leaves."""
 
+import mmap
 import os
 import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryDirectory
 
 import pytest
 
 from datasets.storage.base import Blocked, Budget, Cancelled, ContentMissing
-from datasets.storage.files import reflink
+from datasets.storage.files import hard_link, reflink, sync_file_system
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes
 
 LONG_AGO = 1_000_000_000
+NOBODY = 65_534
 
 
 @pytest.fixture
@@ -216,3 +221,79 @@ def test_a_volume_is_removed_with_all_it_holds_and_only_it(storage, data):
     storage.remove("v")
     assert not storage.path("v").exists()
     assert storage.has_snapshot("s1")
+
+
+def test_files_of_an_earlier_snapshot_that_is_removed_meanwhile_are_copied(storage, data, monkeypatch):
+    monkeypatch.setattr("datasets.storage.trees.RACY_NS", 0)
+    storage.take("s1", "v", None)
+
+    def removed_first(source: bytes, target: Path) -> bool:
+        storage.remove_snapshot("s1")
+        return hard_link(source, target)
+
+    monkeypatch.setattr("datasets.storage.trees.hard_link", removed_first)
+    assert storage.take("s2", "v", "s1").files == 4
+    assert (snapshot_tree(storage, "s2") / "a.txt").read_text() == "alpha"
+
+
+def test_a_try_that_lost_its_claim_cannot_complete_what_the_next_try_removed(storage, data, monkeypatch):
+    def taken_over(source: Path | bytes, target: Path) -> bool:
+        monkeypatch.setattr("datasets.storage.trees.reflink", reflink)
+        with pytest.raises(Cancelled):
+            storage.take("s1", "v", None, Budget(is_cancelled=lambda: True))
+        return reflink(source, target)
+
+    monkeypatch.setattr("datasets.storage.trees.reflink", taken_over)
+    with pytest.raises(ContentMissing):
+        storage.take("s1", "v", None)
+    assert not storage.has_snapshot("s1")
+
+
+def test_what_is_written_through_a_memory_map_meanwhile_is_in_the_next_snapshot(storage, data, monkeypatch):
+    monkeypatch.setattr("datasets.storage.trees.RACY_NS", 0)
+    (data / "a.txt").write_bytes(b"0" * 4096)
+    with (data / "a.txt").open("r+b") as file, mmap.mmap(file.fileno(), 4096) as pages:
+        pages[:1] = b"1"
+
+        def write_first(path: Path) -> None:
+            pages[:1] = b"2"
+            sync_file_system(path)
+
+        monkeypatch.setattr("datasets.storage.volumes.sync_file_system", write_first)
+        storage.take("s1", "v", None)
+        storage.take("s2", "v", "s1")
+    assert (snapshot_tree(storage, "s2") / "a.txt").read_bytes()[:1] == b"2"
+
+
+def test_a_measurement_ends_at_its_deadline_with_what_it_counted(storage, data):
+    assert storage.measure("v", Budget(seconds=-1), 100).is_partial
+    assert not storage.measure("v", Budget(), 100).is_partial
+
+
+@contextmanager
+def without_root(directory: Path) -> Iterator[None]:
+    """Run the block as an ordinary user, who owns the directory."""
+    if os.geteuid() != 0:
+        yield
+        return
+    os.chown(directory, NOBODY, NOBODY)
+    os.seteuid(NOBODY)
+    try:
+        yield
+    finally:
+        os.seteuid(0)
+
+
+def test_directories_that_cannot_be_written_are_removed_with_their_volume():
+    with TemporaryDirectory() as directory, without_root(Path(directory)):
+        storage = FolderVolumes(Path(directory) / "class")
+        storage.provision("v")
+        inner = storage.path("v") / "modules/inner"
+        inner.mkdir(parents=True)
+        (inner / "go.mod").write_text("module")
+        inner.chmod(0)
+        inner.parent.chmod(0o555)
+        assert storage.measure("v", Budget(), 100).is_partial
+        storage.remove("v")
+        assert not storage.path("v").exists()
+        assert list((storage.root / "parts").iterdir()) == []

@@ -1,17 +1,24 @@
 """Snapshots over REST: taken, listed, restored, deleted; on events of jobs; kept by rules; and after kills."""
 
 from datetime import timedelta
+from typing import Any
 
 import pytest
 from django.utils import timezone
 
+from controlplane.access import SYSTEM
+from controlplane.actions.errors import Conflict
+from controlplane.actions.projects import delete_project
 from controlplane.models import Command
 from datasets.actions.snapshot_events import better, remove_old_snapshots, snapshot_on_events
+from datasets.actions.snapshots import take_snapshot
+from datasets.actions.volumes import create_volume
 from datasets.models import Snapshot, Volume, VolumeUse
 from datasets.storage import volumes as storage_module
+from datasets.storage.volumes import FolderVolumes
 from jobs.models import Attempt, Job
 from tests.builders import make_job
-from tests.volumes import make_snapshot, make_volume, read, tree_of, work, write
+from tests.volumes import directory_of, make_snapshot, make_volume, read, tree_of, work, write
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
 MOUNT = [{"volume": "data", "mount_path": "/mnt"}]
@@ -181,3 +188,60 @@ def test_an_event_without_a_ready_volume_takes_nothing_and_ends(cast, volume):
     Volume.objects.update(state="failed")
     assert taken() == []
     assert not VolumeUse.objects.filter(is_watched=True).exists()
+
+
+def test_a_volume_is_not_deleted_while_a_snapshot_of_it_is_taken(api, cast, volume):
+    api("ben").post("snapshots", {"volume": str(volume.pk)})
+    refused = api("ana").delete(f"volumes/{volume.pk}")
+    assert (refused.status, refused.code) == (409, "volume_in_use")
+    assert "data@1 is being taken" in refused.body["detail"]
+    work()
+    assert api("ana").delete(f"volumes/{volume.pk}").status == 200
+
+
+def test_a_failed_snapshot_does_not_take_the_place_of_one_that_can_be_restored(cast, volume):
+    job = watched_job(cast, "epoch")
+    for epoch in range(1, 4):
+        Job.objects.filter(pk=job.pk).update(progress={"epoch": epoch})
+        snapshot_on_events()
+    work()
+    Snapshot.objects.filter(number__gte=2).update(state="failed")
+    Volume.objects.update(keep_last=1)
+    remove_old_snapshots()
+    work()
+    left = Snapshot.objects.order_by("number").values_list("number", "state")
+    assert list(left) == [(1, "ready"), (3, "failed")]
+
+
+def test_what_is_deleted_while_its_files_are_made_leaves_none(cast, volume, monkeypatch):
+    take, provision = FolderVolumes.take, FolderVolumes.provision
+
+    def deleted_first(storage: FolderVolumes, key: str, *rest: Any) -> Any:
+        (Snapshot if rest else Volume).objects.filter(pk=key).delete()
+        return (take if rest else provision)(storage, key, *rest)
+
+    monkeypatch.setattr(FolderVolumes, "take", deleted_first)
+    monkeypatch.setattr(FolderVolumes, "provision", deleted_first)
+    snapshot = take_snapshot(volume, actor=SYSTEM)
+    other = create_volume(cast.project, {"name": "other", "size": 1 << 30}, actor=SYSTEM)
+    work()
+    assert not tree_of(snapshot).exists()
+    assert not directory_of(other).exists()
+    assert directory_of(volume).exists()
+
+
+def test_events_of_any_number_of_jobs_cost_three_queries(cast, volume, django_assert_num_queries):
+    for name in ("train1", "train2", "train3"):
+        job = make_job(cast.project, name, cast.ben, volumes=MOUNT, snapshot_on=["epoch", "preempt"])
+        Job.objects.filter(pk=job.pk).update(attempt=1, state="running", progress={"epoch": 1})
+    assert len(taken()) == 3
+    with django_assert_num_queries(3):
+        snapshot_on_events()
+
+
+def test_a_project_with_volumes_or_snapshots_is_not_deleted(cast, volume):
+    make_snapshot(volume)
+    with pytest.raises(Conflict) as refused:
+        delete_project(cast.project, actor=cast.actor("root"))
+    assert refused.value.code == "project_has_volumes"
+    assert "1 volumes and 1 snapshots" in refused.value.detail
