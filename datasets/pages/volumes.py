@@ -229,9 +229,10 @@ def _keep(volume: Volume, posted: Mapping[str, str], actor: Actor) -> object:
 
 
 def _count(text: str) -> int | None:
-    if not text.strip():
+    text = text.strip()
+    if not text:
         return None
-    if not text.strip().isdecimal() or not 1 <= int(text[:9]) <= 100_000:
+    if not text.isdecimal() or len(text) > 9 or not 1 <= int(text) <= 100_000:
         raise forms.ValidationError(_("Write a whole number from 1 to 100,000, or nothing."))
     return int(text)
 

@@ -15,6 +15,8 @@ from datasets.storage.volumes import Child, FolderVolumes
 
 BYTES = "application/octet-stream"
 PIECE_BYTES = 1 << 20
+# The end of the year 9999.
+LATEST_SECONDS = 253_402_300_799
 
 
 def list_files(volume: Volume, directory: str, after: str, limit: int) -> tuple[list[dict[str, Any]], bool]:
@@ -66,5 +68,6 @@ def _shape(directory: bytes, child: Child) -> dict[str, Any]:
         "path": shown(path),
         "kind": child.kind,
         "size_bytes": child.size_bytes,
-        "modified_at": datetime.fromtimestamp(child.mtime, UTC),
+        # A job can set any time, also one that no date has.
+        "modified_at": datetime.fromtimestamp(min(max(child.mtime, 0), LATEST_SECONDS), UTC),
     }

@@ -4,6 +4,7 @@ import pytest
 
 from controlplane.models import AuditEntry, Event, Project
 from datasets.models import Volume, VolumeUse
+from datasets.storage.volumes import Child, FolderVolumes
 from jobs.models import Job
 from tests.builders import make_cluster, make_job
 from tests.volumes import GIB, directory_of, make_volume, read, work, write
@@ -208,6 +209,14 @@ def test_files_are_listed_and_downloaded_and_nothing_outside_is(api, cast):
             404,
         )
     assert api("chi").get(f"volumes/{volume.pk}/files").status == 404
+
+
+def test_a_time_that_no_date_has_does_not_hide_a_directory(api, cast, monkeypatch):
+    volume = make_volume(cast.project)
+    found = [Child(b"a", "file", 1, 1e12), Child(b"b", "file", 1, -1e12)]
+    monkeypatch.setattr(FolderVolumes, "children", lambda *_: found)
+    listed = api("vera").get(f"volumes/{volume.pk}/files")
+    assert [entry["modified_at"][:4] for entry in listed.body["results"]] == ["9999", "1970"]
 
 
 def test_volumes_of_others_are_not_listed(api, cast):

@@ -120,6 +120,7 @@ def test_changes_from_the_page_and_their_refusals(cast, volume):
         ("resize", {"size": "?"}),
         ("tier", {"service_tier": "x"}),
         ("keep", {"keep_last": "-1"}),
+        ("keep", {"keep_last": "00000000199999999999"}),
     ):
         refused = ben.post(f"{path}/{verb}", fields, follow=True)
         assert "error" in {message.level_tag for message in refused.context["messages"]}, verb
