@@ -19,7 +19,7 @@ class ImportCode(CommandHandler):
     """Fetch a commit of a git repository into a project's code."""
 
     kind, queue = IMPORT_CODE, DATA
-    # Whoever asked is waiting for the answer.
+    # The user waits for the answer.
     max_tries, backoff_seconds = 2, (2,)
 
     def run(self, run: CommandRun) -> Imported:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import IO, Any, TypeAlias
 from urllib.parse import urlsplit
 
-from datasets.code_manifest import FILES_MOST, Entry, TreeRefused, file_entry, link_entry
+from datasets.code_manifest import FILES_MOST, PATH_MOST_BYTES, Entry, TreeRefused, file_entry, link_entry
 
 SCHEMES = ("https", "http", "ssh", "file")
 # A pack may hold more than the tree: earlier deltas, and what the tree's limit refuses later.
@@ -28,6 +28,8 @@ PACK_ROOM = 4
 LONGEST_SECONDS = 600.0
 POLL_SECONDS = 0.2
 MESSAGE_MOST = 400
+# Of a listing: more than FILES_MOST lines, or lines longer than a path may be.
+LISTING_MOST_BYTES = FILES_MOST * (PATH_MOST_BYTES + 128)
 _FETCHED = "refs/fetched/commit"
 _CHUNK_BYTES = 1 << 20
 _EXECUTABLE, _LINK, _SUBMODULE = b"100755", b"120000", b"160000"
@@ -95,10 +97,15 @@ class GitSource:
         self._fetch(command, most_bytes * PACK_ROOM, check)
         return self._git("rev-parse", "--verify", "--quiet", f"{_FETCHED}^{{commit}}").decode().strip()
 
-    def entries(self, commit: str, check: Callable[[], None]) -> tuple[list[Entry], dict[str, str]]:
+    def entries(
+        self, commit: str, most_bytes: int, check: Callable[[], None]
+    ) -> tuple[list[Entry], dict[str, str]]:
         """Return the entries of the commit's tree, and git's name of each content by its SHA-256. Raises GitRefused,
-        TreeRefused."""
+        and TreeRefused before a content is read for a tree with too many files or more than `most_bytes`."""
         blobs = self._blobs(commit)
+        total = sum(blob.size for blob in blobs)
+        if total > most_bytes:
+            raise TreeRefused("tree_too_large", f"The commit has {total} bytes; at most {most_bytes}.")
         entries: list[Entry] = []
         names: dict[str, str] = {}
         with self.reader() as read:
@@ -123,10 +130,24 @@ class GitSource:
 
     def _blobs(self, commit: str) -> list[_Blob]:
         """Return the files and links of the commit's tree. Raises TreeRefused."""
-        listing = self._git("ls-tree", "-r", "-z", "--long", "--full-tree", commit).split(b"\0")[:-1]
-        if len(listing) > FILES_MOST:
-            raise TreeRefused("too_many_files", f"The commit has {len(listing)} files; at most {FILES_MOST}.")
-        return [blob for line in listing if (blob := _blob(line)) is not None]
+        lines = self._listing(commit).split(b"\0")[:-1]
+        if len(lines) > FILES_MOST:
+            raise TreeRefused("too_many_files", f"The commit has more than {FILES_MOST} files.")
+        return [blob for line in lines if (blob := _blob(line)) is not None]
+
+    def _listing(self, commit: str) -> bytes:
+        """Return what git lists of the commit's tree, cut off where it is longer than a tree can be: one of a few
+        objects that name one another many times over has billions of files."""
+        command = ("ls-tree", "-r", "-z", "--long", "--full-tree", commit)
+        with self._start(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL) as git:
+            assert git.stdout is not None
+            listing: bytes = git.stdout.read(LISTING_MOST_BYTES)
+            if len(listing) == LISTING_MOST_BYTES:
+                git.kill()
+                return listing
+        if git.returncode:
+            raise GitRefused("git_failed", "git cannot list the files of the commit.")
+        return listing
 
     def _fetch(self, command: Sequence[str], most_bytes: int, check: Callable[[], None]) -> None:
         """Run a command of git's that writes no file larger than `most_bytes`. Raises GitRefused and what `check`

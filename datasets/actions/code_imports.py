@@ -83,7 +83,7 @@ def fetch_code(row: CodeImport, check: Callable[[], None]) -> Imported:
 
 def _keep(row: CodeImport, check: Callable[[], None], source: GitSource, commit: str) -> str:
     """Put what the project lacks of the commit's files into the store; return the tree's digest."""
-    entries, names = source.entries(commit, check)
+    entries, names = source.entries(commit, settings.CODE_MOST_BYTES, check)
     digest, missing = begin_upload(row.project, entries)
     store = code_of(row.project)
     with source.reader() as read:

@@ -21,11 +21,13 @@ IMPORTS = "projects/team-a/code-imports"
 GIT = {"GIT_CONFIG_GLOBAL": "/dev/null", "GIT_CONFIG_SYSTEM": "/dev/null"}
 
 
-def git(root: Path, *words: str) -> str:
+def git(root: Path, *words: str, said: str | None = None) -> str:
     identity = ("-c", "user.name=ben", "-c", "user.email=ben@example.org", "-c", "protocol.file.allow=always")
     environment = {**os.environ, **GIT}
     command = ["git", *identity, *words]
-    run = subprocess.run(command, cwd=root, check=True, capture_output=True, text=True, env=environment)
+    run = subprocess.run(
+        command, cwd=root, check=True, capture_output=True, text=True, env=environment, input=said
+    )
     return run.stdout.strip()
 
 
@@ -125,6 +127,31 @@ def test_an_import_that_fails_says_why(api: AsPerson, repository: Path, settings
     assert missing["reason"]["code"] == "git_failed"
     settings.CODE_MOST_BYTES = 10
     assert fetched(api("ben"), repository)["reason"]["code"] in ("tree_too_large", "repository_too_large")
+
+
+def test_a_tree_of_trees_that_name_one_another_is_not_listed_whole(api: AsPerson, repository: Path):
+    """Six objects that stand for a million files."""
+    line = f"100644 blob {git(repository, 'rev-parse', 'HEAD:train.py')}\t"
+    for _ in range(6):
+        tree = git(repository, "mktree", said="".join(f"{line}{name}\n" for name in range(10)))
+        line = f"040000 tree {tree}\t"
+    git(repository, "update-ref", "refs/heads/many", git(repository, "commit-tree", "-m", "many", tree))
+    found = fetched(api("ben"), repository, "many")
+    assert found["reason"] == {"code": "too_many_files", "message": "The commit has more than 20000 files."}
+
+
+def test_a_commit_that_is_too_large_is_refused_before_it_is_read(
+    api: AsPerson, repository: Path, settings: Any, monkeypatch: pytest.MonkeyPatch
+):
+    read: list[str] = []
+    monkeypatch.setattr("datasets.git_source._read", lambda *words: read.append(words[-1]) or iter(()))
+    settings.CODE_MOST_BYTES = 40
+    (repository / "large").write_bytes(b"0" * 41)
+    git(repository, "add", ".")
+    git(repository, "commit", "-qm", "large")
+    monkeypatch.setattr("datasets.git_source.PACK_ROOM", 1 << 20)
+    assert fetched(api("ben"), repository)["reason"]["code"] == "tree_too_large"
+    assert read == []
 
 
 def test_links_out_of_the_tree_are_refused(api: AsPerson, repository: Path):
