@@ -25,7 +25,15 @@ def location_for(cluster: Cluster) -> CacheLocation:
     if not holds_caches(cluster):
         detail = f"{cluster.name} has no cache location: its pods cannot mount datasets yet."
         raise invalid("/location", "no_location", detail)
-    location, _ = CacheLocation.objects.get_or_create(cluster=cluster, defaults={"name": cluster.name})
+    return CacheLocation.objects.filter(cluster=cluster).first() or _new_location(cluster)
+
+
+def _new_location(cluster: Cluster) -> CacheLocation:
+    with transaction.atomic():
+        # The name of a detached cluster is free again; its caches stay until they are too old.
+        for old in CacheLocation.objects.filter(name=cluster.name, cluster__detached_at__isnull=False):
+            CacheLocation.objects.filter(pk=old.pk).update(name=f"{old.name}-{old.cluster_id}")
+        location, _ = CacheLocation.objects.get_or_create(cluster=cluster, defaults={"name": cluster.name})
     return location
 
 

@@ -72,7 +72,7 @@ class CacheStore:
 
     def tree(self, key: str) -> Path:
         """Return where a version's files are once it is filled."""
-        return self.root / "trees" / key
+        return tree_below(self.root, key)
 
     def keys(self) -> set[str]:
         """Return what is there, whole or in part."""
@@ -106,9 +106,12 @@ class CacheStore:
         except OSError as error:
             raise blocked(error) from error
 
-    def remove(self, key: str) -> int:
-        """Remove a tree, whole or in part, with the contents that no other tree names. Return the bytes freed."""
+    def remove(self, key: str, is_wanted: Callable[[], bool] = lambda: False) -> int:
+        """Remove a tree, whole or in part, with the contents that no other tree names. Return the bytes freed.
+        `is_wanted` is asked when no fill of the tree is under way; nothing is removed when it is."""
         with self._locked(key):
+            if is_wanted():
+                return 0
             manifest = self._manifest(key)
             gone = self.root / "staging" / uuid4().hex
             if self.tree(key).is_dir():
@@ -167,6 +170,11 @@ class CacheStore:
         with open(self.root / "locks" / key, "a") as file:  # closing it unlocks
             fcntl.flock(file, fcntl.LOCK_EX)
             yield
+
+
+def tree_below(root: Path, key: str) -> Path:
+    """Return where the caches below `root` have a version's files."""
+    return root / "trees" / key
 
 
 class _Fill:

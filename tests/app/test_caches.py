@@ -10,14 +10,16 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.actions.errors import Conflict, Invalid
+from controlplane.actions.projects import delete_project
 from controlplane.commands.dispatch import carry_out_due
 from controlplane.commands.run import CommandRun
 from controlplane.loop.cycle import run_cycle
-from controlplane.models import Command, Event, Project
+from controlplane.models import Cluster, Command, Event, Project
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.caches import (
     EVICT_CACHE,
     FILL_CACHE,
+    TREE,
     cache_version,
     clear_cache,
     location_for,
@@ -349,3 +351,41 @@ def test_a_cache_that_is_cleared_while_it_is_filled_leaves_nothing(
     assert not (directory_of(cache.location) / "trees" / str(cache.version_id)).exists()
     states = Command.objects.of_kinds(LONG).order_by("pk").values_list("kind", "state")
     assert list(states) == [(FILL_CACHE, "cancelled"), (EVICT_CACHE, "done")]
+
+
+def test_an_order_to_remove_that_comes_late_leaves_a_cache_that_was_filled_again(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    work()
+    payload = {"location": cache.location_id, "key": str(cache.version_id)}
+    Command.objects.create(kind=EVICT_CACHE, subject_kind=TREE, subject_id="late", payload=payload)
+    work()
+    cache.refresh_from_db()
+    assert cache.state == Cache.READY
+    assert (directory_of(cache.location) / "trees" / str(cache.version_id)).is_dir()
+
+
+def test_a_cluster_with_the_name_of_a_detached_one_has_a_location_of_its_own(people: Cast, plant: Plant):
+    old = location_for(plant.cluster)
+    Cluster.objects.filter(pk=plant.cluster.pk).update(detached_at=timezone.now())
+    new = location_for(Cluster.objects.create(name=plant.cluster.name, engine="memory", settings={}))
+    assert (new.name, new.pk != old.pk) == (plant.cluster.name, True)
+    assert CacheLocation.objects.filter(pk=old.pk).exists()
+
+
+def test_the_mounts_of_further_pods_of_a_job_cost_no_query(
+    people: Cast, xray: Dataset, plant: Plant, django_assert_num_queries: Any
+):
+    job = submit(people)
+    first = dataset_mounts(job)
+    with django_assert_num_queries(0):
+        assert dataset_mounts(job) == first
+    assert not directory_of(location_for(plant.cluster)).exists()
+
+
+def test_a_project_whose_datasets_other_projects_mount_is_not_deleted(people: Cast, xray: Dataset):
+    edit_dataset(xray, {"is_shared": True}, actor=SYSTEM)
+    submit(people, project=people.other, dataset="team-a/xray")
+    with pytest.raises(Conflict, match="a job of team-b"):
+        delete_project(people.project, actor=people.actor("root"))
