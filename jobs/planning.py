@@ -1,17 +1,18 @@
 """What a submission would lead to, of which nothing is kept."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from typing import Any
 
 from django.db import transaction
 from django.utils import timezone
 
 from controlplane.access import Actor
-from controlplane.loop.observe import observe
+from controlplane.loop.observe import observe, observe_job
 from controlplane.models import Project
 from controlplane.scheduling.estimates import StartRange, prospect
 from controlplane.scheduling.mentions import Sees, mention, seen_by
-from controlplane.scheduling.view import ClusterView, JobView, PodPlacement
+from controlplane.scheduling.view import JobView, PodPlacement
 from jobs.actions import submit_job
 from jobs.estimates import budget, shown_range
 from jobs.suggestions import can_replay
@@ -23,18 +24,19 @@ def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: S
     """Return what would happen to a submission, of which nothing is kept: where it starts, when, and which jobs stop
     for it. Raises what `submit_job` raises."""
     with transaction.atomic():
-        job = submit_job(project, body, actor=actor)
-        name = str(job.pk)
-        seen = observe(project.cluster, timezone.now()).view if can_replay(project.cluster) else None
+        job = observe_job(submit_job(project, body, actor=actor))
         transaction.set_rollback(True)
-    if seen is None:
+    if not can_replay(project.cluster):
         return _answer(None, (), [], None, None)
-    found = prospect(seen, name, budget())
+    # Only now: a submission locks the counter of events, for which every other writer would wait.
+    seen = observe(project.cluster, timezone.now()).view
+    seen = replace(seen, jobs=(*seen.jobs, job))
+    found = prospect(seen, job.id, budget())
     jobs = {one.id: one for one in seen.jobs}
     victims = [mention(jobs[one].project, one, jobs[one].label) for one in found.victims]
     allowed = None if sees is None else sees | {project.name}
     shown: list[dict[str, Any]] = seen_by({"stopping": victims}, allowed)["stopping"]
-    return _answer(found.starts_now, found.placements, shown, found.range, _gpu_hours(seen, jobs[name]))
+    return _answer(found.starts_now, found.placements, shown, found.range, _gpu_hours(job))
 
 
 def _answer(
@@ -60,7 +62,7 @@ def _answer(
     }
 
 
-def _gpu_hours(view: ClusterView, job: JobView) -> float | None:
+def _gpu_hours(job: JobView) -> float | None:
     """Return what the job uses until it ends; None if its run time is unknown."""
     if job.expected_runtime_seconds is None or job.gpu_memory_mib is not None:
         return None

@@ -6,8 +6,10 @@ from datetime import datetime
 from typing import TypeAlias
 
 from controlplane.engines.base import DepartmentReport, ProjectReport
+from controlplane.loop.observe import KeptJobs
 from controlplane.loop.pod_diff import DiffCache
 from controlplane.models import Cluster
+from controlplane.scheduling.kept import Scheduler
 from controlplane.telemetry.collect import UsageMemory
 
 Numbers: TypeAlias = tuple[ProjectReport, DepartmentReport | None]
@@ -24,12 +26,16 @@ class Awaited:
 
 @dataclass(slots=True)
 class ClusterContext:
-    """`planned_at`, `plan_seconds`: when the last plan was ready, and how long it took (time.perf_counter)."""
+    """`planned_at`, `plan_seconds`: when the last plan was ready, and how long it took (time.perf_counter).
+    `equal_holds`: the holds of the last plan that the rows agreed with, and what the rows had."""
 
     housekept_at: datetime | None = None
     planned_at: float = 0.0
     plan_seconds: float = 0.0
     diffs: DiffCache = field(default_factory=DiffCache)
+    jobs: KeptJobs = field(default_factory=KeptJobs)
+    scheduler: Scheduler = field(default_factory=Scheduler)
+    equal_holds: tuple[object, object] = (None, None)
     awaited: Mapping[str, Awaited] = field(default_factory=dict)
     usage: UsageMemory = field(default_factory=UsageMemory)
 
@@ -38,7 +44,8 @@ _contexts: dict[int, ClusterContext] = {}
 
 
 def context_of(cluster: Cluster) -> ClusterContext:
-    """Return the cluster's context in this process. Each of its fields belongs to one thread of the loop."""
+    """Return the cluster's context in this process. Each of its fields belongs to one thread of the loop, except
+    `awaited`, which two threads replace as a whole."""
     return _contexts.setdefault(cluster.pk, ClusterContext())
 
 

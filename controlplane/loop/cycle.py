@@ -84,7 +84,7 @@ def _run(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool
     if _can_wait(cluster, context):
         return False
     began = time.perf_counter()
-    observation = observe(cluster, now, nodes_with_orphans)
+    observation = observe(cluster, now, nodes_with_orphans, context.jobs)
     observe_ms = (time.perf_counter() - began) * 1000
     decided = decide(cluster, engine, observation, now)
     context.planned_at, context.plan_seconds = time.perf_counter(), time.perf_counter() - began

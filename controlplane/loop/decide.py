@@ -6,14 +6,11 @@ from datetime import datetime
 
 from controlplane.engines.base import Engine
 from controlplane.engines.kinds import is_delegated
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.delegated import Offered, decide_by_cluster
 from controlplane.loop.observe import Observation
 from controlplane.models import Cluster
-from controlplane.scheduling.kept import Scheduler
 from controlplane.scheduling.plan import Plan
-
-# By cluster: what the cycles of this process have in common.
-_schedulers: dict[int, Scheduler] = {}
 
 
 @dataclass(frozen=True, slots=True)
@@ -31,6 +28,6 @@ def decide(cluster: Cluster, engine: Engine | None, seen: Observation, now: date
     if is_delegated(cluster.scheduler):
         offered = decide_by_cluster(cluster, engine, seen, now)
     else:
-        scheduler = _schedulers.setdefault(cluster.pk, Scheduler())
-        offered = Offered(scheduler.decide(seen.view), has_orders=False)
+        plan = context_of(cluster).scheduler.decide(seen.view)
+        offered = Offered(plan, has_orders=False)
     return Decided(offered.plan, (time.perf_counter() - began) * 1000, offered.has_orders)

@@ -26,6 +26,7 @@ from datasets.queries.volumes import volume_waits
 from jobs import lifecycle
 from jobs.kinds.registry import KINDS
 from jobs.models import Job, Pod
+from jobs.queries import plain_rows
 from jobs.row_cache import RowCache
 
 # States in which an attempt has started. Until then the row has the time of the attempt before.
@@ -79,11 +80,17 @@ class Observation:
     holds: Mapping[str, HoldStatus]
 
 
-def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] = frozenset()) -> Observation:
+def observe(
+    cluster: Cluster,
+    now: datetime,
+    nodes_with_orphans: frozenset[str] = frozenset(),
+    kept: "KeptJobs | None" = None,
+) -> Observation:
     """Read a cluster. Rows may change between the queries: decisions are recorded under guards. Nodes in
-    `nodes_with_orphans` get no new pods (see reconcile)."""
+    `nodes_with_orphans` get no new pods (see reconcile). `kept`: what observations of this cluster by one thread have
+    in common; without it everything is read anew."""
     holders = _Placements(cluster)
-    kept = _kept.setdefault(cluster.pk, _KeptJobs())
+    kept = KeptJobs() if kept is None else kept
     kept.read(
         cluster, holders, _Waits(_refused_nodes(cluster, now), volume_waits(cluster.pk), data_waits(cluster))
     )
@@ -102,7 +109,15 @@ def observe(cluster: Cluster, now: datetime, nodes_with_orphans: frozenset[str] 
     return Observation(view, {project.name: project.fair_share_milli for project in projects}, kept.holds)
 
 
-class _KeptJobs:
+def observe_job(job: Job) -> JobView:
+    """Read one queued job that has never run."""
+    [row] = plain_rows(Job.objects.filter(pk=job.pk), _JOB_COLUMNS)
+    cluster = job.project.cluster
+    waits = _Waits({}, volume_waits(cluster.pk), data_waits(cluster))
+    return _job_view(row, (), *waits.of(row["id"]))
+
+
+class KeptJobs:
     """The jobs of one cluster as the last observation read them: what did not change is the same object in the next, so
     that the scheduler compares and the loop writes only what did."""
 
@@ -116,21 +131,20 @@ class _KeptJobs:
         """Read the unfinished jobs again."""
         waiting_or_active = (lifecycle.QUEUED, *lifecycle.ACTIVE_STATES)
         jobs = Job.objects.filter(project__cluster=cluster, state__in=waiting_or_active)
-        known, self._known = self._known, {}
+        known, found = self._known, dict[str, tuple[Mapping[str, Any], _Seen, JobView, HoldStatus | None]]()
         for row in self._rows.read(jobs.order_by("submit_rank")):
             key = row["id"]
             seen = (tuple(holders.by_job.get(key, ())), *waits.of(key))
             before = known.get(key)
             if before is None or before[0] is not row or before[1] != seen:
                 before = (row, seen, _job_view(row, *seen), _hold_status(row))
-            self._known[key] = before
-        entries = self._known.values()
+            found[key] = before
+        entries = found.values()
         if len(known) != len(entries) or not all(map(is_, entries, known.values())):
             self.views = tuple([view for _, _, view, _ in entries])
-            self.holds = {key: status for key, (_, _, _, status) in self._known.items() if status is not None}
-
-
-_kept: dict[int, _KeptJobs] = {}
+            self.holds = {key: status for key, (_, _, _, status) in found.items() if status is not None}
+        # Last: after a failure the next read compares with what `views` was made of.
+        self._known = found
 
 
 def _hold_status(row: Mapping[str, Any]) -> HoldStatus | None:

@@ -20,6 +20,7 @@ from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
 from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.bulk_update import Change, change_rows
+from controlplane.loop.cluster_context import context_of
 from controlplane.loop.observe import HoldStatus, Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
@@ -334,8 +335,8 @@ def _record_holds(holds: Mapping[str, HoldStatus]) -> list[Event]:
 
 def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str, HoldStatus]:
     """Return the hold statuses that differ from the rows. None do where both are the same objects as the last time."""
-    compared = (plan.holds, seen.holds)
-    if all(map(is_, compared, _equal.get(cluster.pk, (None, None)))):
+    compared, context = (plan.holds, seen.holds), context_of(cluster)
+    if all(map(is_, compared, context.equal_holds)):
         return {}
     shared: dict[tuple[int, str], HoldStatus] = {}
     news = {
@@ -344,12 +345,8 @@ def _changed_holds(cluster: Cluster, plan: Plan, seen: Observation) -> dict[str,
         if (what := _news(hold, seen.holds.get(hold.job), shared)) is not None
     }
     if not news:
-        _equal[cluster.pk] = compared
+        context.equal_holds = compared
     return news
-
-
-# By cluster: the holds of the last plan that the rows agreed with, and what the rows had.
-_equal: dict[int, tuple[object, object]] = {}
 
 
 def _news(

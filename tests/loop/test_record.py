@@ -1,12 +1,15 @@
 """Writing a plan: many starts at once, and what the database refuses of them."""
 
+import pytest
+
 from controlplane.loop import record as recording
-from controlplane.loop.observe import observe
+from controlplane.loop.observe import KeptJobs, observe
 from controlplane.loop.record import record
 from controlplane.models import Command, Event
 from controlplane.scheduling.plan import Plan, Start
 from controlplane.scheduling.view import PodPlacement
-from jobs.models import Allocation, Attempt, Pod
+from jobs.models import Allocation, Attempt, Job, Pod
+from jobs.row_cache import RowCache
 from tests.builders import make_job, make_project
 
 
@@ -61,3 +64,15 @@ def test_starts_for_which_a_cycle_has_no_time_are_left_to_the_next(plant, monkey
         assert Attempt.objects.count() == Event.objects.filter(kind="job.starting").count() == started
     plant.settle()
     assert set(plant.states().values()) == {"running"}
+
+
+def test_after_a_read_that_failed_jobs_that_have_left_are_not_seen_any_more(plant, monkeypatch):
+    make_job(make_project())
+    kept = KeptJobs()
+    assert len(observe(plant.cluster, plant.clock(), kept=kept).view.jobs) == 1
+    with monkeypatch.context() as broken:
+        broken.setattr(RowCache, "read", lambda *_: 1 // 0)
+        with pytest.raises(ZeroDivisionError):
+            observe(plant.cluster, plant.clock(), kept=kept)
+    Job.objects.update(state="stopped")
+    assert observe(plant.cluster, plant.clock(), kept=kept).view.jobs == ()

@@ -1,10 +1,14 @@
 """What a job would lead to before it is submitted, and when a queued one starts."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from controlplane.loop import observe as observing
+from controlplane.loop.observe import Observation
 from controlplane.models import AuditEntry, Device, Event
+from jobs import planning
 from jobs.models import Job, Pod
 from tests.app.api.client import Api
 from tests.app.api.placing import place
@@ -36,6 +40,20 @@ def test_a_plan_says_where_and_when_and_leaves_nothing(api: AsPerson):
     assert (Event.objects.count(), AuditEntry.objects.count()) == before
     assert not Job.objects.exists()
     assert not Pod.objects.exists()
+
+
+def test_the_cluster_is_read_after_the_submission_was_rolled_back(
+    api: AsPerson, monkeypatch: pytest.MonkeyPatch
+):
+    there: list[bool] = []
+
+    def observe(*given: Any) -> Observation:
+        there.append(Job.objects.exists())
+        return observing.observe(*given)
+
+    monkeypatch.setattr(planning, "observe", observe)
+    assert api("ben").post(PLAN, WANTED).status == 200
+    assert there == [False]
 
 
 def test_a_plan_is_refused_as_the_submission_would_be(api: AsPerson):
