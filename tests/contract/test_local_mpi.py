@@ -130,6 +130,14 @@ def test_the_first_rank_that_fails_ends_the_others_and_is_named(
     assert "3 ranks by" in case.text(launcher)
 
 
+def test_the_error_file_is_the_launchers_and_its_text_is_printable(case: EngineCase, tmp_path: Path):
+    (tmp_path / "other").write_text("not for the job")
+    plain = case.start("sh", "-c", "exit 3", env={"TRAINYARD_ERROR_FILE": str(tmp_path / "other")})
+    assert case.wait_end(plain).message == "The command ended with exit code 3."
+    launcher, *_ = gang(case, "sh", "-c", "printf 'a\\0b\\n' > $TRAINYARD_ERROR_FILE; exit 3", ranks=2)
+    assert case.wait_end(launcher).message == "The command ended with exit code 3. a b"
+
+
 def test_without_mpirun_the_ranks_are_started_by_the_program_and_that_is_said(
     case: EngineCase, tmp_path: Path
 ):

@@ -14,7 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from controlplane.engines.base import PodSpec
-from controlplane.engines.local.records import read_shared
+from controlplane.engines.local.records import Prepared, read_shared
 from controlplane.engines.mpi_hostfile import HYDRA_FILE, OPEN_MPI_FILE, host_files, launch_variables
 
 AGENT = Path(__file__).with_name("rank_agent.py")
@@ -56,9 +56,12 @@ def prepare_launch(
     }
 
 
-def first_error(env: Mapping[str, str]) -> str:
+def first_error(prepared: Prepared) -> str:
     """Return what a launcher wrote of the rank that failed first, "" if nothing."""
-    if ERROR_FILE not in env:
+    # In any other pod, the variable is the user's and could name any file of this machine.
+    if not prepared.spec.launches or ERROR_FILE not in prepared.env:
         return ""
-    text, _ = read_shared(Path(env[ERROR_FILE]), ERROR_MOST_BYTES)
-    return " ".join(text.split())
+    text, _ = read_shared(Path(prepared.env[ERROR_FILE]), ERROR_MOST_BYTES)
+    # Databases refuse NUL.
+    printable = "".join(character if character.isprintable() else " " for character in text)
+    return " ".join(printable.split())

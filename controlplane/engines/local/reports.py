@@ -146,7 +146,7 @@ def _sentence(reason: str, ended: ExitRecord | None, prepared: Prepared | None) 
     code = ended.exit_code if ended else None
     error = os.strerror(ended.errno) if ended and ended.errno else ""
     work_dir = prepared.work_dir if prepared else ""
-    error_of_rank = first_error(prepared.env) if prepared else ""
+    error_of_rank = first_error(prepared) if prepared else ""
     sentences = {
         base.COMPLETED: "The command ended with exit code 0.",
         base.EXIT_CODE: f"The command ended with exit code {code}. {error_of_rank}".rstrip(),

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from controlplane.engines.base import MemberReport
+from controlplane.engines.base import GangMember, MemberReport, PodSpec
 from controlplane.engines.local.mpi import ERROR_FILE, first_error
-from controlplane.engines.local.records import LONGEST_STATUS, PodDir
+from controlplane.engines.local.records import LONGEST_STATUS, PodDir, Prepared
 
 
 @pytest.fixture(autouse=True)
@@ -61,4 +61,7 @@ def test_what_is_no_file_is_no_error_of_a_launcher_and_never_blocks(
     shared: Path, put: Callable[[Path], None]
 ):
     put(shared / "error")
-    assert first_error({ERROR_FILE: str(shared / "error")}) == ""
+    members = (GangMember(0, "pod-1-0", "node-a"),)
+    spec = PodSpec("pod-1-0", "pod", "hyper1", "team-a", 1, 0, "node-a", launches=members)
+    prepared = Prepared(spec, ("true",), {ERROR_FILE: str(shared / "error")}, str(shared), {}, 1)
+    assert first_error(prepared) == ""
