@@ -131,8 +131,8 @@ def sliding(start: datetime, end: datetime, live_seconds: int | None) -> dict[st
 
 
 def nice_ceiling(value: float) -> float:
-    """Return the next round number at or above a value, so that the top of an axis has a label."""
-    if value <= 0:
+    """Return the next round number at or above a value, so that the top of an axis has a label; 1 for none."""
+    if value <= 0 or not math.isfinite(value):
         return 1.0
     step = 1.0
     while step * 10 <= value:

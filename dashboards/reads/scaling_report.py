@@ -16,6 +16,8 @@ LABEL = "scaling-report"
 JOBS_MOST, RUNS_MOST = 1000, 50
 # Lines at the start of a run, while caches and buffers fill, that do not count if there are more.
 WARM_UP_LINES = 1
+# Samples per second. What a program reports beyond is a mistake, and the quotient of two such rates may be infinite.
+LEAST_RATE, MOST_RATE = 1e-6, 1e12
 
 
 @dataclass(frozen=True, slots=True)
@@ -82,7 +84,7 @@ def report_runs(actor: Actor, project: str, name: str) -> tuple[list[Run], list[
 
 def measured(workers: int, progress: tuple[Progress, ...]) -> Measured | None:
     """Return what a run's progress lines say, None if they have no rate."""
-    lines = [line for line in progress if line.samples_per_second]
+    lines = [line for line in progress if LEAST_RATE <= (line.samples_per_second or 0.0) <= MOST_RATE]
     lines = lines[WARM_UP_LINES:] if len(lines) > WARM_UP_LINES else lines
     rates = [line.samples_per_second for line in lines if line.samples_per_second]
     if not rates:

@@ -13,6 +13,7 @@ from controlplane.logstore.progress import Progress
 from controlplane.logstore.reader import log_path
 from controlplane.logstore.writer import LogWriter
 from controlplane.models import User
+from dashboards.charts.figures import nice_ceiling
 from dashboards.charts.scaling import Measured
 from dashboards.reads.scaling_report import measured
 from jobs.models import Job
@@ -81,3 +82,15 @@ def test_what_a_run_measured_is_the_median_after_its_first_line():
     assert measured(2, lines) == Measured(2, 12.0, 0.2, None, 7)
     assert measured(2, lines[:1]) == Measured(2, 1.0, 0.2, None, 7)
     assert measured(2, (Progress(0, loss=1.0),)) is None
+
+
+def test_rates_that_cannot_be_compared_count_as_not_reported():
+    """Nothing can be divided by 0, and a quotient of the others is infinite, which no axis can show."""
+    lines = tuple(Progress(0, samples_per_second=rate) for rate in (-1.0, 0.0, 1.0, 1e-9, 1e299))
+    assert measured(2, lines) == Measured(2, 1.0)
+    assert measured(2, (*lines[:2], *lines[3:])) is None
+
+
+@pytest.mark.parametrize("value", [float("inf"), float("nan")])
+def test_an_axis_without_a_finite_end_has_one(value: float):
+    assert nice_ceiling(value) == 1.0
