@@ -32,14 +32,14 @@ def kept_signal():
 
 
 def run(
-    folder: Path, epochs: int, *, stop_at: int | None = None, model: str = "line"
+    folder: Path, epochs: int, *, stop_at: int | None = None, model: str = "line", batch: int = 4
 ) -> tuple[int, Line, Training]:
     """Train alone; `stop_at`: the step in which SIGTERM comes."""
     use = take_device()
     stop = StopRequest()
     with joined_ranks(use.device) as place:
         program = Line(place, model=model)
-        training = Training(program, Plan(epochs, 4, folder, checkpoint_steps=2), use, place)
+        training = Training(program, Plan(epochs, batch, folder, checkpoint_steps=2), use, place)
         training.resume()
         plain = program.loss
 
@@ -66,6 +66,14 @@ def test_a_stopped_training_goes_on_at_the_next_step_as_if_it_had_not_stopped(tm
     assert "resumed at step 5 of 9" in printed
     last = [found for line in printed.splitlines() if (found := parse_progress(line, 0))][-1]
     assert (last.epoch, last.epochs, last.step, last.total_steps) == (3, 3, 9, 9)
+
+
+def test_what_is_left_of_an_epoch_and_fills_no_step_of_larger_batches_is_left_out(tmp_path: Path):
+    """As the tail of any epoch. The training would wait for a step without end."""
+    run(tmp_path, 3, stop_at=5)
+    code, program, training = run(tmp_path, 3, batch=6)
+    assert (code, training.at.epoch, training.at.step) == (0, 3, 7)
+    assert sorted(program.data.read) == list(range(12))
 
 
 def test_every_sample_comes_once_in_each_epoch_in_another_order(tmp_path: Path):

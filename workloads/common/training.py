@@ -109,6 +109,9 @@ class Training:
             return
         step, state = found[0]
         self.at = Position(step, int(state["epoch"]), int(state["samples"]))
+        if self.at.samples + self._global_batch > self._samples:
+            # With other ranks, batches or data than before, the rest of the epoch may fill no step.
+            self.at = Position(step, self.at.epoch + 1)
         self._accuracy, self._saved_step = state["accuracy"], step
         self._program.net.load_state_dict(state["net"])
         self._program.optimizer.load_state_dict(state["optimizer"])
