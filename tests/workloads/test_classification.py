@@ -88,7 +88,7 @@ def test_findings_of_chest_x_rays_are_fifteen_labels_a_picture(tmp_path: Path, c
         read_table(table, tmp_path, Skipped())
 
 
-def test_imagenets_validation_pictures_are_sorted_into_folders_once(tmp_path: Path, capsys):
+def test_imagenets_validation_pictures_are_sorted_into_folders_once(tmp_path: Path, monkeypatch, capsys):
     for number in (1, 2):
         paint(tmp_path / "val" / f"ILSVRC2012_val_0000000{number}.JPEG")
     truth = tmp_path / "truth.csv"
@@ -104,6 +104,10 @@ def test_imagenets_validation_pictures_are_sorted_into_folders_once(tmp_path: Pa
     assert (tmp_path / "val" / "n01751748" / "ILSVRC2012_val_00000001.JPEG").is_file()
     assert (tmp_path / "val" / "n0210" / "ILSVRC2012_val_00000002.JPEG").is_file()
     assert prepare.main(["--data-dir", str(tmp_path), "--truth", str(tmp_path / "no")]) == 1
+    capsys.readouterr()
+    monkeypatch.setenv("MAX_BAD_RECORDS", "0")
+    assert prepare.main(["--data-dir", str(tmp_path), "--truth", str(truth)]) == 1
+    assert "More than 0 records cannot be used" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("labels", "untrained"), [("", 1.38), ("drawn", 0.69)])
@@ -129,3 +133,6 @@ def test_it_trains_on_folders_of_pictures_and_names_what_is_missing(folders: Pat
     with pytest.raises(SystemExit):
         train.read_settings(["--model", "alexnet"])
     assert "efficientnet-b7" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train.read_settings(["--side", "wide"])
+    assert "'wide' is not 0 or more" in capsys.readouterr().err

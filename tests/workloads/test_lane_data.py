@@ -14,6 +14,7 @@ from PIL import Image
 
 from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.lane_detection import prepare as preparing
+from workloads.lane_detection import synthetic
 from workloads.lane_detection.data import Lanes, read_list
 from workloads.lane_detection.decode import lanes_of
 from workloads.lane_detection.labels import Label, draw_mask, parse_label, slots_of
@@ -150,6 +151,31 @@ def test_no_data_is_said_in_words(tmp_path: Path, capsys):
     assert "Set SOURCE" in capsys.readouterr().out
     assert preparing.main(["--data-dir", str(tmp_path), "--source", "/nowhere"]) == 1
     assert "/nowhere is neither" in capsys.readouterr().out
+
+
+def test_an_archive_that_breaks_off_and_too_many_bad_records_are_said_in_words(
+    clips: Path, tmp_path: Path, monkeypatch, capsys
+):
+    for name in ("data.tar.gz", "data.zip"):
+        (tmp_path / name).write_bytes(b"no archive")
+        target = str(tmp_path / f"of-{name}")
+        assert preparing.main(["--data-dir", target, "--source", str(tmp_path / name)]) == 1
+        assert f"SOURCE {tmp_path / name} cannot be unpacked" in capsys.readouterr().out
+    monkeypatch.setenv("MAX_BAD_RECORDS", "0")
+    (tmp_path / "label_data_0313.json").write_text("{broken\n")
+    assert preparing.main(["--data-dir", str(tmp_path)]) == 1
+    assert "More than 0 records cannot be used" in capsys.readouterr().out
+
+
+def test_as_many_clips_are_drawn_as_asked_for(tmp_path: Path, monkeypatch):
+    monkeypatch.setattr(synthetic, "_write_clip", lambda _folder, number, _seed: {"raw_file": number})
+    write_clips(tmp_path, 60)
+    numbers = [
+        json.loads(line)["raw_file"]
+        for name in synthetic.SPLIT
+        for line in (tmp_path / name).read_text().splitlines()
+    ]
+    assert numbers == list(range(60))
 
 
 def test_the_same_seed_draws_the_same_road():

@@ -11,7 +11,7 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
 
-from workloads.common.records import BadRecord, Skipped
+from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.settings import Settings
 
 CLASS = re.compile(r"[A-Za-z0-9_-]+")
@@ -36,7 +36,11 @@ def main(arguments: Sequence[str] | None = None) -> int:
             print(f"There is no {path}.", flush=True)
             return 1
     skipped = Skipped()
-    count = sort_pictures(folder, options.truth, skipped)
+    try:
+        count = sort_pictures(folder, options.truth, skipped)
+    except TooManyBadRecords as error:
+        print(error, flush=True)
+        return 1
     skipped.report()
     print(f"{count} pictures of {folder} are in folders of their classes", flush=True)
     return 0

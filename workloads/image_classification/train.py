@@ -164,7 +164,7 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
     parser.add("model", "", str, f"{RESNET}, efficientnet-b0 to b7, or {TINY}; by default {RESNET} on a GPU")
     parser.add("data-dir", "", str, "has train/CLASS/ and val/CLASS/; drawn pictures without it")
     parser.add("labels", "", str, "CSV of several labels a picture, `drawn` for drawn ones")
-    parser.add("side", "", str, "of the square that pictures are made, in pixels")
+    parser.add("side", "0", count, "of the square that pictures are made, in pixels; 0: as the model's own")
     parser.add("epochs", "10", positive)
     parser.add("batch-size", "32", positive, "of one rank")
     parser.add("learning-rate", "0.0125", float, "of one rank")
@@ -174,7 +174,7 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
     model = options.model or (RESNET if torch.cuda.is_available() else TINY)
     if model not in MODELS:
         parser.error(f"MODEL {model!r} is none of {', '.join(MODELS)}")
-    side = positive(options.side) if options.side else {TINY: 32, "efficientnet-b7": 600}.get(model, 224)
+    side = options.side or {TINY: 32, "efficientnet-b7": 600}.get(model, 224)
     data_dir = Path(options.data_dir) if options.data_dir else None
     labels = Path(options.labels) if options.labels else None
     read = Options(model, data_dir, labels, side, options.learning_rate, options.batch_size)

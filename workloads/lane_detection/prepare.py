@@ -8,11 +8,14 @@ validate on. Safe to repeat: masks that are there are kept.
 from __future__ import annotations
 
 import shutil
+import tarfile
+import zipfile
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from workloads.common.records import Skipped
+from workloads.common.records import Skipped, TooManyBadRecords
 from workloads.common.settings import Settings, count
 from workloads.lane_detection.data import LISTS
 from workloads.lane_detection.labels import Label, draw_mask, read_labels, slots_of
@@ -71,7 +74,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     try:
         fill(options.data_dir, options.source, options.clips)
         prepared = prepare(options.data_dir, skipped)
-    except NoData as error:
+    except (NoData, TooManyBadRecords) as error:
         print(error, flush=True)
         return 1
     skipped.report()
@@ -84,8 +87,11 @@ def _copy(source: Path, folder: Path) -> None:
     if source.is_dir():
         shutil.copytree(source, folder, dirs_exist_ok=True)
     elif source.is_file():
-        # members that lead out of the directory are refused in a tar, and left out of a zip
-        shutil.unpack_archive(source, folder, filter=None if source.suffix == ".zip" else "data")
+        try:
+            # members that lead out of the directory are refused in a tar, and left out of a zip
+            shutil.unpack_archive(source, folder, filter=None if source.suffix == ".zip" else "data")
+        except (OSError, EOFError, tarfile.TarError, zipfile.BadZipFile, zlib.error) as error:
+            raise NoData(f"SOURCE {source} cannot be unpacked: {error}.") from error
     else:
         raise NoData(f"SOURCE {source} is neither an archive nor a directory.")
 

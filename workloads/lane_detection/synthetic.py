@@ -29,7 +29,7 @@ def write_clips(folder: Path, count: int, seed: int = 0) -> None:
     """Write `count` clips, of which frame 20 is labelled and there, and a file of labels for each part of the split."""
     drawn = iter(range(count))
     for name, share in SPLIT.items():
-        numbers = [number for number, _ in zip(drawn, range(max(1, round(count * share))), strict=False)]
+        numbers = [number for _, number in zip(range(max(1, round(count * share))), drawn, strict=False)]
         lines = [json.dumps(_write_clip(folder, number, seed)) for number in numbers]
         (folder / name).write_text("".join(line + "\n" for line in lines))
 
