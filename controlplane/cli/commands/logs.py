@@ -69,11 +69,14 @@ def logs(args: Namespace, session: Session) -> int:
 
 
 def _explain_emptiness(session: Session, identifier: str, selection: Selection) -> None:
-    """Say what became of a job whose log has nothing to show. Its state explains no single attempt."""
-    if selection.attempt is not None:
+    """Say what became of a job whose log has nothing to show. Its state explains no single attempt, and a tail of 0
+    shows new lines alone.
+    """
+    if selection.attempt is not None or selection.tail == 0:
         return
     nothing = "has printed nothing" if selection.search is None else f"has no line with {selection.search!r}"
-    session.output.say(f"{state_sentence(session.get(f'jobs/{identifier}'))} (it {nothing})")
+    printer = "it" if selection.rank is None else f"rank {selection.rank}"
+    session.output.say(f"{state_sentence(session.get(f'jobs/{identifier}'))} ({printer} {nothing})")
 
 
 def _job_with_log(session: Session, name: str) -> tuple[str, str]:
