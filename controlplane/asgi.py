@@ -18,7 +18,7 @@ from controlplane.wsgi import application as wsgi_application
 # isort: split
 from django.conf import settings
 
-from controlplane.http.client_address import client_address
+from controlplane.http.client_address import address_key, client_address
 from controlplane.http.fair_queue import Clients
 from controlplane.http.header_limits import STATUS, HeaderRefusal, header_refusal
 from controlplane.http.health import PATHS, Probes
@@ -132,7 +132,7 @@ def _http(scope: Scope) -> Application:
 async def _sign_in(scope: Scope, receive: Receive, send: Send) -> None:
     """Serve a request that checks a password, limited per address since it is anonymous."""
     try:
-        sign_ins.attempt((scope.get("client") or ("",))[0])
+        sign_ins.attempt(address_key(scope.get("client")))
     except TooManyAttempts as refusal:
         wait = [(b"retry-after", str(refusal.wait_seconds).encode())]
         await problem(send, 429, "too_many_sign_ins_from_address", str(refusal), wait)

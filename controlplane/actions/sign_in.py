@@ -13,6 +13,7 @@ from django.utils import timezone
 
 from controlplane.access import Actor
 from controlplane.actions.accounts import BOOTSTRAP, digest_of, token_owner
+from controlplane.http.client_address import address_key
 from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.http.unknown_tokens import forget_unknown_tokens
 from controlplane.models import Token, User
@@ -34,9 +35,10 @@ def check_password(username: str, password: str, address: str) -> User | None:
 
     Wrong ones count against the name and the address, whichever door they came through. Raises TooManyAttempts.
     """
-    key = (username.casefold(), address)
+    place = address_key((address, 0))
+    key = (username.casefold(), place)
     try:
-        _attempts_by_address.attempt(address)
+        _attempts_by_address.attempt(place)
         _attempts.attempt(key)
     except TooManyAttempts:
         logger.warning("a sign-in as %s from %s was refused: too many attempts", _known(username), address)
@@ -46,7 +48,7 @@ def check_password(username: str, password: str, address: str) -> User | None:
         logger.warning("a sign-in as %s from %s was refused", _known(username), address)
         return None
     _attempts.forgive(key)
-    _attempts_by_address.take_back(address)
+    _attempts_by_address.take_back(place)
     return user
 
 

@@ -1,4 +1,4 @@
-"""The client's address behind reverse proxies."""
+"""The client's address behind reverse proxies, and the key under which limits count it."""
 
 from __future__ import annotations
 
@@ -27,6 +27,22 @@ def client_address(peer: str, forwarded: Sequence[str], trusted: Sequence[Networ
         if not _is_trusted(client, trusted):
             break
     return str(client)
+
+
+def address_key(client: tuple[str, int] | None) -> str:
+    """Return the key that identifies a client: its address, or the /64 network of an IPv6 address. An IPv4-mapped
+    address (::ffff:10.0.0.1) counts as IPv4.
+    """
+    host = client[0] if client else ""
+    if ":" not in host:
+        return host
+    try:
+        address = ipaddress.IPv6Address(host.partition("%")[0])
+    except ValueError:
+        return host
+    if address.ipv4_mapped:
+        return str(address.ipv4_mapped)
+    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
 
 
 def _address(text: str) -> Address | None:

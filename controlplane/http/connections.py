@@ -9,7 +9,6 @@ set TRAINYARD_CONNECTIONS_PER_ADDRESS=0 and limit addresses in the proxy.
 """
 
 import asyncio
-import ipaddress
 import logging
 import resource
 from collections import Counter, OrderedDict
@@ -23,6 +22,7 @@ from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol, RequestResp
 from uvicorn.protocols.websockets.websockets_sansio_impl import WebSocketsSansIOProtocol
 from websockets.http11 import Request
 
+from controlplane.http.client_address import address_key
 from controlplane.http.departure import LEFT, has_hung_up
 from controlplane.http.header_limits import HEADERS_MOST_BYTES, HEADERS_MOST_COUNT, STATUS, TOO_LARGE
 
@@ -336,6 +336,9 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
             self._probed_at = now
         elif has_hung_up(self.transport):
             self.transport.abort()
+        elif now - self._probed_at > PROBE_SECONDS and self.transport.is_closing():
+            # The client has said that it closes, and takes nothing of what is left.
+            self.transport.abort()
         elif now - self._probed_at > PROBE_SECONDS and self.handshake_complete:
             self._probed_at = now
             self.conn.send_ping(b"probe")
@@ -374,22 +377,6 @@ class LimitedWebsocket(WebSocketsSansIOProtocol):
 
 class HeadRefused(Exception):
     """The request's head exceeds a limit; the client has been answered."""
-
-
-def address_key(client: tuple[str, int] | None) -> str:
-    """Return the key that identifies a client: its address, or the /64 network of an IPv6 address. An IPv4-mapped
-    address (::ffff:10.0.0.1) counts as IPv4.
-    """
-    host = client[0] if client else ""
-    if ":" not in host:
-        return host
-    try:
-        address = ipaddress.IPv6Address(host.partition("%")[0])
-    except ValueError:
-        return host
-    if address.ipv4_mapped:
-        return str(address.ipv4_mapped)
-    return str(ipaddress.ip_network((address, 64), strict=False).network_address)
 
 
 def is_loopback(key: str) -> bool:

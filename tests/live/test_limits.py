@@ -6,6 +6,7 @@ import select
 import socket
 import threading
 from collections.abc import Iterator
+from unittest.mock import Mock
 
 import pytest
 from django.contrib.auth import hashers
@@ -13,11 +14,19 @@ from django.contrib.auth import hashers
 import controlplane.http.wsgi_bridge
 from controlplane import asgi
 from controlplane.actions.accounts import issue_token
-from controlplane.actions.sign_in import forget_attempts
-from controlplane.http.connections import LimitedHttp, LimitedWebsocket, Limits, address_key, is_loopback
+from controlplane.actions.sign_in import check_password, forget_attempts
+from controlplane.http.client_address import address_key
+from controlplane.http.connections import (
+    PROBE_SECONDS,
+    LimitedHttp,
+    LimitedWebsocket,
+    Limits,
+    is_loopback,
+)
 from controlplane.http.departure import until_gone
 from controlplane.http.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTES, header_refusal
-from controlplane.http.throttle import Throttle
+from controlplane.http.throttle import Throttle, TooManyAttempts
+from controlplane.http.unknown_tokens import note_unknown_token
 from tests.live.server import Server, running
 from tests.waiting import wait_until
 
@@ -197,6 +206,16 @@ def test_a_websocket_whose_messages_wait_may_answer_pings_late():
     assert (scheduled, connection.pending_ping_payload) == ([1], None)
 
 
+def test_a_websocket_that_closes_behind_unread_messages_and_does_not_end_is_ended():
+    """Its client takes nothing of what is left. A closing connection has no pings."""
+    connection = LimitedWebsocket.__new__(LimitedWebsocket)
+    connection.read_paused = connection.handshake_complete = True
+    connection.close_sent, connection._probed_at = False, 0.0
+    connection.transport = Mock(is_closing=lambda: True, get_extra_info=lambda _name: None)
+    connection.check(PROBE_SECONDS + 1)
+    connection.transport.abort.assert_called_once_with()
+
+
 def test_a_websocket_whose_client_neither_reads_nor_answers_pings_is_ended(monkeypatch):
     ended = threading.Event()
 
@@ -279,6 +298,23 @@ def test_limits_count_the_clients_of_a_trusted_proxy(server, people, monkeypatch
     settings.TRUSTED_PROXIES = [ipaddress.ip_network("127.0.0.0/8")]
     assert [sign_in(f"198.51.100.{last}") for last in (1, 2, 1)] == [401, 401, 429]
     assert sign_in("9.9.9.9, 198.51.100.2") == 429
+    assert [sign_in(f"2001:db8::{last}") for last in (1, 2)] == [401, 429]
+    forget_attempts()
+
+
+def test_a_client_does_not_escape_limits_by_another_address_of_its_ipv6_network(people, monkeypatch):
+    """A host has 2 ** 64 of them."""
+    monkeypatch.setattr("controlplane.http.unknown_tokens._attempts", Throttle(1, 60))
+    note_unknown_token("2001:db8::1")
+    with pytest.raises(TooManyAttempts):
+        note_unknown_token("2001:db8::2")
+    for name in ("_attempts", "_attempts_by_address"):
+        forget_attempts()
+        with monkeypatch.context() as patched:
+            patched.setattr(f"controlplane.actions.sign_in.{name}", Throttle(1, 60))
+            assert check_password("ana", "wrong", "2001:db8::1") is None
+            with pytest.raises(TooManyAttempts):
+                check_password("ana", "wrong", "2001:db8::2")
     forget_attempts()
 
 
