@@ -6,6 +6,8 @@ import fcntl
 import os
 import shutil
 import stat
+import subprocess
+from collections.abc import Callable, Iterator
 from enum import StrEnum
 from functools import cache
 from pathlib import Path
@@ -61,11 +63,40 @@ def hard_link(source: Path | bytes, target: Path) -> bool:
     return True
 
 
-def copy_file(source: Path | bytes, target: Path) -> None:
-    """Copy bytes inside the kernel."""
+def copy_file(source: Path | bytes, target: Path, check: Callable[[], None] = lambda: None) -> None:
+    """Copy bytes inside the kernel; holes stay holes, so that a sparse file takes no more than its data. What `check`
+    raises ends the copy."""
     with open(source, "rb") as old, open(target, "xb") as new:
-        while os.sendfile(new.fileno(), old.fileno(), None, _CHUNK_BYTES):
-            pass
+        size = os.fstat(old.fileno()).st_size
+        for start, end in _data(old.fileno(), size):
+            _copy_range(old.fileno(), new.fileno(), start, end, check)
+        os.ftruncate(new.fileno(), size)
+
+
+def _copy_range(old: int, new: int, start: int, end: int, check: Callable[[], None]) -> None:
+    os.lseek(new, start, os.SEEK_SET)
+    while start < end:
+        check()
+        sent = os.sendfile(new, old, start, min(_CHUNK_BYTES, end - start))
+        if not sent:
+            # cut off since
+            return
+        start += sent
+
+
+def _data(file: int, size: int) -> Iterator[tuple[int, int]]:
+    """Yield the ranges of a file that are no holes."""
+    end = 0
+    while end < size:
+        try:
+            start = os.lseek(file, end, os.SEEK_DATA)
+        except OSError as error:
+            if error.errno == errno.ENXIO:
+                # only a hole is left
+                return
+            raise
+        end = min(os.lseek(file, start, os.SEEK_HOLE), size)
+        yield start, end
 
 
 def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) -> None:
@@ -81,16 +112,28 @@ def write_new(path: Path, *pieces: bytes | memoryview, mode: int = READ_ONLY) ->
 
 
 def remove_tree(root: Path) -> None:
-    """Remove a directory and all it holds, directories without permission to write included. Raises OSError."""
+    """Remove a directory and all it holds, directories without permission to write included, however deep it is. Raises
+    OSError."""
     try:
         shutil.rmtree(root)
     except PermissionError:
-        os.chmod(root, 0o700)
-        for _, names, _, descriptor in os.fwalk(root):
-            for name in names:
-                if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
-                    os.chmod(name, 0o700, dir_fd=descriptor)
+        _permit(root)
         shutil.rmtree(root)
+    except (OSError, RecursionError) as error:
+        if isinstance(error, OSError) and error.errno != errno.EMFILE:
+            raise
+        # rmtree holds a call and a descriptor for each level.
+        subprocess.run(["rm", "-rf", "--", os.fspath(root)], check=False)
+        if os.path.lexists(root):
+            raise OSError(errno.ENOTEMPTY, os.strerror(errno.ENOTEMPTY), os.fspath(root)) from error
+
+
+def _permit(root: Path) -> None:
+    os.chmod(root, 0o700)
+    for _, names, _, descriptor in os.fwalk(root):
+        for name in names:
+            if stat.S_ISDIR(os.stat(name, dir_fd=descriptor, follow_symlinks=False).st_mode):
+                os.chmod(name, 0o700, dir_fd=descriptor)
 
 
 def sync_file_system(path: Path) -> None:

@@ -98,7 +98,7 @@ class _Copy:
             if count % 256 == 255:
                 budget.check()
             try:
-                self._entry(os.path.join(path, name), name, descriptor)
+                self._entry(os.path.join(path, name), name, descriptor, budget)
             except FileNotFoundError:
                 # removed since it was listed
                 continue
@@ -109,21 +109,29 @@ class _Copy:
             os.chmod(place, stat.S_IMODE(found.st_mode))
             os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
 
-    def _entry(self, path: bytes, name: bytes, descriptor: int) -> None:
+    def _entry(self, path: bytes, name: bytes, descriptor: int, budget: Budget) -> None:
         found = os.stat(name, dir_fd=descriptor, follow_symlinks=False)
         place = os.path.join(self._target, path)
         if stat.S_ISLNK(found.st_mode):
             os.symlink(os.readlink(name, dir_fd=descriptor), place)
             self.done.files += 1
         elif stat.S_ISREG(found.st_mode):
-            self._file(path, name, descriptor, found, place)
+            self._file(path, name, descriptor, found, place, budget)
         elif not stat.S_ISDIR(found.st_mode):
             self.done.skipped += 1
             self._name(path)
 
-    def _file(self, path: bytes, name: bytes, descriptor: int, found: os.stat_result, place: bytes) -> None:
+    def _file(
+        self,
+        path: bytes,
+        name: bytes,
+        descriptor: int,
+        found: os.stat_result,
+        place: bytes,
+        budget: Budget,
+    ) -> None:
         if not self._linked(path, found, place):
-            found = self._read(path, name, descriptor, place)
+            found = self._read(path, name, descriptor, place, budget)
             self.done.new_bytes += found.st_size
         self.done.files += 1
         self.done.size_bytes += found.st_size
@@ -140,13 +148,15 @@ class _Copy:
             # the earlier snapshot is being removed
             return False
 
-    def _read(self, path: bytes, name: bytes, descriptor: int, place: bytes) -> os.stat_result:
+    def _read(
+        self, path: bytes, name: bytes, descriptor: int, place: bytes, budget: Budget
+    ) -> os.stat_result:
         """Copy one file, again while it changes; return its stat from before the last copy."""
         file = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC, dir_fd=descriptor)
         try:
             for _ in range(_TRIES):
                 found = os.fstat(file)
-                _share(file, place)
+                _share(file, place, budget)
                 os.chmod(place, stat.S_IMODE(found.st_mode))
                 os.utime(place, ns=(found.st_atime_ns, found.st_mtime_ns))
                 if _seen(os.fstat(file)) == _seen(found):
@@ -162,12 +172,12 @@ class _Copy:
             self.done.named.append(path.decode("utf-8", "backslashreplace"))
 
 
-def _share(file: int, place: bytes) -> None:
+def _share(file: int, place: bytes, budget: Budget) -> None:
     # A hard link would let the writers of the volume write into the copy.
     source, target = f"/proc/self/fd/{file}".encode(), Path(os.fsdecode(place))
     target.unlink(missing_ok=True)
     if not reflink(source, target):
-        copy_file(source, target)
+        copy_file(source, target, budget.check)
 
 
 def _unless_gone(error: OSError) -> None:

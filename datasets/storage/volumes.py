@@ -16,7 +16,6 @@ import fcntl
 import json
 import marshal
 import os
-import shutil
 import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
@@ -224,7 +223,9 @@ class FolderVolumes:
         except OSError as error:
             raise blocked(error) from error
         finally:
-            shutil.rmtree(part, ignore_errors=True)
+            # What cannot be removed now is removed by the next try.
+            with suppress(OSError):
+                remove_tree(part)
 
     def _remove(self, place: Path) -> None:
         parts = self.root / "parts"

@@ -2,6 +2,7 @@
 
 import mmap
 import os
+import shutil
 import signal
 import socket
 import subprocess
@@ -297,3 +298,46 @@ def test_directories_that_cannot_be_written_are_removed_with_their_volume():
         storage.remove("v")
         assert not storage.path("v").exists()
         assert list((storage.root / "parts").iterdir()) == []
+
+
+def test_a_sparse_file_takes_no_more_in_a_snapshot_than_its_data(storage, data, monkeypatch):
+    monkeypatch.setattr("datasets.storage.trees.reflink", lambda *_: False)
+    with (data / "sparse").open("wb") as file:
+        file.write(b"start")
+        file.seek(32 << 20)
+        file.write(b"middle")
+        file.truncate(64 << 20)
+    storage.take("s1", "v", None)
+    copied = snapshot_tree(storage, "s1") / "sparse"
+    assert copied.read_bytes() == (data / "sparse").read_bytes()
+    assert copied.stat().st_blocks * 512 < 1 << 20
+
+
+def test_a_copy_of_one_large_file_ends_when_it_is_cancelled(storage, data, monkeypatch):
+    monkeypatch.setattr("datasets.storage.trees.reflink", lambda *_: False)
+    monkeypatch.setattr("datasets.storage.files._CHUNK_BYTES", 1)
+    for place in data.iterdir():
+        shutil.rmtree(place) if place.is_dir() else place.unlink()
+    (data / "large").write_bytes(b"0" * 100)
+    asked: list[int] = []
+
+    def is_cancelled() -> bool:
+        asked.append(1)
+        return len(asked) > 3
+
+    with pytest.raises(Cancelled):
+        storage.take("s1", "v", None, Budget(is_cancelled=is_cancelled))
+
+
+def test_a_volume_that_is_deeper_than_the_stack_is_removed(storage, data, monkeypatch):
+    monkeypatch.chdir(data)
+    for _ in range(1500):
+        os.mkdir("d")
+        os.chdir("d")
+    os.chdir(data.parents[2])
+    with pytest.raises(Blocked) as blocked:
+        storage.take("s1", "v", None)
+    assert blocked.value.code == "too_deep"
+    assert storage.measure("v", Budget(), 10_000).is_partial
+    storage.remove("v")
+    assert [path.name for path in (storage.root / "parts").iterdir() if path.is_dir()] == []
