@@ -154,7 +154,7 @@ class Training:
         device_ids = [self._use.device.index] if self._use.device.type == "cuda" else None
         # statistics of batch norms are averaged before they are used, not sent at every step
         net = DistributedDataParallel(
-            self._program.net, device_ids=device_ids, broadcast_buffers=False, gradient_as_bucket_view=True
+            self._program.net, device_ids=device_ids, forward_sync_buffers=False, gradient_as_bucket_view=True
         )
         self._allreduce.watch(net)
         return net
