@@ -9,7 +9,7 @@ from controlplane.models import Command
 from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_gone, snapshot_ready
 from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
-from datasets.queries.volumes import running_jobs, storage_of
+from datasets.queries.volumes import storage_of, writing_jobs
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes, Taken
 from datasets.volume_commands import DATA, budget_of, refusals
@@ -53,14 +53,14 @@ class TakeSnapshot(CommandHandler):
         def report(files: int, size_bytes: int) -> None:
             run.report(size_bytes, total, f"{files} files")
 
-        writers = running_jobs(snapshot.volume)
+        writers = writing_jobs(snapshot.volume)
         if not writers:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
             # a job that began meanwhile has written into what was copied
-            return taken, CRASH if running_jobs(snapshot.volume) else IDLE
+            return taken, CRASH if writing_jobs(snapshot.volume) else IDLE
         with quiesced(storage.path(volume), key, writers) as is_quiet:
             taken = storage.take(key, volume, _before(snapshot), budget_of(run), report)
-            is_quiet = is_quiet and running_jobs(snapshot.volume) == writers
+            is_quiet = is_quiet and writing_jobs(snapshot.volume) == writers
         return taken, QUIESCED if is_quiet else CRASH
 
 

@@ -27,7 +27,7 @@ def keep_caches(now: datetime) -> None:
         ensure_wanted(location.cluster)
         _retry_failed(location, now)
         _age_out(location, now)
-        _remove_unknown(location)
+        _compare_with_disk(location)
 
 
 def aged_caches(location: CacheLocation) -> list[Aged]:
@@ -80,12 +80,31 @@ def _age_out(location: CacheLocation, now: datetime) -> None:
         wake()
 
 
-def _remove_unknown(location: CacheLocation) -> None:
-    """Order the removal of trees whose dataset or project was deleted."""
+def _compare_with_disk(location: CacheLocation) -> None:
+    # before the disk: a fill that ends in between has its files there
+    ready = list(location.caches.filter(state=Cache.READY).select_related("version__dataset"))
     try:
         found = store_of(location).keys()
     except Blocked:
         return
+    for cache in ready:
+        if key_of(cache.version_id) not in found:
+            _note_lost(cache)
+    _remove_unknown(location, found)
+
+
+def _note_lost(cache: Cache) -> None:
+    """Record that a cache's files are gone, as on a disk that was emptied; it is filled again when a job wants it."""
+    rows = Cache.objects.filter(pk=cache.pk, state=Cache.READY, changed_at=cache.changed_at)
+    words = {"reason": "files_gone", "message": "Its files are not at the location any more."}
+    with transaction.atomic():
+        if rows.update(state=Cache.FAILED, **words):
+            Event.objects.append([cache_event("cache.failed", cache, SYSTEM)])
+            wake()
+
+
+def _remove_unknown(location: CacheLocation, found: set[str]) -> None:
+    """Order the removal of trees whose dataset or project was deleted."""
     known = {key_of(version) for version in location.caches.values_list("version_id", flat=True)}
     for key in sorted(found - known):
         subject = f"{location.pk}/{key}"

@@ -17,6 +17,7 @@ from datasets.models import Volume
 from datasets.models.volumes import CREATING, DELETING, FAILED, ONE_JOB, PENDING, READY
 from datasets.queries.volumes import VOLUME, running_jobs, storage_class_named, unfinished_uses
 from datasets.storage.volumes import Measured
+from jobs.lifecycle import FINAL_STATES
 
 PROVISION, REMOVE, MEASURE = "datasets.provision_volume", "datasets.remove_volume", "datasets.measure_volume"
 LONGEST_MESSAGE = 500
@@ -165,12 +166,17 @@ def refuse_while_copied(kind: str, key: str, name: str) -> None:
 
 
 def _refuse_while_taken(volume: Volume) -> None:
-    """Raise Conflict while a snapshot is taken: it would end with the files that were not removed yet."""
+    """Raise Conflict while a snapshot is taken, which would end with the files that were not removed yet, and while one
+    that an ended job asked for is still to be written."""
     taken = volume.snapshots.filter(state=PENDING).first()
     if taken is not None:
         detail = (
             f"The snapshot {taken} is being taken of {volume.name}; wait until it is ready, or delete it."
         )
+        raise Conflict("volume_in_use", detail)
+    ended = volume.uses.filter(is_watched=True, job__state__in=FINAL_STATES).select_related("job").first()
+    if ended is not None:
+        detail = f"The snapshots that {ended.job.name} asked for are not written yet; try again in a moment."
         raise Conflict("volume_in_use", detail)
 
 

@@ -60,7 +60,16 @@ def mounted_by(job_id: Any) -> list[dict[str, Any]]:
 
 def running_jobs(volume: Volume) -> list[str]:
     """Return the ids of the jobs that have pods with the volume."""
-    held = volume.uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
+    return _with_pods(volume.uses.all())
+
+
+def writing_jobs(volume: Volume) -> list[str]:
+    """Return the ids of the jobs that have pods which may write to the volume."""
+    return _with_pods(volume.uses.filter(is_read_only=False))
+
+
+def _with_pods(uses: QuerySet[VolumeUse]) -> list[str]:
+    held = uses.filter(job__pods__isnull=False, job__pods__released_at__isnull=True)
     return sorted({str(job) for job in held.values_list("job_id", flat=True)})
 
 

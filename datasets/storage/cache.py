@@ -35,6 +35,7 @@ from datasets.storage.files import (
     copy_file,
     hard_link,
     reflink,
+    sync_directory,
     sync_file_system,
     write_new,
 )
@@ -201,6 +202,7 @@ class _Fill:
         self._link(part)
         sync_file_system(self._store.root)
         os.rename(part, tree)
+        sync_directory(tree.parent)
 
     def _lacking(self) -> list[str]:
         """Return the contents to bring. Those that a killed fill left are read again: they may never have reached the

@@ -147,6 +147,15 @@ def sync_file_system(path: Path) -> None:
         os.close(descriptor)
 
 
+def sync_directory(path: Path) -> None:
+    """Return once the names in a directory are on disk."""
+    descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
+
+
 def blocked(error: OSError) -> Blocked | OSError:
     """Return what a person can do about an error of the file system, or the error itself."""
     if error.errno in (errno.ENOSPC, errno.EDQUOT):

@@ -25,7 +25,7 @@ from typing import BinaryIO
 from uuid import uuid4
 
 from datasets.storage.base import UNLIMITED, Budget, ContentMissing, DeadlineExceeded
-from datasets.storage.files import blocked, remove_tree, sync_file_system
+from datasets.storage.files import blocked, remove_tree, sync_directory, sync_file_system
 from datasets.storage.trees import OWN, Before, Copied, Index, copy_tree, walk
 
 Report = Callable[[int, int], None]
@@ -266,6 +266,7 @@ def _rename_new(part: Path, place: Path) -> None:
         fcntl.flock(lock, fcntl.LOCK_EX)
         if not place.exists():
             os.rename(part, place)
+            sync_directory(place.parent)
 
 
 def _child(descriptor: int, name: bytes) -> Child | None:

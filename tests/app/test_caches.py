@@ -1,5 +1,6 @@
 """Caches of datasets: jobs that wait for them, one fill for all, aging, room, and deletion."""
 
+import shutil
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -389,3 +390,20 @@ def test_a_project_whose_datasets_other_projects_mount_is_not_deleted(people: Ca
     submit(people, project=people.other, dataset="team-a/xray")
     with pytest.raises(Conflict, match="a job of team-b"):
         delete_project(people.project, actor=people.actor("root"))
+
+
+def test_a_cache_whose_files_are_gone_is_filled_again_for_the_next_job(
+    people: Cast, xray: Dataset, plant: Plant
+):
+    cache = cache_version(xray.versions.get(number=2), location_for(plant.cluster), actor=SYSTEM)
+    work()
+    Cache.objects.update(changed_at=timezone.now() - timedelta(hours=1))
+    keep_caches(timezone.now())
+    assert Cache.objects.get(pk=cache.pk).state == Cache.READY
+    shutil.rmtree(directory_of(cache.location))
+    keep_caches(timezone.now())
+    cache.refresh_from_db()
+    assert (cache.state, cache.reason) == (Cache.FAILED, "files_gone")
+    job = submit(people)
+    work()
+    assert files_of(job) == TWO

@@ -341,3 +341,18 @@ def test_a_volume_that_is_deeper_than_the_stack_is_removed(storage, data, monkey
     assert storage.measure("v", Budget(), 10_000).is_partial
     storage.remove("v")
     assert [path.name for path in (storage.root / "parts").iterdir() if path.is_dir()] == []
+
+
+def test_the_name_of_a_snapshot_is_on_disk_when_it_is_there(storage, data, monkeypatch):
+    """A power cut after the row says ready must not lose the rename."""
+    flushed: list[tuple[str, bool]] = []
+    fsync = os.fsync
+
+    def note(descriptor: int) -> None:
+        place = os.readlink(f"/proc/self/fd/{descriptor}")
+        flushed.append((place, storage.has_snapshot("s1")))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", note)
+    storage.take("s1", "v", None)
+    assert (str(storage.root / "snapshots"), True) in flushed

@@ -9,11 +9,12 @@ from controlplane.models import Command
 from datasets.actions.volume_care import measure_volumes
 from datasets.actions.volumes import set_access_mode
 from datasets.models import Volume
+from datasets.queries.volumes import running_jobs
 from jobs.actions import stop_job
 from jobs.queries import job_detail
 from tests.builders import make_job, make_project, make_user
 from tests.cast import SYSTEM
-from tests.volumes import directory_of, make_volume, work, write
+from tests.volumes import directory_of, make_snapshot, make_volume, work, write
 
 pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_volumes")]
 
@@ -118,3 +119,12 @@ def test_what_a_job_wrote_is_measured_while_it_runs_and_after_its_end(plant):
     work()
     volume.refresh_from_db()
     assert (volume.used_bytes, volume.files) == (7, 2)
+
+
+def test_a_job_that_only_reads_does_not_spoil_a_snapshot(plant):
+    project = make_project()
+    volume = make_volume(project, files={"a": "1"})
+    make_job(project, user=make_user(), volumes=[mounted(read_only=True)])
+    plant.settle(3)
+    assert running_jobs(volume)
+    assert make_snapshot(volume).consistency == "idle"

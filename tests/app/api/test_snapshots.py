@@ -199,6 +199,15 @@ def test_a_volume_is_not_deleted_while_a_snapshot_of_it_is_taken(api, cast, volu
     assert api("ana").delete(f"volumes/{volume.pk}").status == 200
 
 
+def test_a_volume_is_not_deleted_before_the_snapshot_of_an_ended_job_is_written(api, cast, volume):
+    watched_job(cast, "success")
+    Job.objects.update(state="succeeded")
+    assert api("ana").delete(f"volumes/{volume.pk}").code == "volume_in_use"
+    assert taken() == [("success", "success")]
+    work()
+    assert api("ana").delete(f"volumes/{volume.pk}").status == 200
+
+
 def test_a_failed_snapshot_does_not_take_the_place_of_one_that_can_be_restored(cast, volume):
     job = watched_job(cast, "epoch")
     for epoch in range(1, 4):
