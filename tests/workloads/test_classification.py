@@ -136,3 +136,6 @@ def test_it_trains_on_folders_of_pictures_and_names_what_is_missing(folders: Pat
     with pytest.raises(SystemExit):
         train.read_settings(["--side", "wide"])
     assert "'wide' is not 0 or more" in capsys.readouterr().err
+    with pytest.raises(SystemExit):
+        train.read_settings(["--labels", "labels.csv"])
+    assert "LABELS 'labels.csv' needs DATA_DIR" in capsys.readouterr().err

@@ -39,7 +39,7 @@ RESNET, TINY = "resnet50", "tiny"
 EFFICIENT_NETS = {f"efficientnet-{variant}": variant for variant in VARIANTS}
 MODELS = (RESNET, *EFFICIENT_NETS, TINY)
 MOMENTUM, WEIGHT_DECAY = 0.9, 1e-4
-DRAWN_PICTURES, DRAWN_VALIDATION = 256, 64
+DRAWN, DRAWN_PICTURES, DRAWN_VALIDATION = "drawn", 256, 64
 VALIDATED_SHARE = 5  # of a table, which has no split: every fifth picture
 
 
@@ -163,7 +163,7 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
     )
     parser.add("model", "", str, f"{RESNET}, efficientnet-b0 to b7, or {TINY}; by default {RESNET} on a GPU")
     parser.add("data-dir", "", str, "has train/CLASS/ and val/CLASS/; drawn pictures without it")
-    parser.add("labels", "", str, "CSV of several labels a picture, `drawn` for drawn ones")
+    parser.add("labels", "", str, f"CSV of several labels a picture, `{DRAWN}` for drawn ones")
     parser.add("side", "0", count, "of the square that pictures are made, in pixels; 0: as the model's own")
     parser.add("epochs", "10", positive)
     parser.add("batch-size", "32", positive, "of one rank")
@@ -174,6 +174,8 @@ def read_settings(arguments: Sequence[str] | None) -> tuple[Options, Plan]:
     model = options.model or (RESNET if torch.cuda.is_available() else TINY)
     if model not in MODELS:
         parser.error(f"MODEL {model!r} is none of {', '.join(MODELS)}")
+    if options.labels not in ("", DRAWN) and not options.data_dir:
+        parser.error(f"LABELS {options.labels!r} needs DATA_DIR, where its pictures are")
     side = options.side or {TINY: 32, "efficientnet-b7": 600}.get(model, 224)
     data_dir = Path(options.data_dir) if options.data_dir else None
     labels = Path(options.labels) if options.labels else None
