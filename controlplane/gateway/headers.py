@@ -22,7 +22,8 @@ HOP_BY_HOP = frozenset({
 # host were right was checked here. Cookies and authorization pass apart from the others.
 NEVER_TO_A_POD = frozenset({
     b"cookie", b"authorization", b"host", b"origin", b"referer", b"forwarded", b"expect",
-    b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", service_tokens.HEADER,
+    b"x-forwarded-for", b"x-forwarded-host", b"x-forwarded-proto", b"x-forwarded-prefix", b"x-real-ip",
+    service_tokens.HEADER,
 })  # fmt: skip
 # What would reach beyond the job's own host: cookies of the whole domain, TLS and reports of its parents, and the
 # addresses of our redirects, which have tickets in them.

@@ -54,11 +54,14 @@ def test_the_jobs_own_credentials_pass():
 
 
 def test_the_pod_is_told_where_it_is_seen_and_cannot_be_lied_to():
-    passed = sent_on(x_forwarded_host="evil", x_forwarded_for="1.2.3.4", x_forwarded_prefix="/evil")
+    passed = sent_on(
+        x_forwarded_host="evil", x_forwarded_for="1.2.3.4", x_forwarded_prefix="/evil", x_real_ip="1.2.3.4"
+    )
     assert passed[b"x-forwarded-host"] == b"x.jobs.example"
     assert passed[b"x-forwarded-for"] == b"10.0.0.1"
     assert passed[b"x-forwarded-proto"] == b"https"
     assert b"x-forwarded-prefix" not in passed
+    assert b"x-real-ip" not in passed
 
 
 def test_only_the_gateway_sends_the_service_token():
