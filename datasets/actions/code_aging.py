@@ -6,6 +6,7 @@ from django.conf import settings
 from django.db import transaction
 
 from controlplane.models import Project
+from datasets.actions.code_imports import remove_left_repositories
 from datasets.code_store import ProjectCode, forget_project, project_ids, sweep_shared
 from datasets.models import CodeImport, CodeTree
 from datasets.queries.code import SCHEME, code_root
@@ -38,6 +39,7 @@ def remove_old_code(now: datetime) -> None:
         store.remove_except(kept, before)
         store.sweep(before)
     sweep_shared(root, before)
+    remove_left_repositories(before)
     CodeImport.objects.filter(created_at__lt=now - KEEP_IMPORTS).delete()
 
 

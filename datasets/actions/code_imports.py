@@ -2,8 +2,10 @@
 
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -105,6 +107,15 @@ def fail_import(import_id: str, code: str, message: str) -> None:
     _pending(import_id).update(
         state=CodeImport.FAILED, reason=code, message=message[:500], finished_at=timezone.now()
     )
+
+
+def remove_left_repositories(before: float) -> None:
+    """Remove what fetches of killed workers left, unless it changed since `before`."""
+    work = settings.STATE_DIR / FOLDER
+    for folder in work.iterdir() if work.is_dir() else ():
+        with suppress(FileNotFoundError):
+            if folder.stat().st_mtime < before:
+                shutil.rmtree(folder, ignore_errors=True)
 
 
 def _pending(import_id: str) -> QuerySet[CodeImport]:

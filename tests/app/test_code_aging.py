@@ -100,3 +100,12 @@ def test_what_a_fetch_answered_goes_after_a_week(cast: Cast):
     assert CodeImport.objects.filter(pk=row.pk).exists()
     in_days(8)
     assert not CodeImport.objects.filter(pk=row.pk).exists()
+
+
+def test_the_repository_of_a_killed_fetch_goes_and_one_that_is_read_stays(settings: Any):
+    left = settings.STATE_DIR / "git" / "left"
+    (left / "objects").mkdir(parents=True)
+    remove_old_code(timezone.now())
+    assert left.exists()
+    in_days(1)
+    assert not left.exists()
