@@ -29,7 +29,7 @@ class Reservation:
     run on: nothing that is bound and runs longer may use more.
     """
 
-    __slots__ = ("_later", "_now", "at", "item", "placements")
+    __slots__ = ("_is_larger_than_share", "_later", "_now", "at", "item", "placements")
 
     def __init__(
         self, item: Waiting, at: int, placements: tuple[PodPlacement, ...], room: FreeCapacity, now: int
@@ -38,6 +38,8 @@ class Reservation:
         self.at = at
         self.placements = placements
         self._now = now
+        entitled = item.account.entitled
+        self._is_larger_than_share = entitled is not None and item.milli_gpus > entitled
         for placement in placements:
             room.take(placement, item.job)
         orders = {room.positions[placement.node] for placement in placements}
@@ -45,11 +47,15 @@ class Reservation:
 
     def binds(self, item: Waiting, *, is_idle: bool = False) -> bool:
         """Return whether a job must not delay the gang: a later one of its project, or one that borrows; not
-        if it ends in time. `is_idle`: for growth on idle capacity, which is bound for every project."""
+        if it ends in time. A gang larger than the share of its project borrows itself, and binds no job inside a
+        share. `is_idle`: for growth on idle capacity, which is bound for every project."""
         if item.job.id == self.item.job.id or ends_by(item.job, self._now, self.at):
             return False
-        is_own = item.account is self.item.account
-        return job_key(item.job) > job_key(self.item.job) if is_own else is_idle or not item.is_in_share
+        is_owed = item.is_in_share and not is_idle
+        if item.account is not self.item.account:
+            return not is_owed
+        is_later = job_key(item.job) > job_key(self.item.job)
+        return is_later and not (is_owed and self._is_larger_than_share)
 
     def count(self, job: JobView, placements: Iterable[PodPlacement], sign: int = -1) -> None:
         """Take from the later capacity what a job of the plan holds then; with `sign` 1 undo that."""

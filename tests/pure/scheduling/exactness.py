@@ -209,12 +209,17 @@ def the_reservation_is_kept(view: ClusterView, plan: Plan) -> bool:
         )
         for name, placements in placed.items():
             job = jobs[name]
-            is_own = job.project == gang.project
+            is_own = job.project == gang.project and not _is_larger_than_share(hold)
             if is_own and job_key(job) > job_key(gang) and not ends_by(job, view.now, at):
                 rooms.take_all(job, placements)
         if not rooms.take_all(gang, placements_from_lists(hold.details["reserved"])):
             return False
     return True
+
+
+def _is_larger_than_share(hold: Hold) -> bool:
+    numbers, quota = hold.details, hold.details["quota_milli_gpus"]
+    return quota is not None and numbers["request_milli_gpus"] > max(quota, numbers["fair_share_milli_gpus"])
 
 
 def _may_start(view: ClusterView, plan: Plan, job: JobView, hold: Hold) -> bool:

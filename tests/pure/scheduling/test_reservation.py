@@ -74,6 +74,15 @@ def test_a_job_inside_the_share_of_another_project_is_not_bound():
     assert names(plan.starts) == ["q2"]
 
 
+def test_a_gang_larger_than_the_share_of_its_project_keeps_back_no_job_inside_it():
+    holder = running(job("r0", "q", 8, expected_runtime_seconds=10 * HOUR), ("n0", range(8)), started_at=NOW)
+    projects = (project("p", 2), project("q", 14))
+    jobs = [holder, gang(), job("owed2", "p", 2), job("more3", "p", 8)]
+    plan = decide(view(nodes(2), projects, jobs, now=NOW))
+    assert names(plan.starts) == ["owed2"]
+    assert "reserved_at" in hold_of(plan, "g1").details
+
+
 def test_a_job_of_another_project_that_borrows_is_bound():
     projects = (project("p", 16), project("q", 0))
     plan = decide(one_long(gang(), job("q2", "q", 1), projects=projects))
