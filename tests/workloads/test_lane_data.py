@@ -133,8 +133,12 @@ def test_damaged_pictures_and_lines_of_a_list_are_skipped(folder: Path):
     (folder / lines[0].split()[0]).write_bytes(b"not a picture")
     listed.write_text("\n".join([*lines, "a b 1 1 1", lines[1].replace(".png", "-gone.png")]))
     skipped = Skipped()
-    assert len(read_list(folder, "train", skipped)) == 2
+    found = read_list(folder, "train", skipped)
+    assert len(found) == 2
     assert skipped.count == 3
+    found[0].picture.write_bytes(found[0].picture.read_bytes()[:-1000])
+    with pytest.raises(BadRecord, match=r"jpg cannot be read: image file is truncated"):
+        Lanes(found, SMALL, is_augmented=False)[0]
 
 
 def test_an_archive_fills_an_empty_directory_once(clips: Path, tmp_path: Path):

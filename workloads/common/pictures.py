@@ -2,13 +2,29 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
 import numpy as np
 import torch
 from PIL import Image
 from torch import Tensor
 
+from workloads.common.records import BadRecord
+
 # ImageNet's
 MEAN, DEVIATION = (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)
+
+
+@contextmanager
+def opened(file: Path) -> Iterator[Image.Image]:
+    """Open a picture for a `with` block, which decodes it. Raises BadRecord, with the file's name, if that fails."""
+    try:
+        with Image.open(file) as picture:
+            yield picture
+    except (OSError, SyntaxError, ValueError, Image.DecompressionBombError) as error:
+        raise BadRecord(f"{file} cannot be read: {error}") from error
 
 
 def normalised(picture: Image.Image) -> Tensor:

@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from workloads.common.pictures import normalised
+from workloads.common.pictures import normalised, opened
 from workloads.common.records import BadRecord, Skipped
 
 SUFFIXES = (".jpg", ".jpeg", ".png", ".bmp", ".webp")
@@ -56,7 +56,7 @@ class Pictures(Dataset[tuple[Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor]:
         sample = self._samples[index]
-        with Image.open(sample.picture) as picture:
+        with opened(sample.picture) as picture:
             picture.draft("RGB", (self._side * 2, self._side * 2))
             whole = picture.convert("RGB")
         part = _random_part(whole, self._side) if self._is_augmented else _middle(whole, self._side)

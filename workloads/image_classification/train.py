@@ -18,7 +18,7 @@ from torch.utils.data import DataLoader, Dataset, Subset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import Place, means_over_ranks
-from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import cosine
 from workloads.common.settings import Settings, count, positive
 from workloads.common.training import Batch, Plan, train
@@ -151,7 +151,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
     try:
         return train(lambda place: Classification(options, place), plan)
-    except (NoPictures, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
+    except (NoPictures, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
         print(error, flush=True)
         return 1
 

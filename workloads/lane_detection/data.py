@@ -18,7 +18,7 @@ from PIL import Image
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from workloads.common.pictures import normalised
+from workloads.common.pictures import normalised, opened
 from workloads.common.records import BadRecord, Skipped
 from workloads.lane_detection.scnn import LANES, Size
 
@@ -46,9 +46,10 @@ class Lanes(Dataset[tuple[Tensor, Tensor, Tensor]]):
 
     def __getitem__(self, index: int) -> tuple[Tensor, Tensor, Tensor]:
         sample, shape = self._samples[index], (self._size.width, self._size.height)
-        with Image.open(sample.picture) as picture, Image.open(sample.mask) as mask:
+        with opened(sample.picture) as picture:
             picture.draft("RGB", shape)  # JPEG is decoded at the next larger size, several times faster
             small = picture.convert("RGB").resize(shape, Image.Resampling.BICUBIC)
+        with opened(sample.mask) as mask:
             classes = mask.resize(shape, Image.Resampling.NEAREST)
         if self._is_augmented:
             degrees = random.uniform(-MOST_DEGREES, MOST_DEGREES)

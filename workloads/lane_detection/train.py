@@ -19,8 +19,8 @@ from torch.utils.data import Dataset
 
 from workloads.common import checkpoint
 from workloads.common.distributed import Place, means_over_ranks
-from workloads.common.pictures import normalised
-from workloads.common.records import Skipped, TooManyBadRecords
+from workloads.common.pictures import normalised, opened
+from workloads.common.records import BadRecord, Skipped, TooManyBadRecords
 from workloads.common.schedule import polynomial
 from workloads.common.settings import Settings, count, flag, positive
 from workloads.common.training import Batch, Plan, train
@@ -114,7 +114,7 @@ class LaneDetection:
 
     def _picture(self, label: Label) -> Tensor:
         size = self._options.size
-        with Image.open(self._options.data_dir / label.picture) as picture:
+        with opened(self._options.data_dir / label.picture) as picture:
             return normalised(
                 picture.convert("RGB").resize((size.width, size.height), Image.Resampling.BICUBIC)
             )
@@ -124,7 +124,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options, plan = read_settings(arguments)
     try:
         return train(lambda place: LaneDetection(options, place), plan)
-    except (NoData, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
+    except (NoData, BadRecord, TooManyBadRecords, checkpoint.CheckpointRefused) as error:
         print(error, flush=True)
         return 1
 
