@@ -11,6 +11,7 @@ import { $, $$, h, say, setAttribute, setText, svg } from "./dom.js";
 import { absolute, decimals, now } from "./format.js";
 import { markProjects } from "./hover.js";
 import { feed } from "./live.js";
+import { isLeavingPage } from "./regions.js";
 
 // Nothing of a chart may leave the machine, and what Plotly would put on top of a chart is ours (chart-tools.js): its
 // defaults bring a mode bar with a button that uploads the chart to its maker's servers, a logo that links there and
@@ -97,6 +98,7 @@ export class Chart {
   /** Fetch the figure and draw it, in place when it is there already. */
   async load(url = this.url) {
     this.url = url;
+    if (isLeavingPage()) return;
     const separator = url.includes("?") ? "&" : "?";
     const asked = fetch(`${url}${separator}theme=${theme()}`, { headers: { Accept: "application/json" } });
     const [response, Plotly] = await Promise.all([asked, plotly()]);

@@ -5,7 +5,7 @@ import { say } from "./dom.js";
 import { feed } from "./live.js";
 import { LogBook } from "./logbook.js";
 import { LogLines } from "./loglines.js";
-import { refreshRegions } from "./regions.js";
+import { isLeavingPage, refreshRegions } from "./regions.js";
 
 const EVENTS_PAUSE = 300; // milliseconds in which events gather before they are fetched
 
@@ -107,6 +107,7 @@ export class LogSource {
   }
 
   async #get(address) {
+    if (isLeavingPage()) throw new Error("leaving the page");
     const response = await fetch(address, { headers: { Accept: "application/json" } });
     if (!response.ok) throw new Error(`${address}: ${response.status}`);
     return response.json();

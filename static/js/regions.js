@@ -18,6 +18,9 @@ let isLeaving = false;
 addEventListener("beforeunload", () => { isLeaving = true; });
 addEventListener("pageshow", () => { isLeaving = false; });
 
+/** Whether the page is on its way elsewhere: what it is about may be gone already, so that nothing more is asked of it. */
+export function isLeavingPage() { return isLeaving; }
+
 const followed = new Set();
 
 /** Follow the topics of all live regions of the page; those in a dialog only while it is open. */
