@@ -74,6 +74,19 @@ def mebibytes(mib: float | None) -> str:
     return f"{number(_half_up(mib / 102.4) / 10)}{NBSP}GB" if mib >= 1024 else f"{number(mib)}{NBSP}MB"
 
 
+def size(count: int | None) -> str:
+    """`512 B`, `4.2 MB`, `1.5 TB`; a dash for None."""
+    if count is None:
+        return NOTHING
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            text = number(int(amount)) if unit == "B" or amount >= 100 else f"{amount:.1f}"
+            return f"{text}{NBSP}{unit}"
+        amount /= 1000
+    return f"{amount:.1f}{NBSP}TB"
+
+
 def binary_size(count: int | None) -> str:
     """`512 B`, `4.2 MiB`, `10 GiB`; a dash for None."""
     if count is None:

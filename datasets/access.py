@@ -7,7 +7,7 @@ from typing import TypeVar
 from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
-from controlplane.models import Role
+from controlplane.models import Project, Role
 from datasets.models import Cache, Dataset, DatasetVersion, Snapshot, Volume
 
 H = TypeVar("H", Volume, Snapshot)
@@ -74,13 +74,7 @@ def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
     """Return the row of a project in which the actor has the role. Raises `missing` for None, and Forbidden."""
     if row is None:
         raise missing
-    held = role_in(actor, row.project)
-    if held is None:
-        raise missing
-    if needed != Role.VIEWER:
-        require_write(actor)
-    if not Role.is_at_least(held, needed):
-        raise Forbidden(f"This needs the role {needed} in {row.project.name}; you are {held}.")
+    _require(actor, row.project, role_in(actor, row.project), needed, missing)
     return row
 
 
@@ -103,12 +97,16 @@ def cache_for(actor: Actor, cache_id: str, *, needed: str = Role.VIEWER) -> Cach
 def require_role(actor: Actor, dataset: Dataset, needed: str, missing: NotVisible) -> None:
     """Raise `missing` for a dataset the actor may not read, Forbidden for a role weaker than `needed`."""
     held = role_in(actor, dataset.project) or (Role.VIEWER if dataset.is_shared else None)
+    _require(actor, dataset.project, held, needed, missing)
+
+
+def _require(actor: Actor, project: Project, held: str | None, needed: str, missing: NotVisible) -> None:
     if held is None:
         raise missing
     if needed != Role.VIEWER:
         require_write(actor)
     if not Role.is_at_least(held, needed):
-        raise Forbidden(f"This needs the role {needed} in {dataset.project.name}; you are {held}.")
+        raise Forbidden(f"This needs the role {needed} in {project.name}; you are {held}.")
 
 
 def uuid_of(text: str, missing: NotVisible) -> uuid.UUID:

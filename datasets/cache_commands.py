@@ -9,21 +9,21 @@ from controlplane.access import SYSTEM
 from controlplane.commands.errors import Cancelled, CommandRefused
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
+from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.wake import wake
 from controlplane.models import Command, Event
 from datasets.actions.cache_upkeep import aged_caches
 from datasets.actions.caches import EVICT_CACHE, FILL_CACHE, cache_event, evict, refill
 from datasets.aging import to_make_room
 from datasets.cache_shares import Charges, charges
+from datasets.long_work import DATA, budget_of
 from datasets.manifests import Manifest
 from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import free_bytes, key_of, store_of, wanted_versions
 from datasets.queries.lake import lake_of, manifest_named
-from datasets.storage.base import Blocked, Budget, ContentDamaged, ContentMissing
+from datasets.storage.base import Blocked, ContentDamaged, ContentMissing
 from datasets.storage.cache import CacheStore, Progress
-from datasets.volume_commands import DATA
 
-LONGEST_MESSAGE = 500
 MAKING_ROOM = "making_room"
 # At least, between two reports of a fill.
 REPORT_SECONDS = 1.0
@@ -46,8 +46,7 @@ class FillCache(CommandHandler):
             store = store_of(cache.location)
             _make_room(cache, store, manifest)
             report = _Reporter(run, cache)
-            budget = Budget(is_cancelled=lambda: not _goes_on(run))
-            store.fill(key_of(version.pk), lake_of(project), manifest, budget, report)
+            store.fill(key_of(version.pk), lake_of(project), manifest, budget_of(run), report)
         except (ContentMissing, ContentDamaged) as error:
             detail = f"{error} Repair it: yard dataset verify, then sync --full from where the files are."
             raise CommandRefused("content_missing", detail) from error
@@ -142,11 +141,6 @@ def _begin(cache: Cache) -> bool:
     if not rows.update(state=Cache.FILLING, changed_at=timezone.now()):
         return False
     _happened("cache.filling", cache)
-    return True
-
-
-def _goes_on(run: CommandRun) -> bool:
-    run.raise_if_cancelled()
     return True
 
 

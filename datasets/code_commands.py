@@ -10,8 +10,8 @@ from controlplane.models import Command
 from datasets.actions.code_imports import IMPORT_CODE, Imported, fail_import, fetch_code, finish_import
 from datasets.code_manifest import TreeRefused
 from datasets.git_source import GitRefused
+from datasets.long_work import DATA
 from datasets.models import CodeImport
-from datasets.volume_commands import DATA
 
 
 @register

@@ -1,13 +1,14 @@
 """Long work for data, on a Celery queue of its own. Other modules of the app declare theirs by being imported here."""
 
 from contextlib import suppress
+from functools import partial
 
 from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from datasets import cache_commands, code_commands, snapshot_commands, volume_commands
 from datasets.actions.lake_collection import COLLECT_LAKE, collect_lake
+from datasets.long_work import DATA, is_cancelled, refusals
 from datasets.storage.base import DeadlineExceeded
-from datasets.volume_commands import DATA, refusals
 
 DECLARED = (code_commands, volume_commands, snapshot_commands, cache_commands)
 
@@ -19,9 +20,5 @@ class CollectLake(CommandHandler):
     kind, queue = COLLECT_LAKE, DATA
 
     def run(self, run: CommandRun) -> None:
-        def is_cancelled() -> bool:
-            run.raise_if_cancelled()
-            return False
-
         with refusals(), suppress(DeadlineExceeded):
-            collect_lake(run.command.subject_id, is_cancelled)
+            collect_lake(run.command.subject_id, partial(is_cancelled, run))

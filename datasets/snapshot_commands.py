@@ -7,12 +7,12 @@ from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.models import Command
 from datasets.actions.snapshots import REMOVE, TAKE, snapshot_failed, snapshot_gone, snapshot_ready
+from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Snapshot
 from datasets.models.volumes import DELETING, READY
 from datasets.queries.volumes import storage_of, writing_jobs
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes, Taken
-from datasets.volume_commands import DATA, budget_of, refusals
 
 # How a snapshot relates to what was written at that time.
 IDLE, QUIESCED, CRASH = "idle", "quiesced", "crash"

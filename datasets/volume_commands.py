@@ -1,7 +1,5 @@
-"""Handlers that work on the directories of volumes, and what handlers of data share."""
+"""Handlers that work on the directories of volumes."""
 
-from collections.abc import Iterator
-from contextlib import contextmanager
 from typing import Any
 
 from controlplane.commands.errors import CommandRefused
@@ -18,35 +16,13 @@ from datasets.actions.volumes import (
     volume_not_measured,
     volume_ready,
 )
+from datasets.long_work import DATA, budget_of, refusals
 from datasets.models import Volume
 from datasets.models.volumes import DELETING
 from datasets.queries.volumes import VOLUME, storage_of
-from datasets.storage.base import Blocked, Budget, ContentMissing
 from datasets.storage.volumes import FolderVolumes, Measured
 
-DATA = "data"
 MEASURED_SECONDS, MEASURED_FILES = 60.0, 1_000_000
-
-
-def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
-    """Return a budget that ends with the command's claim."""
-
-    def is_cancelled() -> bool:
-        run.raise_if_cancelled()
-        return False
-
-    return Budget(seconds, is_cancelled)
-
-
-@contextmanager
-def refusals() -> Iterator[None]:
-    """Translate what blocks a storage backend into a refusal of the command."""
-    try:
-        yield
-    except Blocked as blocked:
-        raise CommandRefused(blocked.code, blocked.detail, is_passing=True) from blocked
-    except ContentMissing as missing:
-        raise CommandRefused("content_missing", str(missing)) from missing
 
 
 class VolumeCommand(CommandHandler):

@@ -15,6 +15,7 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+from controlplane.cli import formats
 from controlplane.cli.errors import FAILED, NOT_FOUND, CliError
 from controlplane.cli.session import Session
 from datasets.ingest.engine import Progress, Synced, sync_tree
@@ -266,8 +267,8 @@ class Meter:
             left = (progress.size_bytes - progress.bytes_done) / rate if rate else 0
             line = (
                 f"{self._verb} {progress.files_done:,} of {progress.files:,} files,"
-                f" {size_text(progress.bytes_done)} of {size_text(progress.size_bytes)},"
-                f" {size_text(int(rate))}/s, {left:.0f} s left"
+                f" {formats.size(progress.bytes_done)} of {formats.size(progress.size_bytes)},"
+                f" {formats.size(int(rate))}/s, {left:.0f} s left"
             )
             print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
         return True
@@ -276,13 +277,3 @@ class Meter:
         """Leave the line."""
         if self._last:
             print(file=sys.stderr)
-
-
-def size_text(size: int) -> str:
-    """`512 B`, `4.2 MB`, `1.5 TB`."""
-    amount = float(size)
-    for unit in ("B", "kB", "MB", "GB"):
-        if amount < 1000:
-            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
-        amount /= 1000
-    return f"{amount:.1f} TB"

@@ -54,6 +54,28 @@ def mebibytes(mib: float | None) -> str:
     return f"{mib:g}Mi" if mib < 1024 else f"{round(mib / 1024, 1):g}Gi"
 
 
+def size(count: int) -> str:
+    """Bytes in powers of 1000: `512 B`, `4.2 MB`, `1.5 TB`."""
+    amount = float(count)
+    for unit in ("B", "kB", "MB", "GB"):
+        if amount < 1000:
+            return f"{amount:.0f} {unit}" if unit == "B" or amount >= 100 else f"{amount:.1f} {unit}"
+        amount /= 1000
+    return f"{amount:.1f} TB"
+
+
+def binary_size(count: int | None) -> str:
+    """Bytes in powers of 1024: `512 B`, `4.2 MiB`, `10 GiB`; `?` for None."""
+    if count is None:
+        return "?"
+    amount = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if amount < 1024 or unit == "TiB":
+            break
+        amount /= 1024
+    return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
+
+
 def progress(report: dict[str, Any] | None, *, is_over: bool = False) -> str:
     """Return a job's progress as one cell: `epoch 3, 40/100, eta 30s`, whichever it reports; no eta
     once it is over.

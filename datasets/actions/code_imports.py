@@ -17,7 +17,7 @@ from django.utils import timezone
 from controlplane.access import SYSTEM, Actor
 from controlplane.actions.audit import write_audit
 from controlplane.actions.errors import Invalid
-from controlplane.fields import FieldError
+from controlplane.fields import LONGEST_MESSAGE, FieldError
 from controlplane.models import Command, Project
 from datasets.actions.code import begin_upload, commit_tree
 from datasets.git_source import GitSource, is_allowed
@@ -105,7 +105,7 @@ def finish_import(import_id: str, found: Imported) -> None:
 def fail_import(import_id: str, code: str, message: str) -> None:
     """Record why there is no tree."""
     _pending(import_id).update(
-        state=CodeImport.FAILED, reason=code, message=message[:500], finished_at=timezone.now()
+        state=CodeImport.FAILED, reason=code, message=message[:LONGEST_MESSAGE], finished_at=timezone.now()
     )
 
 

@@ -10,12 +10,12 @@ from django.views.decorators.http import require_http_methods, require_POST
 from controlplane.access import Actor, NotVisible
 from controlplane.actions.errors import Invalid
 from controlplane.models import Role
+from dashboards import formats
 from dashboards.pages.asking import Question, ask
 from dashboards.pages.base_page import attempt, signed_in
 from datasets.access import cache_for, dataset_for
 from datasets.actions.caches import cache_version, clear_cache, location_for, pin_cache
 from datasets.queries.datasets import find_version
-from datasets.templatetags.data import size
 
 
 @require_POST
@@ -74,7 +74,9 @@ def cache_clear(request: HttpRequest, actor: Actor, cache_id: str) -> HttpRespon
     question = Question(
         title=_("Remove {name} from {location}?").format(name=name, location=cache.location.name),
         sentences=[
-            words.format(size=size(cache.charged_bytes)) + " " + _("waits until it was brought again.")
+            words.format(size=formats.size(cache.charged_bytes))
+            + " "
+            + _("waits until it was brought again.")
         ],
         back=back,
         do=_("Remove the cache"),

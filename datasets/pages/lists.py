@@ -10,14 +10,12 @@ from django.utils.html import format_html
 from django.utils.translation import gettext_lazy as _
 from django.utils.translation import ngettext
 
-from controlplane.access import Actor, visible_project_ids
-from controlplane.models import Project
+from controlplane.access import Actor, visible_project_ids, visible_projects
 from dashboards import formats
 from dashboards.lists import cells
 from dashboards.lists.table import Column, Filter, ListView, Row, in_order, named
 from datasets.models import Dataset, DatasetVersion
 from datasets.queries.datasets import dataset_shapes
-from datasets.templatetags.data import size
 
 
 def _rows(actor: Actor, pks: Sequence[Any]) -> list[Row]:
@@ -64,16 +62,7 @@ def _summary(datasets: QuerySet[Dataset]) -> str:
         "{count} dataset, newest versions: {size}", "{count} datasets, newest versions: {size}", found
     )
     total = newest.aggregate(total=Sum("size_bytes", default=0))["total"]
-    return text.format(count=formats.number(found), size=size(total))
-
-
-def _in_project(datasets: QuerySet[Dataset], name: str) -> QuerySet[Dataset]:
-    return datasets.filter(project__name=name)
-
-
-def _projects(actor: Actor) -> QuerySet[Project]:
-    visible = visible_project_ids(actor)
-    return Project.objects.all() if visible is None else Project.objects.filter(pk__in=visible)
+    return text.format(count=formats.number(found), size=formats.size(total))
 
 
 DATASETS = ListView(
@@ -85,7 +74,12 @@ DATASETS = ListView(
     empty="datasets/empty/datasets.html",
     filters=(
         Filter("q", _("Name contains"), lambda datasets, text: datasets.filter(name__icontains=text)),
-        Filter("project", _("Any project"), _in_project, named(_projects)),
+        Filter(
+            "project",
+            _("Any project"),
+            lambda datasets, name: datasets.filter(project__name=name),
+            named(visible_projects),
+        ),
     ),
     columns=(
         Column("name", _("Dataset"), _name, "name"),
@@ -95,7 +89,7 @@ DATASETS = ListView(
         Column(
             "size",
             _("Size"),
-            lambda row: size(row["size_bytes"]),
+            lambda row: formats.size(row["size_bytes"]),
             _or_zero("size_bytes"),
             css="num",
             falls=True,

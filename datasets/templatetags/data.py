@@ -11,7 +11,6 @@ from dashboards import formats
 from datasets.models import Cache
 
 register = template.Library()
-UNITS = ("B", "kB", "MB", "GB")
 LOOKS = {
     Cache.QUEUED: (gettext_noop("Queued"), "warning"),
     Cache.FILLING: (gettext_noop("Filling"), "accent"),
@@ -21,18 +20,7 @@ LOOKS = {
 }
 
 
-@register.filter
-def size(size_bytes: int | None) -> str:
-    """Format bytes: 4200000 -> "4.2 MB"."""
-    if size_bytes is None:
-        return formats.NOTHING
-    amount = float(size_bytes)
-    for unit in UNITS:
-        if amount < 1000:
-            text = formats.number(int(amount)) if unit == "B" or amount >= 100 else f"{amount:.1f}"
-            return f"{text}\N{NO-BREAK SPACE}{unit}"
-        amount /= 1000
-    return f"{amount:.1f}\N{NO-BREAK SPACE}TB"
+register.filter("size", formats.size)
 
 
 @register.simple_tag

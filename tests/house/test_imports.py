@@ -128,6 +128,7 @@ LAYERS = {
     "datasets.api": "api",
     "datasets.loop_steps": "loop",
     "datasets.code_commands": "loop",
+    "datasets.long_work": "loop",
     "datasets.volume_commands": "loop",
     "datasets.snapshot_commands": "loop",
     "datasets.volume_topics": "live",

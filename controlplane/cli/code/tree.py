@@ -17,6 +17,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from controlplane.cli import formats
 from controlplane.cli.code.ignore import NAME
 from controlplane.cli.code.listing import FILES_MOST, Listing
 from controlplane.cli.errors import USAGE, CliError
@@ -93,20 +94,8 @@ def too_large(tree: Tree, message: str) -> CliError:
     return CliError(f"{message}\n{largest_folders(sizes)}", USAGE, _HINT)
 
 
-def size_text(size: int) -> str:
-    """`1.4 MB`."""
-    return _amount(size, "bytes")
-
-
 def _amount(number: int, unit: str) -> str:
-    if unit != "bytes":
-        return f"{number:,} {unit}"
-    amount, names = float(number), ("B", "kB", "MB", "GB")
-    for name in names:
-        if amount < 1000 or name == names[-1]:
-            return f"{amount:.0f} {name}" if name == "B" or amount >= 100 else f"{amount:.1f} {name}"
-        amount /= 1000
-    raise AssertionError("the last unit takes every amount")
+    return formats.size(number) if unit == "bytes" else f"{number:,} {unit}"
 
 
 def _read(root: str, path: str, memory: _Memory) -> File | None:

@@ -6,8 +6,9 @@ import os
 from collections.abc import Iterator, Sequence
 from functools import partial
 
+from controlplane.cli import formats
 from controlplane.cli.code.listing import Listing, list_files, origin
-from controlplane.cli.code.tree import File, Tree, read_tree, size_text, too_large
+from controlplane.cli.code.tree import File, Tree, read_tree, too_large
 from controlplane.cli.errors import ApiError, CliError
 from controlplane.cli.session import Session
 
@@ -116,7 +117,7 @@ def _padded(size: int) -> int:
 
 def _summary(tree: Tree, listing: Listing, sent: list[File] | None) -> str:
     of = f" of {listing.commit[:10]}" if listing.commit else ""
-    what = f"code{of}: {len(tree.files):,} files, {size_text(tree.size_bytes)}"
+    what = f"code{of}: {len(tree.files):,} files, {formats.size(tree.size_bytes)}"
     if not sent:
         return f"{what}, all known to the server"
-    return f"{what}; sent {len(sent):,}, {size_text(sum(file.size for file in sent))}"
+    return f"{what}; sent {len(sent):,}, {formats.size(sum(file.size for file in sent))}"

@@ -9,7 +9,6 @@ from typing import Any
 
 from controlplane.cli import formats
 from controlplane.cli.commands.datasets import find_dataset, find_version
-from controlplane.cli.dataset_sync import size_text
 from controlplane.cli.errors import DONE, FAILED, NOT_FOUND, TIMED_OUT, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -31,8 +30,8 @@ CACHE_COLUMNS = (
     Column("PROJECT", lambda row: row["project"]),
     Column("LOCATION", lambda row: row["location"]),
     Column("STATE", _state),
-    Column("SIZE", lambda row: size_text(row["progress"]["total_bytes"]), is_number=True),
-    Column("CHARGED", lambda row: size_text(row["charged_bytes"]), is_number=True),
+    Column("SIZE", lambda row: formats.size(row["progress"]["total_bytes"]), is_number=True),
+    Column("CHARGED", lambda row: formats.size(row["charged_bytes"]), is_number=True),
     Column("HITS", lambda row: row["hits"], is_number=True),
     Column("PINNED", lambda row: "yes" if row["is_pinned"] else "no"),
     Column("USED", lambda row: formats.age(row["used_at"])),
@@ -42,8 +41,8 @@ CACHE_COLUMNS = (
 LOCATION_COLUMNS = (
     Column("LOCATION", lambda row: row["name"]),
     Column("CLUSTER", lambda row: row["cluster"]),
-    Column("USED", lambda row: size_text(row["used_bytes"]), is_number=True),
-    Column("FITS", lambda row: size_text(row["free_bytes"]), is_number=True),
+    Column("USED", lambda row: formats.size(row["used_bytes"]), is_number=True),
+    Column("FITS", lambda row: formats.size(row["free_bytes"]), is_number=True),
     Column("CACHES", lambda row: row["caches"], is_number=True),
     Column("HITS", lambda row: row["hits"], is_number=True),
     Column("DAYS", lambda row: row["unused_days"], is_number=True),
@@ -176,8 +175,8 @@ def _show_progress(made: Row) -> None:
     at = made["progress"]
     left = "" if at["eta_seconds"] is None else f", {at['eta_seconds']} s left"
     line = (
-        f"{made['state']}: {at['files']:,} of {at['total_files']:,} files, {size_text(at['bytes'])} of"
-        f" {size_text(at['total_bytes'])}, {size_text(at['bytes_per_second'])}/s{left}"
+        f"{made['state']}: {at['files']:,} of {at['total_files']:,} files, {formats.size(at['bytes'])} of"
+        f" {formats.size(at['total_bytes'])}, {formats.size(at['bytes_per_second'])}/s{left}"
     )
     print(f"\r\x1b[K{line}", end="", file=sys.stderr, flush=True)
 

@@ -21,9 +21,7 @@ VERIFIED_AT_ONCE, VERIFIED_BYTES = 1000, 256 << 20
 
 
 def _size(row: Row) -> str:
-    from controlplane.cli.dataset_sync import size_text
-
-    return size_text(row["size_bytes"])
+    return formats.size(row["size_bytes"])
 
 
 DATASET_COLUMNS = (

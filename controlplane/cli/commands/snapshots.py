@@ -6,7 +6,7 @@ from argparse import Namespace
 from typing import Any
 
 from controlplane.cli import formats
-from controlplane.cli.commands.volumes import find_volume, size_text, wait_ready
+from controlplane.cli.commands.volumes import find_volume, wait_ready
 from controlplane.cli.errors import DONE, NOT_FOUND, USAGE, CliError
 from controlplane.cli.parsing import Parser, duration_seconds
 from controlplane.cli.session import Session
@@ -26,8 +26,8 @@ COLUMNS = (
     Column("CAUSE", lambda row: row["cause"]),
     Column("JOB", lambda row: row["job"] or ""),
     Column("PROGRESS", _metrics),
-    Column("SIZE", lambda row: size_text(row["size_bytes"]), is_number=True),
-    Column("NEW", lambda row: size_text(row["new_bytes"]), is_number=True),
+    Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),
+    Column("NEW", lambda row: formats.binary_size(row["new_bytes"]), is_number=True),
     Column("CONSISTENCY", lambda row: row["consistency"] or ""),
     Column("AGE", lambda row: formats.age(row["created_at"])),
     Column("MESSAGE", lambda row: row["status"]["message"], is_wide=True),

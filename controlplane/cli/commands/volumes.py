@@ -19,22 +19,10 @@ POLL_SECONDS = 0.5
 ACCESS_MODES = ("ReadWriteOnce", "ReadWriteMany")
 
 
-def size_text(size: int | None) -> str:
-    """`512 B`, `4.2 MiB`, `10 GiB`."""
-    if size is None:
-        return "?"
-    amount = float(size)
-    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
-        if amount < 1024 or unit == "TiB":
-            break
-        amount /= 1024
-    return f"{amount:.0f} {unit}" if amount == int(amount) or unit == "B" else f"{amount:.1f} {unit}"
-
-
 def used_text(volume: Row) -> str:
     """How much of its size it holds."""
     more = " or more" if volume["is_measured_in_part"] else ""
-    return f"{size_text(volume['used_bytes'])}{more} of {size_text(volume['size_bytes'])}"
+    return f"{formats.binary_size(volume['used_bytes'])}{more} of {formats.binary_size(volume['size_bytes'])}"
 
 
 VOLUME_COLUMNS = (
@@ -52,7 +40,11 @@ VOLUME_COLUMNS = (
 FILE_COLUMNS = (
     Column("NAME", lambda row: row["name"] + ("/" if row["kind"] == "directory" else "")),
     Column("KIND", lambda row: row["kind"]),
-    Column("SIZE", lambda row: size_text(row["size_bytes"]) if row["kind"] == "file" else "", is_number=True),
+    Column(
+        "SIZE",
+        lambda row: formats.binary_size(row["size_bytes"]) if row["kind"] == "file" else "",
+        is_number=True,
+    ),
     Column("CHANGED", lambda row: formats.age(row["modified_at"])),
 )
 
@@ -200,7 +192,7 @@ def resize_arguments(parser: Parser) -> None:
 def resize(args: Namespace, session: Session) -> int:
     """Change the size of a volume."""
     volume = _post(session, args.name, "resize", {"size": args.size})
-    session.output.object(volume, f"volume {args.name} has {size_text(volume['size_bytes'])}")
+    session.output.object(volume, f"volume {args.name} has {formats.binary_size(volume['size_bytes'])}")
     return DONE
 
 
@@ -279,7 +271,7 @@ def delete(args: Namespace, session: Session) -> int:
     """Delete a volume with its content; its snapshots stay."""
     volume = find_volume(session, args.name)
     if not args.yes:
-        detail = f"{args.name} holds {size_text(volume['used_bytes'])}; all of it would go"
+        detail = f"{args.name} holds {formats.binary_size(volume['used_bytes'])}; all of it would go"
         raise CliError(detail, USAGE, f"to delete it: yard volume delete {args.name} --yes")
     session.output.object(
         session.client.delete(f"volumes/{volume['id']}"), f"volume {args.name} is being deleted"

@@ -1,0 +1,33 @@
+"""What handlers of long work on data share: their queue, a budget that ends with the claim, and refusals."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.run import CommandRun
+from datasets.storage.base import Blocked, Budget, ContentMissing
+
+DATA = "data"
+
+
+def is_cancelled(run: CommandRun) -> bool:
+    """Return False while the command's claim is held. Raises Cancelled."""
+    run.raise_if_cancelled()
+    return False
+
+
+def budget_of(run: CommandRun, seconds: float | None = None) -> Budget:
+    """Return a budget that ends with the command's claim."""
+    return Budget(seconds, partial(is_cancelled, run))
+
+
+@contextmanager
+def refusals() -> Iterator[None]:
+    """Translate what blocks a storage backend into a refusal of the command."""
+    try:
+        yield
+    except Blocked as blocked:
+        raise CommandRefused(blocked.code, blocked.detail, is_passing=True) from blocked
+    except ContentMissing as missing:
+        raise CommandRefused("content_missing", str(missing)) from missing
