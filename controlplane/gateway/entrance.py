@@ -56,7 +56,7 @@ async def application(scope: Scope, receive: Receive, send: Send) -> None:
     try:
         await in_thread(find_port, credential, visit.address.job_id, visit.address.port)
     except NotSignedIn:
-        await _ask_to_sign_in(scope, send, visit)
+        await _ask_to_sign_in(scope, send, visit, credential)
     except (NotVisible, Forbidden) as refusal:
         await refuse_access(scope, send, refusal)
     else:
@@ -81,11 +81,11 @@ async def _send_on(scope: Scope, send: Send, visit: Visit, credential: Credentia
     await redirect(send, f"{origin}{ENTER}?{urlencode(fields)}")
 
 
-async def _ask_to_sign_in(scope: Scope, send: Send, visit: Visit) -> None:
+async def _ask_to_sign_in(scope: Scope, send: Send, visit: Visit, credential: Credential | None) -> None:
     if is_navigation(scope):
         await redirect(send, f"/login?next={quote(visit.path, safe='/')}")
     else:
-        await ask_for_token(send)
+        await ask_for_token(scope, send, credential)
 
 
 def _visit(scope: Scope) -> Visit | None:

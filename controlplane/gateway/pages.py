@@ -4,8 +4,10 @@ from html import escape
 from http import HTTPStatus
 
 from controlplane.access import Forbidden, NotVisible
-from controlplane.gateway.admission import NotRunning, NotSignedIn
+from controlplane.gateway.admission import NotRunning
 from controlplane.live.asgi import Headers, Scope, Send, answer, header, problem
+from controlplane.live.client import unknown
+from controlplane.live.identity import Credential
 
 TITLES = {
     "service_not_running": "Nothing answers here",
@@ -50,7 +52,7 @@ def is_navigation(scope: Scope) -> bool:
 
 def status_of(refusal: Exception) -> int:
     """Return the HTTP status of a refusal."""
-    statuses = {NotSignedIn: 401, Forbidden: 403, NotRunning: 503}
+    statuses = {Forbidden: 403, NotRunning: 503}
     return statuses.get(type(refusal), 404)
 
 
@@ -65,8 +67,13 @@ async def refuse_access(
     await refuse(scope, send, status, codes[status], str(refusal), may_come=may_come, job_url=link)
 
 
-async def ask_for_token(send: Send) -> None:
-    """Answer 401 to requests that are not page loads."""
+async def ask_for_token(scope: Scope, send: Send, credential: Credential | None) -> None:
+    """Answer requests that are not page loads: 401, or 429 to an address that tries many unknown tokens."""
+    refusal = unknown(scope, credential) if credential else None
+    if refusal is not None and refusal.status == 429:
+        wait = [(b"retry-after", str(refusal.wait_seconds).encode())]
+        await problem(send, 429, refusal.code, str(refusal), wait)
+        return
     detail = "Sign in, or send 'Authorization: Bearer <token>'."
     await problem(send, 401, "not_authenticated", detail, [(b"www-authenticate", b"Bearer")])
 

@@ -13,14 +13,15 @@ from controlplane.access import Actor, Forbidden, NotVisible
 from controlplane.engines.base import Engine, EngineRefused, EngineUnreachable
 from controlplane.gateway.admission import NoAnswer, NotRunning, NotSignedIn, admit, engine_of, running_pod
 from controlplane.gateway.limits import TooManyRequests
+from controlplane.gateway.pages import status_of
 from controlplane.live.asgi import Receive, Scope, Send, refuse_websocket
+from controlplane.live.client import unknown
 from controlplane.live.identity import BEARER, Credential, credential_of, is_own_origin
 from jobs.models import Job
 
 ENDED, SIGNED_OUT, NOT_NOW = 1000, 4401, 4409
 NO_LONGER = "You are no longer signed in or no longer a member of the project."
 
-_STATUSES = {NotSignedIn: 401, NotVisible: 404, Forbidden: 403}
 _CODES = {NotRunning: "not_running", NoAnswer: "no_answer", EngineUnreachable: "engine_unreachable"}
 
 T = TypeVar("T")
@@ -40,8 +41,11 @@ async def opened(
         return None
     try:
         return await opening(credential, match), credential, match["job_id"]
-    except (NotSignedIn, NotVisible, Forbidden) as error:
-        status = _STATUSES[type(error)]
+    except NotSignedIn:
+        status = unknown(scope, credential).status
+        await refuse_websocket(scope, receive, send, status, 4000 + status)
+    except (NotVisible, Forbidden) as error:
+        status = status_of(error)
         await refuse_websocket(scope, receive, send, status, 4000 + status)
     except (NotRunning, NoAnswer, TooManyRequests, EngineRefused, EngineUnreachable) as error:
         await accept(scope, receive, send)

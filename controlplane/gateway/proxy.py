@@ -53,6 +53,7 @@ from controlplane.live.asgi import (
     query,
     refuse_websocket,
 )
+from controlplane.live.client import unknown
 from controlplane.live.identity import SESSION, Credential, is_foreign, token_of
 
 # Paths on a job's host that are never the job's.
@@ -128,7 +129,7 @@ async def _http(scope: Scope, receive: Receive, send: Send, asked: Asked) -> Non
             raise NotVisible("There is no such service.")
         service = await admit_service(credential, asked.address.job_id, asked.address.port)
     except NotSignedIn:
-        await _ask_to_sign_in(scope, send, asked)
+        await _ask_to_sign_in(scope, send, asked, credential)
     except (NotVisible, Forbidden, NotRunning) as refusal:
         await refuse_access(scope, send, refusal, asked.job_url)
     else:
@@ -210,7 +211,9 @@ async def _websocket(scope: Scope, receive: Receive, send: Send, asked: Asked | 
             if is_foreign(scope):
                 raise Forbidden(FOREIGN)
             service = await admit_service(credential, asked.address.job_id, asked.address.port)
-        except (NotSignedIn, NotVisible, Forbidden, NotRunning) as refusal:
+        except NotSignedIn:
+            status = unknown(scope, credential).status if credential else 401
+        except (NotVisible, Forbidden, NotRunning) as refusal:
             status = status_of(refusal)
     if asked is None or service is None or credential is None:
         await refuse_websocket(scope, receive, send, status, 4000 + status)
@@ -272,9 +275,9 @@ def _has_token_of_ours(scope: Scope) -> bool:
     )
 
 
-async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked) -> None:
+async def _ask_to_sign_in(scope: Scope, send: Send, asked: Asked, credential: Credential | None) -> None:
     """Redirect a page load to the control plane's sign-in."""
     if is_navigation(scope):
         await redirect(send, asked.entrance, cookies.set_cookie(PROBE, "1", PROBE_SECONDS))
     else:
-        await ask_for_token(send)
+        await ask_for_token(scope, send, credential)

@@ -6,7 +6,7 @@ from controlplane.http.throttle import TooManyAttempts
 from controlplane.http.unknown_tokens import note_unknown_token
 from controlplane.live.asgi import Scope
 from controlplane.live.hub import hub
-from controlplane.live.identity import SESSION, TOKEN, Identity, credential_of, is_own_origin
+from controlplane.live.identity import SESSION, TOKEN, Credential, Identity, credential_of, is_own_origin
 
 
 class Refused(Exception):
@@ -31,14 +31,15 @@ async def sign_in(scope: Scope) -> Identity:
     except DatabaseError as error:
         raise Refused(503, "database_unavailable", "The database does not answer; try again.") from error
     if identity is None:
-        if credential.kind == TOKEN:
-            _count_unknown_token(scope)
-        raise Refused(401, "not_authenticated", "The token or session is unknown, ended or expired.")
+        raise unknown(scope, credential)
     return identity
 
 
-def _count_unknown_token(scope: Scope) -> None:
+def unknown(scope: Scope, credential: Credential) -> Refused:
+    """Return the refusal of a credential that no user has: 401, and 429 beyond an address's limit of unknown tokens."""
     try:
-        note_unknown_token((scope.get("client") or ("",))[0])
+        if credential.kind == TOKEN:
+            note_unknown_token((scope.get("client") or ("",))[0])
     except TooManyAttempts as error:
-        raise Refused(429, "too_many_requests", str(error), error.wait_seconds) from error
+        return Refused(429, "too_many_requests", str(error), error.wait_seconds)
+    return Refused(401, "not_authenticated", "The token or session is unknown, ended or expired.")
