@@ -2,7 +2,7 @@
 
 Websockets, event streams, probes and the service proxy run on the event loop; every other request hops to the WSGI
 application, which serves synchronous views 2-10 times faster than Django's own ASGI handler. Requests that hash a
-password run on separate threads, so that sign-ins never delay a page.
+password, and those that ask the scheduler for a simulation, run on separate threads, so that they never delay a page.
 """
 
 import importlib
@@ -40,6 +40,8 @@ from controlplane.live.asgi import (
 )
 from controlplane.live.hub import close_hub
 from controlplane.live.identity import is_foreign, is_own_host, token_of
+from controlplane.simulation.client import simulator
+from controlplane.simulation.routes import asks_simulation
 from dashboards.routing import websocket_application
 from datasets.api.uploads import UPLOADS, admit_upload
 
@@ -56,6 +58,10 @@ HASHING_MOST, HASHING_MOST_OF_CLIENT = 16, 8
 # far fewer, but an answer of it costs a millisecond of the interpreter.
 SIGN_INS_PER_MINUTE = 120
 
+# These threads read the cluster and wait for the one simulating process, which takes up to some seconds per question.
+SIMULATION_THREADS = 2
+SIMULATIONS_MOST, SIMULATIONS_MOST_OF_CLIENT = 64, 8
+
 clients = Clients()
 hop = WsgiBridge(wsgi_application, clients)
 hashing_hop = WsgiBridge(
@@ -66,6 +72,14 @@ hashing_hop = WsgiBridge(
     most_of_client=HASHING_MOST_OF_CLIENT,
     body_most_bytes=PASSWORD_BODY_MOST_BYTES,
     name="hashing",
+)
+simulation_hop = WsgiBridge(
+    wsgi_application,
+    clients,
+    threads=SIMULATION_THREADS,
+    most=SIMULATIONS_MOST,
+    most_of_client=SIMULATIONS_MOST_OF_CLIENT,
+    name="simulation",
 )
 sign_ins = Throttle(SIGN_INS_PER_MINUTE, 60)
 uploads = UploadBridge(wsgi_application, clients, settings.STATE_DIR / "uploads", admit_upload)
@@ -126,6 +140,8 @@ def _http(scope: Scope) -> Application:
         return uploads
     if is_sign_in(scope["method"], path):
         return _sign_in
+    if asks_simulation(scope["method"], path):
+        return simulation_hop
     return hashing_hop if hashes_password(scope["method"], path) else hop
 
 
@@ -184,7 +200,8 @@ async def _lifespan(receive: Receive, send: Send) -> None:
             await send({"type": "lifespan.startup.complete"})
         else:
             await close_hub()
-            for hopping in (hop, hashing_hop, uploads):
+            simulator.close()
+            for hopping in (hop, hashing_hop, simulation_hop, uploads):
                 hopping.shutdown()
             probes.shutdown()
             logstream.close()

@@ -32,6 +32,7 @@ urlpatterns = [
     path("new/job/preview.json", job_form.job_preview, name="job-preview"),
     path("jobs/selected", selected.jobs_selected, name="jobs-selected"),
     path("jobs/<str:job_id>", jobs.job_page, name="job"),
+    path("jobs/<str:job_id>/outlook", jobs.job_outlook, name="job-outlook"),
     path("jobs/<str:job_id>/log.txt", jobs.job_log, name="job-log"),
     path("jobs/<str:job_id>/log-index.json", jobs.job_log_index, name="job-log-index"),
     re_path(rf"^jobs/(?P<job_id>[^/]+)/do/(?P<verb>{JOB_VERBS})$", jobs.job_verb, name="job-verb"),

@@ -10,19 +10,19 @@ from django.utils import timezone
 from controlplane.access import Actor
 from controlplane.loop.observe import observe, observe_job
 from controlplane.models import Project
-from controlplane.scheduling.estimates import StartRange, prospect
+from controlplane.scheduling.estimates import StartRange
 from controlplane.scheduling.mentions import Sees, mention, seen_by
 from controlplane.scheduling.view import JobView, PodPlacement
+from controlplane.simulation.client import simulator
 from jobs.actions import submit_job
-from jobs.estimates import budget, shown_range
-from jobs.suggestions import can_replay
+from jobs.outlook import BUDGET_SECONDS, can_replay, shown_range
 
 MILLI_GPU_HOUR = 1000 * 3600
 
 
 def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: Sees) -> dict[str, Any]:
     """Return what would happen to a submission, of which nothing is kept: where it starts, when, and which jobs stop
-    for it. Raises what `submit_job` raises."""
+    for it. Raises what `submit_job` raises, and SimulationFailed."""
     with transaction.atomic():
         job = observe_job(submit_job(project, body, actor=actor))
         transaction.set_rollback(True)
@@ -31,7 +31,7 @@ def plan_job(project: Project, body: Mapping[str, Any], *, actor: Actor, sees: S
     # Only now: a submission locks the counter of events, for which every other writer would wait.
     seen = observe(project.cluster, timezone.now()).view
     seen = replace(seen, jobs=(*seen.jobs, job))
-    found = prospect(seen, job.id, budget())
+    found = simulator.ask("foresee", seen, job.id, None, budget_seconds=BUDGET_SECONDS)
     jobs = {one.id: one for one in seen.jobs}
     victims = [mention(jobs[one].project, one, jobs[one].label) for one in found.victims]
     allowed = None if sees is None else sees | {project.name}

@@ -278,7 +278,7 @@ def in_gpus(numbers: Mapping[str, Any]) -> dict[str, Any]:
 def explanation(job: Job, sees: Sees) -> dict[str, Any]:
     """Return why a job is in its state, as recorded by the scheduler. Jobs ahead of it that belong to projects
     outside `sees` (None: all) are counted but not named; holders of GPUs are named by project. What would start it:
-    `jobs.suggestions`.
+    `jobs.outlook`.
     """
     details = job.details if job.state == QUEUED else {}
     row = {name: getattr(job, name) for name in ("reason", "message", "details")}

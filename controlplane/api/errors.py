@@ -13,6 +13,7 @@ from controlplane.access import Forbidden, NotVisible
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.api.problems import Problem, problem_response
 from controlplane.http.throttle import TooManyAttempts
+from controlplane.simulation.client import SimulationFailed
 from jobs.lifecycle import IllegalMove
 
 logger = logging.getLogger(__name__)
@@ -72,6 +73,12 @@ def _unavailable(error: Exception) -> Problem:
     )
 
 
+def _no_simulation(error: SimulationFailed) -> Problem:
+    logger.warning("a simulation failed", exc_info=error)
+    retry = {"Retry-After": str(RETRY_SECONDS)}
+    return Problem(503, "simulation_failed", f"{error} Try again.", headers=retry)
+
+
 def _conflict(error: IntegrityError) -> Problem:
     logger.warning("the database refused a write that no action had refused", exc_info=error)
     return Problem(
@@ -107,4 +114,5 @@ _TRANSLATIONS: tuple[tuple[type[Exception] | tuple[type[Exception], ...], Callab
     (IntegrityError, _conflict),
     (DataError, _always(400, "bad_value", "A value cannot be stored; it is too large or malformed.")),
     ((OperationalError, InterfaceError), _unavailable),
+    (SimulationFailed, _no_simulation),
 )

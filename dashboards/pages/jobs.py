@@ -5,7 +5,7 @@ from typing import Any
 
 import orjson
 from django.http import HttpRequest, HttpResponse, HttpResponseBase, StreamingHttpResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.urls import reverse
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
@@ -76,6 +76,13 @@ def job_page(request: HttpRequest, actor: Actor, job_id: str, tab: str = "overvi
     if is_member and not job.is_final:
         context["cost"] = story.stop_cost(actor, job, detail)
     return show(request, actor, f"dashboards/job_{tab}.html", context | _TAB_READS[tab](actor, job, detail))
+
+
+@signed_in
+def job_outlook(request: HttpRequest, actor: Actor, job_id: str) -> HttpResponseBase:
+    """A part of a queued job's page: when it is expected to start, and what would start it."""
+    found = job_reads.job_outlook(actor, job_for(actor, job_id))
+    return render(request, "dashboards/parts/outlook.html", {"outlook": found})
 
 
 @signed_in

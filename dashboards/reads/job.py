@@ -13,11 +13,10 @@ from controlplane.queries.events import seen_event
 from dashboards import formats
 from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
-from jobs.estimates import start_estimate
 from jobs.lifecycle import FINAL_STATES, QUEUED, SUSPENDED
 from jobs.models import Job, Pod
+from jobs.outlook import known_estimate, outlook
 from jobs.queries import explanation, pod_rows
-from jobs.suggestions import ways_to_start
 
 Row = dict[str, Any]
 
@@ -88,21 +87,23 @@ def _asked_figures(detail: Row) -> list[Row]:
 
 
 def explain(actor: Actor, job: Job) -> Row | None:
-    """Why a queued job waits: the numbers compared, who is ahead, who holds, what would start it. None when it runs."""
+    """Why a queued job waits: the numbers compared, who is ahead, who holds. None when it runs. What takes longer to
+    know is its outlook."""
     if job.state != QUEUED:
         return None
-    sees = visible_project_names(actor)
-    reasons = explanation(job, sees) | {"would_start_if": ways_to_start(job, sees)}
+    reasons = explanation(job, visible_project_names(actor))
     shortage = reasons["shortage"] or {}
     numbers = [
         (label, formats.number(shortage[key])) for key, label in _numbers() if shortage.get(key) is not None
     ]
-    estimate = start_estimate(job)
-    return reasons | {
-        "estimate": estimate,
-        "numbers": numbers,
-        "fixes": [fix["message"] for fix in reasons["would_start_if"]],
-    }
+    return reasons | {"numbers": numbers, "outlook": {"start_estimate": known_estimate(job)}}
+
+
+def job_outlook(actor: Actor, job: Job) -> Row:
+    """When a queued job is expected to start, and what would start it; takes seconds."""
+    found = outlook(job, visible_project_names(actor))
+    fixes = [fix["message"] for fix in found["would_start_if"]]
+    return {"start_estimate": found["start_estimate"], "fixes": fixes, "is_known": True}
 
 
 def curves(job: Job, detail: Row, reached: Mapping[int, Row], *, is_whole: bool = False) -> list[Row]:

@@ -37,6 +37,7 @@ from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import FIELDS
 from jobs.lifecycle import STATES
 from jobs.models import Job
+from jobs.outlook import known_estimate
 from jobs.planning import plan_job
 from jobs.queries import job_columns, job_detail, shape_jobs
 
@@ -155,6 +156,7 @@ class JobDetail(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
         shown = job_detail(job, visible_project_names(call.actor))
+        shown["status"]["start_estimate"] = known_estimate(job)
         return Answer(trimmed(call, shown), revision=_revision(job))
 
     @operation("Change priority or labels", answer=ref("Job"), body=CHANGES)

@@ -21,11 +21,10 @@ from controlplane.api.views.events import JOB_EVENTS, fetch_events, shape_events
 from controlplane.logstore.reader import LogPage, log_path, read_page, tail
 from controlplane.models import Event
 from jobs.api.schemas import POD
-from jobs.estimates import start_estimate
 from jobs.kinds.spec import to_edge
 from jobs.models import Job, Pod
+from jobs.outlook import outlook
 from jobs.queries import explanation, is_silent, metrics, pod_columns, shape_pods
-from jobs.suggestions import ways_to_start
 
 logger = logging.getLogger(__name__)
 
@@ -111,8 +110,7 @@ class JobExplain(ApiView):
     def get(self, call: Call, job_id: str) -> Answer:
         job = job_for(call.actor, job_id)
         sees = visible_project_names(call.actor)
-        asked = {"would_start_if": ways_to_start(job, sees), "start_estimate": start_estimate(job)}
-        return Answer(explanation(job, sees) | asked)
+        return Answer(explanation(job, sees) | outlook(job, sees))
 
 
 class JobSpec(ApiView):

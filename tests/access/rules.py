@@ -171,6 +171,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "snapshots/<str:snapshot_id>/restore": {"GET": P_MEMBERS, "POST": P_MEMBERS},
     "snapshots/<str:snapshot_id>/delete": {"GET": P_OWNERS, "POST": P_OWNERS},
     "jobs/<str:job_id>": {"GET": P_VIEWERS},
+    "jobs/<str:job_id>/outlook": {"GET": P_VIEWERS},
     "jobs/<str:job_id>/log.txt": {"GET": P_VIEWERS},
     "jobs/<str:job_id>/log-index.json": {"GET": P_VIEWERS},
     "jobs/<str:job_id>/do/stop": {"POST": P_MEMBERS},

@@ -73,8 +73,7 @@ LAYERS = {
     "jobs.migrations": "models",
     "jobs.queries": "queries",
     "jobs.row_cache": "queries",
-    "jobs.suggestions": "queries",
-    "jobs.estimates": "queries",
+    "jobs.outlook": "queries",
     "jobs.planning": "actions",
     "controlplane.queries": "queries",
     "controlplane.access": "access",
@@ -97,6 +96,8 @@ LAYERS = {
     "controlplane.loop.host": "root",  # the process: Celery's application and the loop
     "controlplane.loop.wake": "wake",
     "controlplane.loop.tasks": "wake",
+    "controlplane.simulation": "plain",
+    "controlplane.simulation.routes": "pure",
     "controlplane.telemetry": "telemetry",
     "controlplane.telemetry.allocation": "actions",  # part of every transaction that takes or releases GPUs
     "controlplane.telemetry.metrics": "plain",

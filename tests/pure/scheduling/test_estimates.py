@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from controlplane.scheduling import estimates
 from controlplane.scheduling.cycle import decide
-from controlplane.scheduling.estimates import prospect, start_range
+from controlplane.scheduling.estimates import prospect, start_range, start_ranges
+from controlplane.scheduling.kept import Scheduler
 from tests.pure.scheduling.builders import job, node, nodes, project, running, view
 
 HOUR = 3600
@@ -71,7 +71,7 @@ def test_nothing_is_said_while_the_cluster_does_not_answer_or_of_a_job_that_has_
 
 def test_once_time_is_up_no_other_cycle_is_decided(monkeypatch):
     made = []
-    monkeypatch.setattr(estimates, "decide", lambda seen: made.append(decide(seen)) or made[-1])
+    monkeypatch.setattr(Scheduler, "decide", lambda _, seen: made.append(decide(seen)) or made[-1])
     assert start_range(full(job("j1", "p", 8)), "j1", lambda: True).latest is None
     assert len(made) == 1
 
@@ -87,3 +87,12 @@ def test_without_any_run_time_an_hour_is_assumed():
     unknown = tuple(replace(one, expected_runtime_seconds=None) for one in seen.jobs)
     found = start_range(replace(seen, jobs=unknown), "j1")
     assert found.earliest <= NOW + HOUR <= found.latest
+
+
+def test_the_ranges_of_all_jobs_together_are_those_of_each():
+    first = job("j1", "p", 8, expected_runtime_seconds=2 * HOUR)
+    seen = full(first, job("j2", "p", 8), job("j3", "p", 9))
+    found = start_ranges(seen)
+    assert found == {name: start_range(seen, name) for name in ("j1", "j2", "j3")}
+    assert found["j3"] is None
+    assert found["j1"].earliest < found["j2"].earliest

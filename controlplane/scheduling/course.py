@@ -1,0 +1,147 @@
+"""One course of events on a cluster: jobs end when they are expected to, and the scheduler decides in between. Pure.
+
+Future submissions are unknown, so a course has none. Never followed in the cycle: it costs STEPS decisions and more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
+from statistics import median_low
+from typing import NamedTuple
+
+from controlplane.scheduling.kept import Scheduler
+from controlplane.scheduling.plan import Plan
+from controlplane.scheduling.runtimes import expected_end
+from controlplane.scheduling.view import ClusterView, JobView, PodPlacement, placements_from_lists
+
+# A course goes on in growing steps: a minute after the first, a week after the last.
+FIRST_STEP, GROWTH, STEPS = 60.0, 1.25, 42
+# Cycles at one moment: victims stop, their successors start, and what is left is given out.
+SETTLING = 4
+# The run time of a job of which nothing is known, where no other is known either.
+UNKNOWN_SECONDS = 3600
+
+
+class Started(NamedTuple):
+    """A job starts after one moment of a course and not later than the next, in Unix seconds."""
+
+    after: int
+    by: int
+
+
+RunTimes = Mapping[str, int]
+"""Seconds by job id: run times in place of the scaled expected ones."""
+
+
+def never() -> bool:
+    """Return False: no budget."""
+    return False
+
+
+class Course:
+    """Follow the cluster step by step. Run times are `factor` thousandths of the expected ones, or `run_times`.
+
+    `starts`: the first start of each job that was queued. `preempted`: the jobs that were stopped for others in the
+    first moment.
+    """
+
+    def __init__(self, view: ClusterView, factor: int = 1000, run_times: RunTimes | None = None) -> None:
+        self.view = view
+        self.starts: dict[str, Started] = {}
+        self.preempted: dict[str, str] = {}
+        self._scheduler = Scheduler()
+        self._began, self._before, self._step = view.now, view.now, FIRST_STEP
+        self._factor, self._run_times = factor, run_times or {}
+        known = [job.expected_runtime_seconds for job in view.jobs]
+        self._usual = median_low([one for one in known if one is not None] or [UNKNOWN_SECONDS])
+        self._ends = {
+            job.id: view.now + self._left(job)
+            for job in view.jobs
+            if job.state == "active" and not job.is_stopping
+        }
+        self._is_changed = True
+
+    def settle(self, is_over: Callable[[], bool] = never) -> None:
+        """Decide and apply until nothing stops any more, or the budget is over."""
+        if not self._is_changed:
+            return
+        for _ in range(SETTLING):
+            plan = self._scheduler.decide(self.view)
+            self._apply(plan)
+            if is_over() or not (plan.preempts or any(job.is_stopping for job in self.view.jobs)):
+                break
+        self._is_changed = False
+
+    def go_on(self) -> None:
+        """Let the next step's time pass; jobs that end until then are gone."""
+        self._before = self.view.now
+        now = self._before + int(self._step)
+        self._step *= GROWTH
+        jobs = tuple(job for job in self.view.jobs if self._ends.get(job.id, now + 1) > now)
+        was_waiting = any((job.not_before or 0) > self.view.now for job in jobs)
+        self._is_changed = was_waiting or len(jobs) < len(self.view.jobs)
+        self.view = replace(self.view, now=now, jobs=jobs)
+
+    def _apply(self, plan: Plan) -> None:
+        starts = {start.job: start for start in plan.starts}
+        victims = {preempt.job: preempt for preempt in plan.preempts}
+        for job_id in starts:
+            self.starts.setdefault(job_id, Started(self._before, self.view.now))
+        if self.view.now == self._began:
+            self.preempted |= {one.job: one.beneficiary for one in plan.preempts}
+        promised = self._promised(plan)
+        jobs: list[JobView] = []
+        for job in self.view.jobs:
+            if job.id in starts:
+                self._ends[job.id] = self.view.now + self._run_time(job)
+                job = _started(job, starts[job.id].placements, self.view.now)
+            elif job.id in victims:
+                self._ends.pop(job.id, None)
+                taken = victims[job.id]
+                job = _requeued(job, (taken.beneficiary, taken.beneficiary_project))
+            elif job.is_stopping:
+                if job.was_preempted_by is None:
+                    continue
+                job = _requeued(job, (job.was_preempted_by, job.was_preempted_by_project))
+            elif job.state == "queued" and (job.promised or job.id in promised):
+                job = replace(job, promised=placements_from_lists(promised.get(job.id, ())))
+            jobs.append(job)
+        self.view = replace(self.view, jobs=tuple(jobs))
+
+    def _promised(self, plan: Plan) -> dict[str, Sequence[Mapping[str, object]]]:
+        """Read the holds only where something is promised: to explain all of them takes longer than to decide."""
+        jobs = self.view.jobs
+        if not plan.preempts and not any(job.promised or job.is_stopping for job in jobs):
+            return {}
+        return {hold.job: hold.details["promised"] for hold in plan.holds if hold.is_promised}
+
+    def _run_time(self, job: JobView) -> int:
+        learned = self._run_times.get(job.id)
+        return learned or self._scaled(job.expected_runtime_seconds or self._usual)
+
+    def _left(self, job: JobView) -> int:
+        ran = self.view.now - (self.view.now if job.started_at is None else job.started_at)
+        learned = self._run_times.get(job.id)
+        if learned is not None:
+            # What outlasts its usual run time is expected to need as long again as it is late.
+            return max(1, learned - ran, min(ran, ran - learned))
+        end = expected_end(job, self.view.now)
+        return self._scaled(max(ran, self._usual - ran) if end is None else end - self.view.now)
+
+    def _scaled(self, seconds: int) -> int:
+        return max(1, seconds * self._factor // 1000)
+
+
+def _started(job: JobView, placements: Sequence[PodPlacement], now: int) -> JobView:
+    return replace(
+        job, state="active", placements=tuple(placements), started_at=now, promised=(), was_preempted_by=None,
+        was_preempted_by_project=None,
+    )  # fmt: skip
+
+
+def _requeued(job: JobView, by: tuple[str, str | None]) -> JobView:
+    return replace(
+        job, state="queued", placements=(), is_stopping=False, started_at=None, last_checkpoint_at=None,
+        was_preempted_by=by[0], was_preempted_by_project=by[1],
+    )  # fmt: skip

@@ -1,0 +1,82 @@
+"""Ask a simulating process, one per process of the control plane, started when it is first needed."""
+
+from __future__ import annotations
+
+import atexit
+import subprocess
+import sys
+import threading
+from multiprocessing import Pipe
+from multiprocessing.connection import Connection
+from pathlib import Path
+from typing import Any
+
+_ROOT = Path(__file__).resolve().parent.parent.parent
+# -I -S: no site packages and no environment, so that a start takes 60 ms
+_START = (
+    "import sys; sys.path.insert(0, sys.argv[1]);"
+    " from controlplane.simulation.process import main; main(int(sys.argv[2]))"
+)
+# A question is given up so much later than its budget ends: one decision is never cut short.
+GRACE_SECONDS = 20.0
+
+
+class SimulationFailed(Exception):
+    """The process ended, failed, or took too long; the message says which."""
+
+
+class Simulator:
+    """One simulating process. Questions from several threads are answered one after the other."""
+
+    def __init__(self, grace_seconds: float = GRACE_SECONDS) -> None:
+        self._grace_seconds = grace_seconds
+        self._lock = threading.Lock()
+        self._child: tuple[subprocess.Popen[bytes], Connection] | None = None
+
+    def ask(self, question: str, *arguments: Any, budget_seconds: float) -> Any:
+        """Return the answer of `simulation.questions`. Raises SimulationFailed; the next question has a new
+        process then."""
+        with self._lock:
+            try:
+                is_answer, value = self._exchange((question, budget_seconds, arguments), budget_seconds)
+            except (OSError, EOFError, TimeoutError) as error:
+                self._end()
+                detail = str(error) or "its process ended"
+                raise SimulationFailed(f"The simulation gave no answer: {detail}.") from error
+        if not is_answer:
+            raise SimulationFailed(f"The simulation failed: {value}")
+        return value
+
+    def close(self) -> None:
+        """End the process. Safe to repeat; a question starts another."""
+        with self._lock:
+            self._end()
+
+    def _exchange(self, question: tuple[Any, ...], budget_seconds: float) -> Any:
+        connection = self._running()
+        connection.send(question)
+        if not connection.poll(budget_seconds + self._grace_seconds):
+            raise TimeoutError("it took too long")
+        return connection.recv()
+
+    def _running(self) -> Connection:
+        if self._child is not None and self._child[0].poll() is None:
+            return self._child[1]
+        self._end()
+        ours, theirs = Pipe()
+        with theirs:
+            handle = theirs.fileno()
+            arguments = [sys.executable, "-I", "-S", "-c", _START, str(_ROOT), str(handle)]
+            self._child = subprocess.Popen(arguments, pass_fds=[handle], stdin=subprocess.DEVNULL), ours
+        return ours
+
+    def _end(self) -> None:
+        if self._child is not None:
+            (process, connection), self._child = self._child, None
+            connection.close()
+            process.kill()
+            process.wait()
+
+
+simulator = Simulator()
+atexit.register(simulator.close)

@@ -1,0 +1,36 @@
+"""A process that runs the scheduler's core for one parent, at low priority: seconds of it delay no page.
+
+A child of its own program, not a fork: the parent has threads. It ends with the parent's end of the connection.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from functools import partial
+from multiprocessing.connection import Connection
+
+from controlplane.simulation.questions import QUESTIONS
+
+NICENESS = 10
+
+
+def main(handle: int) -> None:
+    """Answer questions until the connection closes."""
+    os.nice(NICENESS)
+    with Connection(handle) as parent:
+        while True:
+            try:
+                question, budget_seconds, arguments = parent.recv()
+            except EOFError:
+                return
+            is_over = partial(_is_past, time.monotonic() + budget_seconds)
+            try:
+                answer = True, QUESTIONS[question](is_over, *arguments)
+            except Exception as error:  # noqa: BLE001  # the parent raises whatever it is
+                answer = False, f"{type(error).__name__}: {error}"
+            parent.send(answer)
+
+
+def _is_past(until: float) -> bool:
+    return time.monotonic() > until

@@ -1,0 +1,35 @@
+"""What a simulating process answers. Plain data and views in, plain data out; every question takes a budget."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from controlplane.scheduling.estimates import LearnedRunTimes, Prospect, StartRange, prospect, start_ranges
+from controlplane.scheduling.suggestions import suggest
+from controlplane.scheduling.view import ClusterView
+
+IsOver = Callable[[], bool]
+
+
+class Outlook(NamedTuple):
+    """What would start a job, as `suggest` returns it, and when queued jobs start, by id; None if not asked."""
+
+    ways: list[dict[str, Any]]
+    ranges: dict[str, StartRange | None] | None
+
+
+def outlook(
+    is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None, has_ranges: bool
+) -> Outlook:
+    """Return the ways in which a queued job would start, and with `has_ranges` when each queued job starts."""
+    ways = suggest(view, job_id)
+    return Outlook(ways, start_ranges(view, is_over, learned) if has_ranges else None)
+
+
+def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRunTimes | None) -> Prospect:
+    """Return what the next cycles do with a queued job."""
+    return prospect(view, job_id, is_over, learned)
+
+
+QUESTIONS: Mapping[str, Callable[..., Any]] = {"outlook": outlook, "foresee": foresee}

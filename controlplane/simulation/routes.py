@@ -1,0 +1,23 @@
+"""Which requests ask the simulating process and therefore run on separate threads. Pure.
+
+tests/app/test_simulation_routes.py fails for an unlisted view that asks.
+"""
+
+import re
+
+_ROUTES = {
+    "GET": re.compile(
+        r"/jobs/[^/]+/outlook"  # a part of the job's page
+        r"|/api/v1/jobs/[^/]+/explain"
+    ),
+    "POST": re.compile(
+        r"/new/job/plan|/projects/[^/]+/what-if"  # pages
+        r"|/api/v1/projects/[^/]+/(?:jobs/plan|what-if)"
+    ),
+}
+
+
+def asks_simulation(method: str, path: str) -> bool:
+    """Return whether a request may ask the simulating process."""
+    route = _ROUTES.get("GET" if method == "HEAD" else method)
+    return route is not None and route.fullmatch(path.removesuffix("/")) is not None

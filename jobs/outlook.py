@@ -1,0 +1,95 @@
+"""What a queued job waits for: what would let it start, and when it is expected to.
+
+The scheduler's core answers in the simulating process, so these functions take seconds: only requests of
+`controlplane.simulation.routes` call them. `known_estimate` is for all others.
+"""
+
+import logging
+import time
+from datetime import UTC, datetime
+from typing import Any
+
+from django.utils import timezone
+
+from controlplane.engines.kinds import is_delegated
+from controlplane.loop.observe import observe
+from controlplane.models import Cluster
+from controlplane.scheduling.estimates import StartRange
+from controlplane.scheduling.mentions import Sees, seen_by
+from controlplane.simulation.client import SimulationFailed, simulator
+from jobs.lifecycle import ACTIVE_STATES, QUEUED
+from jobs.models import Job
+from jobs.queries import in_gpus
+
+logger = logging.getLogger(__name__)
+
+# For so long the future is followed for all queued jobs of a cluster; what was not seen by then stays open.
+BUDGET_SECONDS = 5.0
+# The ranges of one computation serve all jobs of the cluster for so long; REST's job objects show them longer.
+FRESH_SECONDS, KNOWN_SECONDS = 20.0, 300.0
+# Unfinished jobs of the cluster: decisions on more take too long.
+MOST_JOBS = 5000
+
+# By cluster: when they were worked out, and the ranges by job. Jobs' ids are unique, so ranges of another database
+# under the same cluster id are never found.
+_kept: dict[int, tuple[float, dict[str, StartRange | None]]] = {}
+
+
+def outlook(job: Job, sees: Sees) -> dict[str, Any]:
+    """Return {"would_start_if", "start_estimate"} of a job as REST shows them: up to three changes with which it would
+    start, each tried, and the range in which it is expected to start. Empty and None for a job that is not queued, for
+    clusters with a scheduler of their own or more than MOST_JOBS unfinished jobs, and if the simulation fails."""
+    cluster = job.project.cluster
+    if job.state != QUEUED or not can_replay(cluster):
+        return _shown([], None, sees)
+    key = str(job.pk)
+    known = _fresh(job, FRESH_SECONDS)
+    view = observe(cluster, timezone.now()).view
+    try:
+        answer = simulator.ask("outlook", view, key, None, known is None, budget_seconds=BUDGET_SECONDS)
+    except SimulationFailed as error:
+        logger.warning("a job's outlook could not be worked out: %s", error)
+        return _shown([], None, sees)
+    if answer.ranges is not None:
+        known = answer.ranges
+        _kept[cluster.pk] = time.monotonic(), known
+    allowed = None if sees is None else sees | {job.project.name}
+    return _shown(answer.ways, (known or {}).get(key), allowed)
+
+
+def known_estimate(job: Job) -> dict[str, Any] | None:
+    """Return the range that was worked out last for a queued job, at most KNOWN_SECONDS ago; works nothing out."""
+    known = _fresh(job, KNOWN_SECONDS) if job.state == QUEUED else None
+    return shown_range((known or {}).get(str(job.pk)))
+
+
+def shown_range(found: StartRange | None) -> dict[str, Any] | None:
+    """Return a range as REST shows it. `latest` null: not within what was looked at."""
+    if found is None:
+        return None
+    return {
+        "earliest": datetime.fromtimestamp(found.earliest, UTC),
+        "latest": None if found.latest is None else datetime.fromtimestamp(found.latest, UTC),
+    }
+
+
+def can_replay(cluster: Cluster) -> bool:
+    """Return whether a request may decide on this cluster: it is ours to schedule, and not too large."""
+    if is_delegated(cluster.scheduler):
+        return False
+    unfinished = Job.objects.filter(project__cluster=cluster, state__in=(QUEUED, *ACTIVE_STATES))
+    return unfinished.count() <= MOST_JOBS
+
+
+def _fresh(job: Job, seconds: float) -> dict[str, StartRange | None] | None:
+    """Return the ranges of the job's cluster if they are new enough and the job is among them."""
+    at, ranges = _kept.get(job.project.cluster_id, (0.0, {}))
+    return ranges if str(job.pk) in ranges and time.monotonic() - at < seconds else None
+
+
+def _shown(ways: list[dict[str, Any]], found: StartRange | None, allowed: Sees) -> dict[str, Any]:
+    fixes = [in_gpus(seen_by(way, allowed)) for way in ways]
+    return {
+        "would_start_if": [fix | {"message": fix.pop("text")} for fix in fixes],
+        "start_estimate": shown_range(found),
+    }

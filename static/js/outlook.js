@@ -1,0 +1,35 @@
+// When a queued job is expected to start, and what would start it: worked out by the server apart from the page, since it
+// takes seconds, and again while the job moves.
+
+import { $ } from "./dom.js";
+import { localise } from "./format.js";
+import { isLeavingPage } from "./regions.js";
+
+const EVERY = 15_000; // milliseconds between two questions
+const SLOWER = 5; // times as long as the last answer took, at least
+let earliest = 0, timer = null;
+
+async function update() {
+  const shown = $("#job-outlook"), began = Date.now();
+  let answer = null;
+  if (shown && !isLeavingPage()) {
+    try {
+      answer = await fetch(shown.dataset.outlook, { headers: { Accept: "text/html" } });
+    } catch {
+      answer = null; // out of touch, which the live dot says
+    }
+  }
+  earliest = began + Math.max(EVERY, SLOWER * (Date.now() - began));
+  timer = null;
+  if (!answer?.ok || !shown.isConnected) return;
+  const fresh = new DOMParser().parseFromString(await answer.text(), "text/html");
+  shown.replaceChildren(...fresh.body.childNodes);
+  localise(shown);
+}
+
+function soon() {
+  if (timer === null && $("#job-outlook")) timer = setTimeout(update, Math.max(0, earliest - Date.now()));
+}
+
+document.addEventListener("regions", soon);
+soon();
