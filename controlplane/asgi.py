@@ -46,7 +46,7 @@ from dashboards.routing import websocket_application
 from datasets.api.uploads import UPLOADS, admit_upload
 
 LOGS_PATH = re.compile(r"/api/v1/jobs/(?P<job_id>[^/]+)/logs/?")
-SERVICES, METRICS = "/services/", "/metrics"
+SERVICES, METRICS, POD_CODE = "/services/", "/metrics", "/api/v1/pod-code/"
 # Websockets into pods, and the module of `controlplane.gateway` that serves each.
 INTO_PODS = {"/ws/shell/": "shell", "/ws/exec/": "command", "/ws/forward/": "forward"}
 TRUE = frozenset({"true", "1", "yes"})
@@ -124,8 +124,8 @@ def _http(scope: Scope) -> Application:
     path = scope["path"]
     if path in PATHS:
         return probes
-    if path == METRICS:
-        return _metrics
+    if path == METRICS or path.startswith(POD_CODE):
+        return _any_host
     if not is_own_host(scope):
         return _no_host
     if is_foreign(scope) and token_of(scope) is None:
@@ -172,8 +172,9 @@ def _gateway(name: str) -> Application:
     return application
 
 
-async def _metrics(scope: Scope, receive: Receive, send: Send) -> None:
-    """Serve metrics under any host name: Prometheus uses pod addresses, which Django refuses; a token protects them."""
+async def _any_host(scope: Scope, receive: Receive, send: Send) -> None:
+    """Serve under any host name: Prometheus uses pod addresses, and pods the name of a service, which Django refuses; a
+    token protects what is served."""
     others = [(name, value) for name, value in scope["headers"] if name != b"host"]
     await hop({**scope, "headers": [*others, (b"host", b"localhost")]}, receive, send)
 

@@ -20,7 +20,7 @@ from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
 from datasets.actions.mounting import known_volumes, volume_refusals
 from datasets.queries.caches import holds_caches
-from datasets.queries.code import code_fields, digest_of, find_tree
+from datasets.queries.code import code_fields, code_refusal, digest_of, find_tree
 from datasets.queries.mounts import mountable_versions
 from jobs import lifecycle
 from jobs.kinds.mounts import normal_path
@@ -122,8 +122,7 @@ def code_unknown(project: Project, specs: Specs) -> Refusals:
     for place, spec in specs.items():
         if spec["code"] is None:
             continue
-        if not engine_kind(project.cluster.engine).places_code:
-            detail = f"{project.cluster.name} runs no uploaded code; bring it in the image, or leave it out."
+        if detail := code_refusal(project.cluster):
             refused.append((place, FieldError("/code", "code_not_supported", detail)))
             continue
         digest = digest_of(spec["code"]["tree"])

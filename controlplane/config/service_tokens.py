@@ -1,4 +1,4 @@
-"""Service tokens: how a job's server recognises a request that came through the gateway."""
+"""Tokens derived from the secret key: of a job's server, for requests through the gateway, and of pods, for code."""
 
 from __future__ import annotations
 
@@ -13,3 +13,11 @@ def service_token(secret_key: str, job_id: str) -> str:
     forwards to them. It is derived, so that a job of any age has one; a new secret key ends those of running jobs.
     """
     return hmac.new(secret_key.encode(), b"service token:" + job_id.encode(), hashlib.sha256).hexdigest()
+
+
+def code_token(secret_key: str, job_id: str, attempt: int) -> str:
+    """Return the token with which pods of one attempt download its code, 64 hexadecimal digits. The server takes it
+    while the job is in that attempt and has not ended, since pods may wait for a node for days."""
+    return hmac.new(
+        secret_key.encode(), f"code token:{job_id}:{attempt}".encode(), hashlib.sha256
+    ).hexdigest()

@@ -64,6 +64,7 @@ NAME_TAKEN = "name_taken"  # an object of this name exists and is not ours
 WAITING_FOR_OPERATOR = "waiting_for_operator"  # an operator of the cluster has not made the pod yet
 CODE_MISSING = "code_missing"  # the tree of files that the job runs is not in the code store (any more)
 CODE_NOT_PLACED = "code_not_placed"  # something else is where a file of the job's code goes
+CODE_NOT_FETCHED = "code_not_fetched"  # the pod could not download the job's code from the control plane
 DEFINITION_MISSING = "definition_missing"  # the cluster does not know this kind of object (any more)
 CANNOT_SHARE = "cannot_share"  # this node gives out whole GPUs only
 CREDENTIALS_REFUSED = "credentials_refused"  # the cluster does not know us (any more)
@@ -182,10 +183,13 @@ class SecretValue:
 
 @dataclass(frozen=True, slots=True)
 class CodeSource:
-    """The tree of files in a pod's working directory: its hash, and the project that has it in the code store."""
+    """The tree of files in a pod's working directory: its hash, and the project that has it in the code store. `url`,
+    `token`: where pods that do not see the store download it, "" elsewhere."""
 
     tree: str
     project_id: int
+    url: str = ""
+    token: str = ""
 
 
 class Mount(NamedTuple):

@@ -92,7 +92,9 @@ class EngineKind:
     variable: str = ""
     form: ClusterForm | None = None
     runs_containers: bool = False
+    # Its engine reads the code store; or its pods download code from the control plane.
     places_code: bool = False
+    downloads_code: bool = False
     # Its nodes see the directories of the storage classes.
     mounts_volumes: bool = False
     has_namespaces: bool = False

@@ -263,7 +263,7 @@ def _orders(attempts: Mapping[str, int]) -> dict[str, _Order]:
 
 
 def _order(cluster: Cluster, wishes: Sequence[Wish], avoided: Sequence[str]) -> None:
-    rows = Job.objects.filter(pk__in=[wish.job for wish in wishes]).select_related("project")
+    rows = Job.objects.filter(pk__in=[wish.job for wish in wishes]).select_related("project__cluster")
     jobs = {str(job.pk): job for job in rows}
     Command.objects.bulk_create(
         Command(

@@ -19,7 +19,7 @@ from controlplane.engines.base import (
 from controlplane.logstore.reader import log_path
 from controlplane.scheduling.view import PodPlacement
 from datasets.queries.caches import dataset_mounts
-from datasets.queries.code import digest_of
+from datasets.queries.code import code_source
 from datasets.queries.volumes import volume_path
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
@@ -128,7 +128,9 @@ def _mount(project_id: int, mount: Mapping[str, Any]) -> Mount:
 
 def _code(job: Job) -> dict[str, Any] | None:
     code = job.spec.get("code")
-    return code and {"tree": digest_of(code["tree"]), "project_id": job.project_id}
+    if not code:
+        return None
+    return code_source(job.project.cluster, job.project_id, str(job.pk), job.attempt, code["tree"])
 
 
 def _gang(job: Job, placements: Iterable[PodPlacement]) -> list[list[Any]]:

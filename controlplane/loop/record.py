@@ -103,7 +103,7 @@ def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
     wanted = set(keys)
     if not wanted:
         return {}
-    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project")}
+    return {str(job.pk): job for job in Job.objects.filter(pk__in=wanted).select_related("project__cluster")}
 
 
 def _record_preempts(preempts: Sequence[Preempt], jobs: Mapping[str, Job]) -> list[Event]:

@@ -5,7 +5,9 @@ from typing import Any
 
 from django.conf import settings
 
-from controlplane.models import Project
+from controlplane.config.service_tokens import code_token
+from controlplane.engines.kinds import engine_kind
+from controlplane.models import Cluster, Project
 from datasets.code_manifest import is_sha256
 from datasets.code_store import FOLDER, ProjectCode
 from datasets.models import CodeTree
@@ -22,6 +24,35 @@ def code_root() -> Path:
 def code_of(project: Project) -> ProjectCode:
     """Return the project's part of the code store."""
     return ProjectCode(code_root(), project.pk)
+
+
+def control_url(cluster: Cluster) -> str:
+    """Return the address at which the cluster's pods download code, "" when none is configured."""
+    return str(cluster.settings.get("control_url") or settings.STATED_URL)
+
+
+def code_refusal(cluster: Cluster) -> str:
+    """Return why jobs of the cluster cannot have code, "" if they can."""
+    kind = engine_kind(cluster.engine)
+    if kind.places_code or (kind.downloads_code and control_url(cluster)):
+        return ""
+    if not kind.downloads_code:
+        return f"{cluster.name} runs no uploaded code; bring it in the image, or leave it out."
+    return (
+        f"Pods of {cluster.name} download code from the control plane, whose address for them is not configured."
+        f" An admin sets one: yard cluster edit {cluster.name} --set control_url=https://..."
+    )
+
+
+def code_source(cluster: Cluster, project_id: int, job_id: str, attempt: int, tree: str) -> dict[str, Any]:
+    """Return what a pod of the attempt needs of its code, as fields of engines.base.CodeSource."""
+    source = {"tree": digest_of(tree), "project_id": project_id}
+    if engine_kind(cluster.engine).places_code:
+        return source
+    return source | {
+        "url": f"{control_url(cluster)}/api/v1/pod-code/{job_id}/{attempt}",
+        "token": code_token(settings.SECRET_KEY, job_id, attempt),
+    }
 
 
 def digest_of(tree: str) -> str | None:

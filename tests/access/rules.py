@@ -32,6 +32,9 @@ VIEWERS_READ = Rule(401, 404, OK, OK, OK, OK, OK)
 MEMBERS_WRITE = Rule(401, 404, 403, OK, OK, OK, 403)
 OWNERS_WRITE = Rule(401, 404, 403, 403, OK, OK, 403)
 ADMIN_WRITES_INSIDE = Rule(401, 404, 403, 403, 403, OK, 403)
+BY_POD_TOKEN = Rule(
+    404, 404, 404, 404, 404, 404, 404
+)  # the token of an attempt of the job, which no person has
 SELF_READS = Rule(401, 404, 404, 404, 404, OK, OK, self_=OK)
 SELF_WRITES = Rule(401, 404, 404, 404, 404, OK, 403, self_=OK)
 
@@ -71,6 +74,7 @@ REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/code-imports/<str:import_id>": {"GET": VIEWERS_READ},
     "projects/<str:name>/code/<str:tree>/content": {"PUT": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>/commit": {"POST": MEMBERS_WRITE},
+    "pod-code/<str:job_id>/<str:attempt>": {"GET": BY_POD_TOKEN},
     "projects/<str:name>/code/<str:tree>/archive": {"GET": VIEWERS_READ},
     "images": {"GET": EVERYBODY},
     "jobs": {"GET": EVERYBODY},

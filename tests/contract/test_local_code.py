@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from controlplane.engines.base import CODE_MISSING, CODE_NOT_PLACED, CodeSource, EngineRefused
-from datasets.code_manifest import Entry, checked, file_entry, link_entry
+from datasets.code_manifest import Entry, file_entry, link_entry
 from datasets.code_store import FOLDER, ProjectCode
-from tests.code_trees import entries_of, sha256
+from tests.code_server import keep as keep_tree
+from tests.code_trees import sha256
 from tests.contract.harness import EngineCase, make_case
 
 PROJECT_ID = 7
@@ -31,12 +32,7 @@ def case(tmp_path: Path) -> Iterator[EngineCase]:
 
 def keep(case: EngineCase, files: Mapping[str, bytes] = FILES, *more: Entry) -> CodeSource:
     """Put a tree into the code store."""
-    store = ProjectCode(case.state_dir / FOLDER, PROJECT_ID)
-    digest = store.begin(checked([*entries_of(files), *more], 1 << 20))
-    for content in files.values():
-        store.put(sha256(content), [content])
-    store.finish(digest)
-    return CodeSource(digest, PROJECT_ID)
+    return CodeSource(keep_tree(case.state_dir / FOLDER, PROJECT_ID, files, *more), PROJECT_ID)
 
 
 def run(case: EngineCase, command: str, code: CodeSource, **fields: object) -> str:

@@ -56,6 +56,9 @@ LAYERS = {
     # second set of the same dataclasses only for them would have to be kept equal by hand.
     "controlplane.engines.pod_env": "rendering",
     "controlplane.engines.mpi_hostfile": "rendering",
+    "controlplane.engines.place_files": "plain",
+    "controlplane.engines.kubernetes.code_fetch": "plain",  # its text runs in pods
+    "controlplane.engines.kubernetes.code_delivery": "rendering",
     "controlplane.engines.kubernetes.names": "rendering",
     "controlplane.engines.kubernetes.sanitize": "rendering",
     "controlplane.engines.kubernetes.dcgm": "rendering",

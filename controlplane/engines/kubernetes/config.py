@@ -59,6 +59,8 @@ class ClusterProfile:
     spot_pools: tuple[str, ...] = ()
     images: Mapping[str, str] = field(default_factory=dict)
     default_image: str = ""
+    control_url: str = ""
+    code_image: str = ""
     image_pull_policy: str = ""
     image_pull_secrets: tuple[str, ...] = ()
     work_storage_class: str = ""

@@ -129,6 +129,7 @@ KIND = EngineKind(
     variable="TRAINYARD_KUBERNETES",
     form=FORM,
     runs_containers=True,
+    downloads_code=True,
     has_namespaces=True,
     rename_hint="Tell its nodes apart: yard cluster edit {cluster} --set node_suffix={cluster}",
 )

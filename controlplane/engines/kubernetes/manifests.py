@@ -19,12 +19,12 @@ from controlplane.engines.base import (
     NodeReport,
     PodSpec,
 )
-from controlplane.engines.kubernetes import mpi, names
+from controlplane.engines.kubernetes import code_delivery, mpi, names
 from controlplane.engines.kubernetes.config import SPOT_TAINTS, ClusterProfile
+from controlplane.engines.kubernetes.names import WORK_DIR
 from controlplane.engines.pod_env import device_env, identity_env, thread_env
 from controlplane.kubernetes_api.names import FIELD_MANAGER
 
-WORK_DIR = "/work"
 # Volumes with this prefix are mounted read-only.
 READ_ONLY = "host-"
 CHECKPOINT_DIR = f"{WORK_DIR}/checkpoints"
@@ -305,7 +305,6 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
     }
     secrets = dict.fromkeys((*profile.image_pull_secrets, *spec.image_pull_secrets))
     container = _without_empty(_container(spec, profile, node))
-    wait = mpi.wait_container(spec, container)
     return {
         "restartPolicy": "Never",
         "terminationGracePeriodSeconds": spec.grace_seconds,
@@ -325,7 +324,7 @@ def _pod_spec(spec: PodSpec, profile: ClusterProfile, node: NodeReport | None) -
         **(named if has_service(spec) else {}),
         **(_HOST_NETWORK if profile.host_network else {}),
         "dnsConfig": mpi.dns_config(spec, profile.namespace_of(spec.project)),
-        "initContainers": [wait] if wait else [],
+        "initContainers": code_delivery.init_containers(spec, container, profile.code_image),
         "containers": [container],
         "volumes": [{"name": name, **source} for name, (_, source) in _volumes(spec, profile).items()],
     }

@@ -55,6 +55,7 @@ PLACE_GATE = (
     "trainyard.io/place"  # of one that an operator made, until we have said which pod it is and where it goes
 )
 
+WORK_DIR = "/work"
 MAIN_CONTAINER = "main"
 
 

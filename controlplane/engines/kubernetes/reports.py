@@ -15,7 +15,7 @@ from typing import Any
 
 from controlplane.engines import base
 from controlplane.engines.base import DeviceShare, PodReport
-from controlplane.engines.kubernetes import mpi, names
+from controlplane.engines.kubernetes import code_delivery, mpi, names
 from controlplane.engines.kubernetes.dcgm import Holding
 from controlplane.engines.kubernetes.manifests import read_devices
 from controlplane.engines.kubernetes.sanitize import line
@@ -64,6 +64,7 @@ _NO_PROGRAM = re.compile(
 _NO_RIGHT = re.compile(r"exec: .*permission denied|exec format error")
 _NO_DIRECTORY = re.compile(r"chdir|init: mkdir|cwd")
 _VOLUME = re.compile(r"persistentvolumeclaim|volume", re.IGNORECASE)
+_STEPS = {code_delivery.CONTAINER: "Fetches its code.", mpi.WAITING: "Waits until its hosts answer."}
 _SHUT_DOWN = ("Terminated", "NodeShutdown", "Shutdown")
 _SIGNALS = {
     1: "SIGHUP", 2: "SIGINT", 3: "SIGQUIT", 4: "SIGILL", 6: "SIGABRT", 7: "SIGBUS", 8: "SIGFPE", 9: "SIGKILL",
@@ -192,22 +193,21 @@ def _why(raw: Raw, ended: Raw) -> tuple[str, str]:
     if _was_deleted(raw, ended):
         return base.POD_DELETED, "Somebody deleted the pod in the cluster."
     if not ended:
-        return base.CONTAINER_NOT_CREATED, _said("The pod could not be prepared", *_unprepared(raw))
+        return _unprepared(raw)
     return _exit(ended)
 
 
-def _unprepared(raw: Raw) -> tuple[object, ...]:
-    """Return the messages of what failed before the command could begin."""
+def _unprepared(raw: Raw) -> tuple[str, str]:
+    """Return reason and message of what failed before the command could begin."""
+    words: tuple[object, ...] = (_status(raw).get("reason"), _status(raw).get("message"))
     for status in _status(raw).get("initContainerStatuses") or ():
+        if without_code := code_delivery.failure(status):
+            return without_code[0], line(without_code[1])
         ended = (status.get("state") or {}).get("terminated") or {}
-        if ended.get("exitCode"):
-            return (
-                status.get("name"),
-                ended.get("reason"),
-                f"exit code {ended['exitCode']}",
-                ended.get("message"),
-            )
-    return _status(raw).get("reason"), _status(raw).get("message")
+        if code := ended.get("exitCode"):
+            words = (status.get("name"), ended.get("reason"), f"exit code {code}", ended.get("message"))
+            break
+    return base.CONTAINER_NOT_CREATED, _said("The pod could not be prepared", *words)
 
 
 def _taken_away(raw: Raw) -> tuple[str, str] | None:
@@ -306,8 +306,9 @@ def _starting(raw: Raw, nodes: Mapping[str, Raw], now: datetime) -> PodReport:
     reason, message = _trouble(raw, nodes)
     if reason:
         return _open(raw, base.STARTING, reason, message)
-    if _is_at(raw, mpi.WAITING):
-        return _open(raw, base.STARTING, message="Waits until its hosts answer.")
+    for step, message in _STEPS.items():
+        if _is_at(raw, step):
+            return _open(raw, base.STARTING, message=message)
     prepared = _condition(raw, "PodReadyToStartContainers").get("status")
     if prepared == "True":
         return _open(

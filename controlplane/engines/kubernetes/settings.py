@@ -176,6 +176,17 @@ KNOBS: dict[str, Knob] = {
         "Short names of images: {'quickstart': 'registry/...:1'}.",
     ),
     "default_image": Knob(or_empty(image), "", "The image of jobs that name none."),
+    "control_url": Knob(
+        or_empty(url),
+        "",
+        "The address of the control plane as pods reach it, for the code of jobs; empty: TRAINYARD_PUBLIC_URL, and"
+        " without that jobs with code are refused.",
+    ),
+    "code_image": Knob(
+        or_empty(image),
+        "",
+        "An image with python3, in which pods download the code of jobs; empty: the job's own image.",
+    ),
     "image_pull_policy": Knob(
         one_of("", "Always", "IfNotPresent", "Never"),
         "",

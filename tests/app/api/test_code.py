@@ -244,7 +244,7 @@ def test_a_tree_that_was_removed_meanwhile_is_not_submitted(api: AsPerson, monke
     assert not Job.objects.exists()
 
 
-def test_a_cluster_whose_pods_do_not_get_it_refuses_code(api: AsPerson, cast: Cast):
+def test_a_cluster_whose_pods_have_no_way_to_the_control_plane_refuses_code(api: AsPerson, cast: Cast):
     tree = make_tree(cast.project, FILES)
     Cluster.objects.filter(pk=cast.project.cluster_id).update(engine="kubernetes")
     refused = api("ben").post(JOBS, {"name": "a", "kind": "train", "image": "python", "code": {"tree": tree}})

@@ -1,0 +1,71 @@
+"""The init container that brings a job's code into a pod's working directory. Pure, but for reading its script once."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Mapping
+from functools import cache
+from typing import Any
+
+from controlplane.engines import base, place_files
+from controlplane.engines.base import PodSpec
+from controlplane.engines.kubernetes import code_fetch, mpi, names
+
+CONTAINER = "fetch-code"
+_REASONS = {
+    code_fetch.NOT_FETCHED: base.CODE_NOT_FETCHED,
+    code_fetch.MISSING: base.CODE_MISSING,
+    code_fetch.NOT_PLACED: base.CODE_NOT_PLACED,
+}
+
+
+def init_containers(spec: PodSpec, main: Mapping[str, Any], code_image: str) -> list[dict[str, Any]]:
+    """Return what runs in a pod before its own container `main`, in this order."""
+    steps = _fetch_container(spec, main, code_image), mpi.wait_container(spec, main)
+    return [step for step in steps if step]
+
+
+def _fetch_container(spec: PodSpec, main: Mapping[str, Any], image: str) -> dict[str, Any] | None:
+    """Return the init container for code; None for a pod without. `image`: one with python3, "" for the job's own."""
+    if spec.code is None:
+        return None
+    kept = ("image", "imagePullPolicy", "securityContext", "volumeMounts")
+    variables = {
+        code_fetch.URL: spec.code.url,
+        code_fetch.TOKEN: spec.code.token,
+        code_fetch.TREE: spec.code.tree,
+        code_fetch.TARGET: names.WORK_DIR,
+    }
+    return {
+        **{name: main[name] for name in kept if main.get(name)},
+        **({"image": image} if image else {}),
+        "name": CONTAINER,
+        "command": ["python3", "-I", "-c", _script()],
+        "env": [{"name": name, "value": value} for name, value in variables.items()],
+        "terminationMessagePolicy": "FallbackToLogsOnError",
+        "resources": {"requests": {"cpu": "10m", "memory": "64Mi"}, "limits": {"memory": "256Mi"}},
+    }
+
+
+def failure(status: Mapping[str, Any]) -> tuple[str, str] | None:
+    """Return reason and sentence of an init container's status that says why there is no code; None for any other."""
+    ended = (status.get("state") or {}).get("terminated") or {}
+    if status.get("name") != CONTAINER or not ended.get("exitCode"):
+        return None
+    words = str(ended.get("message") or "").strip().splitlines() or [""]
+    if ended.get("reason") in ("StartError", "ContainerCannotRun", "RunContainerError"):
+        no_python = "The image has no python3, by which code is fetched: name one that has it in the cluster's setting"
+        return base.CODE_NOT_FETCHED, f"{no_python} code_image. {words[-1]}"
+    if ended["exitCode"] in _REASONS:
+        return _REASONS[ended["exitCode"]], words[-1]
+    return (
+        base.CODE_NOT_FETCHED,
+        f"Fetching the job's code ended with exit code {ended['exitCode']}. {words[-1]}",
+    )
+
+
+@cache
+def _script() -> str:
+    """Return one program of the two modules. `$(` in it would be a variable to Kubernetes; there is none."""
+    imported = "from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place\n"
+    return inspect.getsource(place_files) + inspect.getsource(code_fetch).replace(imported, "")

@@ -1,0 +1,116 @@
+"""What a pod's container for code runs: download the tree's archive, write its files, check its hash.
+
+Sent as text after place_files.py (see code_delivery.py), so it imports nothing else of ours, and runs on Python 3.9.
+The hash is that of datasets/code_manifest.py. Configured by the variables below.
+"""
+
+import hashlib
+import os
+import sys
+import tarfile
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, NoReturn
+
+from controlplane.engines.place_files import EXECUTABLE, FILE, LINK, Folders, place
+
+# Exit codes.
+NOT_FETCHED, MISSING, NOT_PLACED = 81, 82, 83
+URL, TOKEN, TREE, TARGET = (
+    "TRAINYARD_CODE_URL",
+    "TRAINYARD_CODE_TOKEN",
+    "TRAINYARD_CODE_TREE",
+    "TRAINYARD_CODE_TARGET",
+)
+TOKEN_HEADER = "X-Trainyard-Code-Token"
+# A control plane that restarts is back within this time.
+RETRY_SECONDS, ANSWER_SECONDS, PAUSE_SECONDS = 300, 60, 2
+CHUNK_BYTES = 1 << 20
+
+
+def main() -> None:
+    """Fetch with retries, and exit with a code that names the failure; its sentence is the last line on stderr."""
+    deadline = time.monotonic() + RETRY_SECONDS
+    while True:
+        try:
+            fetch(os.environ[URL], os.environ[TOKEN], os.environ[TREE], Path(os.environ[TARGET]))
+            return
+        except (NotADirectoryError, IsADirectoryError, FileExistsError) as error:
+            leave(NOT_PLACED, f"{error.filename} is in the place of a file of the job's code; remove it.")
+        except urllib.error.HTTPError as error:
+            if error.code in (404, 410):
+                leave(MISSING, "The control plane has no code for this attempt of the job any more.")
+            problem = f"{os.environ[URL]} answers {error.code}"
+        except (OSError, ValueError, EOFError, tarfile.TarError) as error:
+            problem = f"{os.environ[URL]}: {getattr(error, 'reason', None) or error}"
+        if time.monotonic() > deadline:
+            leave(NOT_FETCHED, f"The job's code could not be downloaded within {RETRY_SECONDS} s. {problem}")
+        time.sleep(PAUSE_SECONDS)
+
+
+def fetch(url: str, token: str, tree: str, target: Path) -> None:
+    """Download once. Raises ValueError when the files do not have the tree's hash, and what the network raises."""
+    if not url.startswith(("http://", "https://")):
+        raise ValueError("not an http address")
+    request = urllib.request.Request(url, headers={TOKEN_HEADER: token})
+    seen, folders = hashlib.sha256(), Folders(target)
+    try:
+        with (
+            urllib.request.urlopen(request, timeout=ANSWER_SECONDS) as answer,
+            tarfile.open(fileobj=answer, mode="r|", bufsize=CHUNK_BYTES) as archive,
+        ):
+            for member in archive:
+                seen.update(write(archive, member, folders))
+    finally:
+        folders.close()
+    if seen.hexdigest() != tree:
+        raise ValueError(f"what arrived has the hash {seen.hexdigest()}, not {tree}")
+
+
+def write(archive: tarfile.TarFile, member: tarfile.TarInfo, folders: Folders) -> bytes:
+    """Write one file; return its entry in the manifest. Raises ValueError for a path that leaves the directory."""
+    if member.name.startswith("/") or ".." in member.name.split("/"):
+        raise ValueError(f"the archive has the path {member.name}")
+    if member.issym():
+        kind, content = LINK, iter([member.linkname.encode()])
+    else:
+        kind = EXECUTABLE if member.mode & 0o100 else FILE
+        file = archive.extractfile(member)
+        if file is None:
+            raise ValueError(f"the archive has {member.name}, which is no file")
+        content = chunks(file)
+    counted = Counted(content)
+    place(member.name, kind, iter(counted), folders)
+    return f"{kind} {counted.size} {counted.hashed.hexdigest()}\t{member.name}\0".encode()
+
+
+class Counted:
+    """Passes pieces on, and keeps their size and hash."""
+
+    def __init__(self, pieces: Iterator[bytes]) -> None:
+        self.size, self.hashed, self.pieces = 0, hashlib.sha256(), pieces
+
+    def __iter__(self) -> Iterator[bytes]:
+        for piece in self.pieces:
+            self.size += len(piece)
+            self.hashed.update(piece)
+            yield piece
+
+
+def chunks(file: IO[bytes]) -> Iterator[bytes]:
+    """Yield what is left of a file."""
+    while piece := file.read(CHUNK_BYTES):
+        yield piece
+
+
+def leave(code: int, words: str) -> NoReturn:
+    """End with this exit code; the kubelet keeps the last lines as the container's message."""
+    sys.stderr.write(f"{words}\n")
+    sys.exit(code)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,75 @@
+"""Write the files of a code tree into a directory, through no link that is in it.
+
+Standard library alone: on a Kubernetes cluster this text runs in a container of the pod (engines/kubernetes/
+code_delivery.py), by whatever Python from 3.9 on its image has.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from pathlib import Path
+
+FILE, EXECUTABLE, LINK = "f", "x", "l"
+_FOLDER_FLAGS = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW
+_FILE_FLAGS = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW
+
+
+class Folders:
+    """Opens the directories of a tree, one at a time and each step below the last: no link is followed."""
+
+    def __init__(self, root: Path) -> None:
+        self._root, self._path, self._fd = root, "", os.open(root, _FOLDER_FLAGS)
+
+    def open(self, path: str) -> int:
+        """Return a descriptor of this directory, made where it is missing; valid until the next call."""
+        if path != self._path:
+            self.close()
+            self._fd, self._path = os.open(self._root, _FOLDER_FLAGS), path
+            for name in path.split("/") if path else ():
+                self._step(name)
+        return self._fd
+
+    def close(self) -> None:
+        os.close(self._fd)
+
+    def _step(self, name: str) -> None:
+        try:
+            below = os.open(name, _FOLDER_FLAGS, dir_fd=self._fd)
+        except FileNotFoundError:
+            os.mkdir(name, 0o755, dir_fd=self._fd)
+            below = os.open(name, _FOLDER_FLAGS, dir_fd=self._fd)
+        self._fd, above = below, self._fd
+        os.close(above)
+
+
+def place(path: str, kind: str, pieces: Iterator[bytes], folders: Folders) -> None:
+    """Write a file, or a symbolic link whose target is its content; replace what an earlier attempt left there. Raises
+    NotADirectoryError, IsADirectoryError or FileExistsError when something else is in its place."""
+    parent, _, name = path.rpartition("/")
+    folder = folders.open(parent)
+    try:
+        _write(kind, name, folder, pieces)
+    except FileExistsError:
+        os.unlink(name, dir_fd=folder)
+        _write(kind, name, folder, pieces)
+
+
+def _write(kind: str, name: str, folder: int, pieces: Iterator[bytes]) -> None:
+    """Raises FileExistsError before anything is taken from `pieces`."""
+    if kind == LINK:
+        if _is_there(name, folder):
+            raise FileExistsError(name)
+        os.symlink(b"".join(pieces).decode(), name, dir_fd=folder)
+        return
+    fd = os.open(name, _FILE_FLAGS, 0o755 if kind == EXECUTABLE else 0o644, dir_fd=folder)
+    with open(fd, "wb") as file:
+        file.writelines(pieces)
+
+
+def _is_there(name: str, folder: int) -> bool:
+    try:
+        os.stat(name, dir_fd=folder, follow_symlinks=False)
+    except FileNotFoundError:
+        return False
+    return True
