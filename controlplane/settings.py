@@ -51,6 +51,7 @@ ALLOW_REMOTE = env.switch(os.environ, "TRAINYARD_ALLOW_REMOTE")
 ALLOW_KUBECONFIG_EXEC = env.switch(os.environ, "TRAINYARD_ALLOW_KUBECONFIG_EXEC")
 CODE_MOST_BYTES = env.integer(os.environ, "TRAINYARD_CODE_MOST_MIB", 1, 10_000) << 20
 CODE_KEEP_DAYS = env.integer(os.environ, "TRAINYARD_CODE_KEEP_DAYS", 1, 3650)
+ARTIFACT_MOST_BYTES = env.integer(os.environ, "TRAINYARD_ARTIFACT_MOST_GIB", 1, 100_000) << 30
 LAKE_DIR = (STATE_DIR / env.text(os.environ, "TRAINYARD_LAKE_DIR")).resolve()  # contents of datasets
 try:
     STORAGE_CLASSES = storage_classes(env.json_object(os.environ, "TRAINYARD_STORAGE_CLASSES"), STATE_DIR)

@@ -4,6 +4,7 @@ import shlex
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+from jobs.kinds.artifacts import ALWAYS, line
 from jobs.kinds.base import Kind
 from jobs.kinds.registry import DEFAULT, kind_named
 
@@ -75,6 +76,8 @@ def _repeated(spec: Mapping[str, Any]) -> Iterator[str]:
         yield from ("-v" if "host_path" in mount else "--pvc", mount_line(mount))
     for event in spec.get("snapshot_on") or ():
         yield from ("--snapshot-on", event)
+    for kept in spec.get("artifacts") or ():
+        yield from ("--keep-always" if kept.get("when") == ALWAYS else "--keep", line(kept))
     for port in spec.get("ports") or ():
         yield from ("--port", str(port["port"] if isinstance(port, Mapping) else port))
 

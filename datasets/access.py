@@ -8,9 +8,9 @@ from django.db.models import Q, QuerySet
 
 from controlplane.access import Actor, Forbidden, NotVisible, require_write, role_in, visible_project_ids
 from controlplane.models import Project, Role
-from datasets.models import Cache, Dataset, DatasetVersion, Snapshot, Volume
+from datasets.models import Artifact, Cache, Dataset, DatasetVersion, Snapshot, Volume
 
-H = TypeVar("H", Volume, Snapshot)
+H = TypeVar("H", Volume, Snapshot, Artifact)
 
 
 def visible_datasets(actor: Actor) -> QuerySet[Dataset]:
@@ -76,6 +76,20 @@ def _held(actor: Actor, row: H | None, needed: str, missing: NotVisible) -> H:
         raise missing
     _require(actor, row.project, role_in(actor, row.project), needed, missing)
     return row
+
+
+def visible_artifacts(actor: Actor) -> QuerySet[Artifact]:
+    """Return the artifacts of the projects the actor may see."""
+    ids = visible_project_ids(actor)
+    return Artifact.objects.all() if ids is None else Artifact.objects.filter(project__in=ids)
+
+
+def artifact_for(actor: Actor, artifact_id: str, *, needed: str = Role.VIEWER) -> Artifact:
+    """Return an artifact by id, with its project and job. Raises NotVisible (an id of the wrong shape too) or
+    Forbidden."""
+    missing = NotVisible("There is no such artifact that you can see.")
+    rows = visible_artifacts(actor).select_related("project__cluster", "job")
+    return _held(actor, rows.filter(pk=uuid_of(artifact_id, missing)).first(), needed, missing)
 
 
 def visible_caches(actor: Actor) -> QuerySet[Cache]:

@@ -52,7 +52,10 @@ def write_archive(entries: Iterable[Entry], pieces: Callable[[Entry], Iterator[b
         info = tarfile.TarInfo(entry.path)
         info.mode = 0o755 if entry.kind == EXECUTABLE else 0o644
         if entry.kind == LINK:
-            info.type, info.linkname = tarfile.SYMTYPE, b"".join(pieces(entry)).decode()
+            info.type, info.linkname = (
+                tarfile.SYMTYPE,
+                b"".join(pieces(entry)).decode(errors="surrogateescape"),
+            )
             # What small tar programs read, too.
             yield info.tobuf(tarfile.GNU_FORMAT)
             continue

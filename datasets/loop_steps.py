@@ -1,6 +1,7 @@
 """Work of the loop for data: remove code and content of datasets that nothing needs, and look after caches."""
 
 from controlplane.loop.steps import LoopStep
+from datasets.actions.artifacts import keep_artifacts
 from datasets.actions.cache_upkeep import keep_caches
 from datasets.actions.code_aging import remove_old_code
 from datasets.actions.lake_collection import collect_all_lakes
@@ -8,6 +9,7 @@ from datasets.actions.snapshot_events import remove_old_snapshots, snapshot_on_e
 from datasets.actions.volume_care import measure_volumes
 
 STEPS = (
+    LoopStep("artifacts", keep_artifacts, every_seconds=2),
     LoopStep("code-aging", remove_old_code, every_seconds=600),
     LoopStep("lake-collection", collect_all_lakes, every_seconds=3600),
     LoopStep("volume-measuring", measure_volumes, every_seconds=30),

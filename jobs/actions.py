@@ -13,6 +13,7 @@ from controlplane.actions.errors import Conflict, Invalid, invalid
 from controlplane.fields import FieldError
 from controlplane.loop.wake import wake
 from controlplane.models import Counter, Event, Project, User
+from datasets.actions.artifacts import note_artifacts
 from datasets.actions.caches import use_datasets
 from datasets.actions.code import use_trees
 from datasets.actions.mounting import bind_volumes, note_uses
@@ -20,6 +21,7 @@ from datasets.queries.code import SCHEME
 from jobs import lifecycle
 from jobs.admission import (
     Refusals,
+    artifacts_refused,
     check_room_in_queue,
     code_unknown,
     datasets_unknown,
@@ -72,6 +74,7 @@ def _submit(project: Project, bodies: Sequence[Mapping[str, Any]], where: str, a
             jobs = _new_jobs(project, specs, actor)
             note_uses(jobs)
             use_datasets(jobs)
+            note_artifacts(jobs)
             _happened("job.submitted", jobs, actor)
     except IntegrityError:
         _check_names(project, specs, where)
@@ -90,7 +93,7 @@ def _checked(project: Project, bodies: Sequence[Mapping[str, Any]], where: str) 
             refusals += [(place, refused) for refused in error.errors]
     refusals += too_large(project, specs) + images_unknown(project, specs)
     refusals += paths_not_allowed(specs) + names_twice(specs) + code_unknown(project, specs)
-    refusals += volumes_refused(project, specs)
+    refusals += volumes_refused(project, specs) + artifacts_refused(project, specs)
     refusals += datasets_unknown(project, specs)
     if refusals:
         raise Invalid(*_pointed(refusals, where))

@@ -18,6 +18,7 @@ from controlplane.engines.kinds import engine_kind
 from controlplane.fields import FieldError
 from controlplane.models import Device, Node, Project
 from controlplane.queries.images import installed_images
+from datasets.actions.artifacts import artifact_refusals
 from datasets.actions.mounting import known_volumes, volume_refusals
 from datasets.queries.caches import holds_caches
 from datasets.queries.code import code_fields, code_refusal, digest_of, find_tree
@@ -190,6 +191,15 @@ def volumes_refused(project: Project, specs: Specs) -> Refusals:
         (place, FieldError(*refused))
         for place, spec in specs.items()
         for refused in volume_refusals(project, spec, known)
+    ]
+
+
+def artifacts_refused(project: Project, specs: Specs) -> Refusals:
+    """Refuse artifacts of clusters whose pods write elsewhere, and two of one name."""
+    return [
+        (place, FieldError(*refused))
+        for place, spec in specs.items()
+        for refused in artifact_refusals(project, spec)
     ]
 
 

@@ -111,13 +111,18 @@ def _newest(session: Session, dataset: dict[str, Any]) -> str:
 
 
 def fetch_version(session: Session, version: dict[str, Any], target: Path) -> int:
-    """Write a version below `target`; files that are there and equal are left, others are refused. Return how many
-    files were written."""
+    """Write a version below `target`; see fetch_tree."""
+    return fetch_tree(session, f"versions/{version['id']}", version["manifest"], target)
+
+
+def fetch_tree(session: Session, path: str, name: str, target: Path) -> int:
+    """Write the files of the manifest `name`, of the resource at `path`, below `target`; files that are there and equal
+    are left, others are refused. Return how many files were written."""
     try:
-        manifest = checked(decode(fetch(session, f"versions/{version['id']}/manifest")))
+        manifest = checked(decode(fetch(session, f"{path}/manifest")))
     except ManifestInvalid as error:
         raise CliError(str(error), FAILED) from error
-    if manifest.hash != version["manifest"]:
+    if manifest.hash != name:
         raise CliError("the manifest arrived damaged; try again", FAILED)
     root = os.fsencode(target.resolve())
     make_directories(root, {path.rpartition(b"/")[0] for path in manifest.paths})
@@ -127,7 +132,7 @@ def fetch_version(session: Session, version: dict[str, Any], target: Path) -> in
     done = size = 0
     try:
         for batch in _batches(manifest, missing):
-            _fetch_batch(session, version, manifest, batch, root)
+            _fetch_batch(session, path, manifest, batch, root)
             done, size = done + len(batch), size + sum(manifest.sizes[place] for place in batch)
             meter.report(Progress(done, len(missing), size, total))
     finally:
@@ -176,15 +181,13 @@ def _batches(manifest: Manifest, places: list[int]) -> Iterator[list[int]]:
         yield batch
 
 
-def _fetch_batch(
-    session: Session, version: dict[str, Any], manifest: Manifest, batch: list[int], root: bytes
-) -> None:
+def _fetch_batch(session: Session, path: str, manifest: Manifest, batch: list[int], root: bytes) -> None:
     first = manifest.entry(batch[0])
     if first.size_bytes > CONTENT_MOST_BYTES:
-        with open_stream(session, f"versions/{version['id']}/content?place={batch[0]}") as answer:
+        with open_stream(session, f"{path}/content?place={batch[0]}") as answer:
             write_file(root, first, lambda: iter(lambda: answer.read(1 << 20), b""))
         return
-    raw = fetch(session, f"versions/{version['id']}/pack?start={batch[0]}&count={len(batch)}")
+    raw = fetch(session, f"{path}/pack?start={batch[0]}&count={len(batch)}")
     contents = dict(checked_contents(memoryview(raw)))
     for place in batch:
         entry = manifest.entry(place)

@@ -116,6 +116,7 @@ SETTINGS = (
         "30",
         "How long code is kept that no unfinished job runs, counted from when a job last did.",
     ),
+    Setting("TRAINYARD_ARTIFACT_MOST_GIB", "100", "Size that one artifact of a job may have, 1 to 100000."),
     Setting(
         "TRAINYARD_LAKE_DIR",
         "lake",

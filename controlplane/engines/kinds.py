@@ -97,6 +97,8 @@ class EngineKind:
     downloads_code: bool = False
     # Its nodes see the directories of the storage classes.
     mounts_volumes: bool = False
+    # The working directories of its pods are below the state directory (controlplane.config.work_directories).
+    keeps_outputs: bool = False
     has_namespaces: bool = False
     rename_hint: str = "Give the nodes in its settings other names."
 

@@ -10,4 +10,5 @@ KIND = EngineKind(
     read_entry=entry_reader(may_detect=False),
     places_code=True,
     mounts_volumes=True,
+    keeps_outputs=True,
 )

@@ -19,6 +19,8 @@ from dashboards.pages.base_page import show, signed_in
 from dashboards.pages.fields import parse_duration, write_duration
 from dashboards.reads import submit as reads
 from jobs.actions import check_submission, clone_body, submit_job
+from jobs.kinds.artifacts import ALWAYS, SUCCESS, parse_line
+from jobs.kinds.artifacts import line as artifact_line
 from jobs.kinds.registry import DEFAULT, KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec
 
@@ -44,7 +46,7 @@ MORE = (
     "large_shm",
 )  # behind "Ports, limits, …"
 # Longer fields are not read: splitting a command takes time that grows with the square of its longest word.
-LONG_FIELDS = ("command", "datasets", *PAIRS, "secret_env", "image_pull_secrets", "volumes")
+LONG_FIELDS = ("command", "datasets", "artifacts", *PAIRS, "secret_env", "image_pull_secrets", "volumes")
 LONG_FIELD_CHARACTERS, FIELD_CHARACTERS = 16 * 1024, 1024
 DEFAULTS = {
     "kind": DEFAULT.name,
@@ -93,7 +95,7 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
     body |= {name: _number(filled[name]) for name in (*WHOLE, *DECIMAL) if name in filled}
     readers: dict[str, Callable[[str], Any]] = {"command": shlex.split, "ports": _ports}
     readers |= {"secret_env": _secret_pairs, "image_pull_secrets": _words, "datasets": _datasets}
-    readers |= {"volumes": _mounts, "snapshot_on": _words}
+    readers |= {"volumes": _mounts, "snapshot_on": _words, "artifacts": _artifacts}
     readers |= dict.fromkeys(SECONDS, parse_duration) | dict.fromkeys(PAIRS, _pairs)
     for name in sorted(readers.keys() & filled.keys()):
         try:
@@ -108,6 +110,8 @@ def read_body(raw: Mapping[str, str]) -> tuple[dict[str, Any], Errors]:
         body["preemptible"] = filled["preemptible"] == "yes"
     for mount in body.get("datasets", ()):
         mount["cached"] = bool(filled.get("cached"))
+    for kept in body.get("artifacts", ()):
+        kept["when"] = ALWAYS if filled.get("keep_always") else SUCCESS
     return body | ({"large_shm": True} if filled.get("large_shm") else {}), errors
 
 
@@ -133,6 +137,9 @@ def to_fields(body: Mapping[str, Any]) -> dict[str, str]:
     fields["ports"] = ", ".join(str(port["port"]) for port in body.get("ports") or ())
     fields["volumes"] = "\n".join(mount_line(mount) for mount in body.get("volumes") or ())
     fields["snapshot_on"] = ", ".join(body.get("snapshot_on") or ())
+    kept = body.get("artifacts") or ()
+    fields["artifacts"] = "\n".join(map(artifact_line, kept))
+    fields["keep_always"] = "on" if any(one["when"] == ALWAYS for one in kept) else ""
     fields["large_shm"] = "on" if body.get("large_shm") else ""
     if body.get("preemptible") is not None:
         fields["preemptible"] = "yes" if body["preemptible"] else "no"
@@ -304,6 +311,10 @@ def _datasets(text: str) -> list[dict[str, Any]]:
         if colon:
             mounts.append({"dataset": name, "version": version or "latest", "mount_path": path})
     return mounts
+
+
+def _artifacts(text: str) -> list[dict[str, Any]]:
+    return [parse_line(line.strip(), SUCCESS) for line in text.splitlines() if line.strip()]
 
 
 def _lines(text: str) -> Iterator[tuple[int, str, str, str]]:

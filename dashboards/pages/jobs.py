@@ -30,6 +30,7 @@ from dashboards.reads import job_story as story
 from dashboards.reads import workers as worker_reads
 from dashboards.reads.log_index import ATTEMPTS_MOST, log_index
 from dashboards.reads.submit import projects_to_submit_to
+from datasets.pages.artifacts import artifacts_of_job
 from datasets.pages.volume_lists import snapshots_of_job
 from datasets.queries.volumes import mounted_by
 from jobs import actions
@@ -160,6 +161,7 @@ def _overview(actor: Actor, job: Job, detail: dict[str, Any]) -> dict[str, Any]:
         "went_wrong": job.state in (FAILED, TIMED_OUT),
         "mounts": mounted_by(job.pk),
         "snapshots": snapshots_of_job(job),
+        "artifacts": artifacts_of_job(job),
     } | _logs(actor, job, detail)
 
 

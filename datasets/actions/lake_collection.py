@@ -8,7 +8,7 @@ from django.conf import settings
 from django.db import transaction
 
 from controlplane.models import Command, Project
-from datasets.models import DatasetVersion
+from datasets.models import Artifact, DatasetVersion
 from datasets.storage.base import Budget, Collected
 from datasets.storage.folder import FolderLake
 
@@ -50,8 +50,9 @@ def collect_lake(key: str, is_cancelled: Callable[[], bool]) -> Collected | None
 
 
 def _live_manifests(key: str) -> Iterable[str]:
-    rows = DatasetVersion.objects.filter(dataset__project=int(key))
-    return rows.values_list("manifest", flat=True).distinct()
+    versions = DatasetVersion.objects.filter(dataset__project=int(key)).values_list("manifest", flat=True)
+    artifacts = Artifact.objects.filter(project=int(key)).exclude(manifest="")
+    return {*versions.distinct(), *artifacts.values_list("manifest", flat=True)}
 
 
 def _lake_keys() -> list[str]:

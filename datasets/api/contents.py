@@ -177,12 +177,7 @@ class VersionFiles(ApiView):
         },
     )
     def get(self, call: Call, version_id: str) -> Answer:
-        directory = (call.query["directory"] or "").encode()
-        limit = call.query["limit"]
-        after = (call.query["after"] or "").encode()
-        children = _manifest(version_for(call.actor, version_id)).children(directory, after, limit + 1)
-        rows = [child_shape(directory, child) for child in children[:limit]]
-        return Answer({"results": rows, "has_more": len(children) > limit})
+        return listed_files(_manifest(version_for(call.actor, version_id)), call.query)
 
 
 class VersionDiff(ApiView):
@@ -218,7 +213,8 @@ class VersionContent(ApiView):
     )
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
         version = version_for(call.actor, version_id)
-        return _file_response(version, _entry(version, call.query["path"], call.query["place"]))
+        entry = entry_of(_manifest(version), call.query)
+        return file_response(version.dataset.project, entry)
 
 
 class VersionPack(ApiView):
@@ -232,11 +228,7 @@ class VersionPack(ApiView):
     )
     def get(self, call: Call, version_id: str) -> HttpResponseBase:
         version = version_for(call.actor, version_id)
-        manifest = _manifest(version)
-        wanted = _within(manifest, call.query, PACK_OUT_BYTES)
-        contents = list(_lake(version.dataset.project).read_many(wanted))
-        index = pack_index((digest, len(data)) for digest, data in contents)
-        return HttpResponse(b"".join((*(data for _, data in contents), index)), content_type=BYTES)
+        return pack_response(version.dataset.project, _manifest(version), call.query)
 
 
 class VersionVerify(ApiView):
@@ -292,9 +284,30 @@ def _lake(project: Project) -> FolderLake:
         raise _unavailable(error) from error
 
 
+def listed_files(manifest: Manifest, asked: Mapping[str, Any]) -> Answer:
+    """Answer the entries of a directory of a manifest."""
+    directory, after = ((asked[name] or "").encode() for name in ("directory", "after"))
+    children = manifest.children(directory, after, asked["limit"] + 1)
+    rows = [child_shape(directory, child) for child in children[: asked["limit"]]]
+    return Answer({"results": rows, "has_more": len(children) > asked["limit"]})
+
+
+def pack_response(project: Project, manifest: Manifest, asked: Mapping[str, int]) -> HttpResponseBase:
+    """Answer the contents of files as a pack."""
+    wanted = _within(manifest, asked, PACK_OUT_BYTES)
+    contents = list(_lake(project).read_many(wanted))
+    index = pack_index((digest, len(data)) for digest, data in contents)
+    return HttpResponse(b"".join((*(data for _, data in contents), index)), content_type=BYTES)
+
+
 def _manifest(version: DatasetVersion) -> Manifest:
+    return stored_manifest(version.dataset.project, version.manifest)
+
+
+def stored_manifest(project: Project, name: str) -> Manifest:
+    """Return a manifest of the project's lake. Raises Problem."""
     try:
-        return manifest_named(version.dataset.project, version.manifest)
+        return manifest_named(project, name)
     except ContentMissing as error:
         raise Problem(409, "manifest_missing", f"{error} Restore the lake from its backup.") from error
 
@@ -319,18 +332,20 @@ def _within(manifest: Manifest, wanted: Mapping[str, int], most_bytes: int) -> l
     return [manifest.digest(place) for place in range(start, end)]
 
 
-def _entry(version: DatasetVersion, path: str | None, place: int | None) -> Entry:
-    manifest = _manifest(version)
+def entry_of(manifest: Manifest, asked: Mapping[str, Any]) -> Entry:
+    """Return the file that `path` or `place` names. Raises NotVisible."""
+    path, place = asked["path"], asked["place"]
     if place is not None and place < len(manifest):
         return manifest.entry(place)
     entry = manifest.find((path or "").encode())
     if entry is None:
-        raise NotVisible(f"This version has no file {(path or '')[:200]!r}.")
+        raise NotVisible(f"There is no file {(path or '')[:200]!r} here.")
     return entry
 
 
-def _file_response(version: DatasetVersion, entry: Entry) -> HttpResponseBase:
-    lake = _lake(version.dataset.project)
+def file_response(project: Project, entry: Entry) -> HttpResponseBase:
+    """Answer one file, in pieces."""
+    lake = _lake(project)
     name = entry.path.rpartition(b"/")[2].decode("utf-8", "replace")
     media = media_type(name)
     pieces = (

@@ -12,7 +12,7 @@ from controlplane.api.json_schema import (
     partial,
     record,
 )
-from datasets.api import volume_schemas
+from datasets.api import artifact_schemas, volume_schemas
 from jobs.api.schemas import CODE_ORIGIN
 
 CODE_ENTRY = partial(
@@ -184,6 +184,7 @@ COMPONENTS: dict[str, Schema] = {
     "DatasetDiff": VERSION_DIFF,
     "DatasetVerification": VERIFICATION,
     **volume_schemas.COMPONENTS,
+    **artifact_schemas.COMPONENTS,
     "Cache": CACHE,
     "CacheLocation": CACHE_LOCATION,
 }

@@ -3,6 +3,7 @@
 from django.urls import path
 
 from datasets.api import (
+    artifacts,
     caches,
     code,
     code_imports,
@@ -71,6 +72,16 @@ urlpatterns = [
     path("versions/<str:version_id>/manifest", contents.VersionManifest.as_view(), name="version-manifest"),
     path("versions/<str:version_id>/pack", contents.VersionPack.as_view(), name="version-pack"),
     path("versions/<str:version_id>/verify", contents.VersionVerify.as_view(), name="version-verify"),
+    path("artifacts", artifacts.Artifacts.as_view(), name="artifacts"),
+    path("artifacts/<str:artifact_id>", artifacts.ArtifactDetail.as_view(), name="artifact"),
+    path("artifacts/<str:artifact_id>/files", artifacts.ArtifactFiles.as_view(), name="artifact-files"),
+    path("artifacts/<str:artifact_id>/content", artifacts.ArtifactContent.as_view(), name="artifact-content"),
+    path(
+        "artifacts/<str:artifact_id>/manifest", artifacts.ArtifactManifest.as_view(), name="artifact-manifest"
+    ),
+    path("artifacts/<str:artifact_id>/pack", artifacts.ArtifactPack.as_view(), name="artifact-pack"),
+    path("artifacts/<str:artifact_id>/archive", artifacts.ArtifactArchive.as_view(), name="artifact-archive"),
+    path("jobs/<str:job_id>/artifacts", artifacts.JobArtifacts.as_view(), name="job-artifacts"),
     path("caches", caches.Caches.as_view(), name="caches"),
     path("caches/<str:cache_id>", caches.CacheDetail.as_view(), name="cache"),
     path("caches/<str:cache_id>/pin", caches.CachePin.as_view(), name="cache-pin"),

@@ -1,5 +1,6 @@
 """What exists of data. One file a noun; everything is importable from here."""
 
+from datasets.models.artifacts import Artifact
 from datasets.models.caches import Cache, CacheLocation, DatasetUse
 from datasets.models.code import CodeTree
 from datasets.models.code_imports import CodeImport
@@ -7,6 +8,7 @@ from datasets.models.datasets import Dataset, DatasetTag, DatasetVersion
 from datasets.models.volumes import Snapshot, Volume, VolumeUse
 
 __all__ = [
+    "Artifact",
     "Cache",
     "CacheLocation",
     "CodeImport",

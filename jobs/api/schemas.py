@@ -115,6 +115,7 @@ _SPEC: dict[str, Schema] = {
     "volumes": listed(OBJECT),
     "datasets": listed(OBJECT),
     "snapshot_on": listed(STRING),
+    "artifacts": listed({"type": "object", "additionalProperties": STRING}),
     "code": nullable(JOB_CODE),
 }
 JOB_SPEC = record("What was asked for, with defaults filled in.", **_SPEC)

@@ -7,7 +7,7 @@ from typing import Any
 
 from controlplane import fields
 from controlplane.fields import FieldError, Reader
-from jobs.kinds import cluster_fields, code, data, mounts
+from jobs.kinds import artifacts, cluster_fields, code, data, mounts
 from jobs.kinds.registry import KINDS, kind_named
 
 LONGEST_SECONDS = 10 * 365 * 86400
@@ -66,6 +66,7 @@ FIELDS: dict[str, Field] = {
     "volumes": Field(fields.listed(mounts.mount, 50), ()),
     "datasets": Field(fields.listed(data.wanted, 20), ()),
     "snapshot_on": Field(fields.listed(mounts.snapshot_event, 4), ()),
+    "artifacts": Field(fields.listed(artifacts.artifact, 20), ()),
     "code": Field(fields.optional(code.wanted), None),
 }
 

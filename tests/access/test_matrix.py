@@ -31,6 +31,7 @@ QUERIES = {
     "telemetry/series": "metric=gpus_allocated",
     "search.json": "q=i",
     "versions/<str:version_id>/content": "place=0",
+    "artifacts/<str:artifact_id>/content": "place=0",
     "volumes/<str:volume_id>/content": "path=file",
     "analytics": "range=7d&format=json",
 }
@@ -124,6 +125,7 @@ def _targets(world: World, route: str) -> tuple[Target, ...]:
         "volume_id",
         "snapshot_id",
         "cache_id",
+        "artifact_id",
         "projects/<",
     )
     names_one = any(name in route for name in ids)
@@ -219,6 +221,7 @@ def _fill(route: str, target: Target) -> str:
         .replace("<str:version_id>", str(target.version.pk))
         .replace("<str:volume_id>", str(target.volume.pk))
         .replace("<str:snapshot_id>", str(target.snapshot.pk))
+        .replace("<str:artifact_id>", str(target.artifact.pk))
         .replace("<str:cache_id>", str(target.cache.pk))
         .replace("<str:import_id>", str(target.code_import.pk))
         .replace("<str:version>", "1")

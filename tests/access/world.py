@@ -13,9 +13,10 @@ from controlplane.actions.accounts import create_user, issue_token
 from controlplane.models import Membership, Project, Role, Token, User
 from datasets.actions.caches import cache_version, location_for
 from datasets.actions.datasets import tag_version
-from datasets.models import Cache, CodeImport, DatasetVersion, Snapshot, Volume
+from datasets.models import Artifact, Cache, CodeImport, DatasetVersion, Snapshot, Volume
 from jobs.models import Job
 from tests.access.rules import Rule
+from tests.artifacts import make_artifact
 from tests.builders import make_job
 from tests.cast import Cast, make_cast
 from tests.code_trees import make_tree
@@ -45,6 +46,7 @@ class Target:
     volume: Volume
     snapshot: Snapshot
     cache: Cache
+    artifact: Artifact
     code_import: CodeImport
 
     def relation(self, person: str) -> str:
@@ -132,6 +134,9 @@ def _world(plant: Plant, cast: Cast) -> World:
             volume := _volume(projects[name], MARK[name]),
             make_snapshot(volume),
             cache_version(versions[name], location_for(plant.cluster), actor=SYSTEM),
+            make_artifact(
+                jobs[name], f"{MARK[name]}-artifact", {f"{MARK[name]}-file": f"{MARK[name]}-content"}
+            ),
             CodeImport.objects.create(
                 project=projects[name], url=f"https://{MARK[name]}.example/x", ref="main"
             ),

@@ -137,6 +137,7 @@ LAYERS = {
     "datasets.snapshot_commands": "loop",
     "datasets.volume_topics": "live",
     "datasets.cache_commands": "loop",
+    "datasets.artifact_commands": "loop",
     "workloads": "workloads",
 }
 # what a module of an app is, where the table above does not say otherwise: a new app needs no line in it

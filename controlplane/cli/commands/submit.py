@@ -143,8 +143,20 @@ def spec_of(args: Namespace) -> dict[str, Any]:
         "volumes": _volumes(args) or None,
         "datasets": [dataset_of(text, args.cached) for text in args.dataset or []] or None,
         "snapshot_on": args.snapshot_on,
+        "artifacts": _artifacts(args) or None,
     }
     return {field: value for field, value in given.items() if value is not None}
+
+
+def _artifacts(args: Namespace) -> list[dict[str, Any]]:
+    kept = [artifact_of(text, "success") for text in args.keep or []]
+    return kept + [artifact_of(text, "always") for text in args.keep_always or []]
+
+
+def artifact_of(text: str, when: str) -> dict[str, Any]:
+    """`DIR[:NAME]` as an artifact of the spec."""
+    path, _, name = text.partition(":")
+    return {"path": path, "when": when, **({"name": name} if name else {})}
 
 
 def _volumes(args: Namespace) -> list[dict[str, Any]]:
@@ -401,6 +413,14 @@ def _add_mounts_and_ports(parser: Parser) -> None:
         action="append",
         metavar="EVENT",
         help="snapshot the volumes on success, preempt, epoch or best_metric; repeat for more",
+    )
+    keep = "keep this directory of the output{}, as an artifact with the job: below the working directory, or"
+    keep += " '$TRAINYARD_CHECKPOINT_DIR'"
+    group.add_argument(
+        "--keep", action="append", metavar="DIR[:NAME]", help=keep.format(" when the job succeeds")
+    )
+    group.add_argument(
+        "--keep-always", action="append", metavar="DIR[:NAME]", help=keep.format(" however the job ends")
     )
     group.add_argument(
         "--port", action="append", type=int, metavar="P", help="a port to reach through the control plane"

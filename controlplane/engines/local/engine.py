@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from controlplane.config.images import ADDED, BUILT_IN, Image, load_catalogue
+from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
 from controlplane.engines import base
 from controlplane.engines.base import Capabilities, EngineRefused, NodeReport, PodReport, PodSpec, UsageReport
 from controlplane.engines.defaults import EngineDefaults
@@ -133,7 +134,7 @@ class LocalEngine(EngineDefaults):
 
     def forget_job(self, job_id: str) -> None:
         base.check_pod_name(job_id)
-        for kept in (self._state_dir / "work" / job_id, self._ended_dir / job_id):
+        for kept in (job_directory(self._state_dir, job_id), self._ended_dir / job_id):
             if kept.exists():
                 shutil.rmtree(kept)
 
@@ -277,8 +278,8 @@ class LocalEngine(EngineDefaults):
 
     def _places(self, spec: PodSpec, image: Image) -> dict[str, Path]:
         """Return the pod's directories, creating those that are the engine's."""
-        job_dir = self._state_dir / "work" / spec.job_id
-        own = job_dir / str(spec.rank)
+        job_dir = job_directory(self._state_dir, spec.job_id)
+        own = work_directory(self._state_dir, spec.job_id, spec.rank)
         own.mkdir(mode=0o700, parents=True, exist_ok=True)
         if spec.code is not None:
             place_code(spec.code, self._state_dir, own)
@@ -287,7 +288,8 @@ class LocalEngine(EngineDefaults):
         prepare_library(library, BUILT_IN.parent)
         work = Path(spec.working_dir or image.working_dir or own)
         launch = job_dir / f"launch-{spec.attempt}"
-        return {"work": work, "checkpoints": job_dir / "checkpoints", "library": library, "launch": launch}
+        checkpoints = checkpoint_directory(self._state_dir, spec.job_id)
+        return {"work": work, "checkpoints": checkpoints, "library": library, "launch": launch}
 
     def _spawn(self, pod: PodDir) -> None:
         """Start the shim and wait until it runs the command (about 15 ms), or another shim does."""

@@ -1,0 +1,110 @@
+"""`yard artifact ...`: directories that jobs kept of their output."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.commands.datasets import FILE_COLUMNS
+from controlplane.cli.errors import CONFLICT, DONE, NOT_FOUND, USAGE, CliError
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row
+
+COLUMNS = (
+    Column("JOB", lambda row: row["job"]),
+    Column("NAME", lambda row: row["name"]),
+    Column("STATE", lambda row: row["status"]["state"]),
+    Column("FILES", lambda row: "" if row["files"] is None else f"{row['files']:,}", is_number=True),
+    Column("SIZE", lambda row: formats.binary_size(row["size_bytes"]), is_number=True),
+    Column("AGE", lambda row: formats.age(row["created_at"])),
+    Column("MESSAGE", lambda row: row["status"]["message"]),
+    Column("MANIFEST", lambda row: row["manifest"] or "", is_wide=True),
+    Column("ID", lambda row: row["id"], is_wide=True),
+)
+_ARTIFACT = "JOB/NAME"
+
+
+def list_arguments(parser: Parser) -> None:
+    """Of the project, or of a job."""
+    parser.examples = ["yard artifact list", "yard artifact list --job train1"]
+    parser.add_argument("--job", metavar="JOB", help="of jobs with this name")
+
+
+def list_(args: Namespace, session: Session) -> int:
+    """List artifacts, newest first."""
+    query: dict[str, Any] = {"project": session.project} | ({"job": args.job} if args.job else {})
+    session.output.objects(session.client.pages("artifacts", query, 500), COLUMNS)
+    return DONE
+
+
+def files_arguments(parser: Parser) -> None:
+    """An artifact, and a directory in it."""
+    parser.examples = ["yard artifact files train1/model"]
+    parser.add_argument("artifact", metavar=_ARTIFACT)
+    parser.add_argument("directory", metavar="PATH", nargs="?", default="")
+
+
+def files(args: Namespace, session: Session) -> int:
+    """List a directory of an artifact, at most 1,000 entries."""
+    found = find_artifact(session, args.artifact)
+    directory = args.directory.strip("/") or None
+    page = session.get(f"artifacts/{found['id']}/files", directory=directory, limit=1000)
+    session.output.objects(page, FILE_COLUMNS)
+    return DONE
+
+
+def download_arguments(parser: Parser) -> None:
+    """An artifact and where to."""
+    parser.examples = ["yard artifact download train1/model ./model"]
+    parser.add_argument("artifact", metavar=_ARTIFACT)
+    parser.add_argument("directory", metavar="DIR")
+
+
+def download(args: Namespace, session: Session) -> int:
+    """Write an artifact's files into a directory, each checked; a broken-off download goes on when it is repeated."""
+    from controlplane.cli.dataset_sync import fetch_tree
+
+    found, target = find_artifact(session, args.artifact), Path(args.directory)
+    if found["manifest"] is None:
+        status = found["status"]
+        words = f"{args.artifact} is {status['state']}. {status['message']}".strip()
+        raise CliError(words, CONFLICT, "see: yard artifact list")
+    written = fetch_tree(session, f"artifacts/{found['id']}", found["manifest"], target)
+    session.output.object(
+        found, f"{args.artifact}: {written:,} of {found['files']:,} files written to {target}"
+    )
+    return DONE
+
+
+def delete_arguments(parser: Parser) -> None:
+    """An artifact."""
+    parser.examples = ["yard artifact delete train1/model --yes"]
+    parser.add_argument("artifact", metavar=_ARTIFACT)
+    parser.add_argument("-y", "--yes", action="store_true", help="delete it; without this nothing happens")
+
+
+def delete(args: Namespace, session: Session) -> int:
+    """Delete an artifact."""
+    found = find_artifact(session, args.artifact)
+    if not args.yes:
+        hint = f"to delete it: yard artifact delete {args.artifact} --yes"
+        raise CliError(f"{args.artifact} cannot be had back", USAGE, hint)
+    answer = session.client.delete(f"artifacts/{found['id']}")
+    session.output.object(answer, f"artifact {args.artifact} deleted")
+    return DONE
+
+
+def find_artifact(session: Session, text: str) -> Row:
+    """The artifact that JOB/NAME means, of the newest job with that name that has it."""
+    job, slash, name = text.partition("/")
+    if not (job and slash and name):
+        raise CliError(f"{text!r} is not JOB/NAME", USAGE, "see: yard artifact list")
+    query: dict[str, Any] = {"project": session.project, "job": job, "name": name, "limit": 1}
+    rows: list[Row] = session.get("artifacts", **query)["results"]
+    if not rows:
+        hint = "see: yard artifact list"
+        raise CliError(f"there is no artifact {text!r} in {session.project}", NOT_FOUND, hint)
+    return rows[0]

@@ -1,0 +1,150 @@
+"""Verbs on artifacts: what jobs keep of their output. What touches files is a command."""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import datetime
+from typing import Any
+
+from django.db import transaction
+from django.utils import timezone
+
+from controlplane.access import SYSTEM, Actor, reread
+from controlplane.actions.audit import write_audit
+from controlplane.engines.kinds import engine_kind
+from controlplane.loop.wake import wake
+from controlplane.models import Command, Event, Project
+from datasets.models import Artifact
+from datasets.queries.artifacts import ARTIFACT
+from jobs.kinds.artifacts import ALWAYS, CHECKPOINTS
+from jobs.lifecycle import FINAL_STATES, SUCCEEDED
+
+KEEP = "datasets.keep_artifact"
+LONGEST_MESSAGE = 1000
+# Artifacts that one run of the loop's step orders.
+ORDERED_AT_ONCE = 200
+
+
+@dataclass(frozen=True, slots=True)
+class Kept:
+    """A directory in the lake. `notes`: what of it was left out, in words."""
+
+    manifest: str
+    files: int
+    size_bytes: int
+    notes: str = ""
+
+
+def artifact_refusals(project: Project, spec: Mapping[str, Any]) -> Iterator[tuple[str, str, str]]:
+    """Yield (pointer, code, detail) of what is refused of a job's artifacts."""
+    if not spec["artifacts"]:
+        return
+    if not engine_kind(project.cluster.engine).keeps_outputs:
+        detail = (
+            f"{project.cluster.name} keeps no output of its pods. Write it to a volume, and snapshot that."
+        )
+        yield "/artifacts", "artifacts_not_supported", detail
+        return
+    names = set[str]()
+    for place, wanted in enumerate(spec["artifacts"]):
+        if wanted["name"] in names:
+            detail = f"Two artifacts are named {wanted['name']}; name one with DIR:NAME."
+            yield f"/artifacts/{place}/name", "name_twice", detail
+        names.add(wanted["name"])
+        if spec["working_dir"] and not wanted["path"].startswith(CHECKPOINTS):
+            detail = "Output is kept of the job's own working directory; leave working_dir out."
+            yield f"/artifacts/{place}/path", "not_inside", detail
+
+
+def note_artifacts(jobs: Sequence[Any]) -> None:
+    """Record what new jobs are to keep."""
+    rows = [
+        Artifact(
+            project_id=job.project_id,
+            job=job,
+            name=wanted["name"],
+            path=wanted["path"],
+            is_kept_always=wanted["when"] == ALWAYS,
+            created_by=job.user.username,
+        )
+        for job in jobs
+        for wanted in job.spec["artifacts"]
+    ]
+    if rows:
+        Artifact.objects.bulk_create(rows)
+
+
+def keep_artifacts(_: datetime | None = None) -> None:
+    """Order the keeping of what ended jobs are to keep. Safe to repeat."""
+    ended = Artifact.objects.filter(state=Artifact.WAITING, job__state__in=FINAL_STATES)
+    for artifact in ended.select_related("job").order_by("created_at", "pk")[:ORDERED_AT_ONCE]:
+        if artifact.is_kept_always or artifact.job.state == SUCCEEDED:
+            _order(artifact)
+        else:
+            words = f"The job {artifact.job.state.replace('_', ' ')}; it is kept on success only."
+            _end(artifact.pk, Artifact.WAITING, Artifact.SKIPPED, reason="job_not_succeeded", message=words)
+
+
+def artifact_ready(artifact_id: str, kept: Kept) -> None:
+    """Record an artifact that is in the lake. Call it in the transaction that ends the command."""
+    fields = {
+        "manifest": kept.manifest,
+        "files": kept.files,
+        "size_bytes": kept.size_bytes,
+        "message": kept.notes[:LONGEST_MESSAGE],
+        "ready_at": timezone.now(),
+    }
+    _end(artifact_id, Artifact.KEEPING, Artifact.READY, **fields)
+
+
+def artifact_failed(artifact_id: str, reason: str, message: str) -> None:
+    """Record why an artifact could not be kept. Call it in the transaction that ends the command."""
+    words = {"reason": reason[:40], "message": message[:LONGEST_MESSAGE]}
+    _end(artifact_id, Artifact.KEEPING, Artifact.FAILED, **words)
+
+
+def delete_artifact(artifact: Artifact, *, actor: Actor) -> None:
+    """Delete an artifact. Its content is collected later, unless a version or another artifact has it."""
+    with transaction.atomic():
+        reread(artifact, lock=True)
+        Command.objects.about(ARTIFACT, artifact.pk).cancel()
+        about = {"name": artifact.name, "job": artifact.job.name, "manifest": artifact.manifest}
+        write_audit(actor, "artifact.delete", ARTIFACT, str(artifact.pk), before=about)
+        event = _event("artifact.deleted", artifact, actor.name)
+        artifact.delete()
+        Event.objects.append([event])
+        wake()
+
+
+def _order(artifact: Artifact) -> None:
+    with transaction.atomic():
+        rows = Artifact.objects.filter(pk=artifact.pk, state=Artifact.WAITING)
+        if rows.update(state=Artifact.KEEPING, attempt=artifact.job.attempt) != 1:
+            return
+        Command.objects.create(kind=KEEP, subject_kind=ARTIFACT, subject_id=str(artifact.pk))
+        about = {"name": artifact.name, "job": artifact.job.name, "path": artifact.path}
+        write_audit(SYSTEM, "artifact.keep", ARTIFACT, str(artifact.pk), after=about)
+        _happened("artifact.keeping", artifact)
+
+
+def _end(artifact_id: Any, before: str, state: str, **fields: Any) -> None:
+    with transaction.atomic():
+        if Artifact.objects.filter(pk=artifact_id, state=before).update(state=state, **fields):
+            found = Artifact.objects.select_related("job").get(pk=artifact_id)
+            _happened(f"artifact.{state}", found)
+
+
+def _happened(kind: str, artifact: Artifact) -> None:
+    Event.objects.append([_event(kind, artifact, SYSTEM.name)])
+    wake()
+
+
+def _event(kind: str, artifact: Artifact, actor: str) -> Event:
+    verb = kind.partition(".")[2]
+    return Event(
+        kind=kind,
+        project_id=artifact.project_id,
+        job_id=artifact.job_id,
+        actor=actor,
+        message=f"Artifact {artifact.name} of {artifact.job.name}: {verb}.",
+        data={"artifact": str(artifact.pk), "name": artifact.name},
+    )

@@ -1,0 +1,180 @@
+"""Artifacts over REST: what jobs kept of their output."""
+
+import os
+from collections.abc import Iterator
+from urllib.parse import quote
+
+from django.http import HttpResponse, HttpResponseBase, StreamingHttpResponse
+
+from controlplane.access import job_for
+from controlplane.api import query
+from controlplane.api.json_schema import BOOLEAN, listed, record, ref
+from controlplane.api.operations import Answer, ApiView, Call, operation
+from controlplane.api.paging import Filter, Listing, paged
+from controlplane.api.problems import Problem
+from controlplane.models import Role
+from datasets import code_manifest
+from datasets.access import artifact_for, visible_artifacts
+from datasets.actions.artifacts import delete_artifact
+from datasets.api.artifact_schemas import ARTIFACT
+from datasets.api.contents import (
+    BINARY,
+    CHILDREN_MOST,
+    FILES,
+    entry_of,
+    file_response,
+    listed_files,
+    pack_response,
+    stored_manifest,
+)
+from datasets.code_archive import write_archive
+from datasets.manifests import EXECUTABLE, LINK, Manifest
+from datasets.models import Artifact
+from datasets.queries.artifacts import artifact_rows, artifact_shape, artifact_shapes
+from datasets.queries.lake import lake_of
+from datasets.queries.volume_files import BYTES, PIECE_BYTES
+
+_KINDS = {EXECUTABLE: code_manifest.EXECUTABLE, LINK: code_manifest.LINK}
+TAR = "application/x-tar"
+ARTIFACTS = Listing(
+    ARTIFACT,
+    {"created_at": ("created_at", "id"), "name": ("name", "id")},
+    "-created_at",
+    {
+        "project": Filter("project__name__in", query.texts("Of these projects.")),
+        "name": Filter("name__in", query.texts("With these names.")),
+        "job": Filter("job__name__in", query.texts("Of jobs with these names.")),
+        "state": Filter("state__in", query.texts("In these states.")),
+    },
+)
+
+
+class Artifacts(ApiView):
+    """Artifacts of every project that the caller may see."""
+
+    @operation(
+        "List artifacts, newest first", answer=ARTIFACTS.schema("Artifact"), query=ARTIFACTS.parameters()
+    )
+    def get(self, call: Call) -> Answer:
+        return paged(
+            call, visible_artifacts(call.actor), ARTIFACTS, fetch=artifact_rows, shape=artifact_shapes
+        )
+
+
+class JobArtifacts(ApiView):
+    """Artifacts of one job."""
+
+    @operation(
+        "List what a job keeps of its output",
+        answer=ARTIFACTS.schema("Artifact"),
+        query=ARTIFACTS.parameters(),
+    )
+    def get(self, call: Call, job_id: str) -> Answer:
+        rows = Artifact.objects.filter(job=job_for(call.actor, job_id))
+        return paged(call, rows, ARTIFACTS, fetch=artifact_rows, shape=artifact_shapes)
+
+
+class ArtifactDetail(ApiView):
+    """One artifact, by id."""
+
+    @operation("An artifact", answer=ref("Artifact"))
+    def get(self, call: Call, artifact_id: str) -> Answer:
+        return Answer(artifact_shape(artifact_for(call.actor, artifact_id)))
+
+    @operation("Delete an artifact", answer=ref("Artifact"))
+    def delete(self, call: Call, artifact_id: str) -> Answer:
+        artifact = artifact_for(call.actor, artifact_id, needed=Role.OWNER)
+        shown = artifact_shape(artifact)
+        delete_artifact(artifact, actor=call.actor)
+        return Answer(shown)
+
+
+class ArtifactFiles(ApiView):
+    """An artifact as a tree."""
+
+    @operation(
+        "List a directory of an artifact",
+        answer=record("In the order of the names.", results=listed(ref("DatasetFile")), has_more=BOOLEAN),
+        query={
+            "directory": query.text("The directory; the top without it."),
+            "after": query.text("Go on after this name."),
+            "limit": query.whole(1, CHILDREN_MOST, "How many at most.", default=100),
+        },
+    )
+    def get(self, call: Call, artifact_id: str) -> Answer:
+        return listed_files(_manifest(artifact_for(call.actor, artifact_id)), call.query)
+
+
+class ArtifactContent(ApiView):
+    """One file of an artifact."""
+
+    @operation(
+        "Download a file of an artifact",
+        answer=BINARY,
+        gives=BYTES,
+        query={
+            "path": query.text("The file's path in the artifact."),
+            "place": query.whole(0, 1 << 31, "Its place in the manifest, instead of the path."),
+        },
+    )
+    def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
+        artifact = artifact_for(call.actor, artifact_id)
+        return file_response(artifact.project, entry_of(_manifest(artifact), call.query))
+
+
+class ArtifactManifest(ApiView):
+    """The list of files of an artifact."""
+
+    @operation("Download an artifact's manifest", answer=BINARY, gives=BYTES)
+    def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
+        return HttpResponse(_manifest(artifact_for(call.actor, artifact_id)).encode(), content_type=BYTES)
+
+
+class ArtifactPack(ApiView):
+    """Contents on their way out."""
+
+    @operation(
+        "Download the contents of files of an artifact as a pack: at most 64 MiB",
+        answer=BINARY,
+        gives=BYTES,
+        query=FILES,
+    )
+    def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
+        artifact = artifact_for(call.actor, artifact_id)
+        return pack_response(artifact.project, _manifest(artifact), call.query)
+
+
+class ArtifactArchive(ApiView):
+    """All files of an artifact."""
+
+    @operation("Download an artifact as a tar archive", answer=BINARY, gives=TAR)
+    def get(self, call: Call, artifact_id: str) -> HttpResponseBase:
+        artifact = artifact_for(call.actor, artifact_id)
+        response = StreamingHttpResponse(_archive(artifact, _manifest(artifact)), content_type=TAR)
+        name = quote(f"{artifact.job.name}-{artifact.name}.tar")
+        response.headers["Content-Disposition"] = f"attachment; filename*=UTF-8''{name}"
+        return response
+
+
+def _manifest(artifact: Artifact) -> Manifest:
+    """Return the files of an artifact. Raises Problem before it is ready."""
+    if artifact.state != Artifact.READY:
+        detail = f"{artifact.name} is {artifact.state}. {artifact.message}".strip()
+        raise Problem(409, "artifact_not_ready", detail)
+    return stored_manifest(artifact.project, artifact.manifest)
+
+
+def _archive(artifact: Artifact, manifest: Manifest) -> Iterator[bytes]:
+    lake = lake_of(artifact.project)
+
+    def pieces(entry: code_manifest.Entry) -> Iterator[bytes]:
+        digest = bytes.fromhex(entry.sha256)
+        return (lake.read(digest, at, PIECE_BYTES) for at in range(0, entry.size, PIECE_BYTES))
+
+    entries = (
+        code_manifest.Entry(
+            os.fsdecode(one.path), _KINDS.get(one.kind, code_manifest.FILE), one.size_bytes, one.digest.hex()
+        )
+        for one in manifest.entries()
+    )
+    return write_archive(entries, pieces)

@@ -1,0 +1,131 @@
+"""Handler that keeps a directory of a job's output in the project's lake."""
+
+import os
+from pathlib import Path
+
+from django.conf import settings
+
+from controlplane.commands.errors import CommandRefused
+from controlplane.commands.registry import CommandHandler, register
+from controlplane.commands.run import CommandRun
+from controlplane.config.work_directories import checkpoint_directory, job_directory, work_directory
+from controlplane.models import Command, Project
+from datasets.actions.artifacts import KEEP, Kept, artifact_failed, artifact_ready
+from datasets.ingest.engine import Progress, Synced, sync_tree
+from datasets.ingest.tree import SourceMissing, walk
+from datasets.long_work import DATA, is_cancelled, refusals
+from datasets.manifests import Manifest
+from datasets.models import Artifact
+from datasets.queries.lake import lake_of
+from datasets.storage.sinks import sink_of_folder
+from jobs.kinds.artifacts import CHECKPOINTS
+
+FILES_MOST = 1_000_000
+NAMED = 5
+
+
+@register
+class KeepArtifact(CommandHandler):
+    """Hash a directory of a job that has ended; store what the lake lacks. Safe to repeat."""
+
+    kind, queue = KEEP, DATA
+
+    def run(self, run: CommandRun) -> Kept | None:
+        artifact = Artifact.objects.select_related("project").filter(pk=run.command.subject_id).first()
+        if artifact is None:
+            return None
+        root = output_directory(artifact)
+        with refusals():
+            _refuse_size(artifact, root)
+            return _kept(artifact, _synced(artifact.project, root, run))
+
+    def on_done(self, command: Command, result: Kept | None) -> None:
+        if result is not None:
+            artifact_ready(command.subject_id, result)
+
+    def on_failed(self, command: Command, refusal: CommandRefused) -> None:
+        artifact_failed(command.subject_id, refusal.code, refusal.message)
+
+
+def output_directory(artifact: Artifact) -> Path:
+    """Return the directory that an artifact is made of. Raises CommandRefused where there is none, and for a path
+    through a link, which could lead anywhere."""
+    first, _, rest = artifact.path.partition("/")
+    state_dir, job = settings.STATE_DIR, str(artifact.job_id)
+    if first == CHECKPOINTS:
+        steps, place = rest, checkpoint_directory(state_dir, job)
+    else:
+        steps, place = artifact.path, work_directory(state_dir, job, 0)
+    for step in filter(None, steps.split("/")):
+        place = place / step
+        if place.is_symlink():
+            raise CommandRefused("output_is_link", f"{step} of {artifact.path} is a link; write a directory.")
+    if not place.is_dir():
+        there = _entries(work_directory(state_dir, job, 0))
+        words = f"The job left no directory {artifact.path}. Its working directory has {there}."
+        raise CommandRefused("output_missing", words)
+    assert place.is_relative_to(job_directory(state_dir, job))
+    return place
+
+
+def _entries(directory: Path) -> str:
+    if not directory.is_dir():
+        return "nothing"
+    names = sorted(os.listdir(directory))
+    more = f" and {len(names) - NAMED} more" if len(names) > NAMED else ""
+    return (", ".join(names[:NAMED]) + more) or "nothing"
+
+
+def _refuse_size(artifact: Artifact, root: Path) -> None:
+    """Raise CommandRefused for a directory beyond the limits, before any of it is read."""
+    try:
+        found = walk(os.fsencode(root))
+    except SourceMissing as error:
+        raise CommandRefused("output_missing", str(error)) from error
+    if not found.files:
+        raise CommandRefused("output_empty", f"{artifact.path} has no files.")
+    if found.files > FILES_MOST:
+        words = f"{artifact.path} has {found.files:,} files, at most {FILES_MOST:,} are kept; write archives."
+        raise CommandRefused("too_many_files", words)
+    size = sum(row[2] for directory in found.directories for row in directory.rows)
+    if size > settings.ARTIFACT_MOST_BYTES:
+        most = settings.ARTIFACT_MOST_BYTES
+        words = (
+            f"{artifact.path} has {size:,} bytes, at most {most:,} are kept. Keep a part of it, or have an admin raise"
+            " TRAINYARD_ARTIFACT_MOST_GIB."
+        )
+        raise CommandRefused("artifact_too_large", words)
+
+
+def _synced(project: Project, root: Path, run: CommandRun) -> Synced:
+    def report(progress: Progress) -> bool:
+        is_cancelled(run)
+        run.report(progress.bytes_done, progress.size_bytes, f"{progress.files_done} files")
+        return True
+
+    return sync_tree(root, sink_of_folder(lake_of(project).root), report=report)
+
+
+def _kept(artifact: Artifact, found: Synced) -> Kept:
+    if found.manifest is None:
+        names = ", ".join(os.fsdecode(path) for path, _ in found.failed[:NAMED])
+        words = f"{len(found.failed)} files could not be read: {names}."
+        raise CommandRefused("unreadable", words, is_passing=True)
+    _store(artifact.project, found.manifest)
+    left = found.skipped
+    names = ", ".join(f"{os.fsdecode(one.path)} ({one.reason})" for one in left[:NAMED])
+    notes = (
+        f"Left out: {names}{f' and {len(left) - NAMED} more' if len(left) > NAMED else ''}." if left else ""
+    )
+    return Kept(found.manifest.hash, len(found.manifest), found.manifest.size_bytes, notes)
+
+
+def _store(project: Project, manifest: Manifest) -> None:
+    """Store the manifest, all of whose contents are there and young enough that no collection takes them."""
+    lake = lake_of(project)
+    contents = set(manifest.contents())
+    with lake.in_use():
+        if lake.lacking(contents):
+            raise CommandRefused("content_missing", "Content was removed meanwhile.", is_passing=True)
+        lake.renew(contents)
+        lake.put_manifest(manifest.hash, manifest.encode())

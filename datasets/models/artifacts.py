@@ -1,0 +1,43 @@
+"""What jobs kept of their output."""
+
+import uuid
+
+from django.db import models
+from django.db.models import Q
+from django.utils import timezone
+
+
+class Artifact(models.Model):
+    """A directory of a job's output, kept as content in the project's lake. It is deleted with its job."""
+
+    WAITING, KEEPING, READY, FAILED, SKIPPED = "waiting", "keeping", "ready", "failed", "skipped"
+    STATES = (WAITING, KEEPING, READY, FAILED, SKIPPED)
+
+    id = models.UUIDField(primary_key=True, default=uuid.uuid4)
+    project = models.ForeignKey("controlplane.Project", models.CASCADE, related_name="artifacts")
+    job = models.ForeignKey("jobs.Job", models.CASCADE, related_name="artifacts")
+    name = models.CharField(max_length=63)
+    # As submitted: jobs.kinds.artifacts.
+    path = models.CharField(max_length=1024)
+    # Also of a job that did not succeed.
+    is_kept_always = models.BooleanField(default=False)
+    state = models.CharField(max_length=7, default=WAITING)
+    # Why it is in this state; "" where the state says all.
+    reason = models.CharField(max_length=40, blank=True, default="")
+    message = models.CharField(max_length=1000, blank=True, default="")
+    # Of the job when it ended.
+    attempt = models.PositiveIntegerField(default=0)
+    # Hash of the manifest, hexadecimal; "" before it is ready.
+    manifest = models.CharField(max_length=64, blank=True, default="", db_index=True)
+    files = models.PositiveIntegerField(null=True)
+    size_bytes = models.BigIntegerField(null=True)
+    created_by = models.CharField(max_length=150)
+    created_at = models.DateTimeField(default=timezone.now)
+    ready_at = models.DateTimeField(null=True)
+
+    class Meta:
+        constraints = [models.UniqueConstraint(fields=["job", "name"], name="artifact_name")]
+        indexes = [models.Index(fields=["job"], name="artifact_waiting", condition=Q(state="waiting"))]
+
+    def __str__(self) -> str:
+        return self.name

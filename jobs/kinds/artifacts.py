@@ -1,0 +1,55 @@
+"""Reader of what a job keeps of its output. Pure."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from controlplane import fields
+from controlplane.fields import Refused
+
+SUCCESS, ALWAYS = "success", "always"
+# The directory of the job's checkpoints, instead of one below its working directory.
+CHECKPOINTS = "$TRAINYARD_CHECKPOINT_DIR"
+PATH_MOST = 1024
+_name = fields.dns_label(63)
+
+
+def artifact(value: Any) -> dict[str, str]:
+    """Read {"path": "out", "name": "model", "when": "success"}; the name is the path's last part without it."""
+    if not isinstance(value, dict) or "path" not in value or not set(value) <= {"path", "name", "when"}:
+        raise Refused("not_an_artifact", 'An artifact is {"path": "out", "name": "model"}, also with when.')
+    path = fields.inside(_path, value["path"], "/path")
+    name = value.get("name") or _default_name(path)
+    when = value.get("when", SUCCESS)
+    if when not in (SUCCESS, ALWAYS):
+        raise Refused(
+            "unknown_moment", f"An artifact is kept on {SUCCESS}, or {ALWAYS} when the job ends.", "/when"
+        )
+    return {"path": path, "name": fields.inside(_name, name, "/name"), "when": when}
+
+
+def _default_name(path: str) -> str:
+    return "checkpoints" if path == CHECKPOINTS else path.rpartition("/")[2].lower().replace("_", "-")
+
+
+def _path(value: Any) -> str:
+    """Read a path below the job's working directory, or below the directory of its checkpoints."""
+    text = fields.text(PATH_MOST)(value)
+    parts = [part for part in text.split("/") if part not in ("", ".")]
+    if not parts or ".." in parts or text.startswith("/"):
+        raise Refused(
+            "not_inside",
+            "Name a directory below the job's working directory, without `..`, such as out,"
+            f" or {CHECKPOINTS}. What is on a volume stays there: take a snapshot of it.",
+        )
+    return "/".join(parts)
+
+
+def line(kept: Mapping[str, Any]) -> str:
+    """Return an artifact of a submission as --keep takes it."""
+    return f"{kept['path']}:{kept['name']}" if kept.get("name") else str(kept["path"])
+
+
+def parse_line(text: str, when: str) -> dict[str, Any]:
+    """Return the artifact of a submission that `DIR[:NAME]` means."""
+    path, _, name = text.partition(":")
+    return {"path": path, "when": when} | ({"name": name} if name else {})

@@ -1,0 +1,149 @@
+"""What jobs keep of their output: asked for at submission, kept at the end, listed, downloaded, deleted, collected."""
+
+import io
+import tarfile
+from datetime import timedelta
+from typing import Any
+
+import pytest
+
+from controlplane.models import AuditEntry, Command, Event
+from datasets.actions.artifacts import KEEP, Kept, artifact_ready, keep_artifacts
+from datasets.actions.lake_collection import collect_lake
+from datasets.models import Artifact
+from datasets.queries.lake import lake_of, manifest_named
+from jobs.models import Job
+from tests.artifacts import keep_output, make_artifact, write_output
+from tests.builders import make_job
+from tests.datasets import make_dataset, make_version
+
+pytestmark = [pytest.mark.django_db, pytest.mark.usefixtures("own_lakes")]
+OUT = {"path": "out", "name": "model", "when": "success"}
+
+
+@pytest.fixture(autouse=True)
+def own_state(tmp_path, monkeypatch):
+    monkeypatch.setattr("django.conf.settings.STATE_DIR", tmp_path)
+
+
+def ended(
+    cast, *wanted: dict[str, Any], state: str = "succeeded", files: dict[str, str] | None = None
+) -> Job:
+    """A job that has ended and left these files."""
+    job = make_job(cast.project, "train1", cast.ben, artifacts=list(wanted or [OUT]))
+    write_output(job, {"out/weights.pt": "weights", "out/log/a.txt": "a"} if files is None else files)
+    Job.objects.filter(pk=job.pk).update(state=state, attempt=2)
+    return job
+
+
+def kept(job: Job) -> Artifact:
+    keep_output()
+    return Artifact.objects.get(job=job)
+
+
+def test_output_is_kept_at_success_listed_and_downloaded(api, cast):
+    job, vera = ended(cast), api("vera")
+    [waiting] = vera.get(f"jobs/{job.pk}/artifacts").body["results"]
+    assert waiting["status"]["state"] == "waiting"
+    assert vera.get(f"artifacts/{waiting['id']}/files").code == "artifact_not_ready"
+    keep_output()
+    [shown] = vera.get("artifacts?job=train1&name=model").body["results"]
+    assert (shown["status"]["state"], shown["files"], shown["size_bytes"]) == ("ready", 2, 8)
+    assert (shown["attempt"], shown["path"], len(shown["manifest"])) == (2, "out", 64)
+    names = [row["name"] for row in vera.get(f"artifacts/{shown['id']}/files").body["results"]]
+    assert names == ["log", "weights.pt"]
+    answer = vera.client.get(f"/api/v1/artifacts/{shown['id']}/archive")
+    with tarfile.open(fileobj=io.BytesIO(b"".join(answer.streaming_content))) as archive:
+        read = {one.name: archive.extractfile(one).read() for one in archive.getmembers()}
+    assert read == {"log/a.txt": b"a", "weights.pt": b"weights"}
+    kinds = Event.objects.filter(kind__startswith="artifact.").order_by("pk").values_list("kind", flat=True)
+    assert list(kinds) == ["artifact.keeping", "artifact.ready"]
+
+
+def test_a_job_that_fails_keeps_only_what_is_kept_always(api, cast):
+    always = {"path": "$TRAINYARD_CHECKPOINT_DIR/best", "name": "best", "when": "always"}
+    job = ended(cast, OUT, always, state="timed_out", files={"../checkpoints/best/step-1": "1"})
+    keep_output()
+    rows = api("ben").get(f"jobs/{job.pk}/artifacts?ordering=name").body["results"]
+    assert [(row["name"], row["status"]["state"]) for row in rows] == [
+        ("best", "ready"),
+        ("model", "skipped"),
+    ]
+    assert "The job timed out" in rows[1]["status"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("wanted", "code"),
+    [
+        ({"path": "../other"}, "not_inside"),
+        ({"path": "/etc"}, "not_inside"),
+        ({"path": "."}, "not_inside"),
+        ({"path": "out", "when": "noon"}, "unknown_moment"),
+        ({"path": "out", "name": "My Model"}, "not_a_dns_label"),
+        ({"name": "model"}, "not_an_artifact"),
+    ],
+)
+def test_what_cannot_be_kept_is_refused_at_submission(api, wanted, code):
+    body = {"name": "t", "kind": "train", "command": ["true"], "artifacts": [wanted]}
+    assert api("ben").post("projects/team-a/jobs", body).body["errors"][0]["code"] == code
+
+
+def test_two_artifacts_of_one_name_are_refused(api):
+    body = {"name": "t", "kind": "train", "command": ["true"], "artifacts": [OUT, {**OUT, "path": "b/out"}]}
+    assert api("ben").post("projects/team-a/jobs", body).body["errors"][0]["code"] == "name_twice"
+
+
+def test_output_that_is_not_there_empty_too_large_or_a_link_fails_with_its_reason(cast, tmp_path, settings):
+    artifact = kept(ended(cast, files={"other/a": "a"}))
+    assert (artifact.state, artifact.reason) == ("failed", "output_missing")
+    assert "Its working directory has other." in artifact.message
+    Artifact.objects.update(state=Artifact.WAITING)
+    (place := tmp_path / "work" / str(artifact.job_id) / "0" / "out").mkdir()
+    assert kept(artifact.job).reason == "output_empty"
+    (place / "large").write_bytes(b"12345")
+    settings.ARTIFACT_MOST_BYTES = 4
+    Artifact.objects.update(state=Artifact.WAITING)
+    assert kept(artifact.job).reason == "artifact_too_large"
+    (place / "large").unlink()
+    place.rmdir()
+    place.symlink_to("/etc")
+    Artifact.objects.update(state=Artifact.WAITING)
+    assert kept(artifact.job).reason == "output_is_link"
+
+
+def test_content_that_a_dataset_has_is_stored_once_and_kept_while_one_of_them_needs_it(cast, monkeypatch):
+    version = make_version(make_dataset(cast.project), {"weights": "weights"})
+    lake = lake_of(cast.project)
+    job = ended(cast, files={"out/weights.pt": "weights"})
+    before = sorted(lake.root.glob("packs/*/*"))
+    artifact = kept(job)
+    assert artifact.state == "ready"
+    assert sorted(lake.root.glob("packs/*/*")) == before
+    version.dataset.delete()
+    monkeypatch.setattr("datasets.actions.lake_collection.GRACE", timedelta(seconds=-60))
+    collect_lake(str(cast.project.pk), lambda: False)
+    digest = next(iter(manifest_named(artifact.project, artifact.manifest).contents()))
+    assert lake.read(digest) == b"weights"
+    artifact.delete()
+    collect_lake(str(cast.project.pk), lambda: False)
+    assert lake.lacking([digest]) == {digest}
+
+
+def test_owners_delete_artifacts_and_the_audit_log_says_so(api, cast):
+    job = make_job(cast.project, "train1", cast.ben)
+    artifact = make_artifact(job, "model", {"a": "a"})
+    assert api("ben").delete(f"artifacts/{artifact.pk}").status == 403
+    assert api("ana").delete(f"artifacts/{artifact.pk}").status == 200
+    assert not Artifact.objects.exists()
+    assert AuditEntry.objects.filter(verb="artifact.delete", actor="ana").exists()
+
+
+def test_an_artifact_goes_with_its_job_also_while_it_is_kept(cast):
+    job = ended(cast)
+    keep_artifacts()
+    artifact = Artifact.objects.get()
+    job.delete()
+    artifact_ready(str(artifact.pk), Kept("0" * 64, 1, 1))
+    keep_output()
+    assert not Artifact.objects.exists()
+    assert Command.objects.get(kind=KEEP).state == Command.DONE
