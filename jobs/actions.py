@@ -35,7 +35,7 @@ from jobs.admission import (
 from jobs.kinds.registry import KINDS
 from jobs.kinds.spec import SpecInvalid, parse_spec, to_edge
 from jobs.models import Job
-from jobs.transitions import job_event, move, remove, request_transition
+from jobs.transitions import Target, job_event, move, remove, request_transition
 
 # Fields of one submission, of however many jobs.
 REFUSALS_LISTED = 100
@@ -130,19 +130,13 @@ def stop_job(job: Job, *, actor: Actor) -> Job:
     """Stop a job permanently. A final job is left unchanged."""
     if job.is_final:
         return job
-    return begin_stop(
-        job,
-        next_state=lifecycle.STOPPED,
-        reason="stopped_by_user",
-        message=f"Stopped by {actor.name}.",
-        actor=actor,
-    )
+    return _begin_stop(job, Target(lifecycle.STOPPED, "stopped_by_user", f"Stopped by {actor.name}."), actor)
 
 
 def suspend_job(job: Job, *, actor: Actor) -> Job:
     """Release the job's GPUs and hold it until resumed. Raises Conflict for a job that has ended or is ending."""
     message = f"Suspended by {actor.name}; resume it to queue it again."
-    begin_stop(job, next_state=lifecycle.SUSPENDED, reason="suspended_by_user", message=message, actor=actor)
+    _begin_stop(job, Target(lifecycle.SUSPENDED, "suspended_by_user", message), actor)
     if lifecycle.SUSPENDED not in (job.state, job.next_state):
         raise Conflict("job_finished", f"The job is {job.state} and cannot be suspended.")
     return job
@@ -166,8 +160,7 @@ def delete_job(job: Job, *, actor: Actor) -> None:
         event = None
         if not job.is_final:
             Job.objects.filter(pk=job.pk).update(is_deleted=True)
-            aim = {"next_state": lifecycle.STOPPED, "reason": "stopped_by_user", "message": message}
-            event = request_transition(job, **aim, details={}, actor=actor)
+            event = request_transition(job, Target(lifecycle.STOPPED, "stopped_by_user", message), actor)
         # It was, or it held no pods, or it has ended by itself meanwhile.
         if job.is_final:
             event = remove(job, actor)
@@ -206,20 +199,10 @@ def record_command(job: Job, rank: int, command: Sequence[str], *, actor: Actor)
         Event.objects.append([job_event("job.command_run", job, actor, {"rank": rank})])
 
 
-def begin_stop(
-    job: Job,
-    *,
-    next_state: str,
-    reason: str,
-    message: str,
-    actor: Actor,
-    details: dict[str, Any] | None = None,
-) -> Job:
-    """Move a job towards `next_state`, with event and wake-up. See jobs.transitions.request_transition."""
+def _begin_stop(job: Job, target: Target, actor: Actor) -> Job:
+    """Move a job towards its target, with audit row, event and wake-up. See jobs.transitions.request_transition."""
     with transaction.atomic():
-        event = request_transition(
-            job, next_state=next_state, reason=reason, message=message, details=details or {}, actor=actor
-        )
+        event = request_transition(job, target, actor)
         if event is None:
             return job
         write_audit(actor, event.kind, "job", str(job.pk), after={"state": job.state})

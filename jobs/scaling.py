@@ -3,6 +3,7 @@
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from datetime import timedelta
+from typing import Any
 
 from django.db import IntegrityError, transaction
 from django.db.models import F
@@ -19,7 +20,7 @@ from jobs.kinds.membership import OPEN_STATES, PENDING, Candidate, ScalePlan, ch
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
 from jobs.room import bounds_of
-from jobs.transitions import job_event
+from jobs.transitions import job_event, move
 
 TIMEOUT_SECONDS = 600
 # How clouds and autoscalers mark nodes that they may take away at any time: label and value.
@@ -94,19 +95,27 @@ def _begin(job: Job, plan: ScalePlan, asked: Scaling, actor: Actor) -> ScaleOper
         waiting = Job.objects.filter(pk=job.pk, state=job.state)
         waiting.update(spec=spec, pods_wanted=wanted)
         job.spec, job.pods_wanted = spec, wanted
-    return ScaleOperation.objects.create(
-        job=job,
-        requested_by=actor.name,
-        from_workers=plan.from_workers,
-        to_workers=plan.to_workers,
-        state=lifecycle.SUCCEEDED if is_waiting else PENDING,
-        attempt=job.attempt,
-        leaving=[rank for rank, _ in plan.leaving],
-        message=plan.message[:LONGEST_MESSAGE],
-        created_at=now,
-        deadline=None if is_waiting else now + timedelta(seconds=asked.timeout_seconds),
-        finished_at=now if is_waiting else None,
-    )
+    fields = {
+        "requested_by": actor.name,
+        "from_workers": plan.from_workers,
+        "to_workers": plan.to_workers,
+        "leaving": [rank for rank, _ in plan.leaving],
+        "message": plan.message[:LONGEST_MESSAGE],
+        "created_at": now,
+    }
+    if is_waiting:
+        done = {"state": lifecycle.SUCCEEDED, "finished_at": now, "attempt": job.attempt}
+        return ScaleOperation.objects.create(job=job, **fields, **done)
+    return open_operation(job, **fields, deadline=now + timedelta(seconds=asked.timeout_seconds))
+
+
+def open_operation(job: Job, **fields: Any) -> ScaleOperation:
+    """Begin to change the size of the present attempt; a running job is `scaling` until the operation ends. Needs an
+    open transaction. Raises IntegrityError if an operation of the job is open.
+    """
+    operation = ScaleOperation.objects.create(job=job, state=PENDING, attempt=job.attempt, **fields)
+    move(job, (lifecycle.RUNNING,), lifecycle.SCALING)
+    return operation
 
 
 def _check_bounds(job: Job, asked: Scaling) -> None:

@@ -1,15 +1,21 @@
-"""Move jobs between states: the guarded UPDATEs shared by actions and the loop.
+"""Move jobs between states: the only writers of a job's state, shared by actions and the loop.
 
-These write rows and return the event; the caller appends events last in its transaction (see EventManager.append).
+`send` is a whole transaction. The others write rows and return events, which the caller appends last in its own
+transaction (see EventManager.append).
 """
 
-from datetime import timedelta
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from datetime import datetime, timedelta
 from typing import Any
 
+from django.db import transaction
 from django.utils import timezone
 
-from controlplane.access import Actor, reread
-from controlplane.models import Command, Event
+from controlplane.access import SYSTEM, Actor, reread
+from controlplane.fields import LONGEST_MESSAGE
+from controlplane.models import Command, Event, Project
+from controlplane.models.bulk_update import Change, change_rows
 from controlplane.scheduling.mentions import told
 from jobs import lifecycle
 from jobs.command_kinds import FORGET_JOB, JOB, POD, STOP_POD
@@ -21,27 +27,83 @@ REMIND_AFTER_SECONDS = 30  # a stop without effect is ordered again
 LATE_START_SECONDS = 60
 
 
-def request_transition(
-    job: Job, *, next_state: str, reason: str, message: str, details: dict[str, Any], actor: Actor
-) -> Event | None:
-    """Move a job to `next_state`: at once if it holds no pods, else through `stopping` with a stop command per pod;
-    the loop completes the move when they are proven gone. A stopping job changes its target only to a more final one.
+@dataclass(frozen=True, slots=True)
+class Target:
+    """The state that a job is to reach, and why. The message is cut to what a row holds."""
+
+    state: str
+    reason: str
+    message: str
+    details: Mapping[str, Any] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, Any]:
+        """Return the columns of a job that hold the cause."""
+        return {
+            "reason": self.reason,
+            "message": self.message[:LONGEST_MESSAGE],
+            "details": dict(self.details),
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Move:
+    """A job's next state with further columns, written only while its state and the columns `unchanged` are as read."""
+
+    job: Job
+    state: str
+    fields: Mapping[str, Any]
+    unchanged: tuple[str, ...] = ()
+
+
+def send(targets: Iterable[tuple[Job, Target]], actor: Actor = SYSTEM) -> list[Event]:
+    """Request these transitions in one transaction and append their events; return the events."""
+    with transaction.atomic():
+        events = request_transitions(targets, actor)
+        Event.objects.append(events)
+    return events
+
+
+def request_transitions(targets: Iterable[tuple[Job, Target]], actor: Actor) -> list[Event]:
+    """Request transitions in key order, as every writer of several rows does; return the events of jobs that moved."""
+    in_order = sorted(targets, key=lambda one: str(one[0].pk))
+    events = (request_transition(job, target, actor) for job, target in in_order)
+    return [event for event in events if event is not None]
+
+
+def request_transition(job: Job, target: Target, actor: Actor) -> Event | None:
+    """Move a job to its target: at once if it holds no pods, else through `stopping` with a stop command per pod; the
+    loop completes the move when they are proven gone. A stopping job changes its target only to a more final one.
     Return the event, or None if nothing changed.
     """
-    fields = {"reason": reason, "message": message, "details": details}
+    fields, next_state = target.columns(), target.state
     waiting = tuple(
         state for state in lifecycle.states_before(next_state) if state not in lifecycle.ACTIVE_STATES
     )
     if move(job, waiting, next_state, **fields, **ending(job, next_state)):
         return job_event(f"job.{next_state}", job, actor)
-    if move(
-        job, lifecycle.states_before(lifecycle.STOPPING), lifecycle.STOPPING, next_state=next_state, **fields
-    ):
+    running = lifecycle.states_before(lifecycle.STOPPING)
+    if move(job, running, lifecycle.STOPPING, next_state=next_state, **fields):
         request_stops(job)
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     if _retarget(job, next_state, fields):
         return job_event("job.stopping", job, actor, {"next_state": next_state})
     return None
+
+
+def move_together(moves: Sequence[Move]) -> list[Job]:
+    """Move many jobs in a fixed number of statements and repeat the new values in the objects; return the jobs whose
+    rows were as read. Raises IllegalMove for a transition that the table does not allow. Needs an open transaction.
+    """
+    changes = {}
+    for one in moves:
+        lifecycle.check_move(one.job.state, one.state)
+        guard = {name: getattr(one.job, name) for name in ("state", *one.unchanged)}
+        changes[one.job.pk] = Change(one.job.pk, guard, {"state": one.state, **one.fields})
+    written = change_rows(Job, list(changes.values()))
+    moved = [one.job for one in moves if one.job.pk in written]
+    for job in moved:
+        changes[job.pk].repeat_in(job)
+    return moved
 
 
 def move(job: Job, sources: tuple[str, ...], target: str, **fields: Any) -> bool:
@@ -66,16 +128,25 @@ def ending(job: Job, next_state: str) -> dict[str, Any]:
 
 def request_stops(job: Job, grace_seconds: int = STOP_GRACE_SECONDS) -> None:
     """Write a stop command for every pod of the job that is not proven gone."""
-    pods = Pod.objects.filter(job=job, released_at=None).values_list("name", "node__cluster_id")
+    pods = Pod.objects.filter(job=job, released_at=None)
+    stop_pods(job.project, pods.values_list("name", flat=True), grace_seconds)
+
+
+def stop_pods(
+    project: Project, names: Iterable[str], grace_seconds: int, not_before: datetime | None = None
+) -> None:
+    """Write a stop command for each of these pods of the project's cluster."""
+    later = {} if not_before is None else {"not_before": not_before}
     Command.objects.bulk_create(
         Command(
             kind=STOP_POD,
-            cluster_id=cluster_id,
+            cluster_id=project.cluster_id,
             subject_kind=POD,
             subject_id=name,
-            payload={"grace_seconds": grace_seconds, "project": job.project.name},
+            payload={"grace_seconds": grace_seconds, "project": project.name},
+            **later,
         )
-        for name, cluster_id in pods
+        for name in names
     )
 
 

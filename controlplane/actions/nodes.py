@@ -11,7 +11,7 @@ from controlplane.models import Cluster, Event, Node, NodePool
 from jobs.lifecycle import QUEUED
 from jobs.models import Job, Pod
 from jobs.release import release
-from jobs.transitions import request_transition
+from jobs.transitions import Target, request_transitions
 
 
 def cordon_node(node: Node, *, actor: Actor) -> Node:
@@ -44,7 +44,8 @@ def drain_node(node: Node, *, actor: Actor) -> list[Job]:
         reread(node, lock=True)
         # rows first and events last: their counter must not be held while waiting for a job's row
         moving = [job for job in jobs_on(node) if job.is_preemptible]
-        events = [_send_back(job, node, actor) for job in moving]
+        drained = Target(QUEUED, "node_drained", f"{node.name} is being drained.", {"node": node.name})
+        events: list[Event | None] = [*request_transitions(((job, drained) for job in moving), actor)]
         events.append(_cordon(node, True, "node.cordoned", actor))
         write_audit(actor, "node.drain", "node", node.name, after={"moving": [str(job.pk) for job in moving]})
         events.append(Event(kind="node.drained", node_id=node.pk, actor=actor.name, message=node.name))
@@ -128,18 +129,6 @@ def _lost_event(pod: Pod, node: Node, actor: Actor) -> Event:
         reason="node_lost",
         message=f"Rank {pod.rank} was lost with {node.name}.",
         data={"rank": pod.rank, "exit_code": None},
-    )
-
-
-def _send_back(job: Job, node: Node, actor: Actor) -> Event | None:
-    message = f"{node.name} is being drained."
-    return request_transition(
-        job,
-        next_state=QUEUED,
-        reason="node_drained",
-        message=message,
-        details={"node": node.name},
-        actor=actor,
     )
 
 

@@ -78,7 +78,7 @@ class SilenceReporter:
     def _is_news(self, job: dict[str, Any]) -> bool:
         state = job["status"]["state"]
         # That a job runs is news only to a reader who has not seen it print.
-        is_expected = state == "running" and self.has_printed and not self._said
+        is_expected = state in ("running", "scaling") and self.has_printed and not self._said
         is_over = state in FINAL_STATES or self._closed.is_set()
         is_silent = time.monotonic() - self._last_line_at >= QUIET_SECONDS
         return is_silent and not is_over and not is_expected and state_sentence(job) != self._said

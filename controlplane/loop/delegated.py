@@ -12,18 +12,14 @@ from dataclasses import dataclass
 from datetime import datetime, timedelta
 from typing import Any
 
-from django.db import transaction
-
-from controlplane.access import SYSTEM
 from controlplane.commands.errors import CommandRefused
 from controlplane.engines import base
 from controlplane.engines.base import Engine, PodReport, is_job_id
 from controlplane.engines.kinds import is_delegated
-from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.observe import Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.loop.project_sync import unsynced_projects
-from controlplane.models import Cluster, Command, Event, Node
+from controlplane.models import Cluster, Command, Node
 from controlplane.scheduling.capacity import WHOLE_GPU
 from controlplane.scheduling.delegated import Bound, Group, Offer, Wish, decide_offers
 from controlplane.scheduling.plan import Plan
@@ -33,7 +29,7 @@ from jobs import lifecycle
 from jobs.command_kinds import POD, START_POD
 from jobs.kinds.registry import KINDS
 from jobs.models import Job
-from jobs.transitions import request_transition
+from jobs.transitions import Target, send
 
 # An offered pod that the engine has not shown for this long is lost.
 LOST_AFTER_SECONDS = 5
@@ -106,17 +102,7 @@ def refuse_offer(command: Command, refusal: CommandRefused) -> None:
     ).first()
     if job is None or payload["node"]:
         return
-    with transaction.atomic():
-        event = request_transition(
-            job,
-            next_state=lifecycle.FAILED,
-            reason=refusal.code,
-            message=refusal.message[:LONGEST_MESSAGE],
-            details={},
-            actor=SYSTEM,
-        )
-        if event is not None:
-            Event.objects.append([event])
+    send([(job, Target(lifecycle.FAILED, refusal.code, refusal.message))])
 
 
 def _is_void(report: PodReport) -> bool:

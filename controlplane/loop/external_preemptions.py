@@ -3,19 +3,14 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from django.db import transaction
-
-from controlplane.access import SYSTEM
 from controlplane.engines.base import PREEMPTED as POD_PREEMPTED
 from controlplane.engines.base import PodReport, is_job_id
-from controlplane.fields import LONGEST_MESSAGE
 from controlplane.loop.pod_diff import PodKey
-from controlplane.models import Event
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.reasons import PREEMPTED
 from jobs import lifecycle
 from jobs.models import Job
-from jobs.transitions import request_transition
+from jobs.transitions import Target, send
 
 
 def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
@@ -29,8 +24,7 @@ def send_back(reports: Mapping[str, PodReport], pods: Sequence[PodKey]) -> None:
     }
     if not taken:
         return
-    running = (lifecycle.STARTING, lifecycle.RUNNING, lifecycle.SCALING)
-    for job in Job.objects.filter(pk__in=taken, state__in=running).select_related("project"):
+    for job in Job.objects.filter(pk__in=taken, state__in=lifecycle.WORKING_STATES).select_related("project"):
         _send_back(job, taken[job.pk])
 
 
@@ -39,17 +33,7 @@ def _send_back(job: Job, report: PodReport) -> None:
         **_taker(job, report.taken_by),
         "milli_gpus": job.allocated_milli,
     }
-    with transaction.atomic():
-        event = request_transition(
-            job,
-            next_state=lifecycle.QUEUED,
-            reason=PREEMPTED,
-            message=public(PREEMPTED, details)[:LONGEST_MESSAGE],
-            details=details,
-            actor=SYSTEM,
-        )
-        if event is not None:
-            Event.objects.append([event])
+    send([(job, Target(lifecycle.QUEUED, PREEMPTED, public(PREEMPTED, details), details))])
 
 
 def _taker(job: Job, taken_by: str) -> dict[str, Any]:

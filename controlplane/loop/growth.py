@@ -24,6 +24,7 @@ from jobs.kinds import membership as rules
 from jobs.kinds.attempt_outcome import BACKOFF_SECONDS
 from jobs.models import Attempt, Generation, Job, Pod, ScaleOperation
 from jobs.room import bounds_of
+from jobs.scaling import open_operation
 from jobs.transitions import job_event
 
 # Reasons of holds that free GPUs do not end.
@@ -158,14 +159,12 @@ def _add(cluster: Cluster, attended: Attended, places: tuple[PodPlacement, ...],
 
 
 def _begin_operation(attended: Attended, joining: list[int], to: int, now: datetime) -> None:
-    ScaleOperation.objects.create(
-        job=attended.job,
+    open_operation(
+        attended.job,
         requested_by=SYSTEM.name,
         from_workers=len(attended.members),
         to_workers=to,
-        state=rules.PENDING,
         cause="recovery" if _has_lost(attended) else "growth",
-        attempt=attended.job.attempt,
         joining=joining,
         created_at=now,
         deadline=now + timedelta(seconds=GROW_SECONDS),

@@ -11,7 +11,6 @@ from django.db.models import F, Min, Q
 from controlplane.access import SYSTEM
 from controlplane.engines.base import DISRUPTIONS
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.claims import COLLECT_LEASE, WATCH_GAP_SECONDS, is_fresh
 from controlplane.loop.membership import newest_generations, ranks_of
 from controlplane.models import Cluster, Command, Event
@@ -26,12 +25,15 @@ from jobs.limits import limit_reached
 from jobs.models import Attempt, Job, Pod
 from jobs.transitions import (
     REMIND_AFTER_SECONDS,
+    Move,
+    Target,
     ending,
     job_event,
     move,
+    move_together,
     remove,
     request_stops,
-    request_transition,
+    send,
 )
 
 SETTLED_IN = timedelta(minutes=10)  # an attempt that ran for so long was not disrupted by where it was sent
@@ -41,7 +43,7 @@ BATCH = 100  # jobs moved in one transaction: others write too
 def settle_jobs(cluster: Cluster, now: datetime) -> None:
     """Move every job of a cluster as far as its pods and limits allow."""
     jobs = move_jobs(cluster, now)
-    _enforce_limits([job for job in jobs if job.state == lifecycle.RUNNING], now)
+    _enforce_limits([job for job in jobs if job.state in lifecycle.RUNNING_STATES], now)
     _retry_stops(jobs, now)
 
 
@@ -194,9 +196,7 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
         "details": dict(step.details),
         "exit_code": step.exit_code,
     }
-    if not move(
-        job, (lifecycle.STARTING, lifecycle.RUNNING), lifecycle.STOPPING, **fields, **_counted(job, step, now)
-    ):
+    if not move(job, lifecycle.WORKING_STATES, lifecycle.STOPPING, **fields, **_counted(job, step, now)):
         return False
     request_stops(job)
     return True
@@ -204,20 +204,9 @@ def _begin_ending(job: Job, step: Step, now: datetime) -> bool:
 
 def _finish(steps: Sequence[tuple[Job, Step]], now: datetime) -> frozenset[Any]:
     """Move jobs whose attempts have ended; return the keys of those whose rows were still as read."""
-    for job, step in steps:
-        lifecycle.check_move(job.state, step.target)
-    changes = {
-        job.pk: Change(
-            job.pk,
-            {name: getattr(job, name) for name in ("state", "next_state", "attempt", "is_deleted")},
-            {"state": step.target, **_finished(job, step, now)},
-        )
-        for job, step in steps
-    }
-    moved = change_rows(Job, list(changes.values()))
-    for job, _ in steps:
-        if job.pk in moved:
-            changes[job.pk].repeat_in(job)
+    unchanged = ("next_state", "attempt", "is_deleted")
+    moves = [Move(job, step.target, _finished(job, step, now), unchanged) for job, step in steps]
+    moved = frozenset(job.pk for job in move_together(moves))
     _note_attempts([(job, step) for job, step in steps if job.pk in moved], now)
     return moved
 
@@ -245,7 +234,7 @@ def _finished(job: Job, step: Step, now: datetime) -> dict[str, Any]:
 
 def _unseen_start(job: Job) -> dict[str, Any]:
     """Return the start time of an attempt that ended before it was observed running: its first pod's."""
-    if job.state == lifecycle.RUNNING:
+    if job.state in lifecycle.RUNNING_STATES:
         return {}
     pods = Pod.objects.filter(job=job, attempt__number=job.attempt, attempt__started_at=None)
     first = pods.aggregate(first=Min("started_at"))["first"]
@@ -313,14 +302,5 @@ def _enforce_limit(job: Job, now: datetime, *, is_watched: bool) -> None:
     limit = limit_reached(job, now, is_watched=is_watched)
     if limit is None:
         return
-    with transaction.atomic():
-        event = request_transition(
-            job,
-            next_state=lifecycle.TIMED_OUT,
-            reason=limit.reason,
-            message=limit.message,
-            details={"limit_seconds": limit.seconds},
-            actor=SYSTEM,
-        )
-        if event is not None:
-            Event.objects.append([event])
+    details = {"limit_seconds": limit.seconds}
+    send([(job, Target(lifecycle.TIMED_OUT, limit.reason, limit.message, details))])

@@ -30,11 +30,10 @@ from jobs.kinds import membership as rules
 from jobs.kinds.membership import Answer, Operation, Standing, Worker, answer
 from jobs.kinds.registry import KINDS
 from jobs.models import Generation, Job, Pod, ScaleOperation
-from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event
+from jobs.transitions import REMIND_AFTER_SECONDS, STOP_GRACE_SECONDS, job_event, move, stop_pods
 
 logger = logging.getLogger(__name__)
 
-WORKING = (lifecycle.STARTING, lifecycle.RUNNING)
 ELASTIC_KINDS = [name for name, kind in KINDS.items() if kind.is_elastic]
 # For a worker that has left to end by itself.
 LEAVE_SECONDS = timedelta(seconds=10)
@@ -78,7 +77,9 @@ def keep_memberships(cluster: Cluster, engine: Engine, now: datetime) -> None:
 def attended_jobs(cluster: Cluster) -> list[Attended]:
     """Return the cluster's working elastic jobs, in a fixed number of queries."""
     jobs = list(
-        Job.objects.filter(project__cluster=cluster, kind__in=ELASTIC_KINDS, state__in=WORKING)
+        Job.objects.filter(
+            project__cluster=cluster, kind__in=ELASTIC_KINDS, state__in=lifecycle.WORKING_STATES
+        )
         .select_related("project")
         .order_by("pk")
     )
@@ -107,7 +108,7 @@ def ranks_of(generation: Generation | None) -> tuple[int, ...]:
 def _close_stale(cluster: Cluster, now: datetime) -> None:
     """End the operations whose attempt has ended."""
     stale = ScaleOperation.objects.filter(job__project__cluster=cluster, state__in=rules.OPEN_STATES)
-    stale = stale.filter(~Q(job__state__in=WORKING) | ~Q(attempt=F("job__attempt")))
+    stale = stale.filter(~Q(job__state__in=lifecycle.WORKING_STATES) | ~Q(attempt=F("job__attempt")))
     for operation in stale.select_related("job__project"):
         with transaction.atomic():
             _finish(operation, rules.FAILED, f"The job is {operation.job.state}.", now)
@@ -138,7 +139,7 @@ def lock_working(job: Job) -> bool:
         reread(job, lock=True)
     except NotVisible:
         return False
-    return job.state in WORKING and job.attempt == attempt
+    return job.state in lifecycle.WORKING_STATES and job.attempt == attempt
 
 
 def _listen(attended: Attended, engine: MembershipEngine) -> None:
@@ -365,8 +366,11 @@ def _finish(operation: ScaleOperation, state: str, message: str, now: datetime) 
         "finished_at": now,
         **cost,
     }
-    ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES).update(**fields)
+    is_open = ScaleOperation.objects.filter(pk=operation.pk, state__in=rules.OPEN_STATES)
+    is_ended_now = is_open.update(**fields) == 1
     operation.refresh_from_db()
+    if is_ended_now and operation.job.attempt == operation.attempt:
+        move(operation.job, (lifecycle.SCALING,), lifecycle.RUNNING)
 
 
 def _scaled_event(operation: ScaleOperation) -> Event:
@@ -392,15 +396,4 @@ def _order_ends(
     is_recent = Q(finished_at__gt=now - timedelta(seconds=REMIND_AFTER_SECONDS))
     asked = orders.filter(is_recent | Q(state__in=Command.UNFINISHED)).values_list("subject_id", "payload")
     ordered = {name for name, payload in asked if payload.get("grace_seconds", 0) <= grace_seconds}
-    project = attended.job.project
-    Command.objects.bulk_create(
-        Command(
-            kind=STOP_POD,
-            cluster_id=project.cluster_id,
-            subject_kind=POD,
-            subject_id=name,
-            payload={"grace_seconds": grace_seconds, "project": project.name},
-            not_before=timezone.now() + wait,
-        )
-        for name in sorted(names - ordered)
-    )
+    stop_pods(attended.job.project, sorted(names - ordered), grace_seconds, timezone.now() + wait)

@@ -30,7 +30,7 @@ from jobs.queries import plain_rows
 from jobs.row_cache import RowCache
 
 # States in which an attempt has started. Until then the row has the time of the attempt before.
-_HAVE_RUN = (lifecycle.RUNNING, lifecycle.SCALING, lifecycle.STOPPING)
+_HAVE_RUN = (*lifecycle.RUNNING_STATES, lifecycle.STOPPING)
 # After the cluster refused a job's pod on a node, the job prefers other nodes for so long: what the node lacked may be
 # something that no view shows, such as a volume that is elsewhere or a port that is taken.
 AVOID_SECONDS = 60

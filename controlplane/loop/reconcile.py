@@ -15,7 +15,6 @@ from django.utils import timezone
 from controlplane.engines.base import POD_LOST, STOPPED, Engine, EngineUnreachable, PodReport
 from controlplane.engines.base import STARTING as POD_STARTING
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.loop.bulk_update import Change, change_rows, one_by_one
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.delegated import open_offers
 from controlplane.loop.external_preemptions import send_back
@@ -23,6 +22,7 @@ from controlplane.loop.job_transitions import settle_jobs
 from controlplane.loop.pod_diff import OPEN, pod_keys
 from controlplane.loop.pod_lookup import PodLookup
 from controlplane.models import Cluster, Command, Event, Node
+from controlplane.models.bulk_update import Change, change_rows, one_by_one
 from jobs.command_kinds import FORGET_POD, POD, START_POD, STOP_POD
 from jobs.models import Job, Pod
 from jobs.release import release

@@ -19,11 +19,11 @@ from django.utils import timezone
 from controlplane.access import SYSTEM
 from controlplane.engines.base import pod_name
 from controlplane.fields import LONGEST_MESSAGE
-from controlplane.loop.bulk_update import Change, change_rows
 from controlplane.loop.cluster_context import context_of
 from controlplane.loop.observe import HoldStatus, Observation
 from controlplane.loop.podspecs import start_payload
 from controlplane.models import Cluster, Command, Device, Event, Node, Project
+from controlplane.models.bulk_update import Change, change_rows
 from controlplane.scheduling.mentions import public
 from controlplane.scheduling.plan import Hold, Plan, Preempt, Share, Start
 from controlplane.scheduling.view import PodPlacement
@@ -34,7 +34,7 @@ from jobs.command_kinds import POD, START_POD
 from jobs.kinds.base import PodShape
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Attempt, Job, Pod
-from jobs.transitions import job_event, request_transition
+from jobs.transitions import Move, Target, job_event, move_together, request_transitions
 
 # Attempts begun in one transaction, with one query each for their pods, devices and orders.
 BATCH = 200
@@ -107,27 +107,17 @@ def _jobs(keys: Iterable[str]) -> Mapping[str, Job]:
 
 
 def _record_preempts(preempts: Sequence[Preempt], jobs: Mapping[str, Job]) -> list[Event]:
-    # in the order of their keys, as every writer of several rows goes
-    events = (_record_preempt(preempt, jobs) for preempt in sorted(preempts, key=lambda one: one.job))
-    return [event for event in events if event is not None]
+    known = [preempt for preempt in preempts if {preempt.job, preempt.beneficiary} <= jobs.keys()]
+    targets = [(jobs[preempt.job], _preempted(preempt, jobs[preempt.beneficiary])) for preempt in known]
+    events, causes = request_transitions(targets, SYSTEM), {preempt.job: preempt.kind for preempt in known}
+    for event in events:
+        event.data["cause"] = causes[str(event.job_id)]
+    return events
 
 
-def _record_preempt(preempt: Preempt, jobs: Mapping[str, Job]) -> Event | None:
-    victim, beneficiary = jobs.get(preempt.job), jobs.get(preempt.beneficiary)
-    if victim is None or beneficiary is None:
-        return None
+def _preempted(preempt: Preempt, beneficiary: Job) -> Target:
     details = {**preempt.details, "by_job": preempt.beneficiary, "by_name": beneficiary.name}
-    event = request_transition(
-        victim,
-        next_state=lifecycle.QUEUED,
-        reason=preempt.reason,
-        message=public(preempt.reason, details)[:LONGEST_MESSAGE],
-        details=details,
-        actor=SYSTEM,
-    )
-    if event is not None:
-        event.data["cause"] = preempt.kind
-    return event
+    return Target(lifecycle.QUEUED, preempt.reason, public(preempt.reason, details), details)
 
 
 def _record_starts(
@@ -209,29 +199,21 @@ def _begin_attempts(
 
 def _claim(starts: Sequence[Start], jobs: Mapping[str, Job], now: datetime) -> list[Start]:
     """Move jobs that are still queued, with unchanged pod count, to their next attempt; return their starts."""
-    changes = {
-        start.job: Change(
-            job.pk,
-            {"state": lifecycle.QUEUED, "attempt": job.attempt, "pods_wanted": job.pods_wanted},
-            _claimed(job, start, now),
-        )
+    moves = [
+        Move(job, lifecycle.STARTING, _claimed(job, start, now), ("attempt", "pods_wanted"))
         for start in starts
         for job in (jobs[start.job],)
-        if len(start.placements) <= job.pods_wanted
-    }
-    claimed = change_rows(Job, list(changes.values()))
-    begun = [start for start in starts if start.job in changes and jobs[start.job].pk in claimed]
-    for start in begun:
-        changes[start.job].repeat_in(jobs[start.job])
-    return begun
+        if job.state == lifecycle.QUEUED and len(start.placements) <= job.pods_wanted
+    ]
+    claimed = {str(job.pk) for job in move_together(moves)}
+    return [start for start in starts if start.job in claimed]
 
 
 def _claimed(job: Job, start: Start, now: datetime) -> dict[str, Any]:
     return {
-        "state": lifecycle.STARTING,
-        "reason": start.reason,
-        "message": public(start.reason, start.details)[:LONGEST_MESSAGE],
-        "details": dict(start.details),
+        **Target(
+            lifecycle.STARTING, start.reason, public(start.reason, start.details), start.details
+        ).columns(),
         "attempt": job.attempt + 1,
         "allocated_milli": sum(placement.milli_gpus for placement in start.placements),
         "pods_started": len(start.placements),

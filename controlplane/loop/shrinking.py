@@ -17,6 +17,7 @@ from jobs.command_kinds import POD, STOP_POD
 from jobs.kinds import membership as rules
 from jobs.kinds.registry import KINDS
 from jobs.models import Allocation, Job, ScaleOperation
+from jobs.scaling import open_operation
 from jobs.transitions import job_event
 
 # For the leavers of a reclaim to acknowledge; then they are stopped.
@@ -92,15 +93,13 @@ def _ranks_on(job: Job, places: Iterable[PodPlacement]) -> set[int]:
 def _begin(attended: Attended, leaving: Collection[int], why: str, now: datetime) -> None:
     before, job = len(attended.members), attended.job
     with transaction.atomic():
-        ScaleOperation.objects.create(
-            job=job,
+        open_operation(
+            job,
             requested_by=SYSTEM.name,
             from_workers=before,
             to_workers=before - len(leaving),
-            state=rules.PENDING,
             cause="reclaim",
             message=why,
-            attempt=job.attempt,
             leaving=list(leaving),
             created_at=now,
             deadline=now + timedelta(seconds=GRACE_SECONDS),

@@ -11,7 +11,7 @@ from controlplane.loop.engine_pool import attached_clusters, engine_for
 from controlplane.models import Cluster
 from controlplane.telemetry.collect import collect
 from jobs.kinds.registry import KINDS
-from jobs.lifecycle import RUNNING
+from jobs.lifecycle import RUNNING_STATES
 from jobs.models import Job
 
 logger = logging.getLogger(__name__)
@@ -32,7 +32,7 @@ def collect_once(now: datetime) -> bool:
     is_complete = False
     try:
         if not is_fresh(COLLECT_LEASE, WATCH_GAP_SECONDS):
-            Job.objects.filter(state=RUNNING).update(active_at=now)
+            Job.objects.filter(state__in=RUNNING_STATES).update(active_at=now)
         looked_at = [cluster.pk for cluster in attached_clusters() if _collect_from(cluster, now)]
         _begin_idleness_anew(looked_at, now)
         is_complete = True
@@ -56,7 +56,9 @@ def _collect_from(cluster: Cluster, now: datetime) -> bool:
 
 def _begin_idleness_anew(looked_at: Collection[int], now: datetime) -> None:
     """Restart idle times in clusters without measurements: those that failed, and those not due yet."""
-    unseen = Job.objects.filter(state=RUNNING, kind__in=LIMITED_KINDS).exclude(project__cluster__in=looked_at)
+    unseen = Job.objects.filter(state__in=RUNNING_STATES, kind__in=LIMITED_KINDS).exclude(
+        project__cluster__in=looked_at
+    )
     keys = list(unseen.order_by("pk").values_list("pk", flat=True))
     if keys:
         Job.objects.filter(pk__in=keys).update(active_at=now)

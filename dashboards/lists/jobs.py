@@ -34,7 +34,7 @@ from dashboards.lists.table import Column, Filter, ListView, Row, Text, named
 from dashboards.reads.projects import palette
 from dashboards.templatetags.ui import asked, badge, gpu_use, node_link, ran, since
 from jobs.kinds.registry import KINDS
-from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, STATES
+from jobs.lifecycle import ACTIVE_STATES, FINAL_STATES, LOOKS, RUNNING_STATES, STATES
 from jobs.models import Job, Pod
 from jobs.queries import job_rows
 
@@ -84,7 +84,7 @@ def _node(row: Row) -> str:
 
 def _progress(row: Row) -> str:
     done = formats.fraction(row["status"]["progress"])
-    if row["status"]["state"] == "running" and done is not None:
+    if row["status"]["state"] in RUNNING_STATES and done is not None:
         return cells.bar(done)
     reason = row["status"]["reason"]
     short = shortened(reason["code"], reason["message"])

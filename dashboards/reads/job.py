@@ -13,7 +13,7 @@ from controlplane.queries.events import seen_event
 from dashboards import formats
 from dashboards.gpu_use import LOOKS, SAID_ALOUD, use_of
 from dashboards.reads.history import JOB_USES
-from jobs.lifecycle import FINAL_STATES, QUEUED, SUSPENDED
+from jobs.lifecycle import FINAL_STATES, QUEUED, RUNNING_STATES, SUSPENDED
 from jobs.models import Job, Pod
 from jobs.outlook import known_estimate, outlook
 from jobs.queries import explanation, pod_rows
@@ -52,7 +52,7 @@ def _progress_figures(detail: Row, reached: Mapping[int, Row]) -> list[Row]:
                 _("Progress"), _bare_percent(share), "%", earlier if is_earlier else _progress_line(progress)
             )
         )
-    if status["state"] == "running" and eta is not None and status["is_reachable"] and not is_earlier:
+    if status["state"] in RUNNING_STATES and eta is not None and status["is_reachable"] and not is_earlier:
         strip.append(_figure(_("Finishes in"), formats.duration(eta), "", _seconds_per_step(progress)))
     elif status["exit_code"] is not None and status["state"] in FINAL_STATES:
         strip.append(_figure(_("Exit code"), str(status["exit_code"]), "", ""))
@@ -67,7 +67,7 @@ def _running_figures(detail: Row) -> list[Row]:
     status = detail["status"]
     held = _("of %(asked)s") % {"asked": _asked(detail)}
     strip = [_figure(_("GPUs held"), formats.number(status["allocated_gpus"]), held, _workers(detail))]
-    if status["state"] == "running":
+    if status["state"] in RUNNING_STATES:
         strip.insert(0, _use_figure(status["gpu_utilization"]))
     return strip
 

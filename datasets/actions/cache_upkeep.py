@@ -14,7 +14,7 @@ from datasets.models import Cache, CacheLocation
 from datasets.queries.caches import key_of, store_of, wanted_versions, without_their_data
 from datasets.storage.base import Blocked
 from jobs import lifecycle
-from jobs.transitions import request_transition
+from jobs.transitions import Target, send
 
 # A failed fill that a job waits for is tried again after this long.
 RETRY = timedelta(minutes=1)
@@ -50,16 +50,8 @@ def aged_caches(location: CacheLocation) -> list[Aged]:
 def _end_jobs_without_data() -> None:
     for use in without_their_data().select_related("job__project"):
         message = f"{use.dataset_name}@{use.number}: {describe(DATASET_GONE)}"
-        with transaction.atomic():
-            event = request_transition(
-                use.job,
-                next_state=lifecycle.FAILED,
-                reason=DATASET_GONE,
-                message=message,
-                details={"dataset": f"{use.dataset_name}@{use.number}"},
-                actor=SYSTEM,
-            )
-            Event.objects.append([event] if event else [])
+        details = {"dataset": f"{use.dataset_name}@{use.number}"}
+        send([(use.job, Target(lifecycle.FAILED, DATASET_GONE, message, details))])
 
 
 def _retry_failed(location: CacheLocation, now: datetime) -> None:

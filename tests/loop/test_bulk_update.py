@@ -6,7 +6,7 @@ from django.utils import timezone
 
 from controlplane.access import SYSTEM
 from controlplane.loop import job_transitions
-from controlplane.loop.bulk_update import Change, change_rows
+from controlplane.models.bulk_update import Change, change_rows
 from jobs.actions import delete_job, stop_job, suspend_job
 from jobs.kinds.attempt_outcome import Step
 from jobs.models import Job

@@ -50,6 +50,7 @@ def test_it_grows_while_it_runs(plant):
     job = program.job
     operation = scale_job(job, 4, actor=SYSTEM)
     assert (operation.state, operation.from_workers, operation.to_workers) == ("pending", 2, 4)
+    assert Job.objects.get().state == "scaling"
     program.settle()
     operation.refresh_from_db()
     assert (operation.state, operation.joining, operation.generation) == ("succeeded", [2, 3], 2)
@@ -62,6 +63,18 @@ def test_it_grows_while_it_runs(plant):
     assert Event.objects.filter(kind="job.scaled", data__state="succeeded").count() == 1
     program.settle()
     assert causes(job) == ["start", "grow"]
+
+
+def test_a_job_that_is_scaling_can_be_stopped(plant):
+    job = started(plant).job
+    operation = scale_job(job, 4, actor=SYSTEM)
+    assert job.state == "scaling"
+    stop_job(job, actor=SYSTEM)
+    assert (job.state, job.next_state) == ("stopping", "stopped")
+    plant.settle(20)
+    operation.refresh_from_db()
+    job.refresh_from_db()
+    assert (job.state, operation.state) == ("stopped", "failed")
 
 
 def test_it_shrinks_and_who_leaves_goes_only_after_it_has_acknowledged(plant):

@@ -87,7 +87,9 @@ JOB_COLUMNS = (
     Column("PRIORITY", lambda row: row.get("priority"), is_wide=True, is_number=True),
     Column("ATTEMPT", lambda row: _status(row).get("attempt"), is_wide=True, is_number=True),
     Column("ID", lambda row: row.get("id"), is_wide=True),
-    Column("REASON", lambda row: "" if _status(row).get("state") == "running" else reason_text(row)),
+    Column(
+        "REASON", lambda row: "" if _status(row).get("state") in ("running", "scaling") else reason_text(row)
+    ),
 )
 POD_COLUMNS = (
     Column("RANK", lambda pod: pod.get("rank"), is_number=True),

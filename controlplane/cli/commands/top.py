@@ -44,7 +44,7 @@ def top_jobs_arguments(parser: Parser) -> None:
 def top_jobs(args: Namespace, session: Session) -> int:
     """Running jobs with the most GPUs first; of one project with -p, else of all that the caller may see."""
     path = f"{session.project_path}/jobs" if args.project and not args.all_projects else "jobs"
-    page = session.client.pages(path, {"state": "running"}, 500)
+    page = session.client.pages(path, {"state": "running,scaling"}, 500)
     page["results"].sort(key=lambda row: -(row.get("gpus") or 0) * (row.get("workers") or 1))
     session.output.objects(page, TOP_JOB_COLUMNS)
     return DONE

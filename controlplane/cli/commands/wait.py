@@ -15,7 +15,11 @@ from controlplane.cli.sse import SILENCE_SECONDS, ChangeListener, patiently
 STATES = frozenset({"queued", "starting", "running", "scaling", "suspended", "stopping"}) | FINAL_STATES
 _FINISHED = ("finished", "done")
 # What a job in this state has been through for certain.
-_PASSED = {"running": ("starting",), "succeeded": ("starting", "running")}
+_PASSED = {
+    "running": ("starting",),
+    "scaling": ("starting", "running"),
+    "succeeded": ("starting", "running"),
+}
 
 
 def wait_arguments(parser: Parser) -> None:
