@@ -39,9 +39,9 @@ SPARED = 8
 
 
 def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bool | None:
-    """Process every attached cluster once. Return None if another process holds the lease, else whether commands wait
-    for execution. `on_orders` is called as soon as the first commands are committed. Events that arrive during the
-    cycle are handled by the next one.
+    """Process every attached cluster once. Return None if another process holds the lease, else whether the next pass
+    is due soon: commands wait for execution, or a cluster failed. `on_orders` is called as soon as the first commands
+    are committed. Events that arrive during the cycle are handled by the next one.
     """
     token = claim(LEASE, LEASE_SECONDS)
     if token is None:
@@ -61,7 +61,14 @@ def run_cycle(now: datetime, on_orders: Callable[[], None] = lambda: None) -> bo
         is_complete = None not in outcomes
     finally:
         release(LEASE, token, is_complete=is_complete)
-    return has_commands
+    return has_commands or not is_complete
+
+
+def keep_fresh() -> None:
+    """Record that the loop lives, without examining anything; /readyz asks for it."""
+    token = claim(LEASE, LEASE_SECONDS)
+    if token is not None:
+        release(LEASE, token, is_complete=True)
 
 
 def _run_guarded(cluster: Cluster, now: datetime, on_orders: Callable[[], None]) -> bool | None:

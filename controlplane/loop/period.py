@@ -1,14 +1,20 @@
 """How often the loop's threads run without being notified: every second, and less often while nothing is unfinished."""
 
 import threading
+import time
 
-from controlplane.models import Cluster, Command
+from controlplane.models import Cluster, Command, Event
+from controlplane.telemetry.metrics import SAMPLED
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
 
 PERIOD_SECONDS = 1.0
-# The period while nothing is unfinished; a lost wake-up costs as much.
+# Between looks for new events while nothing is unfinished; a lost wake-up costs as much.
 QUIET_SECONDS = 5.0
+# The period of everything else while nothing is unfinished: engines notify of changes of pods, and verbs leave events.
+QUIET_PASS_SECONDS = 15.0
+# So long all must have been quiet first: what follows from a job's end is done within a second or two.
+LINGER_SECONDS = 5.0
 
 
 class Period:
@@ -17,27 +23,49 @@ class Period:
     def __init__(self) -> None:
         self._busy = threading.Event()
         self._busy.set()
+        self._seen_event, self._passed_at = 0, 0.0
+        self._quiet_since: float | None = None
 
     @property
     def seconds(self) -> float:
-        return PERIOD_SECONDS if self._busy.is_set() else QUIET_SECONDS
+        return PERIOD_SECONDS if self._busy.is_set() else QUIET_PASS_SECONDS
 
     def rouse(self) -> None:
         """Return to the short period at once."""
+        self._quiet_since = None
         self._busy.set()
 
-    def settle(self) -> None:
-        """Lengthen the period if every job and command has finished and every cluster answers."""
-        if is_quiet():
+    def settle(self, seen_event: int) -> None:
+        """Lengthen the period if every job and command finished a while ago and every cluster answers. `seen_event`:
+        the number of the newest event before the pass that found this."""
+        if not is_quiet():
+            self.rouse()
+            return
+        now = time.monotonic()
+        self._seen_event, self._passed_at = seen_event, now
+        self._quiet_since = self._quiet_since or now
+        if now - self._quiet_since >= LINGER_SECONDS:
             self._busy.clear()
-        else:
-            self._busy.set()
 
-    def pause(self, bell: threading.Event, period_seconds: float) -> None:
+    def has_news(self) -> bool:
+        """Return whether a cycle has to examine the clusters: it was notified, an event was written without a
+        notification, or the last pass was long ago. Otherwise a cycle only has to show that the loop lives.
+        """
+        if self._busy.is_set():
+            return True
+        # Figures of idle devices change at any time and bring no work.
+        if Event.objects.filter(seq__gt=self._seen_event).exclude(kind=SAMPLED).exists():
+            self.rouse()
+            return True
+        return time.monotonic() - self._passed_at >= QUIET_PASS_SECONDS - QUIET_SECONDS / 2
+
+    def pause(
+        self, bell: threading.Event, period_seconds: float, quiet_seconds: float = QUIET_PASS_SECONDS
+    ) -> None:
         """Wait for a notification or the end of the period; while all is quiet, for `rouse` or the end of the
         longer period."""
         if not bell.wait(period_seconds) and not self._busy.is_set():
-            self._busy.wait(max(0.0, QUIET_SECONDS - period_seconds))
+            self._busy.wait(max(0.0, quiet_seconds - period_seconds))
 
 
 def is_quiet() -> bool:

@@ -19,17 +19,17 @@ from controlplane.commands.dispatch import Dispatcher
 from controlplane.engines.base import EngineUnreachable
 from controlplane.loop.claim_tokens import free_what_the_dead_hold
 from controlplane.loop.cluster_context import forget_contexts
-from controlplane.loop.cycle import run_cycle
+from controlplane.loop.cycle import keep_fresh, run_cycle
 from controlplane.loop.engine_pool import attached_clusters, close_engines, engine_for
 from controlplane.loop.execute import LANES, Lane, clusters_with_work
 from controlplane.loop.log_shipping import LogKeeper
-from controlplane.loop.period import PERIOD_SECONDS, Period
+from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, QUIET_SECONDS, Period
 from controlplane.loop.project_sync import sync_projects_once, sync_requested
 from controlplane.loop.statistics import refresh_statistics
 from controlplane.loop.steps import StepRunner
 from controlplane.loop.telemetry_step import collect_once
 from controlplane.loop.wake import listen, stop_listening
-from controlplane.models import Cluster
+from controlplane.models import Cluster, Event
 
 logger = logging.getLogger(__name__)
 
@@ -77,7 +77,7 @@ class Runner:
         """Start the threads and listen for wake-ups in this process."""
         gc.set_threshold(*GARBAGE_THRESHOLDS)
         listen(self.ring)
-        self._spawn("cycle", self._cycle, self._cycle_bell)
+        self._spawn("cycle", self._cycle, self._cycle_bell, quiet_seconds=QUIET_SECONDS)
         self._spawn("lanes", self._keep_lanes, self._lanes_bell)
         self._spawn("dispatch", self._dispatch, self._dispatch_bell, period_seconds=DISPATCH_SECONDS)
         self._spawn("collect", _duty_cycle(self._collect, self._is_stopping), threading.Event())
@@ -112,6 +112,11 @@ class Runner:
         self._ring_lanes()
         self._period.rouse()
 
+    def _again(self) -> None:
+        """Request a cycle at once, for what engines and workers report."""
+        self._cycle_bell.set()
+        self._period.rouse()
+
     def _spawn(
         self,
         name: str,
@@ -119,8 +124,9 @@ class Runner:
         bell: threading.Event | None,
         is_wanted: Callable[[], bool] = lambda: True,
         period_seconds: float = PERIOD_SECONDS,
+        quiet_seconds: float = QUIET_PASS_SECONDS,
     ) -> None:
-        how = (work, bell, is_wanted, period_seconds)
+        how = (work, bell, is_wanted, period_seconds, quiet_seconds)
         thread = threading.Thread(target=self._repeat, args=how, name=f"loop-{name}", daemon=True)
         thread.start()
         # Only now: who stops us meanwhile can wait for none that has not begun.
@@ -132,13 +138,14 @@ class Runner:
         bell: threading.Event | None,
         is_wanted: Callable[[], bool],
         period_seconds: float,
+        quiet_seconds: float,
     ) -> None:
         """Run `work` on every notification and every period. Failures are logged; since all work is derived from
         rows, the next period repeats it.
         """
         while not self._is_stopping.is_set() and is_wanted():
             if bell is not None:
-                self._period.pause(bell, period_seconds)
+                self._period.pause(bell, period_seconds, quiet_seconds)
                 bell.clear()
             try:
                 close_old_connections()
@@ -156,7 +163,10 @@ class Runner:
                 self._dispatch_bell.set()
             self._is_successor = True
         self._accept_notices()
-        began = time.monotonic()
+        if not self._period.has_news():
+            keep_fresh()
+            return
+        began, seen_event = time.monotonic(), Event.objects.last_seq()
         has_commands = run_cycle(timezone.now(), self._ring_lanes)
         if has_commands is None:
             # another process is at it and may have looked before our ring: look again soon
@@ -167,7 +177,7 @@ class Runner:
         if has_commands:
             self._ring_lanes()
         elif not self._is_ordered():
-            self._period.settle()
+            self._period.settle(seen_event)
         self._pace(PACE * (time.monotonic() - began))
 
     def _pace(self, seconds: float) -> None:
@@ -210,7 +220,7 @@ class Runner:
         wanted = set(clusters_with_work())
         for cluster_id in wanted - self._lanes.keys():
             # a pod was started or stopped: take its report over at once
-            self._lanes[cluster_id] = [Lane(cluster_id, kind, self._cycle_bell.set) for kind in LANES]
+            self._lanes[cluster_id] = [Lane(cluster_id, kind, self._again) for kind in LANES]
             for lane in self._lanes[cluster_id]:
                 self._spawn(f"lane-{cluster_id}-{lane.name}", lane.work, lane.bell, lane.is_open)
                 lane.ring()
@@ -230,7 +240,7 @@ class Runner:
     def _sync_projects(self) -> None:
         if self._is_stopping.is_set():
             return
-        if not sync_projects_once(on_synced=self._cycle_bell.set):
+        if not sync_projects_once(on_synced=self._again):
             # another process is at it and may have read the rows before our ring: look again soon
             self._is_stopping.wait(SHORT_BREATH_SECONDS)
             sync_requested.set()
@@ -255,8 +265,7 @@ class Runner:
         while (left := until - time.monotonic()) > 0 and not self._is_stopping.is_set():
             try:
                 if engine_for(cluster).wait_for_change(left):
-                    self._cycle_bell.set()
-                    self._period.rouse()
+                    self._again()
                     self._is_stopping.wait(GATHER_SECONDS)
             except EngineUnreachable:
                 self._is_stopping.wait(left)

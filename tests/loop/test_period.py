@@ -6,8 +6,8 @@ import time
 import pytest
 
 from controlplane.loop import period
-from controlplane.loop.period import PERIOD_SECONDS, QUIET_SECONDS, Period, is_quiet
-from controlplane.models import Cluster, Command
+from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
+from controlplane.models import Cluster, Command, Event
 from tests.builders import make_job, make_project
 
 pytestmark = pytest.mark.django_db
@@ -29,12 +29,16 @@ def test_all_is_quiet_when_nothing_is_unfinished() -> None:
     assert not is_quiet(), "a cluster that does not answer"
 
 
+@pytest.fixture(autouse=True)
+def _no_lingering(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period, "LINGER_SECONDS", 0.0)
+
+
 def test_a_quiet_loop_is_roused_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(period, "QUIET_SECONDS", 60.0)
     monkeypatch.setattr(period, "is_quiet", lambda: True)
     pace, waiting = Period(), threading.Event()
-    pace.settle()
-    ended = threading.Thread(target=lambda: (waiting.set(), pace.pause(threading.Event(), 0.0)))
+    pace.settle(0)
+    ended = threading.Thread(target=lambda: (waiting.set(), pace.pause(threading.Event(), 0.0, 60.0)))
     began = time.monotonic()
     ended.start()
     waiting.wait(20)
@@ -47,7 +51,31 @@ def test_a_quiet_loop_is_roused_at_once(monkeypatch: pytest.MonkeyPatch) -> None
 def test_the_period_follows(monkeypatch: pytest.MonkeyPatch) -> None:
     pace = Period()
     assert pace.seconds == PERIOD_SECONDS
-    for quiet, seconds in ((True, QUIET_SECONDS), (False, PERIOD_SECONDS)):
+    for quiet, seconds in ((True, QUIET_PASS_SECONDS), (False, PERIOD_SECONDS)):
         monkeypatch.setattr(period, "is_quiet", lambda quiet=quiet: quiet)
-        pace.settle()
+        pace.settle(0)
         assert pace.seconds == seconds
+
+
+def test_the_short_period_lasts_a_while(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(period, "LINGER_SECONDS", 60.0)
+    pace = Period()
+    pace.settle(0)
+    assert pace.seconds == PERIOD_SECONDS
+
+
+def test_an_event_without_a_notification_is_news(monkeypatch: pytest.MonkeyPatch) -> None:
+    project, pace = make_project(), Period()
+    assert pace.has_news()
+    pace.settle(Event.objects.last_seq())
+    assert not pace.has_news()
+    Event.objects.append([Event(kind="project.edited", project_id=project.pk)])
+    assert pace.has_news()
+    assert pace.seconds == PERIOD_SECONDS
+    pace.settle(Event.objects.last_seq())
+    Event.objects.append([Event(kind="telemetry.sampled")])
+    assert not pace.has_news(), "figures of idle devices"
+    pace.settle(Event.objects.last_seq())
+    assert not pace.has_news()
+    monkeypatch.setattr(period, "QUIET_PASS_SECONDS", 0.0)
+    assert pace.has_news(), "after a while without any"
