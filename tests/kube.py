@@ -30,7 +30,7 @@ from typing import Any, TextIO
 import psutil
 
 from tests.servers import CHECKOUT
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from tools.kube import build, sweep
 from tools.kube.cell import Network
 from tools.kube.parts import CNI_PROGRAMS
@@ -85,7 +85,7 @@ class KubeCluster:
         headers = {"Authorization": f"Bearer {token or self.token}", "Content-Type": kind}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=20, context=self._context) as answer:
+            with urllib.request.urlopen(request, timeout=patience(20), context=self._context) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:
@@ -107,7 +107,7 @@ class KubeCluster:
             text=True,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
-            timeout=120,
+            timeout=patience(120),
             check=False,
             env={**os.environ, "HOME": str(self.state_dir)},
         )
@@ -296,7 +296,7 @@ def stop(process: subprocess.Popen[bytes]) -> None:
     if process.stdin:
         process.stdin.close()
     process.terminate()
-    process.wait(30)
+    process.wait(patience(30))
 
 
 def _supervisor(directory: Path, *, is_ours: bool) -> subprocess.Popen[bytes]:

@@ -21,7 +21,7 @@ from typing import Any
 import psutil
 
 from controlplane.supervisor.programs import redis_server
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
 POSTGRES_HOMES = ("/usr/lib/postgresql/*/bin", "/usr/local/pgsql/bin", "/opt/homebrew/opt/postgresql@*/bin")
@@ -78,7 +78,7 @@ def postgres() -> Iterator[str]:
             yield f"postgres://trainyard@127.0.0.1:{port}/postgres"
         finally:
             server.send_signal(signal.SIGINT)  # its fast shutdown: open sessions are ended
-            server.wait(20)
+            server.wait(patience(20))
 
 
 @contextmanager
@@ -94,7 +94,7 @@ def redis() -> Iterator[str]:
             yield f"redis://127.0.0.1:{port}/0"
         finally:
             server.terminate()
-            server.wait(10)
+            server.wait(patience(10))
 
 
 def words_of(process: psutil.Process) -> str:
@@ -138,7 +138,7 @@ class ControlPlane:
         headers = {"Authorization": f"Bearer {self.token}", "Content-Type": "application/json"}
         request = urllib.request.Request(f"{self.url}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=timeout) as answer:
+            with urllib.request.urlopen(request, timeout=patience(timeout)) as answer:
                 return answer.status, _decode(answer.read())
         except urllib.error.HTTPError as error:
             with error:
@@ -164,7 +164,7 @@ class ControlPlane:
         """Ask it to stop and return its exit code."""
         if self.process.poll() is None:
             self.process.send_signal(number)
-        return self.process.wait(seconds)
+        return self.process.wait(patience(seconds))
 
 
 @contextmanager
@@ -211,7 +211,7 @@ def _postgres_identity() -> dict[str, Any]:
 
 def _accepts(port: int) -> bool:
     try:
-        with socket.create_connection(("127.0.0.1", port), timeout=1):
+        with socket.create_connection(("127.0.0.1", port), timeout=patience(1)):
             return True
     except OSError:
         return False

@@ -19,6 +19,11 @@ def slowness() -> float:
     return min(SLOWEST, max(1.0, wanted / (os.cpu_count() or 1)))
 
 
+def patience(seconds: float) -> float:
+    """Return the limit to wait with where `seconds` are ample on a quiet machine, as busy as this one is now."""
+    return seconds * slowness()
+
+
 def wait_until(predicate: Callable[[], T], timeout: float = 30.0, what: str = "the condition") -> T:
     """Poll until `predicate` returns something true and return that; fail with `what` after `timeout` seconds, longer
     on a busy machine."""

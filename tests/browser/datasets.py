@@ -8,7 +8,7 @@ from hashlib import sha256
 from datasets.manifests import FILE, Entry, make_manifest
 from tests.browser.conftest import Yard
 from tests.datasets import pack_of
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def picture(width: int = 96, height: int = 64) -> bytes:
@@ -65,5 +65,5 @@ def _sync(yard: Yard, dataset: str, parent: int, files: dict[str, bytes], messag
 def _send(yard: Yard, path: str, content: bytes) -> None:
     headers = {"Authorization": f"Bearer {yard.server.token}", "Content-Type": "application/octet-stream"}
     request = urllib.request.Request(f"{yard.server.url}/api/v1{path}", content, headers, method="PUT")
-    with urllib.request.urlopen(request, timeout=20) as answer:
+    with urllib.request.urlopen(request, timeout=patience(20)) as answer:
         assert answer.status == 200

@@ -12,6 +12,7 @@ import pytest
 
 from controlplane.cli.__main__ import main
 from tests.cli.scripted import ScriptedServer, scripted_server
+from tests.waiting import patience
 
 CHECKOUT = Path(__file__).resolve().parents[2]
 START = (
@@ -71,7 +72,9 @@ def yard_process(settings: Path) -> Callable[..., subprocess.CompletedProcess[st
 
     def run(*argv: str, **options: Any) -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-I", "-c", START, *argv]
-        return subprocess.run(command, capture_output=True, text=True, timeout=60, check=False, **options)
+        return subprocess.run(
+            command, capture_output=True, text=True, timeout=patience(60), check=False, **options
+        )
 
     return run
 

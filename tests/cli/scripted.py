@@ -10,7 +10,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 @dataclass(frozen=True)
@@ -139,4 +139,4 @@ def scripted_server() -> Iterator[ScriptedServer]:
     finally:
         http.shutdown()
         http.server_close()
-        thread.join(5)
+        thread.join(patience(5))

@@ -14,7 +14,7 @@ import pytest
 
 from tests import servers
 from tests.cli.conftest import START
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.slow
 Yard = Callable[..., subprocess.CompletedProcess[str]]
@@ -107,7 +107,7 @@ def test_following_survives_the_web_servers_death(yard, running, environment):
         lines = [follower.stdout.readline()]
         running.children()["web"].kill()
         lines += follower.stdout.readlines()
-        assert follower.wait(60) == 0
+        assert follower.wait(patience(60)) == 0
     assert lines == [f"line {number}\n" for number in range(1, 61)]
     wait_until(running.is_ready, timeout=30, what="the web server's return")
 
@@ -302,11 +302,11 @@ def test_a_forwarded_port_leads_to_the_job_until_ctrl_c(yard, serving, environme
             assert status_of(address[1], "/nothing") == 404
         finally:
             forwarding.send_signal(signal.SIGINT)
-        assert forwarding.wait(10) == 0
+        assert forwarding.wait(patience(10)) == 0
 
 
 def status_of(address: str, path: str = "/") -> int:
-    connection = http.client.HTTPConnection(address, timeout=10)
+    connection = http.client.HTTPConnection(address, timeout=patience(10))
     try:
         connection.request("GET", path)
         return connection.getresponse().status

@@ -9,6 +9,7 @@ from controlplane.cli import registry
 from controlplane.cli.version import VERSION
 from tests.cli.conftest import CHECKOUT, START, job
 from tests.cli.scripted import page
+from tests.waiting import patience
 
 LIST_MODULES = (
     f"import sys; sys.path.insert(0, {str(CHECKOUT)!r}); "
@@ -32,7 +33,7 @@ HEAVY = {
 
 def modules_of(*argv: str) -> set[str]:
     command = [sys.executable, "-I", "-S", "-c", LIST_MODULES, *argv]
-    ran = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    ran = subprocess.run(command, capture_output=True, text=True, timeout=patience(60), check=True)
     return set(ran.stderr.split())
 
 
@@ -91,7 +92,7 @@ def test_a_closed_pipe_is_no_traceback(server, settings):
         process.stdout.close()
         assert process.stderr is not None
         assert process.stderr.read() == ""
-        assert process.wait(30) == 141
+        assert process.wait(patience(30)) == 141
 
 
 def test_help_of_a_noun_lists_its_commands(yard):

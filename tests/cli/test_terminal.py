@@ -21,7 +21,7 @@ from websockets.sync.server import ServerConnection, serve
 
 from tests.cli.conftest import JOB_ID, START, job
 from tests.cli.scripted import events, page, problem
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 class Terminal:
@@ -67,7 +67,7 @@ class Terminal:
     def close(self) -> None:
         if self.process.poll() is None:
             self.process.kill()
-        self.process.wait(10)
+        self.process.wait(patience(10))
         os.close(self.master)
         os.close(self.slave)
 
@@ -167,7 +167,7 @@ def shell_server(handler: Callable[[ServerConnection], None]) -> Iterator[str]:
         thread.start()
         yield f"http://127.0.0.1:{server.socket.getsockname()[1]}"
         server.shutdown()
-        thread.join(5)
+        thread.join(patience(5))
 
 
 class Shell:
@@ -330,7 +330,7 @@ def test_a_refused_shell_is_4(yard_process, monkeypatch):
         monkeypatch.setenv("TRAINYARD_URL", f"http://127.0.0.1:{server.socket.getsockname()[1]}")
         ran = yard_process("bash", JOB_ID, input="")
         server.shutdown()
-        thread.join(5)
+        thread.join(patience(5))
     assert ran.returncode == 4
     assert "refused" in ran.stderr
 

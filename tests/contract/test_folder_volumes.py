@@ -18,6 +18,7 @@ from datasets.storage.base import Blocked, Budget, Cancelled, ContentMissing
 from datasets.storage.files import hard_link, reflink, sync_file_system
 from datasets.storage.quiesce import quiesced
 from datasets.storage.volumes import FolderVolumes
+from tests.waiting import patience
 
 LONG_AGO = 1_000_000_000
 NOBODY = 65_534
@@ -170,7 +171,7 @@ storage.take("s1", "v", None) if verb == "take" else storage.restore("w", "s1")
 def test_a_killed_snapshot_and_a_killed_restore_are_done_once_by_the_next_try(storage, data, moment):
     for verb in ("take", "restore"):
         command = [sys.executable, "-c", KILLED, str(storage.root), verb, moment]
-        killed = subprocess.run(command, check=False, timeout=60, cwd=Path(__file__).parents[2])
+        killed = subprocess.run(command, check=False, timeout=patience(60), cwd=Path(__file__).parents[2])
         assert killed.returncode == -signal.SIGKILL
         assert not (storage.has_snapshot("s1") if verb == "take" else storage.path("w").exists())
         if verb == "take":
@@ -195,7 +196,7 @@ def test_a_program_that_takes_part_pauses_and_one_that_does_not_is_not_waited_fo
         with quiesced(data, "s1", ["job"], wait_seconds=60) as is_quiet:
             assert is_quiet
             assert (own / "quiesce").read_text() == "s1"
-        assert process.wait(60) == 0
+        assert process.wait(patience(60)) == 0
     assert not (own / "quiesce").exists()
     with quiesced(data, "s2", ["job", "silent"], wait_seconds=60) as is_quiet:
         assert not is_quiet

@@ -13,6 +13,7 @@ import pytest
 from datasets.storage.contents import Located
 from datasets.storage.folder import WHOLE_BYTES, FolderLake
 from tests.datasets import pack_of
+from tests.waiting import patience
 
 LARGE = os.urandom(WHOLE_BYTES + 1)
 LARGE_DIGEST, SMALL_DIGEST = sha256(LARGE).digest(), sha256(b"small").digest()
@@ -113,7 +114,7 @@ def test_a_lake_that_is_opened_while_its_index_is_made_again_waits(filled, monke
     monkeypatch.setattr(FolderLake, "_adopt_object", slow)
     with ThreadPoolExecutor(2) as threads:
         first = threads.submit(FolderLake, filled.root)
-        assert entered.wait(60)
+        assert entered.wait(patience(60))
         second = FolderLake(filled.root)
         opened.set()
         assert not second.lacking(CONTENTS)

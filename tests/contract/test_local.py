@@ -21,7 +21,7 @@ from controlplane.engines.local import processes
 from controlplane.engines.local.engine import SHIM, LocalEngine
 from controlplane.engines.local.records import CONTROL, PodDir, StartRecord
 from tests.contract.harness import SETTINGS, EngineCase, make_case
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 ROOT = Path(__file__).resolve().parents[2]
 FOREVER = ("sleep", "1000")
@@ -258,7 +258,7 @@ def test_a_daemon_that_holds_the_output_does_not_keep_the_pod(case: EngineCase):
     report = case.wait_end(spec)
     assert (report.state, report.exit_code) == (base.SUCCEEDED, 0)
     assert not lives(daemon)
-    assert time.monotonic() - begin < 5
+    assert time.monotonic() - begin < patience(5)
 
 
 def test_many_children_end_with_the_pod(case: EngineCase):

@@ -14,6 +14,7 @@ import psutil
 import redis
 
 from tests.servers import ControlPlane
+from tests.waiting import patience
 
 logger = logging.getLogger(__name__)
 
@@ -73,7 +74,7 @@ class Nemesis:
             while time.monotonic() < deadline:
                 if rows.execute(CLAIMED).fetchone():
                     self.kill("worker", worker)
-                    worker.wait(5)
+                    worker.wait(patience(5))
                     left = len(rows.execute(CLAIMED).fetchall())
                     return f"kill -9 worker, which held {left} commands"
         return "the worker had no command to be killed in"

@@ -12,6 +12,7 @@ from typing import Any
 
 from tests.faults import payload
 from tests.servers import ControlPlane
+from tests.waiting import patience
 
 PATIENCE_SECONDS = 30.0
 AGAIN_AFTER_SECONDS = 0.2
@@ -98,7 +99,7 @@ class User:
 
     def insist(self, method: str, path: str, body: Any, key: str) -> tuple[int, Any]:
         """Repeat a call until it is answered; only a 503 is an answer to try again after."""
-        deadline = time.monotonic() + PATIENCE_SECONDS
+        deadline = time.monotonic() + patience(PATIENCE_SECONDS)
         while True:
             try:
                 status, answer = self.call(method, path, body, key)
@@ -117,7 +118,7 @@ class User:
         data = None if body is None else json.dumps(body).encode()
         request = urllib.request.Request(f"{self.running.url}{path}", data, headers, method=method)
         try:
-            with urllib.request.urlopen(request, timeout=10) as answer:
+            with urllib.request.urlopen(request, timeout=patience(10)) as answer:
                 return answer.status, json.loads(answer.read() or b"null")
         except urllib.error.HTTPError as error:
             with error:

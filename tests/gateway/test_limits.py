@@ -20,6 +20,7 @@ from controlplane.gateway.limits import TooManyRequests, exchanging
 from controlplane.gateway.sockets import carry_websocket
 from controlplane.live.asgi import Message
 from controlplane.live.identity import Credential
+from tests.waiting import patience
 
 STUCK, WELL = 6666, 8888
 
@@ -35,7 +36,7 @@ class Ports(MemoryEngine):
     def open_port(self, pod_name: str, port: int) -> socket.socket:
         if port == STUCK:
             self.waiting += 1
-            assert self.gate.wait(30)
+            assert self.gate.wait(patience(30))
             raise ConnectionRefusedError
         near, far = socket.socketpair()
         far.close()
@@ -54,7 +55,7 @@ async def test_a_port_that_never_accepts_leaves_the_others_open(ports, monkeypat
     stuck = Service("job", STUCK, "pod-1-0", ports, 1)
     calls = [asyncio.create_task(stuck.connect()) for _ in range(200)]
     refused = [call for call in calls if await has_ended(call)]
-    stream = await asyncio.wait_for(Service("other", WELL, "pod-2-0", ports, 2).connect(), 10)
+    stream = await asyncio.wait_for(Service("other", WELL, "pod-2-0", ports, 2).connect(), patience(10))
     stream.close()
     assert ports.waiting == limits.CONNECTS_OF_PORT
     assert len(refused) == 200 - limits.CONNECTS_OF_PORT - limits.WAITING_OF_PORT
@@ -161,7 +162,7 @@ async def test_a_client_that_left_before_its_websocket_opened_leaves_none_to_the
         rights = asyncio.sleep(60)
         with pytest.raises(OSError, match="has left"):
             await carry_websocket({"subprotocols": []}, receive, send, service, "/", [], rights)
-        await asyncio.wait_for(closed.wait(), 10)
+        await asyncio.wait_for(closed.wait(), patience(10))
 
 
 class Reachable(MemoryEngine):

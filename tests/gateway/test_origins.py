@@ -11,7 +11,7 @@ from websockets.exceptions import ConnectionClosed, InvalidStatus
 
 from tests.gateway.yard import PASSWORD, Yard, call, member, seen
 from tests.servers import chromium
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.slow
 MISSING = "00000000-0000-4000-8000-000000000000"
@@ -210,7 +210,7 @@ def test_a_request_is_for_the_host_that_its_one_host_header_names(
 ):
     head = head.format(job=yard.host(), own=yard.netloc)
     name, port = yard.netloc.split(":")
-    with socket.create_connection((name, int(port)), timeout=20) as connection:
+    with socket.create_connection((name, int(port)), timeout=patience(20)) as connection:
         connection.sendall(f"{head}\r\nCookie: {cookie}\r\nConnection: close\r\n\r\n".encode())
         answer = b""
         while data := connection.recv(65536):

@@ -21,6 +21,7 @@ from controlplane.live.identity import Credential
 from jobs.models import Pod
 from tests.builders import make_job, make_project
 from tests.loop.plant import Plant
+from tests.waiting import patience
 
 
 class Tunnel(MemoryEngine):
@@ -35,7 +36,7 @@ class Tunnel(MemoryEngine):
         self.far: list[socket.socket] = []
 
     def open_port(self, pod_name: str, port: int) -> socket.socket:
-        assert self.hold.wait(10)
+        assert self.hold.wait(patience(30))
         if self.error is not None:
             raise self.error
         near, far = socket.socketpair()
@@ -165,7 +166,7 @@ async def test_a_client_that_leaves_a_port_that_reads_nothing_is_noticed(monkeyp
     near, far = socket.socketpair()
     near.setblocking(False)
     scope, sent = {LEFT: left, "subprotocols": []}, asyncio.Queue()
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(patience(30)):
         await forward._serve(scope, receive, sent.put, near, Credential("token", "x"), "job")
         pod = Deaf()
         left.clear()

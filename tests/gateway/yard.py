@@ -16,7 +16,7 @@ from websockets.exceptions import InvalidStatus
 from websockets.sync.client import ClientConnection, connect
 
 from tests.servers import ControlPlane, control_plane
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 PASSWORD = "correct horse battery"
 JOBS = Path(__file__).with_name("jobs")
@@ -57,7 +57,7 @@ class Yard:
         **headers: str,
     ) -> Answer:
         """Ask the control plane's own host, or another one named by `Host`."""
-        connection = http.client.HTTPConnection(self.netloc, timeout=20)
+        connection = http.client.HTTPConnection(self.netloc, timeout=patience(20))
         sent = {name.replace("_", "-"): value for name, value in headers.items()}
         if token:
             sent["Authorization"] = f"Bearer {token}"
@@ -108,7 +108,7 @@ class Yard:
         address = self.netloc.partition(":")[0], int(self.netloc.partition(":")[2])
         return connect(
             f"ws://{self.host(port)}{path}", additional_headers=headers, proxy=None,
-            sock=socket.create_connection(address, 20), **options,
+            sock=socket.create_connection(address, patience(20)), **options,
         )  # fmt: skip
 
     def own_socket(self, path: str, token: str | None, **options: Any) -> ClientConnection:

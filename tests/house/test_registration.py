@@ -6,6 +6,7 @@ import subprocess
 import sys
 
 from tests.servers import CHECKOUT
+from tests.waiting import patience
 
 SCRIPT = """
 import json, django
@@ -40,7 +41,7 @@ def test_a_new_app_is_found_by_what_it_declares() -> None:
         env=os.environ | told,
         capture_output=True,
         text=True,
-        timeout=120,
+        timeout=patience(120),
         check=False,
     )
     assert ended.returncode == 0, ended.stderr

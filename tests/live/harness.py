@@ -18,7 +18,7 @@ from controlplane.live.listener import Listener
 from controlplane.live.registry import topic_kinds
 from controlplane.live.state import queue_of, read_overview
 from controlplane.models import Event, Project
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 QUICK = Pace(busy=0.01, quiet=0.01, most_share=1.0, recheck=0.2, blocked=0.5, retry=0.05, keep=30.0)
 
@@ -70,9 +70,9 @@ class LiveHub:
         return self
 
     def __exit__(self, kind: type | None, error: BaseException | None, trace: TracebackType | None) -> None:
-        asyncio.run_coroutine_threadsafe(self.hub.close(), self._loop).result(10)
+        asyncio.run_coroutine_threadsafe(self.hub.close(), self._loop).result(patience(10))
         self._loop.call_soon_threadsafe(self._loop.stop)
-        self._thread.join(10)
+        self._thread.join(patience(10))
         self._loop.close()
 
     def call(self, work: Callable[[], Any]) -> Any:
@@ -81,7 +81,7 @@ class LiveHub:
         async def run() -> Any:
             return work()
 
-        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(10)
+        return asyncio.run_coroutine_threadsafe(run(), self._loop).result(patience(10))
 
     def connect(self, secret: str, *, is_slow: bool = False) -> FakeClient:
         """A client signed in with a token."""

@@ -16,7 +16,7 @@ from django.conf import settings
 from websockets.sync.client import ClientConnection, connect
 
 from controlplane.http.connections import Limits, ServerConfig
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def load_application() -> Any:
@@ -44,13 +44,15 @@ class Server:
         self, method: str, path: str, body: bytes | None = None, headers: dict[str, str] | None = None
     ) -> http.client.HTTPResponse:
         """One request on a connection of its own; the body is still to be read."""
-        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=10)
+        connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=patience(10))
         self.connections.append(connection)
         connection.request(method, path, body, headers or {})
         return connection.getresponse()
 
     def websocket(self, path: str = "/ws/live", **options) -> ClientConnection:
-        return connect(f"ws://127.0.0.1:{self.port}{path}", compression=None, open_timeout=10, **options)
+        return connect(
+            f"ws://127.0.0.1:{self.port}{path}", compression=None, open_timeout=patience(10), **options
+        )
 
 
 class Events:
@@ -98,7 +100,7 @@ def running(limits: Limits | None = None, served: Any = application) -> Iterator
 
     def stop() -> None:
         server.should_exit = True
-        thread.join(10)
+        thread.join(patience(10))
 
     try:
         wait_until(lambda: server.started, what="the web server's start")

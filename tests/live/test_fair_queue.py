@@ -10,6 +10,7 @@ from controlplane.http.fair_queue import Clients, FairQueue, QueueFull
 from controlplane.http.request_user import USER_KEY
 from controlplane.http.wsgi_bridge import WsgiBridge, credential_in
 from tests.live.test_wsgi_bridge import Exchange, scope_of
+from tests.waiting import patience
 
 SESSION = settings.SESSION_COOKIE_NAME.encode()
 
@@ -56,8 +57,8 @@ async def test_one_that_gives_up_leaves_its_turn_to_others():
     await asyncio.sleep(0)
     second.cancel()
     held.set()
-    await asyncio.wait_for(asyncio.gather(first, third), 10)
-    await asyncio.wait_for(request(), 10)
+    await asyncio.wait_for(asyncio.gather(first, third), patience(10))
+    await asyncio.wait_for(request(), patience(10))
 
 
 async def test_a_turn_given_while_it_is_cancelled_is_passed_on():
@@ -73,7 +74,7 @@ async def test_a_turn_given_while_it_is_cancelled_is_passed_on():
     await first  # gives its turn to the second, which has not run since
     second.cancel()
     await asyncio.gather(second, return_exceptions=True)
-    await asyncio.wait_for(request(), 10)
+    await asyncio.wait_for(request(), patience(10))
 
 
 def test_a_client_is_a_user_once_a_credential_is_known():
@@ -103,7 +104,7 @@ async def test_a_flood_of_one_user_delays_another_by_one_request():
     served, gate = [], threading.Event()
 
     def application(environ, start_response):
-        gate.wait(10)
+        gate.wait(patience(10))
         served.append(environ["HTTP_AUTHORIZATION"])
         environ[USER_KEY] = environ["HTTP_AUTHORIZATION"]
         start_response("204 No Content", [])

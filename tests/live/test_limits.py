@@ -28,7 +28,7 @@ from controlplane.http.header_limits import COOKIE_MOST_BYTES, HEADERS_MOST_BYTE
 from controlplane.http.throttle import Throttle, TooManyAttempts
 from controlplane.http.unknown_tokens import note_unknown_token
 from tests.live.server import Server, running
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 QUICK = Limits(connections=100, head_seconds=0.5, body_idle_seconds=0.5, write_stall_seconds=0.5)
 HOST = b"Host: localhost\r\n"
@@ -157,7 +157,7 @@ def test_a_client_that_does_not_read_is_ended():
         ended.set()
 
     with running(QUICK, endless) as server, open_socket(server, b"GET / HTTP/1.1\r\n" + HOST + b"\r\n"):
-        assert ended.wait(30)  # what is sent to a connection that was ended is dropped
+        assert ended.wait(patience(30))  # what is sent to a connection that was ended is dropped
 
 
 def deaf(left: threading.Event):
@@ -187,7 +187,7 @@ def test_a_websocket_client_that_leaves_behind_unread_messages_is_noticed():
             sent += client.send(frame[sent % len(frame) :], socket.MSG_DONTWAIT)
         assert not left.is_set()
         client.close()
-        assert left.wait(60)
+        assert left.wait(patience(60))
 
 
 def test_a_client_that_leaves_behind_an_unread_body_is_noticed():
@@ -195,7 +195,7 @@ def test_a_client_that_leaves_behind_an_unread_body_is_noticed():
     with running(QUICK, deaf(left)) as server:
         head = b"POST / HTTP/1.1\r\n" + HOST + b"Content-Length: 99999999\r\n\r\n"
         open_socket(server, head + b"x" * 200_000).close()
-        assert left.wait(60)
+        assert left.wait(patience(60))
 
 
 def test_a_websocket_whose_messages_wait_may_answer_pings_late():
@@ -236,7 +236,7 @@ def test_a_websocket_whose_client_neither_reads_nor_answers_pings_is_ended(monke
 
     monkeypatch.setattr(LimitedWebsocket, "schedule_ping", ping_without_answer)
     with running(QUICK, endless) as server, open_socket(server, UPGRADE):
-        assert ended.wait(30)
+        assert ended.wait(patience(30))
 
 
 def test_a_new_connection_takes_the_place_of_the_longest_waiting_one(live_db):
@@ -343,7 +343,7 @@ class SlowHasher(hashers.MD5PasswordHasher):
 
     def encode(self, password, salt):
         self.threads.add(threading.current_thread().name)
-        self.gate.wait(30)
+        self.gate.wait(patience(30))
         return super().encode(password, salt)
 
 
@@ -377,7 +377,7 @@ def test_wrong_sign_ins_delay_nothing_but_sign_ins(server, people, slow_hashes):
     finally:
         slow_hashes.set()
         for thread in threads:
-            thread.join(30)
+            thread.join(patience(30))
     assert set(statuses) <= {401, 429}
     assert {name.partition("_")[0] for name in SlowHasher.threads} == {"hashing"}
 

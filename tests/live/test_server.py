@@ -17,7 +17,7 @@ from controlplane.models import User
 from tests.builders import make_job
 from tests.cast import Cast
 from tests.live.server import Events, Server
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def bearer(cast: Cast, name: str) -> dict[str, str]:
@@ -223,7 +223,7 @@ def test_requests_are_served_one_at_a_time_and_all_of_them(server: Server):
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(10)
+        thread.join(patience(10))
     assert answers == [200] * 20
 
 

@@ -26,7 +26,7 @@ from jobs.models import Attempt, Pod
 from jobs.transitions import LATE_START_SECONDS
 from tests.builders import make_cluster, make_job, make_project
 from tests.engines import give_engine
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 def make_due() -> None:
@@ -228,7 +228,7 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
 
     def start(spec):
         hangs.release()
-        assert hang.wait(20)
+        assert hang.wait(patience(60))
 
     engines[slow.pk].start = start
     payload = dict.fromkeys(("command", "args", "ports", "devices"), ())
@@ -241,7 +241,7 @@ def test_a_slow_cluster_holds_up_no_other_and_starts_hold_up_no_stop():
     starts = Lane(slow.pk, STARTS)
     thread = in_a_thread(starts.work)
     try:
-        assert hangs.acquire(timeout=10), "nothing was started"
+        assert hangs.acquire(timeout=patience(10)), "nothing was started"
         orders(slow, "stop_pod", ["a"])
         orders(quick, "stop_pod", ["b"])
         for cluster in (slow, quick):
@@ -289,7 +289,7 @@ def test_two_processes_carry_out_each_command_once():
     lanes = [Lane(cluster.pk, ENDS) for _ in range(2)]
     threads = [in_a_thread(lane.work) for lane in lanes]
     for thread in threads:
-        thread.join(20)
+        thread.join(patience(20))
     give_engine(cluster, None)
     assert sorted(told) == sorted(names)
     assert set(Command.objects.values_list("state", flat=True)) == {"done"}

@@ -18,7 +18,7 @@ from controlplane.commands.registry import CommandHandler, register
 from controlplane.commands.run import CommandRun
 from controlplane.commands.tasks import carry_out, carry_out_here
 from controlplane.models import Command
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 LONG_AGO = timezone.now() - timedelta(days=1)
 
@@ -263,7 +263,7 @@ def test_without_redis_the_loop_carries_them_out(
     command = order()
     dispatcher = Dispatcher(has_broker=has_broker)
     dispatcher.dispatch()
-    assert ended.wait(20)
+    assert ended.wait(patience(20))
     dispatcher.close()
     command.refresh_from_db()
     assert (command.state, [name[:12] for name in threads]) == ("done", ["long-command"])

@@ -9,6 +9,7 @@ from controlplane.loop import period
 from controlplane.loop.period import PERIOD_SECONDS, QUIET_PASS_SECONDS, Period, is_quiet
 from controlplane.models import Cluster, Command, Event
 from tests.builders import make_job, make_project
+from tests.waiting import patience
 
 pytestmark = pytest.mark.django_db
 
@@ -41,7 +42,7 @@ def test_a_quiet_loop_is_roused_at_once(monkeypatch: pytest.MonkeyPatch) -> None
     ended = threading.Thread(target=lambda: (waiting.set(), pace.pause(threading.Event(), 0.0, 60.0)))
     began = time.monotonic()
     ended.start()
-    waiting.wait(20)
+    waiting.wait(patience(20))
     pace.rouse()
     ended.join(30)
     assert not ended.is_alive()

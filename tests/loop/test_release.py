@@ -15,7 +15,7 @@ from jobs import release
 from jobs.models import Allocation, Job, Pod
 from tests.builders import make_counters, make_job, make_project
 from tests.loop.plant import Plant
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.skipif(connection.vendor != "postgresql", reason="SQLite has one writer at a time")
 Start = Callable[[Callable[[], object]], Future[object]]
@@ -71,7 +71,7 @@ def halted(monkeypatch, owner: Any, name: str) -> tuple[threading.Event, threadi
     def halt(*arguments: object) -> object:
         done, is_first = real(*arguments), not is_there.is_set()
         is_there.set()
-        assert not is_first or go_on.wait(20)
+        assert not is_first or go_on.wait(patience(20))
         return done
 
     monkeypatch.setattr(owner, name, halt)
@@ -81,12 +81,12 @@ def halted(monkeypatch, owner: Any, name: str) -> tuple[threading.Event, threadi
 def test_both_count(spread, start, monkeypatch):
     is_there, go_on = halted(monkeypatch, release, "record_allocation")
     first = start(lambda: nodes.confirm_dead(node_of(spread, 2), actor=SYSTEM))
-    assert is_there.wait(20)  # what is left is written, and not committed
+    assert is_there.wait(patience(20))  # what is left is written, and not committed
     second = start(lambda: nodes.confirm_dead(node_of(spread, 1), actor=SYSTEM))
     wait_until(waits_for_a_lock, 20, "the second to wait for the first")
     go_on.set()
-    first.result(20)
-    second.result(20)
+    first.result(patience(20))
+    second.result(patience(20))
     spread.refresh_from_db()
     held = Allocation.objects.filter(pod__job=spread, released_at=None)
     assert (spread.allocated_milli, held.count()) == (1000, 1)
@@ -96,10 +96,10 @@ def test_a_drain_and_a_death_of_one_node_take_turns(spread, start, monkeypatch):
     node = node_of(spread, 2)
     is_there, go_on = halted(monkeypatch, nodes, "_send_back")
     drain = start(lambda: nodes.drain_node(Node.objects.get(pk=node.pk), actor=SYSTEM))
-    assert is_there.wait(20)
+    assert is_there.wait(patience(20))
     death = start(lambda: nodes.confirm_dead(Node.objects.get(pk=node.pk), actor=SYSTEM))
     wait_until(waits_for_a_lock, 20, "the second to wait for the first")
     go_on.set()
-    drain.result(20)
-    death.result(20)
+    drain.result(patience(20))
+    death.result(patience(20))
     assert Pod.objects.filter(job=spread, released_at=None).count() == 2

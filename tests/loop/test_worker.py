@@ -11,6 +11,7 @@ import pytest
 from controlplane.loop.runner import Runner
 from controlplane.loop.wake import listen
 from tests.servers import CHECKOUT, free_port
+from tests.waiting import patience
 
 BROKEN = (
     "import sys; sys.modules['controlplane.loop.runner'] = None;"
@@ -26,7 +27,13 @@ def test_a_worker_that_cannot_load_the_loop_ends_with_the_error(tmp_path: Path):
         "TRAINYARD_REDIS_URL": f"redis://127.0.0.1:{free_port()}/0",
     }
     ended = subprocess.run(
-        command, cwd=CHECKOUT, env=os.environ | told, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=CHECKOUT,
+        env=os.environ | told,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )
     assert ended.returncode == 1
     assert "controlplane.loop.runner halted; None in sys.modules" in ended.stderr
@@ -59,7 +66,7 @@ def test_a_signal_that_wakes_no_sleeper_ends_the_loop_too():
         env=os.environ | {"DJANGO_SETTINGS_MODULE": "controlplane.settings"},
         capture_output=True,
         text=True,
-        timeout=30,
+        timeout=patience(30),
         check=False,
     )
     assert (ended.returncode, ended.stdout) == (0, "stopped\n"), ended.stderr
@@ -76,7 +83,7 @@ def test_a_stop_that_comes_while_a_thread_begins_is_a_stop(monkeypatch: pytest.M
 
     monkeypatch.setattr(threading.Thread, "start", start_late)
     loop._spawn("late", lambda: None, None)
-    loop._threads[0].join(5)
+    loop._threads[0].join(patience(5))
     assert not loop._threads[0].is_alive()
 
 

@@ -16,7 +16,7 @@ import pytest
 
 from tests import servers
 from tests.servers import CHECKOUT, free_port
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 PART = [sys.executable, "-m", "controlplane.supervisor.component"]
 
@@ -31,7 +31,13 @@ def variables(state_dir: Path, **more: str) -> dict[str, str]:
 
 def run_part(name: str, environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     return subprocess.run(
-        [*PART, name], cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        [*PART, name],
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )
 
 
@@ -45,13 +51,13 @@ def part(name: str, environment: dict[str, str]) -> Iterator[subprocess.Popen[by
         yield process
     finally:
         process.kill()
-        process.wait(10)
+        process.wait(patience(10))
 
 
 def status_of(port: int, path: str) -> int:
     """The answer to a probe; 0 while nobody listens."""
     try:
-        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=5) as answer:
+        with urllib.request.urlopen(f"http://127.0.0.1:{port}{path}", timeout=patience(5)) as answer:
             return int(answer.status)
     except urllib.error.HTTPError as error:
         error.close()
@@ -101,7 +107,7 @@ def test_parts_in_processes_of_their_own_make_one_control_plane(
             wait_until((tmp_path / name / "control" / "loop.alive").exists, 30, f"the loop of {name}")
         for process in (web, *workers):
             process.send_signal(signal.SIGTERM)
-        codes = [process.wait(15) for process in (web, *workers)]
+        codes = [process.wait(patience(15)) for process in (web, *workers)]
     # uvicorn ends in order, and then by the signal itself; the worker may hear it while it starts
     assert codes[0] == -signal.SIGTERM
     assert codes[1] == codes[3] == 0

@@ -16,7 +16,7 @@ import pytest
 
 from tests import servers
 from tests.servers import CHECKOUT, ControlPlane, control_plane
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 NAMES = ["redis", "web", "worker", "tasks"]
 KUBECONFIG = """
@@ -129,7 +129,7 @@ def test_all_processes_killed_at_once_come_back(running: ControlPlane, job: Runn
 def test_a_long_command_whose_worker_is_killed_is_carried_out_by_the_next(running: ControlPlane) -> None:
     """A check of a cluster that accepts connections and answers nothing."""
     with socket.create_server(("127.0.0.1", 0)) as silent:
-        silent.settimeout(60)
+        silent.settimeout(patience(60))
         body = {"name": "silent", "engine": "kubernetes"}
         body["kubeconfig"] = KUBECONFIG % silent.getsockname()[1]
         assert running.call("POST", "/api/v1/clusters", body)[0] == 201
@@ -161,7 +161,9 @@ def test_submit_answers_and_the_job_runs_while_redis_is_frozen(running: ControlP
     try:
         began = time.monotonic()
         started = submit(running, "frozen-redis")
-        assert time.monotonic() - began < 20  # without a wake-up a quiet loop looks every five seconds
+        assert time.monotonic() - began < patience(
+            20
+        )  # without a wake-up a quiet loop looks every five seconds
         started.end(running)
     finally:
         redis.resume()
@@ -201,7 +203,7 @@ def test_a_stop_leaves_the_job_and_the_next_start_finds_it(tmp_path: Path) -> No
         children = running.children().values()
         began = time.monotonic()
         assert running.stop(signal.SIGINT) == 0
-        assert time.monotonic() - began < 10
+        assert time.monotonic() - began < patience(10)
         assert not any(child.is_running() for child in children)
         assert job.process.is_running()
     with control_plane(tmp_path) as again:
@@ -276,7 +278,7 @@ def test_make_up_stops_when_make_alone_is_signalled(tmp_path: Path, number: int)
     below = servers.descendants(make.pid)
     assert len(below) >= len(NAMES)
     make.send_signal(number)
-    make.wait(10)
+    make.wait(patience(10))
     wait_until(lambda: not any(process.is_running() for process in below), what="the end of all")
     assert "Stopped in" in (tmp_path / "console.log").read_text()
 
@@ -284,5 +286,11 @@ def test_make_up_stops_when_make_alone_is_signalled(tmp_path: Path, number: int)
 def run_supervisor(environment: dict[str, str]) -> subprocess.CompletedProcess[str]:
     command = [sys.executable, "-m", "controlplane.supervisor"]
     return subprocess.run(
-        command, cwd=CHECKOUT, env=environment, capture_output=True, text=True, timeout=60, check=False
+        command,
+        cwd=CHECKOUT,
+        env=environment,
+        capture_output=True,
+        text=True,
+        timeout=patience(60),
+        check=False,
     )

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import patience
 from workloads.allreduce.sweep import Measurement, parse_size, sizes
 from workloads.common.distributed import Place, place_from
 
@@ -53,7 +54,9 @@ def test_sizes_double_and_are_read_with_their_unit():
 def test_two_ranks_sum_rightly_and_rank_0_reports():
     command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
     command += ["-m", "workloads.allreduce.sweep", "--json", "--to", "64B"]
-    ran = subprocess.run(command, capture_output=True, text=True, cwd=ROOT, timeout=240, check=False)
+    ran = subprocess.run(
+        command, capture_output=True, text=True, cwd=ROOT, timeout=patience(240), check=False
+    )
     assert ran.returncode == 0, ran.stderr[-2000:]
     *rows, summary = [json.loads(line) for line in ran.stdout.splitlines()]
     assert [(row["size_bytes"], row["wrong"]) for row in rows] == [(8, 0), (16, 0), (32, 0), (64, 0)]

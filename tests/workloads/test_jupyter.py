@@ -14,7 +14,7 @@ from controlplane.config.service_tokens import HEADER
 from controlplane.engines import base
 from controlplane.engines.base import SERVICE_TOKEN, PodSpec
 from tests.contract.harness import EngineCase, make_case
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 from workloads.jupyter import serve
 
 TOKEN = "a" * 64
@@ -32,7 +32,7 @@ def status(case: EngineCase, spec: PodSpec, path: str, headers: dict[str, str]) 
     request = urllib.request.Request(address + path, headers=headers)
     answer: HTTPResponse | HTTPError
     try:
-        with urllib.request.urlopen(request, timeout=20) as answer:
+        with urllib.request.urlopen(request, timeout=patience(20)) as answer:
             return answer.status
     except HTTPError as answer:
         return answer.code

@@ -12,7 +12,7 @@ from controlplane.engines import base
 from controlplane.engines.base import PodSpec
 from controlplane.logstore.progress import Progress, find_progress, latest_progress
 from tests.contract.harness import EngineCase, make_case
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.slow  # each run imports torch
 
@@ -78,7 +78,9 @@ def test_the_notebook_image_serves_its_directory_on_the_port(case: EngineCase):
     def page() -> bytes | None:
         report = case.report(spec)
         try:
-            with urllib.request.urlopen("http://{}:{}/".format(*report.ports[8888]), timeout=5) as response:
+            with urllib.request.urlopen(
+                "http://{}:{}/".format(*report.ports[8888]), timeout=patience(5)
+            ) as response:
                 return response.read()
         except OSError:
             return None

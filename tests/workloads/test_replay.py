@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.waiting import patience
 from workloads.replay import play
 
 CHECKOUT = Path(__file__).resolve().parents[2]
@@ -26,7 +27,7 @@ def steps_of(lines: list[str]) -> list[int]:
 
 def test_whole(tmp_path: Path):
     with start(tmp_path, 0.01) as process:
-        lines = process.communicate(timeout=30)[0].splitlines()
+        lines = process.communicate(timeout=patience(30))[0].splitlines()
     assert process.returncode == 0
     assert lines[0].startswith("replay of a recorded run")
     steps = steps_of(lines)
@@ -40,7 +41,7 @@ def test_it_goes_on_where_it_was_stopped(tmp_path: Path):
         first = [process.stdout.readline(), process.stdout.readline()]
         process.terminate()
         first += process.stdout.readlines()
-        assert process.wait(30) == 143
+        assert process.wait(patience(30)) == 143
     with start(tmp_path, 3000) as process:
         assert process.stdout is not None
         again = [process.stdout.readline() for _ in range(3)]

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from controlplane.logstore.progress import parse_progress
+from tests.waiting import patience
 from tests.workloads.ranks import Line
 from workloads.common import checkpoint
 from workloads.common.allreduce_time import covered
@@ -128,7 +129,7 @@ def test_ranks_train_together_and_one_that_never_joins_is_named(tmp_path: Path):
         capture_output=True,
         text=True,
         cwd=ROOT,
-        timeout=240,
+        timeout=patience(240),
         check=False,
         env={**os.environ, "OMP_NUM_THREADS": "1"},
     )

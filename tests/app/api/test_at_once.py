@@ -18,7 +18,7 @@ from jobs.scaling import scale_job
 from tests.app.api.client import Api, Reply
 from tests.builders import make_cluster, make_counters, make_job
 from tests.cast import Cast, make_cast
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 pytestmark = pytest.mark.django_db(transaction=True)
 AT_ONCE = 4
@@ -37,7 +37,7 @@ def at_once(work: Callable[[int], Reply]) -> list[Reply]:
 
     def one(number: int) -> Reply:
         try:
-            barrier.wait(10)
+            barrier.wait(patience(10))
             return work(number)
         finally:
             connection.close()
@@ -129,7 +129,7 @@ def test_two_changes_of_one_job_lose_nothing(people: Cast, first: dict[str, Any]
             change(job, first, people)
             later = pool.submit(change, read, second, people)
             wait_until(waiting_for_locks, what="the second change")
-        later.result(10)
+        later.result(patience(10))
     job.refresh_from_db()
     told = {"priority": 50, "labels": {}, "workers": 3} | first | second
     assert {name: job.spec[name] for name in told} == told
@@ -153,7 +153,7 @@ def test_a_project_does_not_move_away_from_a_job_that_is_being_submitted(people:
             later = pool.submit(move, people, second)
             wait_until(waiting_for_locks, what="the move")
         with pytest.raises(Conflict, match="1 unfinished jobs"):
-            later.result(10)
+            later.result(patience(10))
     assert Project.objects.get(name="team-a").cluster.name == "memory"
 
 
@@ -179,5 +179,5 @@ def test_batches_with_the_same_names_in_other_orders_do_not_wait_for_each_other(
             other = pool.submit(submit_batch, second, ["b", "a"])
             wait_until(lambda: waiting_for_locks() == 2, what="the second batch")
             transaction.set_rollback(True)
-        assert (one.result(10).status, other.result(10).code) == (201, "name_in_use")
+        assert (one.result(patience(10)).status, other.result(patience(10)).code) == (201, "name_in_use")
     assert set(Job.objects.values_list("name", flat=True)) == {"a", "gate", "b"}

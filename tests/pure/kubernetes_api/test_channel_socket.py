@@ -18,7 +18,7 @@ from controlplane.kubernetes_api.channel_socket import V4_PROTOCOL, V5_PROTOCOL,
 from controlplane.kubernetes_api.credentials import Access
 from controlplane.kubernetes_api.errors import ApiError, ApiFailed
 from controlplane.remote_errors import Unreachable
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 Handler = Callable[[ServerConnection], None]
 
@@ -53,7 +53,7 @@ def api_server(handler: Handler, **options) -> Iterator[str]:
 def opened(url: str, tokens: Tokens | None = None, **options) -> Iterator[ChannelSocket]:
     access = Access(url, None, tokens or Tokens("secret-token"))
     stream = ChannelSocket(access, "/exec", [("a", "b")], [V5_PROTOCOL], 0, lambda _, data: data, **options)
-    stream.near.settimeout(20)
+    stream.near.settimeout(patience(20))
     with stream.near:
         yield stream
         stream.close()
@@ -159,7 +159,7 @@ def test_the_channel_is_closed_where_the_caller_stops_writing():
         wait_until(lambda: len(messages) == 2, 10, "the close of the channel")
         assert messages == [b"\0x", b"\xff\0"]
         stream.near.close()
-        assert stream.ended.wait(10)
+        assert stream.ended.wait(patience(10))
 
 
 def test_a_server_that_answers_no_ping_is_given_up(monkeypatch):
@@ -187,7 +187,7 @@ def shake_hands(server: socket.socket) -> None:
         f"Sec-WebSocket-Protocol: {V5_PROTOCOL}",
     ]
     connection.sendall("\r\n".join([*lines, "", ""]).encode())
-    server.settimeout(30)
+    server.settimeout(patience(30))
     try:
         server.accept()  # until the test closes it
     except OSError:

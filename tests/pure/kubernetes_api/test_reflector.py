@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from controlplane.kubernetes_api.reflector import Reflector
-from tests.waiting import wait_until
+from tests.waiting import patience, wait_until
 
 
 class Stream:
@@ -19,7 +19,7 @@ class Stream:
         self.aborted = threading.Event()
 
     def __iter__(self) -> Iterator[bytes]:
-        self.aborted.wait(10)
+        self.aborted.wait(patience(10))
         yield b"\x17\x03\x03\xff"
 
     def abort(self) -> None:
