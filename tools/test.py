@@ -25,7 +25,7 @@ from tools.lanes import Lane, run  # noqa: E402  the same
 # Debian package: how to see that it is there
 PACKAGES: dict[str, Callable[[], object]] = {
     "postgresql": servers.postgres_home,
-    "chromium": servers.chromium,
+    "chromium-headless-shell": lambda: shutil.which("chromium-headless-shell"),
     "fonts-dejavu-core": lambda: Path("/usr/share/fonts/truetype/dejavu").exists(),
     "iproute2": lambda: shutil.which("ip"),
     "containerd": lambda: shutil.which("containerd"),

@@ -14,15 +14,17 @@ from playwright.sync_api import (
     Playwright,
     Request,
     Response,
+    ViewportSize,
     sync_playwright,
 )
 
 from tests import servers
-from tests.waiting import slowness, wait_until
+from tests.waiting import patience, wait_until
 
 PASSWORD = "correct horse battery"
 PEOPLE = {"root": None, "ana": "owner", "ben": "member", "vera": "viewer", "chi": None}
 PATIENCE_MS = 30_000  # of Playwright, on a quiet machine
+DESKTOP: ViewportSize = {"width": 1440, "height": 960}
 FLAGS = [
     "--headless",
     "--no-sandbox",
@@ -174,8 +176,7 @@ def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
     """Everybody's cookies, got at the sign-in page."""
     kept: dict[str, Any] = {}
     for name in PEOPLE:
-        context = browser.new_context()
-        context.set_default_timeout(PATIENCE_MS * slowness())
+        context = patient(browser.new_context())
         page = context.new_page()
         page.goto(f"{running.server.url}/login")
         page.fill("#username", name)
@@ -187,6 +188,12 @@ def sessions(browser: Browser, running: Yard) -> dict[str, Any]:
     return kept
 
 
+def patient(context: BrowserContext) -> BrowserContext:
+    """Let what is waited for in it take as long as this machine needs now."""
+    context.set_default_timeout(patience(PATIENCE_MS))
+    return context
+
+
 @pytest.fixture
 def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[Open]:
     """Open a page as somebody, optionally with other settings of the browser; nothing may go wrong on any of them."""
@@ -194,10 +201,9 @@ def open_as(browser: Browser, sessions: dict[str, Any], yard: Yard) -> Iterator[
     pages: list[Watched] = []
 
     def open_page(name: str, path: str = "/", **settings: Any) -> Watched:
-        context = browser.new_context(
-            storage_state=sessions[name], **({"viewport": {"width": 1440, "height": 960}} | settings)
+        context = patient(
+            browser.new_context(storage_state=sessions[name], **({"viewport": DESKTOP} | settings))
         )
-        context.set_default_timeout(PATIENCE_MS * slowness())
         contexts.append(context)
         watched = Watched(context.new_page(), yard.server.url).watch()
         pages.append(watched)

@@ -8,7 +8,7 @@ import pytest
 from django.template.loader import render_to_string
 from playwright.sync_api import Browser, Page, ViewportSize
 
-from tests.browser.conftest import Yard
+from tests.browser.conftest import Yard, patient
 from tests.browser.every_page import (
     ADDRESSES,
     NOT_PAGES,
@@ -100,7 +100,9 @@ def pages(browser: Browser, sessions: dict[str, Any]) -> Iterator[Pages]:
     """A page for each of some people, for all addresses in turn; without motion, so that no colour is half-way."""
     people = {name for name, _address in ADDRESSES}
     contexts = {
-        name: browser.new_context(storage_state=sessions.get(name), viewport=WIDE, reduced_motion="reduce")
+        name: patient(
+            browser.new_context(storage_state=sessions.get(name), viewport=WIDE, reduced_motion="reduce")
+        )
         for name in people
     }
     yield {name: context.new_page() for name, context in contexts.items()}

@@ -150,7 +150,7 @@ def test_a_lost_feed_is_said_and_comes_back_true(yard: Yard, open_as: Open):
     assert page.evaluate("document.body.hasAttribute('data-stale')")
     wait_until(yard.server.is_ready, 30, "the web server's return")
     job = yard.submit("meanwhile")
-    page.wait_for_selector("#live[data-state=live]", timeout=60_000)
+    watched.is_live()
     page.locator(f"#running tr[data-key='{job}']").wait_for()
     assert not page.evaluate("document.body.hasAttribute('data-stale')")
     watched.troubles.clear()  # the browser itself logs refused connections

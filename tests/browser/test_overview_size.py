@@ -9,7 +9,7 @@ import pytest
 from playwright.sync_api import Browser, Page
 
 from tests import servers
-from tests.browser.conftest import PASSWORD, Watched
+from tests.browser.conftest import DESKTOP, PASSWORD, Watched, patient
 from tests.browser.test_pages import SPILL
 from tests.waiting import wait_until
 
@@ -34,7 +34,7 @@ def large(browser_path: str, tmp_path_factory: pytest.TempPathFactory) -> Iterat
 @pytest.fixture
 def watched(browser: Browser, large: servers.ControlPlane) -> Iterator[Watched]:
     """The overview, as its admin sees it."""
-    context = browser.new_context(viewport={"width": 1440, "height": 960})
+    context = patient(browser.new_context(viewport=DESKTOP))
     page = context.new_page()
     page.goto(f"{large.url}/login")
     page.fill("#username", "root")

@@ -2,7 +2,7 @@
 
 import pytest
 
-from tests.browser.conftest import Open, Yard
+from tests.browser.conftest import Open, Yard, patient
 
 pytestmark = pytest.mark.browser
 
@@ -103,7 +103,7 @@ def test_the_theme_is_there_before_the_page_is_painted(open_as: Open):
 
 
 def test_the_sign_in_page_works_without_scripts(browser, yard: Yard):
-    context = browser.new_context(java_script_enabled=False)
+    context = patient(browser.new_context(java_script_enabled=False))
     page = context.new_page()
     page.goto(f"{yard.server.url}/jobs")
     page.fill("#username", "ana")
