@@ -9,6 +9,7 @@ from hypothesis import HealthCheck, settings
 
 from controlplane.config.storage_classes import storage_classes
 from tests.cast import Cast, make_cast
+from tests.settings import IS_MIGRATED
 
 # A loaded machine must not fail a property: no deadline, and no verdict on how fast examples are made.
 settings.register_profile(
@@ -21,6 +22,12 @@ def pytest_collection_finish() -> None:
     """What is loaded by now stays: looking through it again and again would be a tenth of the time of small tests."""
     gc.collect()
     gc.freeze()
+
+
+@pytest.fixture(scope="session")
+def django_db_keepdb() -> bool:
+    """Whether the test database is there already, with every migration applied."""
+    return IS_MIGRATED
 
 
 @pytest.fixture

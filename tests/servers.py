@@ -21,6 +21,7 @@ from typing import Any
 import psutil
 
 from controlplane.supervisor.programs import redis_server
+from tests import migrated
 from tests.waiting import patience, wait_until
 
 CHECKOUT = Path(__file__).resolve().parent.parent
@@ -188,6 +189,8 @@ def control_plane(
     environment |= {"TRAINYARD_PORT": str(port), "TRAINYARD_STATE_DIR": str(state_dir)}
     environment |= {"TRAINYARD_BOOTSTRAP_TOKEN": token, **(variables or {})}
     state_dir.mkdir(parents=True, exist_ok=True)
+    if "DATABASE_URL" not in environment:
+        migrated.lay_out(state_dir / "db.sqlite3")
     with (state_dir / "console.log").open("ab") as console:
         command = [sys.executable, "-m", "controlplane.supervisor"]
         process = subprocess.Popen(command, cwd=CHECKOUT, env=environment, stdout=console, stderr=console)

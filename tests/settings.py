@@ -5,6 +5,9 @@ pytest-django reads the settings before any conftest is imported, so this is the
 
 import os
 import tempfile
+from pathlib import Path
+
+from tests.migrated import lay_out
 
 _state = tempfile.TemporaryDirectory(prefix="trainyard-tests-")
 os.environ["TRAINYARD_STATE_DIR"] = _state.name
@@ -23,4 +26,7 @@ PASSWORD_HASHERS = [
 if DATABASES["default"]["ENGINE"].endswith("sqlite3"):  # noqa: F405  from the product's settings
     # a file, as in the product: the shared-cache memory database locks whole tables between threads
     DATABASES["default"]["TEST"] = {"NAME": f"{_state.name}/test.sqlite3"}  # noqa: F405  the same
+    IS_MIGRATED = lay_out(Path(_state.name, "test.sqlite3"))
+else:
+    IS_MIGRATED = False
 STATIC_ROOT.mkdir(parents=True, exist_ok=True)  # noqa: F405  whitenoise warns without it, and warnings are errors

@@ -18,7 +18,7 @@ from tempfile import TemporaryDirectory
 ROOT = Path(__file__).resolve().parent.parent
 sys.path.insert(0, str(ROOT))
 
-from tests import kube, servers  # noqa: E402  needs the path above
+from tests import kube, migrated, servers  # noqa: E402  needs the path above
 from tools.kube import build  # noqa: E402  the same
 from tools.lanes import Lane, run  # noqa: E402  the same
 
@@ -70,8 +70,12 @@ def main() -> int:
     prepare_kubernetes()
     with ExitStack() as stack:
         records = Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-records-")))
-        on_sqlite = [recorded(lane, records) if lane.name in TWICE else lane for lane in ON_SQLITE]
-        lanes = [*static_checks(), *on_sqlite, of_other_folders(), *on_postgres(stack, records)]
+        ready = migrated.make(Path(stack.enter_context(TemporaryDirectory(prefix="trainyard-migrated-"))))
+        on_sqlite = [
+            replace(recorded(lane, records) if lane.name in TWICE else lane, variables=ready)
+            for lane in (*ON_SQLITE, of_other_folders())
+        ]
+        lanes = [*static_checks(), *on_sqlite, *on_postgres(stack, records)]
         return run(lanes, at_once=AT_ONCE)
 
 
