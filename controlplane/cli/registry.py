@@ -138,6 +138,7 @@ GROUPS = (
             Command("describe project", "projects:describe_project", "Show a project", is_watchable=True),
             Command("project create", "projects:project_create", "Create a project"),
             Command("project edit", "projects:project_edit", "Change a project"),
+            Command("project what-if", "what_if:project_what_if", "Simulate another quota, weight or limit"),
             Command("project delete", "projects:project_delete", "Delete a project"),
             Command("project members", "projects:project_members", "List, add and remove members"),
             Command(

@@ -101,7 +101,7 @@ def observe(
         name=cluster.name,
         now=int(now.timestamp()),
         nodes=_node_views(cluster, held, nodes_with_orphans),
-        projects=tuple(_project_view(project) for project in projects),
+        projects=tuple(project_view(project) for project in projects),
         departments=_department_views(projects),
         jobs=jobs,
         is_engine_reachable=cluster.is_reachable,
@@ -303,7 +303,8 @@ def _node_views(
     )
 
 
-def _project_view(project: Project) -> ProjectView:
+def project_view(project: Project) -> ProjectView:
+    """Return what the scheduler sees of a project."""
     return ProjectView(
         name=project.name,
         quota_milli_gpus=project.gpu_quota_milli,

@@ -5,9 +5,11 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from controlplane.scheduling.course import RunTimes
 from controlplane.scheduling.estimates import LearnedRunTimes, Prospect, StartRange, prospect, start_ranges
 from controlplane.scheduling.suggestions import suggest
-from controlplane.scheduling.view import ClusterView
+from controlplane.scheduling.view import ClusterView, ProjectView
+from controlplane.scheduling.what_if import WhatIf, what_if
 
 IsOver = Callable[[], bool]
 
@@ -32,4 +34,9 @@ def foresee(is_over: IsOver, view: ClusterView, job_id: str, learned: LearnedRun
     return prospect(view, job_id, is_over, learned)
 
 
-QUESTIONS: Mapping[str, Callable[..., Any]] = {"outlook": outlook, "foresee": foresee}
+def compare(is_over: IsOver, view: ClusterView, project: ProjectView, run_times: RunTimes | None) -> WhatIf:
+    """Return what a changed project does to the cluster."""
+    return what_if(view, project, is_over, run_times)
+
+
+QUESTIONS: Mapping[str, Callable[..., Any]] = {"outlook": outlook, "foresee": foresee, "compare": compare}

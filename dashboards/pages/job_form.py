@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from django.http import HttpRequest, HttpResponseBase, JsonResponse
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.views.decorators.http import require_POST
 
@@ -172,6 +172,23 @@ def job_preview(request: HttpRequest, actor: Actor) -> HttpResponseBase:
     return JsonResponse(
         {"command": checked.command(raw), "errors": checked.errors, "hint": checked.hint(raw)}
     )
+
+
+@require_POST
+@signed_in
+def job_plan(request: HttpRequest, actor: Actor) -> HttpResponseBase:
+    """A part of the form: where and when a submission would start, and what would stop for it. Writes nothing."""
+    raw = request.POST.dict()
+    checked, context = _check(actor, raw), dict[str, Any]()
+    try:
+        project = project_for(actor, raw.get("project", "")[:FIELD_CHARACTERS], needed=Role.MEMBER)
+        if checked.errors:
+            context = {"problem": checked.hint(raw)}
+        else:
+            context = reads.plan(project, checked.body, actor)
+    except (NotVisible, Forbidden, Invalid, Conflict) as refusal:
+        context = {"problem": next(iter(_by_field(refusal).values()))}
+    return render(request, "dashboards/parts/plan.html", context)
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,12 +6,12 @@ from typing import Any
 from django import forms
 from django.contrib import messages
 from django.http import HttpRequest, HttpResponseBase, JsonResponse, QueryDict
-from django.shortcuts import redirect
+from django.shortcuts import redirect, render
 from django.utils.translation import gettext as _
 from django.utils.translation import gettext_lazy
-from django.views.decorators.http import require_http_methods
+from django.views.decorators.http import require_http_methods, require_POST
 
-from controlplane.access import Actor, project_for, require_admin, role_in
+from controlplane.access import Actor, project_for, require_admin, role_in, visible_project_names
 from controlplane.actions.directory import find_user, user_names_starting_with
 from controlplane.actions.errors import Conflict, Invalid
 from controlplane.actions.projects import (
@@ -34,6 +34,7 @@ from dashboards.pages.base_page import attempt, show, signed_in
 from dashboards.pages.fields import DurationField, GpuField, NameField
 from dashboards.pages.questions import about_removal
 from dashboards.reads import projects as reads
+from dashboards.reads.what_if import what_if
 from jobs.kinds.registry import POOL_KINDS
 
 
@@ -147,6 +148,19 @@ def project_edit(request: HttpRequest, actor: Actor, name: str) -> HttpResponseB
         return redirect("project", project.name)
     context = {"form": form, "project": project, "title": _("Edit %(name)s") % {"name": name}}
     return _show_form(request, actor, form, context)
+
+
+@require_POST
+@signed_in
+def project_what_if(request: HttpRequest, actor: Actor, name: str) -> HttpResponseBase:
+    """A part of the form: what the share that is filled in would do. Writes nothing."""
+    project = project_for(actor, name, needed=Role.OWNER)
+    form = ProjectForm(request.POST, project=project)
+    if not form.is_valid():
+        problem = next(iter(form.errors.values()))[0]
+        return render(request, "dashboards/parts/what_if.html", {"problem": problem})
+    context = what_if(project, form.model_fields(), visible_project_names(actor))
+    return render(request, "dashboards/parts/what_if.html", context)
 
 
 @signed_in

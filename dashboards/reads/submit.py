@@ -6,14 +6,16 @@ from typing import Any
 from django.db.models import Count, F, Sum
 from django.utils.translation import gettext as _
 
-from controlplane.access import Actor, visible_projects
+from controlplane.access import Actor, visible_project_names, visible_projects
 from controlplane.models import Device, Project, Role
+from controlplane.simulation.client import SimulationFailed
 from dashboards import formats
 from dashboards.reads.projects import pool_names
 from jobs.lifecycle import FINAL_STATES
 from jobs.models import Job
+from jobs.planning import plan_job
 
-__all__ = ["expectation", "pool_names", "projects_to_submit_to"]
+__all__ = ["expectation", "plan", "pool_names", "projects_to_submit_to"]
 
 
 def projects_to_submit_to(actor: Actor) -> list[str]:
@@ -24,6 +26,23 @@ def projects_to_submit_to(actor: Actor) -> list[str]:
             memberships__user=actor.user, memberships__role__in=(Role.MEMBER, Role.OWNER)
         )
     return list(projects.order_by("name").values_list("name", flat=True))
+
+
+def plan(project: Project, body: Mapping[str, Any], actor: Actor) -> dict[str, Any]:
+    """What the scheduler would do with a submission: {"plan", "nodes", "preempts"}, or {"problem"}; takes seconds.
+    Raises what `plan_job` raises of the submission."""
+    try:
+        found = plan_job(project, body, actor=actor, sees=visible_project_names(actor))
+    except SimulationFailed:
+        return {"problem": _("The plan could not be worked out; try again.")}
+    if found["starts_now"] is None:
+        return {
+            "problem": _("Trainyard does not schedule this cluster, or it has too many jobs to plan ahead.")
+        }
+    nodes: dict[str, int] = {}
+    for pod in found["placement"]:
+        nodes[pod["node"]] = nodes.get(pod["node"], 0) + 1
+    return {"plan": found, "nodes": sorted(nodes.items())}
 
 
 def expectation(project: Project, spec: Mapping[str, Any]) -> str:

@@ -185,6 +185,42 @@ JOB_PLAN = record(
     start_estimate=START_ESTIMATE,
     gpu_hours=nullable(NUMBER),
 )
+_GPUS_EFFECT = record("GPUs before and after the change.", before=nullable(NUMBER), after=nullable(NUMBER))
+_SECONDS_EFFECT = record(
+    "Seconds from now before and after the change; null where no start was seen.",
+    before=nullable(INTEGER),
+    after=nullable(INTEGER),
+)
+_JOBS_OF_EFFECT = listed(
+    record(
+        "A job; named only to readers of its project.",
+        project=STRING,
+        job=nullable(STRING),
+        name=nullable(STRING),
+        wait_seconds=_SECONDS_EFFECT,
+    )
+)
+WHAT_IF = record(
+    "What another share of the GPUs would do to the jobs that are there now, by two simulations side by side;"
+    " `followed_seconds` is how far. `held_gpus`: once what starts and stops first is done. `mean_wait_seconds`: of"
+    " the jobs that start in both. `preempted` and `spared`: jobs that are stopped first only with, or only without,"
+    " the change. Lists are cut, `counts` are whole.",
+    followed_seconds=INTEGER,
+    projects=listed(
+        record(
+            "A project of the cluster.",
+            project=STRING,
+            fair_share_gpus=_GPUS_EFFECT,
+            held_gpus=_GPUS_EFFECT,
+            mean_wait_seconds=_SECONDS_EFFECT,
+        )
+    ),
+    counts=record("Jobs.", sooner=INTEGER, later=INTEGER, preempted=INTEGER, spared=INTEGER),
+    sooner=_JOBS_OF_EFFECT,
+    later=_JOBS_OF_EFFECT,
+    preempted=_JOBS_OF_EFFECT,
+    spared=_JOBS_OF_EFFECT,
+)
 EXPLANATION = record(
     "Why a job is where it is, in numbers. `is_reachable`: whether its cluster answers.",
     state=STRING,
@@ -229,6 +265,7 @@ COMPONENTS: dict[str, Schema] = {
     "Job": JOB,
     "Explanation": EXPLANATION,
     "JobPlan": JOB_PLAN,
+    "WhatIf": WHAT_IF,
     "LogPage": LOG_PAGE,
     "JobMetrics": JOB_METRICS,
     "Images": IMAGES,

@@ -2,7 +2,7 @@
 
 from django.urls import path
 
-from jobs.api import images, jobs, reads, scaling
+from jobs.api import images, jobs, reads, scaling, what_if
 
 urlpatterns = [
     path("images", images.Images.as_view(), name="images"),
@@ -26,5 +26,6 @@ urlpatterns = [
     path("jobs/<str:job_id>/spec", reads.JobSpec.as_view(), name="job-spec"),
     path("projects/<str:name>/jobs", jobs.ProjectJobs.as_view(), name="project-jobs"),
     path("projects/<str:name>/jobs/plan", jobs.ProjectJobPlan.as_view(), name="project-job-plan"),
+    path("projects/<str:name>/what-if", what_if.ProjectWhatIf.as_view(), name="project-what-if"),
     path("projects/<str:name>/jobs/batch", jobs.ProjectJobBatch.as_view(), name="project-job-batch"),
 ]

@@ -68,6 +68,7 @@ REST: dict[str, dict[str, Rule]] = {
     "projects/<str:name>/jobs": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/jobs/batch": {"POST": MEMBERS_WRITE},
     "projects/<str:name>/jobs/plan": {"POST": MEMBERS_WRITE},
+    "projects/<str:name>/what-if": {"POST": OWNERS_WRITE},
     "projects/<str:name>/code": {"GET": VIEWERS_READ, "POST": MEMBERS_WRITE},
     "projects/<str:name>/code/<str:tree>": {"GET": VIEWERS_READ},
     "projects/<str:name>/code-imports": {"POST": MEMBERS_WRITE},
@@ -164,6 +165,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "new/job": {"GET": P_EVERYBODY, "POST": P_EVERYBODY},
     "new/job?clone=<str:job_id>": {"GET": P_VIEWERS},
     "new/job/preview.json": {"POST": P_EVERYBODY},
+    "new/job/plan": {"POST": P_EVERYBODY},
     "jobs/selected": {
         "GET": P_EVERYBODY,
         "POST": P_EVERYBODY,
@@ -200,6 +202,7 @@ PAGES: dict[str, dict[str, Rule]] = {
     "new/project": {"GET": P_ADMIN, "POST": P_ADMIN},
     "projects/<str:name>": {"GET": P_VIEWERS},
     "projects/<str:name>/edit": {"GET": P_OWNERS, "POST": P_OWNERS},
+    "projects/<str:name>/what-if": {"POST": P_OWNERS},
     "projects/<str:name>/delete": {"GET": P_ADMIN_INSIDE, "POST": P_ADMIN_INSIDE},
     "projects/<str:name>/members/set": {"GET": P_OWNERS, "POST": P_OWNERS},
     "projects/<str:name>/members/remove": {"GET": P_OWNERS, "POST": P_OWNERS},

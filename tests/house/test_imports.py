@@ -78,6 +78,7 @@ LAYERS = {
     "jobs.row_cache": "queries",
     "jobs.outlook": "queries",
     "jobs.planning": "actions",
+    "jobs.what_if": "queries",
     "controlplane.queries": "queries",
     "controlplane.access": "access",
     "controlplane.clusters.credentials": "credentials",

@@ -1,0 +1,77 @@
+"""`yard project what-if`: who would start, stop and wait with another share of the GPUs."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from typing import Any
+
+from controlplane.cli import formats
+from controlplane.cli.commands.projects import add_share, share_fields
+from controlplane.cli.errors import DONE, USAGE, CliError
+from controlplane.cli.lookup import project_path
+from controlplane.cli.parsing import Parser
+from controlplane.cli.session import Session
+from controlplane.cli.tables import Column, Row, plain_table
+
+_LISTS = (
+    ("preempted", "would be stopped"),
+    ("spared", "would go on"),
+    ("sooner", "starts sooner"),
+    ("later", "waits longer"),
+)
+_COLUMNS = (
+    Column("PROJECT", lambda row: row["project"]),
+    Column("FAIR-SHARE", lambda row: _effect(row["fair_share_gpus"], formats.gpus), is_number=True),
+    Column("HELD", lambda row: _effect(row["held_gpus"], formats.gpus), is_number=True),
+    Column("MEAN-WAIT", lambda row: _effect(row["mean_wait_seconds"], formats.duration), is_number=True),
+)
+
+
+def project_what_if_arguments(parser: Parser) -> None:
+    parser.examples = [
+        "yard project what-if team-a --gpu-quota 6",
+        "yard project what-if team-a --gpu-limit none -o json",
+    ]
+    parser.add_argument("name", metavar="NAME")
+    add_share(parser)
+
+
+def project_what_if(args: Namespace, session: Session) -> int:
+    """Simulate the cluster as it is, with and without the change; nothing is changed."""
+    changes = share_fields(args)
+    if not changes:
+        raise CliError("nothing to change", USAGE, "see: yard help project what-if")
+    found = session.client.post(f"{project_path(args.name)}/what-if", changes)
+    session.output.object(found, what_if_text(found))
+    return DONE
+
+
+def what_if_text(found: dict[str, Any]) -> str:
+    """Return a table of projects, and the jobs whose start, stop or wait differs."""
+    cells = [[str(column.cell(row)) for column in _COLUMNS] for row in found["projects"]]
+    lines = [plain_table(_COLUMNS, cells).rstrip("\n")]
+    for name, words in _LISTS:
+        lines += [f"{_job(one)} {words}{_waits(one['wait_seconds'])}" for one in found[name]]
+        more = found["counts"][name] - len(found[name])
+        lines += [f"{more} more: {words}"] if more else []
+    if not any(found["counts"].values()):
+        lines.append("no job that is there now would start, stop or wait differently")
+    return "\n".join(lines)
+
+
+def _job(one: Row) -> str:
+    return f"{one['name']} ({one['project']})" if one["name"] else f"a job of {one['project']}"
+
+
+def _waits(wait: Row) -> str:
+    if wait["before"] is None and wait["after"] is None:
+        return ""
+    before, after = (
+        "-" if wait[side] is None else formats.duration(wait[side]) for side in ("before", "after")
+    )
+    return f": {before} -> {after}"
+
+
+def _effect(effect: Row, shown: Any) -> str:
+    before, after = ("-" if effect[side] is None else shown(effect[side]) for side in ("before", "after"))
+    return str(before) if before == after else f"{before} -> {after}"

@@ -1,0 +1,171 @@
+"""What a change of a project's quota, weight, limit or priority does to the cluster: two courses side by side. Pure.
+
+No future submission is known, so both courses serve the jobs of the view alone. Never called in the cycle.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+
+from controlplane.scheduling.course import STEPS, Course, RunTimes, never
+from controlplane.scheduling.cycle import decide
+from controlplane.scheduling.view import ClusterView, JobView, ProjectView
+
+# Jobs of each list, those with the largest difference first.
+LISTED = 50
+# A wait that differs by less is the same: courses go on in steps of a minute and more.
+LEAST_SECONDS = 60
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """A number before and after the change; None where the courses do not say."""
+
+    before: int | None
+    after: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class ProjectEffect:
+    """What a project has: its fair share, the milli-GPUs that it holds once what the next cycles stop and start is
+    done, and the mean wait of its queued jobs that start in both courses, in seconds."""
+
+    project: str
+    fair_share_milli_gpus: Effect
+    held_milli_gpus: Effect
+    mean_wait_seconds: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class JobEffect:
+    """A job whose wait differs, in seconds from now; None: it does not start within the courses."""
+
+    job: str
+    project: str
+    name: str
+    wait_seconds: Effect
+
+
+@dataclass(frozen=True, slots=True)
+class WhatIf:
+    """The effects of a change. `sooner` and `later`: queued jobs whose wait differs. `preempted`: jobs that the next
+    cycles stop only with the change; `spared`: only without it. Lists have at most LISTED jobs, `counts` all of them.
+    `seconds`: how far both courses were followed."""
+
+    projects: tuple[ProjectEffect, ...]
+    sooner: tuple[JobEffect, ...]
+    later: tuple[JobEffect, ...]
+    preempted: tuple[JobEffect, ...]
+    spared: tuple[JobEffect, ...]
+    counts: Mapping[str, int]
+    seconds: int
+
+
+def what_if(
+    view: ClusterView,
+    project: ProjectView,
+    is_over: Callable[[], bool] = never,
+    run_times: RunTimes | None = None,
+) -> WhatIf:
+    """Return what happens if the project of this name were as given. The budget bounds how far is looked."""
+    changed = replace(
+        view, projects=tuple(project if one.name == project.name else one for one in view.projects)
+    )
+    before, after = Course(view, run_times=run_times), Course(changed, run_times=run_times)
+    held = _follow(before, after, is_over)
+    shares = [
+        {share.project: share.fair_share_milli_gpus for share in decide(one).shares}
+        for one in (view, changed)
+    ]
+    waits = _waits(view, before, after)
+    lists = {
+        "sooner": sorted((one for one in waits if _gain(one) > 0), key=lambda one: (-_gain(one), one.job)),
+        "later": sorted((one for one in waits if _gain(one) < 0), key=lambda one: (_gain(one), one.job)),
+        "preempted": _stopped(view, after, before),
+        "spared": _stopped(view, before, after),
+    }
+    return WhatIf(
+        projects=_projects(view, shares, held, waits),
+        counts={name: len(found) for name, found in lists.items()},
+        seconds=min(before.view.now, after.view.now) - view.now,
+        **{name: tuple(found[:LISTED]) for name, found in lists.items()},
+    )
+
+
+def _follow(
+    before: Course, after: Course, is_over: Callable[[], bool]
+) -> tuple[Mapping[str, int], Mapping[str, int]]:
+    """Let both courses take the same steps; return what projects hold after the first moment."""
+    before.settle(is_over)
+    after.settle(is_over)
+    held = _held(before.view), _held(after.view)
+    for _ in range(STEPS):
+        if is_over() or not any(job.state == "queued" for one in (before, after) for job in one.view.jobs):
+            break
+        for course in (before, after):
+            course.go_on()
+            course.settle(is_over)
+    return held
+
+
+def _held(view: ClusterView) -> Mapping[str, int]:
+    held: dict[str, int] = {}
+    for job in view.jobs:
+        held[job.project] = held.get(job.project, 0) + sum(pod.milli_gpus for pod in job.placements)
+    return held
+
+
+def _waits(view: ClusterView, before: Course, after: Course) -> list[JobEffect]:
+    return [
+        _effect(job, _wait(view, before, job), _wait(view, after, job))
+        for job in view.jobs
+        if job.state == "queued"
+    ]
+
+
+def _wait(view: ClusterView, course: Course, job: JobView) -> int | None:
+    start = course.starts.get(job.id)
+    return None if start is None else start.by - view.now
+
+
+def _effect(job: JobView, before: int | None, after: int | None) -> JobEffect:
+    return JobEffect(job.id, job.project, job.label, Effect(before, after))
+
+
+def _gain(one: JobEffect) -> float:
+    """Return by how many seconds a job starts sooner, 0 for less than LEAST_SECONDS."""
+    before, after = one.wait_seconds.before, one.wait_seconds.after
+    if before is None or after is None:
+        return 0.0 if before is after else float("inf") if before is None else float("-inf")
+    return float(before - after) if abs(before - after) >= LEAST_SECONDS else 0.0
+
+
+def _stopped(view: ClusterView, course: Course, other: Course) -> list[JobEffect]:
+    """Return the running jobs that only this course stops in its first moment."""
+    only = course.preempted.keys() - other.preempted.keys()
+    return [_effect(job, None, None) for job in view.jobs if job.id in only and job.state == "active"]
+
+
+def _projects(
+    view: ClusterView,
+    shares: Sequence[Mapping[str, int]],
+    held: tuple[Mapping[str, int], Mapping[str, int]],
+    waits: Sequence[JobEffect],
+) -> tuple[ProjectEffect, ...]:
+    return tuple(
+        ProjectEffect(
+            project.name,
+            Effect(*(one.get(project.name) for one in shares)),
+            Effect(*(one.get(project.name, 0) for one in held)),
+            _mean_wait([one.wait_seconds for one in waits if one.project == project.name]),
+        )
+        for project in sorted(view.projects, key=lambda one: one.name)
+    )
+
+
+def _mean_wait(waits: Sequence[Effect]) -> Effect:
+    both = [(one.before, one.after) for one in waits if one.before is not None and one.after is not None]
+    if not both:
+        return Effect(None, None)
+    return Effect(*(sum(column) // len(both) for column in zip(*both, strict=True)))

@@ -1,0 +1,86 @@
+"""What a change of a project's share would do, as the quota editor shows it."""
+
+from collections.abc import Mapping
+from typing import Any
+
+from django.utils.translation import gettext as _
+from django.utils.translation import ngettext
+
+from controlplane.models import Project
+from controlplane.scheduling.mentions import Sees
+from controlplane.simulation.client import SimulationFailed
+from dashboards import formats
+from jobs.what_if import CannotSimulate, share_what_if
+
+Row = dict[str, Any]
+# Jobs of a list; the others are counted.
+SHOWN = 8
+
+
+def what_if(project: Project, changes: Mapping[str, Any], sees: Sees) -> Row:
+    """Return {"summary", "rows", "lists", "followed_seconds"}, or {"problem"}; takes seconds."""
+    try:
+        found = share_what_if(project, changes, sees=sees)
+    except CannotSimulate:
+        return {
+            "problem": _("Trainyard does not schedule this cluster, or it has too many jobs to simulate.")
+        }
+    except SimulationFailed:
+        return {"problem": _("The change could not be simulated; try again.")}
+    titles = {
+        "preempted": _("Would be stopped and queued again"),
+        "spared": _("Would go on, and is stopped otherwise"),
+        "sooner": _("Starts sooner"),
+        "later": _("Waits longer"),
+    }
+    return {
+        "followed_seconds": found["followed_seconds"],
+        "summary": _summary(found),
+        "rows": [_row(one) for one in found["projects"]],
+        "lists": [_list(title, name, found) for name, title in titles.items() if found["counts"][name]],
+    }
+
+
+def _summary(found: Row) -> str:
+    counts = found["counts"]
+    at_once = sum(one["wait_seconds"]["after"] == 0 for one in found["sooner"])
+    parts = [
+        (at_once, ngettext("{n} job starts at once", "{n} jobs start at once", at_once)),
+        (counts["preempted"], ngettext("{n} job is stopped", "{n} jobs are stopped", counts["preempted"])),
+        (counts["sooner"] - at_once, ngettext("{n} starts sooner", "{n} start sooner", counts["sooner"] - at_once)),
+        (counts["later"], ngettext("{n} waits longer", "{n} wait longer", counts["later"])),
+    ]  # fmt: skip
+    said = [text.format(n=formats.number(count)) for count, text in parts if count]
+    return (
+        f"{', '.join(said)}."
+        if said
+        else _("No job that is there now would start, stop or wait differently.")
+    )
+
+
+def _row(one: Row) -> Row:
+    pairs = [
+        [formats.number(one[name][side]) for side in ("before", "after")]
+        for name in ("fair_share_gpus", "held_gpus")
+    ]
+    pairs.append([formats.duration(one["mean_wait_seconds"][side]) for side in ("before", "after")])
+    return {"project": one["project"], "pairs": pairs, "is_changed": any(a != b for a, b in pairs)}
+
+
+def _list(title: str, name: str, found: Row) -> Row:
+    jobs = [one | {"waits": _waits(one["wait_seconds"])} for one in found[name][:SHOWN]]
+    return {"title": title, "jobs": jobs, "more": found["counts"][name] - len(jobs)}
+
+
+def _waits(wait: Row) -> str:
+    if wait["before"] is None and wait["after"] is None:
+        return ""
+    sides = [
+        _("not within the simulation") if seconds is None else _wait(seconds)
+        for seconds in (wait["before"], wait["after"])
+    ]
+    return " → ".join(sides)
+
+
+def _wait(seconds: int) -> str:
+    return formats.duration(seconds) if seconds else _("at once")

@@ -1,0 +1,30 @@
+"""What a change of a project's share of the GPUs would do."""
+
+from controlplane.access import project_for, visible_project_names
+from controlplane.actions.errors import Conflict
+from controlplane.api.json_schema import ref
+from controlplane.api.operations import DRY_RUN, Answer, ApiView, Call, operation
+from controlplane.api.views.projects import SHARE_COLUMNS, SHARE_FIELDS
+from controlplane.models import Role
+from jobs.what_if import CannotSimulate, share_what_if
+
+
+class ProjectWhatIf(ApiView):
+    """The cluster with another quota, weight, limit or priority of one project."""
+
+    @operation(
+        "Who would start, stop and wait with another quota, weight, limit or priority; nothing is changed",
+        answer=ref("WhatIf"),
+        body=SHARE_FIELDS,
+        # accepted as on every write; a simulation writes nothing in any case
+        query={"dry_run": DRY_RUN},
+        is_remembered=False,
+    )
+    def post(self, call: Call, name: str) -> Answer:
+        project = project_for(call.actor, name, needed=Role.OWNER)
+        changes = {SHARE_COLUMNS.get(field, field): value for field, value in call.body.items()}
+        try:
+            found = share_what_if(project, changes, sees=visible_project_names(call.actor))
+        except CannotSimulate as refusal:
+            raise Conflict("cannot_simulate", str(refusal)) from refusal
+        return Answer(found)

@@ -1,0 +1,63 @@
+"""What another share of the GPUs would do, over REST."""
+
+from collections.abc import Callable
+
+import pytest
+
+from controlplane.models import AuditEntry, Device, Event, Project
+from jobs.models import Job
+from tests.app.api.client import Api
+from tests.app.api.placing import place
+from tests.cast import Cast
+
+pytestmark = pytest.mark.django_db
+AsPerson = Callable[[str], Api]
+WHAT_IF = "projects/team-a/what-if"
+
+
+@pytest.fixture
+def full(cast: Cast, api: AsPerson) -> Job:
+    """Jobs of team-b on every GPU, above its quota, and a queued job of team-a, whose quota is 0."""
+    Project.objects.update(gpu_quota_milli=0)
+    for number in range(Device.objects.count()):
+        body = {"name": f"long-{number}", "kind": "train", "gpus": 1, "expected_runtime_seconds": 3600}
+        made = api("chi").post("projects/team-b/jobs", body).body
+        place(Job.objects.get(pk=made["id"]))
+    waits = {"name": "waits", "kind": "train", "gpus": 1, "expected_runtime_seconds": 60}
+    return Job.objects.get(pk=api("ben").post("projects/team-a/jobs", waits).body["id"])
+
+
+def test_a_quota_says_who_starts_and_who_stops_and_changes_nothing(full: Job, api: AsPerson):
+    ana = api("ana")
+    before = Event.objects.count(), AuditEntry.objects.count()
+    reply = ana.post(WHAT_IF, {"gpu_quota": 1})
+    assert reply.status == 200, reply.body
+    [sooner] = reply.body["sooner"]
+    assert (sooner["name"], sooner["job"]) == ("waits", str(full.pk))
+    assert sooner["wait_seconds"]["after"] == 0
+    assert sooner["wait_seconds"]["before"] is None or sooner["wait_seconds"]["before"] > 600
+    shares = {one["project"]: one["fair_share_gpus"] for one in reply.body["projects"]}
+    assert shares["team-a"] == {"before": 0, "after": 1}
+    assert reply.body["counts"] == {"sooner": 1, "later": 0, "preempted": 1, "spared": 0}
+    assert (Event.objects.count(), AuditEntry.objects.count()) == before
+    assert Project.objects.get(name="team-a").gpu_quota_milli == 0
+
+
+def test_jobs_of_other_projects_are_named_only_to_their_readers(full: Job, api: AsPerson):
+    [seen] = api("ana").post(WHAT_IF, {"gpu_quota": 1}).body["preempted"]
+    assert (seen["project"], seen["job"], seen["name"]) == ("team-b", None, None)
+    [named] = api("root").post(WHAT_IF, {"gpu_quota": 1}).body["preempted"]
+    assert named["name"].startswith("long-")
+
+
+def test_only_owners_and_admins_ask_and_values_are_checked(api: AsPerson):
+    assert api("ben").post(WHAT_IF, {"gpu_quota": 1}).status == 403
+    assert api("chi").post(WHAT_IF, {"gpu_quota": 1}).status == 404
+    assert api("ana").post(WHAT_IF, {"gpu_quota": -1}).pointers == ["/gpu_quota"]
+    assert api("ana").post(WHAT_IF, {"cluster": "other"}).pointers == ["/cluster"]
+
+
+def test_a_cluster_with_another_scheduler_is_refused(cast: Cast, api: AsPerson, monkeypatch):
+    monkeypatch.setattr("jobs.outlook.MOST_JOBS", -1)
+    reply = api("ana").post(WHAT_IF, {"gpu_quota": 1})
+    assert (reply.status, reply.code) == (409, "cannot_simulate")

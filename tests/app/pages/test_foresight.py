@@ -1,0 +1,53 @@
+"""Parts of pages that the scheduler is asked for: a job's outlook, a submission's plan, a quota's effects."""
+
+import pytest
+
+from jobs.models import Job
+
+pytestmark = pytest.mark.django_db
+
+
+def test_the_outlook_of_a_queued_job_is_a_range(yard, visit):
+    text = visit(yard.cast.vera).get(f"/jobs/{yard.queued.pk}/outlook").content.decode()
+    assert "Expected start" in text
+    assert "being worked out" not in text
+    assert "<time" in text
+
+
+def test_a_plan_says_where_a_submission_would_start_and_submits_nothing(yard, visit):
+    before = Job.objects.count()
+    form = {"project": "team-a", "name": "new", "gpus": "1", "image": "quickstart", "kind": "train"}
+    text = visit(yard.cast.ben).post("/new/job/plan", form).content.decode()
+    assert "at once" in text
+    assert "/nodes/" in text
+    assert Job.objects.count() == before
+
+
+def test_a_plan_of_a_form_with_mistakes_names_the_first(yard, visit):
+    form = {"project": "team-a", "name": "new", "gpus": "99", "image": "quickstart", "kind": "train"}
+    text = visit(yard.cast.ben).post("/new/job/plan", form).content.decode()
+    assert "Starts" not in text
+    assert "GPU" in text
+
+
+def test_a_plan_of_a_project_of_others_is_refused(yard, visit):
+    text = visit(yard.cast.chi).post("/new/job/plan", {"project": "team-a", "name": "new"}).content.decode()
+    assert "Starts" not in text
+
+
+def test_the_preview_of_a_quota_shows_shares_before_and_after(yard, visit):
+    admin = visit(yard.cast.root)
+    assert b'data-foresee="/projects/team-a/what-if"' in admin.get("/projects/team-a/edit").content
+    form = {"gpu_quota_milli": "0", "priority": "0"}
+    text = admin.post("/projects/team-a/what-if", form).content.decode()
+    assert "team-b" in text
+    assert "→" in text
+    yard.cast.project.refresh_from_db()
+    assert yard.cast.project.gpu_quota_milli > 0
+
+
+def test_the_preview_of_a_form_with_mistakes_names_the_first(yard, visit):
+    form = {"gpu_quota_milli": "many", "priority": "0"}
+    text = visit(yard.cast.root).post("/projects/team-a/what-if", form).content.decode()
+    assert 'class="bad"' in text
+    assert visit(yard.cast.ben).post("/projects/team-a/what-if", form).status_code == 403

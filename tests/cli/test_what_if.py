@@ -1,0 +1,46 @@
+"""`yard project what-if`: what it asks, and the text that it makes of the answer."""
+
+from tests.cli.scripted import problem
+
+
+def effect(before, after):
+    return {"before": before, "after": after}
+
+
+ANSWER = {
+    "followed_seconds": 3600,
+    "projects": [
+        {
+            "project": "team-a",
+            "fair_share_gpus": effect(4, 6),
+            "held_gpus": effect(4, 6),
+            "mean_wait_seconds": effect(7200, None),
+        }
+    ],
+    "counts": {"sooner": 2, "later": 0, "preempted": 1, "spared": 0},
+    "sooner": [{"project": "team-a", "job": "1", "name": "hyper1", "wait_seconds": effect(7200, 0)}],
+    "later": [],
+    "preempted": [{"project": "team-b", "job": None, "name": None, "wait_seconds": effect(None, None)}],
+    "spared": [],
+}
+
+
+def test_it_shows_what_starts_and_stops(server, yard):
+    server.on("POST", "projects/team-a/what-if", ANSWER)
+    ran = yard("project", "what-if", "team-a", "--gpu-quota", "6", "--gpu-limit", "none")
+    assert ran.code == 0
+    assert server.asked[-1].body == {"gpu_quota": 6, "gpu_limit": None}
+    for text in (
+        "4 -> 6",
+        "2h00m -> -",
+        "hyper1 (team-a) starts sooner: 2h00m -> 0s",
+        "1 more: starts sooner",
+    ):
+        assert text in ran.out
+    assert "a job of team-b would be stopped" in ran.out
+
+
+def test_it_needs_a_change_and_passes_refusals_on(server, yard):
+    assert yard("project", "what-if", "team-a").code == 2
+    server.on("POST", "projects/team-a/what-if", problem(403, "forbidden", "Only owners ask."))
+    assert yard("project", "what-if", "team-a", "--priority", "3").code == 4
